@@ -1,0 +1,35 @@
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SOURCES := pyproject.toml constraints.txt
+
+.PHONY: help quickstart test test-fast lint clean
+
+help:  ## show this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
+
+.venv/installed: $(SOURCES)
+	@echo "installing into .venv"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) install -c constraints.txt -e .
+	@touch $@
+
+.venv/installed-tests: .venv/installed
+	@echo "installing the test extra"
+	@$(PIP) install -c constraints.txt -e '.[test]'
+	@touch $@
+
+quickstart: .venv/installed  ## install, then train, distil, calibrate and report with the default config
+	$(BIN)/python jobs/ensemble_then_distill.py
+
+test: .venv/installed-tests  ## install, then run the whole test suite
+	$(BIN)/python -m pytest
+
+test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
+	$(BIN)/python -m pytest -m 'not cluster and not slow'
+
+lint: .venv/installed-tests  ## check style
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean:  ## remove what installs and runs made
+	rm -rf .venv runs build *.egg-info

@@ -1,0 +1,1 @@
+"""Sentence embeddings by ensemble distillation on Ray."""

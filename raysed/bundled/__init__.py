@@ -1,0 +1,21 @@
+"""Package data of the quickstart: an encoder, everyday sentences and graded pairs, without network."""
+
+from pathlib import Path
+
+from raysed.bundled.everyday import corpus, pairs, word_overlap
+
+ENCODER = Path(__file__).parent / "encoder"
+"""Directory of the bundled encoder, in Hugging Face layout."""
+PREFIX = "bundled:"
+"""How a setting names package data: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
+
+__all__ = ["ENCODER", "PREFIX", "corpus", "is_bundled", "pairs", "word_overlap"]
+
+
+def is_bundled(source: str) -> bool:
+    """Tells whether a setting names package data rather than a file or a hub id.
+
+    >>> is_bundled("bundled:everyday"), is_bundled("data/everyday.txt")
+    (True, False)
+    """
+    return source.startswith(PREFIX)

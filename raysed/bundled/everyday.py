@@ -1,0 +1,222 @@
+"""Everyday English made from scenes: a corpus without labels, and sentence pairs graded by meaning.
+
+A *scene* says who does what to what, where, when and how, and whether it is denied or asked. A *meaning* is
+one scene, or two that are told together. Both are drawn from the tables in `lexicon.py`, which let an action
+have only the actors, objects and places that fit it. A sentence is a meaning put into words, and the words are
+drawn apart from the meaning: synonyms, article, tense and aspect, active or passive, what stands first, caption
+or full sentence. So two sentences of one meaning may share few words, and two that share most of theirs may
+mean different things.
+
+**The score** of two scenes is 5 times the product of one factor for each difference, rounded to one decimal:
+
+    ==================================================  =======  =======  =========
+    what                                                related  other    only in one
+    ==================================================  =======  =======  =========
+    action (related: one family, such as chop and peel)     0.55     0.25   -
+    action of another topic (kitchen, traffic, ...)            -     0.10   -
+    object (related: one group, such as the strings)        0.70     0.45     0.45
+    actor  (related: one group, such as the children)       0.75     0.60   -
+    place                                                      -     0.85     0.92
+    time   (related: one group, such as the seasons)        0.95     0.85     0.92
+    manner                                                     -     0.85     0.92
+    ==================================================  =======  =======  =========
+
+    actor and object change places                       0.50 (instead of their factors; mutual, as to meet: 1)
+    denied in one                                        0.60
+    asked in one, stated in the other                    0.90
+
+Synonyms are no difference; neither are voice, order, article, tense and aspect. So 5 is the same said in
+other words, about 4 the same in another place, 3 its denial, 2 to 3 roles swapped or a related action,
+about 1 and below another action. Where sentences tell two scenes, these are paired so that the mean is
+highest; a scene that only one sentence tells counts as half a scene, with 0.
+
+Everything is a function of the seed: all is drawn with `random.Random.random`, whose sequence Python
+guarantees.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence, Set
+from functools import lru_cache
+from random import Random
+
+import numpy as np
+
+from raysed.bundled.scenes import (
+    Meaning,
+    Scene,
+    change,
+    draw_meaning,
+    draw_scene,
+    pick,
+    related,
+    row_of,
+    same,
+)
+from raysed.bundled.wording import put_into_words
+
+SIZES = {"train": 600, "dev": 400, "test": 500}
+"""Graded pairs per split."""
+MAX_SCORE = 5.0
+MIN_WORDS, MAX_WORDS = 4, 25
+
+ACTION_RELATED, ACTION_OTHER, ACTION_OTHER_TOPIC = 0.55, 0.25, 0.10
+OBJECT_RELATED, OBJECT_OTHER = 0.70, 0.45
+ACTOR_RELATED, ACTOR_OTHER = 0.75, 0.60
+TIME_RELATED, DETAIL_OTHER, DETAIL_MISSING = 0.95, 0.85, 0.92
+SWAPPED, DENIED, ASKED = 0.50, 0.60, 0.90
+EXTRA_SCENE = 0.5
+BINS = 10
+"""The range of scores is divided into so many equal parts, and each has equally many pairs."""
+
+
+def corpus(count: int = 6000, seed: int = 0) -> list[str]:
+    """Returns distinct sentences of 4 to 25 words, none of them part of a graded pair.
+
+    >>> for sentence in corpus(2):
+    ...     print(sentence)
+    A researcher designing a website without help in the workshop.
+    A young woman rehearsing the dance on stage.
+    """
+    rng = Random(f"everyday corpus {seed}")
+    graded = {s for rows in _all_pairs().values() for _, *both in rows for s in both}
+    found: dict[str, None] = {}
+    while len(found) < count:
+        sentence = put_into_words(draw_meaning(rng), rng)
+        if _is_new(sentence, graded):
+            found[sentence] = None
+    return list(found)
+
+
+def pairs(split: str) -> list[tuple[float, str, str]]:
+    """Returns the graded pairs of `train`, `dev` or `test`: (score 0 to 5, sentence, sentence).
+
+    Raises:
+        KeyError: another split.
+
+    >>> for part in pairs("dev")[2]:
+    ...     print(part)
+    4.2
+    The company hired a director and a manager went over some figures.
+    The figures are checked by a manager and the employee is employed by the company.
+    """
+    return list(_all_pairs()[split])
+
+
+def word_overlap(sentences1: Sequence[str], sentences2: Sequence[str]) -> np.ndarray:
+    """The baseline that knows words only: the cosine of the two sentences' word counts.
+
+    Args:
+        sentences1: B sentences.
+        sentences2: B sentences.
+
+    Returns:
+        float64 [B], 0 to 1.
+
+    >>> word_overlap(["The dog sees a cat."], ["A cat sees the dog."]).round(3).tolist()
+    [1.0]
+    """
+    counts1, counts2 = [[Counter(re.findall(r"[\w']+", s.lower())) for s in side] for side in (sentences1, sentences2)]
+    return np.array([_count_cosine(c1, c2) for c1, c2 in zip(counts1, counts2, strict=True)], dtype=np.float64)
+
+
+def _count_cosine(c1: Counter[str], c2: Counter[str]) -> float:
+    dot = sum(n * c2[word] for word, n in c1.items())
+    return dot / math.sqrt(max(1, sum(n * n for n in c1.values()) * sum(n * n for n in c2.values())))
+
+
+# --- grading
+
+
+def grade(meaning1: Meaning, meaning2: Meaning) -> float:
+    """Returns how close two meanings are, 0 to 5 with one decimal, by the rule at the top of this module."""
+    few, many = sorted((meaning1, meaning2), key=len)
+    extra = EXTRA_SCENE * (len(many) - len(few))
+    orders = [many, many[::-1]] if len(many) > 1 else [many]
+    best = max(sum(_closeness(a, b) for a, b in zip(few, order)) for order in orders)
+    return round(MAX_SCORE * best / (len(few) + extra), 1)
+
+
+def _closeness(a: Scene, b: Scene) -> float:
+    """The product of the factors of two scenes, 0 to 1."""
+    details = _detail(a.place, b.place) * _detail(a.time, b.time) * _detail(a.manner, b.manner)
+    force = (DENIED if a.denied != b.denied else 1.0) * (ASKED if a.asked != b.asked else 1.0)
+    return _action(a, b) * _roles(a, b) * details * force
+
+
+def _action(a: Scene, b: Scene) -> float:
+    if a.family == b.family:
+        return 1.0 if a.action.split("/")[0] == b.action.split("/")[0] else ACTION_RELATED
+    return ACTION_OTHER if a.topic == b.topic else ACTION_OTHER_TOPIC
+
+
+def _roles(a: Scene, b: Scene) -> float:
+    if a.actor != b.actor and (a.actor, a.object) == (b.object, b.actor):
+        return 1.0 if a.action == b.action and "mutual" in row_of(a).flags else SWAPPED
+    return _noun(a.actor, b.actor, ACTOR_RELATED, ACTOR_OTHER) * _noun(a.object, b.object, OBJECT_RELATED, OBJECT_OTHER)
+
+
+def _noun(a: str | None, b: str | None, close: float, other: float) -> float:
+    if same(a, b):
+        return 1.0
+    return close if related(a, b) else other
+
+
+def _detail(a: str | None, b: str | None) -> float:
+    if same(a, b):
+        return 1.0
+    if a is None or b is None:
+        return DETAIL_MISSING
+    return TIME_RELATED if related(a, b) else DETAIL_OTHER
+
+
+# --- drawing pairs
+
+
+@lru_cache(maxsize=1)
+def _all_pairs() -> dict[str, list[tuple[float, str, str]]]:
+    """All splits at once, so that no two pairs share a scene or a sentence."""
+    rng = Random("everyday pairs")
+    taken: set[Scene | str] = set()
+    return {split: _draw_pairs(rng, size, taken) for split, size in SIZES.items()}
+
+
+def _draw_pairs(rng: Random, size: int, taken: set[Scene | str]) -> list[tuple[float, str, str]]:
+    """Draws pairs with equally many in each part of the range of scores, in random order."""
+    room = [size // BINS] * BINS
+    found = []
+    while len(found) < size:
+        meanings = _draw_two(rng)
+        score = grade(*meanings)
+        part = min(int(score / MAX_SCORE * BINS), BINS - 1)
+        if not room[part] or not taken.isdisjoint(meanings[0] + meanings[1]):
+            continue
+        sentences = [put_into_words(meaning, rng) for meaning in meanings]
+        if sentences[0] != sentences[1] and all(_is_new(sentence, taken) for sentence in sentences):
+            room[part] -= 1
+            taken.update(*meanings, sentences)
+            found.append((rng.random(), score, *sentences))
+    return [row[1:] for row in sorted(found)]
+
+
+def _is_new(sentence: str, taken: Set[Scene | str]) -> bool:
+    return sentence not in taken and MIN_WORDS <= len(sentence.split()) <= MAX_WORDS
+
+
+def _draw_two(rng: Random) -> tuple[Meaning, Meaning]:
+    """A meaning, and what is left of it after up to three changes; one time in 16 an unrelated one.
+
+    Scenes told together have no time of their own and are not asked, so that one tense fits both.
+    """
+    first = draw_meaning(rng)
+    second = list(first)
+    for _ in range(pick(rng, (0, 1, 1, 2, 2, 3))):
+        at = pick(rng, range(len(second)))
+        changed = change(rng, second[at])
+        second[at] = changed if len(second) == 1 else changed._replace(time=None, asked=False)
+    if len(second) > 1 and rng.random() < 0.2:
+        second = second[:1]
+    if rng.random() < 1 / 16:
+        second = [draw_scene(rng)]
+    return first, tuple(second)

@@ -1,0 +1,52 @@
+"""What all jobs share: finding a config by name, and turning outcomes into sentences and exit codes."""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from raysed.errors import RunFailed, UserError
+from raysed.tracking import show_notes
+
+
+def main_of(job: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:
+    """Runs a job.
+
+    Returns:
+        0 when it went well, 1 when the run failed, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM.
+    """
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, _interrupt)
+    show_notes()
+    try:
+        job(arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except RunFailed as error:
+        print(f"failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interrupt:
+        print("\nstopped; the same command continues from here", file=sys.stderr)
+        return 143 if interrupt.args else 130
+    return 0
+
+
+def find_config(name: str, directory: Path) -> Path:
+    """Returns the file behind `--config`: a path, or a name in the directory.
+
+    Raises:
+        UserError: there is neither; lists the names.
+    """
+    for path in (Path(name), directory / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
+    raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    """A polite kill takes the same way out as Ctrl-C, so that Ray's processes end with the job."""
+    raise KeyboardInterrupt(os.strsignal(signum) if hasattr(os, "strsignal") else signum)

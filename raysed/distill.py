@@ -1,0 +1,465 @@
+"""Ray Train + DeepSpeed: tokens and their targets -> learner; the same training.py in every worker."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import ray
+import ray.train
+import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from torch import nn
+from torch.nn import functional as F
+
+from raysed import training
+from raysed.config import Config, SedConfig
+from raysed.encoder import Encoder, load_encoder, write_checkpoint
+from raysed.errors import UserError
+from raysed.evaluation.dev import dev_score
+from raysed.resources import Share
+from raysed.storage import Storage
+from raysed.targets import TARGET_FILE
+from raysed.tokens import PackedTokens, TokenTable, pack
+from raysed.tracking import MetricsLog, Progress, ProgressBoard, quiet_libraries
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TargetBatch:
+    """Sentences of one worker with their targets, [B, D]."""
+
+    tokens: PackedTokens
+    targets: torch.Tensor
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The sentences' ids."""
+        return self.tokens.ids
+
+
+class Distillation(nn.Module):
+    """Mean squared error between the learner's last-layer embedding and the target (SED section 4).
+
+    Args:
+        learner: the encoder that learns.
+        dropout: whether its dropout is on while it trains.
+    """
+
+    def __init__(self, learner: Encoder, dropout: bool = False):
+        super().__init__()
+        self.learner, self._dropout = learner, dropout
+
+    def train(self, mode: bool = True) -> "Distillation":
+        """Training mode only matters for dropout."""
+        return super().train(mode and self._dropout)
+
+    def forward(self, batch: TargetBatch) -> torch.Tensor:
+        """Returns the loss, a mean over sentences and dimensions."""
+        device = next(self.parameters()).device
+        emb_BD = self.learner(batch.tokens.to(device))
+        return F.mse_loss(emb_BD.float(), batch.targets.to(device))
+
+    def loss(self, batch: TargetBatch) -> torch.Tensor:
+        """See `training.Objective`."""
+        return self(batch)
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """See `training.Objective`."""
+        return {"learner": self.learner}
+
+
+class TargetBatches:
+    """Batches of a target table in an order that depends on (seed, step) only, not on the number of workers.
+
+    Row groups are shuffled over the epoch, and rows within a window of row groups; so memory is that of a window, and
+    any step can be reached at once.
+
+    Args:
+        directory: the target table.
+        batch_size: sentences per update over all workers; the last, partial batch of an epoch is dropped.
+        seed: of the order.
+        rank: this worker.
+        world: number of workers; each takes its equal part of every batch.
+        offset: subtracted from every target [D] (`sed.target: centred_mean`), or None.
+        window: row groups in memory.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        batch_size: int,
+        seed: int,
+        rank: int = 0,
+        world: int = 1,
+        offset: np.ndarray | None = None,
+        window: int = 16,
+    ):
+        self._file = pq.ParquetFile(directory / TARGET_FILE)
+        meta = self._file.metadata
+        self._group_rows = np.array([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
+        self.batch_size = min(batch_size, meta.num_rows)
+        self.per_epoch = meta.num_rows // self.batch_size
+        self._seed, self._window = seed, window
+        self._part = slice(rank * self.batch_size // world, (rank + 1) * self.batch_size // world)
+        self._offset = 0 if offset is None else offset.astype(np.float32)
+        self._loaded: tuple[int, int] = (-1, -1)
+
+    def __call__(self, step: int) -> TargetBatch:
+        epoch, index = divmod(step, self.per_epoch)
+        first = index * self.batch_size
+        pieces, wanted = [], np.arange(first, first + self.batch_size)[self._part]
+        for window, start, stop in self._windows(epoch):
+            inside = wanted[(wanted >= start) & (wanted < stop)] - start
+            if len(inside):
+                pieces.append(self._rows(epoch, window, inside))
+        tokens = pieces[0][0] if len(pieces) == 1 else _concatenate([piece[0] for piece in pieces])
+        return TargetBatch(pack(tokens), torch.from_numpy(np.concatenate([piece[1] for piece in pieces])))
+
+    def _windows(self, epoch: int) -> list[tuple[int, int, int]]:
+        """Number, first and last place in the epoch's order of every window."""
+        sizes = self._group_rows[self._group_order(epoch)]
+        edges = np.concatenate([[0], np.cumsum(sizes)])[:: self._window].tolist()
+        edges = edges if edges[-1] == sizes.sum() else [*edges, int(sizes.sum())]
+        return [(i, edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
+
+    def _group_order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows))
+
+    def _rows(self, epoch: int, window: int, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
+        if self._loaded != (epoch, window):
+            groups = self._group_order(epoch)[window * self._window : (window + 1) * self._window]
+            table = self._file.read_row_groups(groups.tolist(), columns=["id", "input_ids", "target"])
+            self._tokens = TokenTable.from_arrow(table)
+            self._targets = table.column("target").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+            self._order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
+            self._loaded = (epoch, window)
+        rows = self._order[places]
+        return self._tokens.take(rows), self._targets[rows] - self._offset
+
+
+class DeepSpeedEngine:
+    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `training.Engine`.
+
+    Weights and optimizer moments are gathered whole and in fp32 for saving, so a state fits any number of workers and
+    any ZeRO stage. DeepSpeed takes weights over when it is initialised and has moments only after a first step; so it
+    is initialised late, and moments are put back after one step with learning rate 0.
+
+    Args:
+        objective: the module to train.
+        sed: optimizer settings.
+        world: number of workers.
+        bf16: autocast the forward pass; weights and moments stay fp32.
+    """
+
+    def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
+        self._objective, self._sed = objective, sed
+        self._config = _deepspeed_config(sed, world, bf16)
+        self._parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
+        self._engine: Any = None
+        self._pending: dict[str, Any] | None = None
+        self._updates = 0
+
+    def update(self, batch: TargetBatch, learning_rate: float) -> float:
+        """See `training.Engine`."""
+        if self._engine is None:
+            self._initialise(batch)
+        self._set_rate(learning_rate)
+        loss = self._engine(batch)
+        value = _mean_over_workers(loss.detach())
+        if np.isfinite(value):
+            self._engine.backward(loss)
+            self._engine.step()
+            self._updates += 1
+        return value
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `training.Engine`; every worker has to call it."""
+        moments = {name: self._moments(parameter) for name, parameter in self._parameters.items()}
+        return {"objective": self._weights(), "moments": moments, "updates": self._updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `training.Engine`."""
+        self._objective.load_state_dict(state["objective"])
+        self._updates = state["updates"]
+        self._pending = state["moments"]
+
+    def _initialise(self, batch: TargetBatch) -> None:
+        import deepspeed
+
+        sed = self._sed
+        optimizer = torch.optim.AdamW(self._parameters.values(), lr=0.0, weight_decay=sed.weight_decay)
+        self._engine, *_ = deepspeed.initialize(
+            model=self._objective,
+            optimizer=optimizer,
+            model_parameters=list(self._parameters.values()),
+            config=self._config,
+        )
+        if self._pending is not None:
+            self._set_rate(0.0)
+            self._engine.backward(self._engine(batch))
+            self._engine.step()
+            self._put_moments(self._pending)
+            self._pending = None
+
+    def _set_rate(self, rate: float) -> None:
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = rate
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        if self._sed.zero_stage < 3 or self._engine is None:
+            return self._objective.state_dict()
+        import deepspeed
+
+        weights = {}
+        for name, parameter in self._objective.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]):
+                weights[name] = parameter.detach().cpu().clone()
+        return weights
+
+    def _moments(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        if self._sed.zero_stage == 0:
+            state = self._engine.optimizer.state[parameter]
+            return {key: state[key] for key in _MOMENTS}
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        return {key: safe_get_full_optimizer_state(parameter, key) for key in _MOMENTS}
+
+    def _put_moments(self, moments: dict[str, dict[str, torch.Tensor]]) -> None:
+        from deepspeed.utils import safe_set_full_optimizer_state
+
+        optimizer = self._engine.optimizer
+        for name, parameter in self._parameters.items():
+            for key in _MOMENTS:
+                value = moments[name][key].to(parameter.device)
+                if self._sed.zero_stage == 0:
+                    optimizer.state[parameter][key].copy_(value)
+                else:
+                    safe_set_full_optimizer_state(parameter, value, key)
+        for state in getattr(optimizer, "optimizer", optimizer).state.values():
+            state["step"] = torch.full_like(torch.as_tensor(state["step"]), float(self._updates))
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
+    config: dict[str, Any] = {
+        "train_batch_size": sed.batch_size,
+        "train_micro_batch_size_per_gpu": sed.batch_size // world,
+        "gradient_accumulation_steps": 1,
+        "zero_optimization": {"stage": sed.zero_stage},
+        "zero_allow_untested_optimizer": True,
+        "steps_per_print": 10**9,
+    }
+    if sed.clip is not None:
+        config["gradient_clipping"] = sed.clip
+    if bf16:
+        config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
+    return config
+
+
+def _mean_over_workers(loss: torch.Tensor) -> float:
+    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        loss = loss.clone()
+        torch.distributed.all_reduce(loss)
+        loss /= torch.distributed.get_world_size()
+    return loss.item()
+
+
+@dataclass(frozen=True)
+class Learner:
+    """One learner to train.
+
+    Attributes:
+        name: of its artefact, e.g. `ct-sed/learners/00`.
+        seed: of its batch order and dropout.
+        targets: artefact of the target table.
+        depends: everything that its weights depend on.
+    """
+
+    name: str
+    seed: int
+    targets: str
+    depends: dict[str, Any]
+
+
+def distill(learner: Learner, config: Config, storage: Storage, share: Share) -> None:
+    """Trains and publishes one learner with Ray Train; continues from its newest checkpoint.
+
+    Args:
+        learner: what to train.
+        config: the run's settings.
+        storage: the run directory.
+        share: workers, CPUs, GPUs and threads.
+
+    Raises:
+        UserError: the loss is not finite.
+    """
+    log.info("distilling %s: starting %s worker%s", learner.name, share.workers, "s" * (share.workers > 1))
+    board = ray.remote(num_cpus=0)(ProgressBoard).remote()
+    loop = {"learner": learner, "config": config, "storage": storage, "share": share, "board": board}
+    trainer = TorchTrainer(
+        _worker,
+        train_loop_config=loop,
+        scaling_config=ScalingConfig(
+            num_workers=share.workers,
+            use_gpu=share.gpus > 0,
+            resources_per_worker={"CPU": share.cpus, **({"GPU": share.gpus} if share.gpus else {})},
+        ),
+        torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo"),
+        run_config=RunConfig(
+            name=f"{learner.name.replace('/', '-')}-{int(time.time())}",
+            storage_path=storage.uri("train"),
+            failure_config=FailureConfig(max_failures=config.sed.max_retries),
+        ),
+    )
+    with _shown(board, f"distil {learner.name}"):
+        trainer.fit()
+    if failure := ray.get(board.latest.remote()).get("failed"):
+        raise UserError(f"{learner.name}: {failure}")
+
+
+@contextmanager
+def _shown(board: Any, title: str) -> Iterator[None]:
+    """Shows what the workers say, while the driver waits for them."""
+    finished = threading.Event()
+    progress: list[Progress] = []
+
+    def watch() -> None:
+        while not finished.wait(1.0):
+            said = ray.get(board.latest.remote())
+            if "step" not in said:
+                continue
+            if not progress:
+                progress.append(Progress(title, said["total"]))
+                progress[0].start_from(said["first"])
+            dev = f" · dev {said['dev']:.1f}" if said.get("dev") is not None else ""
+            progress[0].update(said["step"], f"loss {said['loss']:.5f}{dev}")
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        finished.set()
+        watcher.join()
+    if progress:
+        progress[0].close()
+
+
+# -- the worker's side -----------------------------------------------------------------------------------------------
+
+
+def _worker(loop: dict[str, Any]) -> None:
+    """One Ray Train worker; a user's mistake is said, not raised, because trying again would not help."""
+    quiet_libraries()
+    learner, config, storage, share = loop["learner"], loop["config"], loop["storage"], loop["share"]
+    torch.set_num_threads(share.threads)
+    _prepare_deepspeed(gpu=share.gpus > 0)
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    try:
+        with MetricsLog(storage, learner.name) if rank == 0 else nullcontext() as metrics:
+            _train_and_commit(learner, config, storage, share, rank, world, metrics, loop["board"])
+    except UserError as error:
+        if rank == 0:
+            ray.get(loop["board"].say.remote({"failed": str(error)}))
+
+
+def _train_and_commit(
+    learner: Learner,
+    config: Config,
+    storage: Storage,
+    share: Share,
+    rank: int,
+    world: int,
+    metrics: MetricsLog | None,
+    board: Any,
+) -> None:
+    started, sed = time.monotonic(), config.sed
+    encoder, tokenizer = load_encoder(config.encoder)
+    objective = Distillation(encoder.to("cuda" if share.gpus else "cpu"), sed.dropout)
+    targets = storage.fetch(learner.targets)
+    offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
+    batches = TargetBatches(targets, sed.batch_size, learner.seed, rank, world, offset)
+    bf16 = sed.precision == "bf16" or (sed.precision == "auto" and share.gpus > 0 and torch.cuda.is_bf16_supported())
+    engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)
+    plan = _plan(config, batches.per_epoch, learner.seed, rank)
+    checkpoints = storage.checkpoints(learner.name, learner.depends)
+
+    def on_metrics(entry: dict[str, Any]) -> None:
+        if metrics is not None:
+            metrics.write(entry)
+            dev = entry.get("dev", {}).get("learner")
+            board.say.remote({"step": entry["step"], "total": plan.steps, "loss": entry["loss"], "dev": dev})
+
+    result = training.train(
+        objective,
+        batches,
+        plan,
+        engine,
+        evaluate=dev_score(config, tokenizer),
+        checkpoints=checkpoints,
+        is_writer=rank == 0,
+        on_metrics=on_metrics,
+    )
+    weights = engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage
+    if rank:
+        return
+    finished = Distillation(load_encoder(config.encoder)[0])
+    finished.load_state_dict(weights)
+    meta = {"dev": result.score, "steps": plan.steps, "resumed_at": result.resumed_at}
+    meta["seconds"] = round(time.monotonic() - started, 1)
+    description = {"learner": learner.name, "seed": learner.seed, "steps": plan.steps, **learner.depends}
+    storage.commit(
+        learner.name,
+        lambda path: write_checkpoint(finished.learner, tokenizer, path, description, result.history),
+        learner.depends,
+        meta,
+    )
+    checkpoints.clear()
+
+
+def _plan(config: Config, per_epoch: int, seed: int, rank: int) -> training.Plan:
+    sed = config.sed
+    steps = max(1, int(per_epoch * sed.epochs))
+    return training.Plan(
+        steps=steps,
+        learning_rate=training.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay),
+        seed=seed + rank,  # workers see different sentences: their dropout must differ too
+        evaluate_every=sed.evaluate_every,
+        checkpoint_every=sed.checkpoint_every,
+        log_every=max(1, min(100, steps // 50)),
+        keep="learner",
+    )
+
+
+def _prepare_deepspeed(gpu: bool) -> None:
+    """Without a GPU, DeepSpeed would compile a shared-memory operation; gloo does the same without a compiler."""
+    if not gpu:
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    if not gpu:
+        deepspeed.ops.__compatible_ops__[ShareMemCommBuilder.NAME] = False
+
+
+def _concatenate(tables: Sequence[TokenTable]) -> TokenTable:
+    lengths = np.concatenate([table.lengths for table in tables])
+    return TokenTable(
+        np.concatenate([table.ids for table in tables]),
+        np.concatenate([table.input_ids for table in tables]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+    )

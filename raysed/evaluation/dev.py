@@ -1,0 +1,24 @@
+"""The dev score of an encoder while it trains."""
+
+from collections.abc import Callable
+from typing import Any
+
+from raysed.config import Config
+from raysed.encoder import Encoder, encode
+from raysed.evaluation.sts import Evaluation, load_task
+from raysed.tokens import tokenize
+
+
+def dev_score(config: Config, tokenizer: Any) -> Callable[[Encoder], float] | None:
+    """Returns the dev task's Spearman x100 of an encoder, or None where the run has no dev task."""
+    name = config.evaluation.dev
+    if name is None:
+        return None
+    evaluation = Evaluation([load_task(name, config.evaluation.tasks[name])], config.evaluation.aggregation)
+    tokens = tokenize(tokenizer, evaluation.sentences, config.encoder.max_length)
+
+    def score(encoder: Encoder) -> float:
+        embeddings_UD = encode(encoder, tokens, (config.encoder.layers,), config.resources.encode_token_budget)[0]
+        return round(evaluation.score(embeddings_UD)[name]["spearman"], 6)
+
+    return score

@@ -1,0 +1,361 @@
+"""Semantic textual similarity: cosine of two embeddings against a human score.
+
+A task is a set of graded sentence pairs, often in several subsets (a SemEval year). How the subsets become
+one number is what makes published tables hard to compare, so all three ways are computed every time: `all`
+concatenates the subsets (SBERT, BSL), `mean` averages their correlations (SED), `wmean` weights that average
+by subset size (BERT-flow).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from scipy.stats import rankdata
+
+from raysed.config import TaskConfig
+from raysed.errors import UserError
+
+COLUMNS = ("subset", "score", "sentence1", "sentence2")
+GOLD_COLUMNS = ("score", "label", "similarity_score")
+Subset = tuple[list[str], list[str], np.ndarray]
+
+
+class _Pair(NamedTuple):
+    where: str
+    """File and line, for error messages."""
+    subset: str
+    score: str | float | None
+    sentence1: str
+    sentence2: str
+
+
+@dataclass(frozen=True)
+class StsTask:
+    """Sentence pairs with gold scores."""
+
+    name: str
+    subsets: dict[str, Subset]
+    """Subset name to (first sentences, second sentences, gold scores as float64 [P])."""
+    dropped: int = 0
+    """Pairs left out because their gold score is blank."""
+    aggregation: str | None = None
+    """`all`, `mean` or `wmean` for this task alone; None: as the evaluation says."""
+
+    @property
+    def pairs(self) -> int:
+        """Number of scored pairs over all subsets."""
+        return sum(len(gold) for _, _, gold in self.subsets.values())
+
+
+def load_task(name: str, config: TaskConfig) -> StsTask:
+    """Reads the pairs that `config.source` names.
+
+    Four kinds of source: a .tsv or .csv file with the tab-separated columns subset, score, sentence1 and
+    sentence2, without quoting; a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line
+    by line); `bundled:train`, `bundled:dev` or `bundled:test`; a dataset of the Hugging Face hub. A pair with
+    a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Lines end at a newline only:
+    other Unicode line separators stay in their sentence.
+
+    Args:
+        name: what the task is called in reports.
+        config: source and range of the gold score.
+
+    Returns:
+        The task, its subsets in the order in which they first appear (directories: by name).
+
+    Raises:
+        UserError: the source cannot be read, a score is no number or out of range, or no scored pair is left.
+    """
+    subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
+    dropped = 0
+    for pair in _read(name, config):
+        gold = _gold(pair, config.score_range)
+        if gold is None:
+            dropped += 1
+            continue
+        columns = subsets.setdefault(pair.subset, ([], [], []))
+        for column, value in zip(columns, (pair.sentence1, pair.sentence2, gold)):
+            column.append(value)
+    if not subsets:
+        raise UserError(f"task {name}: {config.source} has no pair with a gold score ({dropped} blank ones)")
+    arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}
+    return StsTask(name, arrays, dropped, config.aggregation)
+
+
+def _read(name: str, config: TaskConfig) -> Iterable[_Pair]:
+    if config.source.startswith("bundled:"):
+        return _read_bundled(name, config.source)
+    path = Path(config.source).expanduser()
+    if path.is_dir():
+        return _read_senteval(path)
+    if path.suffix.lower() in (".tsv", ".csv"):
+        return _read_table(path)
+    if path.exists() or path.is_absolute() or config.source.startswith((".", "~")) or len(path.parts) > 2:
+        raise UserError(f"task {name}: {path} is neither a SentEval directory nor a .tsv or .csv file")
+    return _read_hub(name, config)
+
+
+def _read_table(path: Path) -> Iterator[_Pair]:
+    header, *lines = _lines(path) or [""]
+    names = header.split("\t")
+    if sorted(names) != sorted(COLUMNS):
+        raise UserError(
+            f"{path}, line 1: tab-separated columns {', '.join(COLUMNS)} are needed, found {', '.join(names)}"
+        )
+    order = [names.index(column) for column in COLUMNS]
+    for number, line in enumerate(lines, start=2):
+        if not line:
+            continue
+        cells = line.split("\t")
+        if len(cells) != len(names):
+            raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns instead of {len(names)}")
+        yield _Pair(f"{path}, line {number}", *(cells[i] for i in order))
+
+
+def _read_senteval(directory: Path) -> Iterator[_Pair]:
+    inputs = sorted(directory.glob("STS.input.*.txt"))
+    if not inputs:
+        raise UserError(f"{directory} holds no STS.input.<subset>.txt, so it is no SentEval directory")
+    for path in inputs:
+        subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
+        gold_path = directory / f"STS.gs.{subset}.txt"
+        lines, golds = _lines(path), _lines(gold_path)
+        if len(lines) != len(golds):
+            raise UserError(f"{path} has {len(lines)} lines but {gold_path.name} beside it has {len(golds)}")
+        for number, (line, gold) in enumerate(zip(lines, golds), start=1):
+            cells = line.split("\t")
+            if len(cells) != 2:
+                raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns instead of 2")
+            yield _Pair(f"{gold_path}, line {number}", subset, gold, *cells)
+
+
+def _read_bundled(name: str, source: str) -> Iterator[_Pair]:
+    from raysed import bundled  # the package data is needed by this kind of source only
+
+    split = source.removeprefix("bundled:")
+    if split not in ("train", "dev", "test"):
+        raise UserError(f"task {name}: {source} is not there; use bundled:train, bundled:dev or bundled:test")
+    for number, (score, first, second) in enumerate(bundled.pairs(split), start=1):
+        yield _Pair(f"{source}, pair {number}", "all", score, first, second)
+
+
+def _read_hub(name: str, config: TaskConfig) -> Iterator[_Pair]:
+    from datasets import load_dataset  # slow to import, and needed by this kind of source only
+
+    try:
+        table = load_dataset(config.source, config.name, split=config.split)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = str(error).split("\n")[0]
+        raise UserError(
+            f"task {name}: {config.source} is no file or directory, nor a hub dataset that loads: {reason}"
+        ) from None
+    found = table.column_names
+    gold = next((column for column in GOLD_COLUMNS if column in found), None)
+    if gold is None or not {"sentence1", "sentence2"} <= set(found):
+        raise UserError(
+            f"task {name}: dataset {config.source} must have columns sentence1, sentence2 and one of "
+            f"{', '.join(GOLD_COLUMNS)}, found {', '.join(found)}"
+        )
+    columns = zip(table[gold], table["sentence1"], table["sentence2"])
+    for number, (score, first, second) in enumerate(columns, start=1):
+        yield _Pair(f"dataset {config.source}, row {number}", "all", score, first, second)
+
+
+def _lines(path: Path) -> list[str]:
+    """Lines without their ends; str.splitlines would also cut at separators that belong to a sentence."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _gold(pair: _Pair, score_range: tuple[float, float]) -> float | None:
+    text = "" if pair.score is None else str(pair.score).strip()
+    if not text:
+        return None
+    low, high = score_range
+    try:
+        gold = float(text)
+    except ValueError:
+        raise UserError(f"{pair.where}: score {text!r} is no number; write 3.5, or leave it blank") from None
+    if not low <= gold <= high:
+        raise UserError(f"{pair.where}: score {text} is outside the task's score_range, {low:g} to {high:g}")
+    return gold
+
+
+class _Group(NamedTuple):
+    """Pairs under one correlation; its gold side is the same for every model, so it is computed once."""
+
+    pairs: slice
+    gold: np.ndarray
+    gold_ranks: np.ndarray
+
+
+class Evaluation:
+    """Scores models on tasks; built once, then given the embeddings of one model after the other.
+
+    >>> gold = np.array([5.0, 1.0, 3.0])
+    >>> task = StsTask("toy", {"all": (["a", "b", "a"], ["c", "d", "b"], gold)})
+    >>> evaluation = Evaluation([task])
+    >>> evaluation.sentences
+    ['a', 'c', 'b', 'd']
+    >>> round(evaluation.score(np.array([[1, 0], [1, 0], [1, 2], [-1, 0]]))["toy"]["spearman"], 6)
+    100.0
+    """
+
+    def __init__(self, tasks: Sequence[StsTask], aggregation: str = "mean"):
+        """Numbers the distinct sentences and prepares the gold side of every correlation.
+
+        Args:
+            tasks: what to score; names must differ.
+            aggregation: `all`, `mean` or `wmean`, for tasks that do not name their own.
+        """
+        self.tasks = {task.name: task for task in tasks}
+        self._aggregation = {task.name: task.aggregation or aggregation for task in tasks}
+        subsets = [subset for task in tasks for subset in task.subsets.values()]
+        sides = [[s for subset in subsets for s in subset[side]] for side in (0, 1)]
+        self.sentences = list(dict.fromkeys(s for pair in zip(*sides) for s in pair))
+        """The distinct sentences of all tasks in first-seen order: what a model has to encode."""
+        row = {sentence: i for i, sentence in enumerate(self.sentences)}
+        self._rows_P2 = np.array([[row[s] for s in side] for side in sides], dtype=np.int64).T
+        self._whole, self._subsets = _groups(tasks)
+
+    def pair_rows(self) -> np.ndarray:
+        """Returns int64 [P, 2]: where in `sentences` the two sentences of every pair are, over all tasks."""
+        return self._rows_P2
+
+    def score(self, embeddings_UD: np.ndarray) -> dict[str, dict]:
+        """Scores one model.
+
+        Args:
+            embeddings_UD: one row for each of `sentences`, in their order.
+
+        Returns:
+            Per task `spearman` and `pearson` (x100, under `aggregation`), `pairs` and `aggregation`; where
+            the task has several subsets also `all`, `mean`, `wmean` and, per subset, `subsets`.
+
+        Raises:
+            UserError: an embedding has a value that is not finite.
+        """
+        return self.score_similarities(self._cosines(embeddings_UD, self._rows_P2))
+
+    def score_similarities(self, similarity_P: np.ndarray) -> dict[str, dict]:
+        """Scores any similarity, one value per row of `pair_rows`; returns what `score` returns."""
+        if similarity_P.shape != (len(self._rows_P2),) or not np.isfinite(similarity_P).all():
+            raise ValueError(f"{len(self._rows_P2)} finite similarities expected, got shape {similarity_P.shape}")
+        return {name: self._metrics(name, similarity_P) for name in self.tasks}
+
+    def cosines(self, embeddings_UD: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the cosine and the gold score of every pair of one task, both float64 [P]."""
+        rows_P2 = self._rows_P2[self._whole[task].pairs]
+        return self._cosines(embeddings_UD, rows_P2), gold_of(self.tasks[task])
+
+    def _cosines(self, embeddings_UD: np.ndarray, rows_P2: np.ndarray) -> np.ndarray:
+        embeddings_UD = np.asarray(embeddings_UD)
+        if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(self.sentences):
+            raise ValueError(f"{len(self.sentences)} rows of embeddings expected, got shape {embeddings_UD.shape}")
+        self._refuse_not_finite(embeddings_UD)
+        return _pair_cosines(embeddings_UD, rows_P2)
+
+    def _refuse_not_finite(self, embeddings_UD: np.ndarray) -> None:
+        bad = np.flatnonzero(~np.isfinite(embeddings_UD).all(axis=1))
+        if len(bad):
+            examples = ", ".join(repr(self.sentences[i][:60]) for i in bad[:3])
+            raise UserError(
+                f"{len(bad)} of {len(embeddings_UD)} embeddings are not finite, first those of {examples}: "
+                "the model has diverged; lower its learning rate"
+            )
+
+    def _metrics(self, task: str, similarity_P: np.ndarray) -> dict:
+        subsets = {name: _correlate(group, similarity_P) for name, group in self._subsets[task].items()}
+        ways = _aggregate(subsets, _correlate(self._whole[task], similarity_P))
+        aggregation = self._aggregation[task]
+        chosen = {key: ways[aggregation][key] for key in ("spearman", "pearson")}
+        metrics = {**chosen, "pairs": self.tasks[task].pairs, "aggregation": aggregation}
+        return {**metrics, **ways, "subsets": subsets} if len(subsets) > 1 else metrics
+
+
+def gold_of(task: StsTask) -> np.ndarray:
+    """Returns the gold scores of all subsets in order, float64 [P]."""
+    return np.concatenate([gold for _, _, gold in task.subsets.values()])
+
+
+def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
+    """Returns the rank correlation, -1 to 1; ties share their mean rank, and a constant side gives 0.
+
+    >>> round(spearman(np.array([1, 2, 3]), np.array([1, 4, 9])), 6)
+    1.0
+    """
+    return pearson(rankdata(a_P), rankdata(b_P))
+
+
+def pearson(a_P: np.ndarray, b_P: np.ndarray) -> float:
+    """Returns the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it)."""
+    return _dot(_standardise(a_P), _standardise(b_P))
+
+
+def _groups(tasks: Sequence[StsTask]) -> tuple[dict[str, _Group], dict[str, dict[str, _Group]]]:
+    """Per task, its whole and its subsets as slices of the pairs of all tasks."""
+    whole, subsets, start = {}, {}, 0
+    for task in tasks:
+        first, subsets[task.name] = start, {}
+        for name, (_, _, gold_P) in task.subsets.items():
+            subsets[task.name][name] = _group(slice(start, start := start + len(gold_P)), gold_P)
+        whole[task.name] = _group(slice(first, start), gold_of(task))
+    return whole, subsets
+
+
+def _group(pairs: slice, gold_P: np.ndarray) -> _Group:
+    return _Group(pairs, _standardise(gold_P), _standardise(rankdata(gold_P)))
+
+
+def _correlate(group: _Group, similarity_P: np.ndarray) -> dict[str, float | int]:
+    values = similarity_P[group.pairs]
+    return {
+        "spearman": 100 * _dot(_standardise(rankdata(values)), group.gold_ranks),
+        "pearson": 100 * _dot(_standardise(values), group.gold),
+        "pairs": len(values),
+    }
+
+
+def _aggregate(subsets: dict[str, dict], whole: dict) -> dict[str, dict[str, float]]:
+    keys = ("spearman", "pearson")
+    sizes = [metrics["pairs"] for metrics in subsets.values()]
+    table = {key: [metrics[key] for metrics in subsets.values()] for key in keys}
+    return {
+        "all": {key: whole[key] for key in keys},
+        "mean": {key: float(np.mean(table[key])) for key in keys},
+        "wmean": {key: float(np.average(table[key], weights=sizes)) for key in keys},
+    }
+
+
+def _dot(a_P: np.ndarray, b_P: np.ndarray) -> float:
+    return float(np.clip(a_P @ b_P, -1.0, 1.0))
+
+
+def _standardise(values_P: np.ndarray) -> np.ndarray:
+    """Mean 0 and length 1, so that a dot product is a correlation; zeros for a constant."""
+    values_P = np.asarray(values_P, dtype=np.float64)
+    if np.ptp(values_P) == 0:
+        return np.zeros_like(values_P)
+    centred_P = values_P - values_P.mean()
+    return centred_P / np.linalg.norm(centred_P)
+
+
+def _pair_cosines(embeddings_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4096) -> np.ndarray:
+    """Cosines in float64, 0 for a zero vector; in blocks, so that memory does not grow with the pairs."""
+    cosines_P = np.zeros(len(rows_P2))
+    for start in range(0, len(rows_P2), block):
+        rows = rows_P2[start : start + block]
+        a_BD, b_BD = (embeddings_UD[rows[:, side]].astype(np.float64) for side in (0, 1))
+        dot_B = np.einsum("bd,bd->b", a_BD, b_BD)
+        norm_B = np.linalg.norm(a_BD, axis=1) * np.linalg.norm(b_BD, axis=1)
+        np.divide(dot_B, norm_B, out=cosines_P[start : start + block], where=norm_B > 0)
+    # Pairs that are equal in exact arithmetic (a sentence with itself) must tie: rounding noise has no rank.
+    return cosines_P.round(12)

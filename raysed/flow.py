@@ -1,0 +1,227 @@
+"""The normalizing flow of BERT-flow: an invertible map that makes sentence embeddings look Gaussian.
+
+The architecture is Glow's with additive coupling on vectors: each step standardises the channels (actnorm),
+reverses their order, and adds a small network of the first half to the second half. Between two levels, half
+of the channels leave the flow as they are. Fitting maximises the likelihood of embeddings that were computed
+once, so it takes seconds; the encoder is never touched.
+
+Where the paper and its released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels and starts
+from the data's own means and deviations; `released` has 3 levels and starts from small random values, because
+the released script defines that initialisation and never runs it.
+
+Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3.2,
+table 7 and appendices A and B.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from raysed import glow
+from raysed.config import FlowConfig
+from raysed.errors import UserError
+
+INITIALISATION_ROWS = 2048
+CLIP = 1.0
+_TRANSFORM_ROWS = 1024
+_LEVELS = {"paper": 2, "released": 3}
+
+
+class Flow(glow.Glow):
+    """The network (see `raysed.glow.Glow`) for arrays of any number of rows.
+
+    Args:
+        width: D, a multiple of 2**levels.
+        levels: 2 in the paper, 3 in the released code's default.
+        depth: steps per level.
+        hidden: width of the small networks.
+        generator: source of the initial weights; None: one seeded with 0.
+
+    Raises:
+        UserError: `width` cannot be halved `levels` times.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        levels: int = 2,
+        depth: int = 3,
+        hidden: int = 32,
+        generator: torch.Generator | None = None,
+    ):
+        if width < 1 or width % 2**levels:
+            raise UserError(
+                f"embeddings of width {width} cannot be halved {levels} times: flow.variant paper needs a "
+                "multiple of 4, released one of 8; whiten takes any width"
+            )
+        super().__init__(width, levels, depth, hidden, generator)
+
+    @torch.inference_mode()
+    def transform(self, x_ND: np.ndarray) -> np.ndarray:
+        """Returns z_ND as float32 for any number of rows, a block of rows at a time.
+
+        Raises:
+            UserError: the rows have another width than the flow.
+        """
+        require_width(x_ND, self.width)
+        z_ND = np.empty((len(x_ND), self.width), np.float32)
+        for start in range(0, len(x_ND), _TRANSFORM_ROWS):
+            rows = slice(start, start + _TRANSFORM_ROWS)
+            x_BD = torch.tensor(x_ND[rows], dtype=self.shift.dtype, device=self.shift.device)
+            z_ND[rows] = self(x_BD)[0].cpu().numpy()
+        return z_ND
+
+
+class FlowAdam(torch.optim.AdamW):
+    """Adam without bias correction, with decoupled weight decay on every parameter (BERT-flow's code).
+
+    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + 0.01 * p), betas 0.9 and 0.999. Because m and v start
+    at zero and are not corrected, the first updates are about three times the rate. The bias correction of
+    Adam vanishes as the step count grows, so torch's fused kernel gives exactly this when it is told that
+    many steps have passed.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float):
+        super().__init__(parameters, lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, fused=True)
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter] = {
+                "step": torch.full((), 1e9, dtype=torch.float32, device=parameter.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+
+
+def fit_flow(
+    embeddings_ND: np.ndarray | Tensor,
+    config: FlowConfig,
+    seed: int,
+    on_step: Callable[[int, dict[str, float]], None] | None = None,
+) -> Flow:
+    """Fits a flow to embeddings by maximum likelihood (BERT-flow section 3.2 and appendix B).
+
+    Rows 2i and 2i + 1 are a pair (A, B), as in the released code; pairs are shuffled anew for every epoch.
+    The loss is the mean bits per dimension of the As plus that of the Bs. The rate is constant; the gradient
+    norm is clipped at 1.
+
+    The embeddings are computed once, with the encoder's dropout off. The released code runs the encoder in
+    every step, with its dropout on.
+
+    The result is a function of the arguments alone, bit for bit on a CPU with a given number of threads.
+
+    Args:
+        embeddings_ND: rows to fit on; a last row without a partner is left out. A tensor stays on its device.
+        config: `variant`, `depth`, `hidden`, `learning_rate`, `epochs`, `batch_size` (pairs).
+        seed: of the initial weights, the initialisation rows and the order of pairs.
+        on_step: called after update 1, 2, ... with `loss`, `bits_per_dim` (half of the loss) and
+            `gradient_norm`.
+
+    Returns:
+        The flow, on the embeddings' device, in evaluation mode.
+
+    Raises:
+        UserError: fewer than two rows, NaN or infinite rows, an impossible width, or a fit that diverges.
+    """
+    x_ND = _pairs_of_rows(embeddings_ND)
+    generator = torch.Generator().manual_seed(seed)
+    width, levels = x_ND.shape[1], _LEVELS[config.variant]
+    flow = Flow(width, levels, config.depth, config.hidden, generator).to(x_ND.device)
+    if config.variant == "paper":
+        flow.initialize_(x_ND[torch.randperm(len(x_ND), generator=generator)[:INITIALISATION_ROWS]])
+    optimizer = FlowAdam(flow.parameters(), config.learning_rate)
+    x_P2D = x_ND.view(len(x_ND) // 2, 2, -1)
+    for step, pairs in enumerate(_batches(len(x_P2D), config, generator), start=1):
+        metrics = _update(flow, optimizer, x_P2D[pairs].flatten(0, 1))
+        if not math.isfinite(metrics["loss"] + metrics["gradient_norm"]):
+            raise UserError(
+                f"the flow's loss is not finite at update {step}: flow.learning_rate is "
+                f"{config.learning_rate:g}, set it lower (BERT-flow: 0.001)"
+            )
+        if on_step:
+            on_step(step, metrics)
+    return flow.eval()
+
+
+def _pairs_of_rows(embeddings_ND: np.ndarray | Tensor) -> Tensor:
+    require_finite(embeddings_ND)
+    if len(embeddings_ND) < 2:
+        raise UserError(f"a flow cannot be fitted on {len(embeddings_ND)} sentences: flow.fit_on must name two or more")
+    even = embeddings_ND[: len(embeddings_ND) // 2 * 2]
+    if isinstance(even, Tensor):
+        return even.detach().to(torch.float32).contiguous()
+    return torch.tensor(even, dtype=torch.float32)
+
+
+def _batches(pairs: int, config: FlowConfig, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yields the pairs of each update: whole batches of a stream of epochs, each in its own order."""
+    size = min(config.batch_size, pairs)
+    # The small term keeps a product such as 0.29 * 100 from being cut to 28.
+    steps = max(1, int(pairs * config.epochs / size + 1e-9))
+    order = torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        if len(order) < size:
+            order = torch.cat([order, torch.randperm(pairs, generator=generator)])
+        yield order[:size]
+        order = order[size:]
+
+
+def _update(flow: Flow, optimizer: FlowAdam, x_BD: Tensor) -> dict[str, float]:
+    loss = 2 * flow.bits_per_dim(x_BD).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(flow.parameters(), CLIP)
+    optimizer.step()
+    return {"loss": loss.item(), "bits_per_dim": loss.item() / 2, "gradient_norm": norm.item()}
+
+
+def require_finite(embeddings_ND: np.ndarray | Tensor) -> None:
+    """Refuses NaN and infinite embeddings.
+
+    Raises:
+        UserError: names the first rows that are not finite.
+
+    >>> require_finite(np.array([[0.0, 1.0], [np.nan, 0.0]]))
+    Traceback (most recent call last):
+        ...
+    raysed.errors.UserError: 1 of 2 embeddings are NaN or infinite (rows 1): check the encoder that made them
+    """
+    library = torch if isinstance(embeddings_ND, Tensor) else np
+    bad = (~library.isfinite(embeddings_ND).all(1)).nonzero()
+    rows = (bad.flatten() if isinstance(bad, Tensor) else bad[0]).tolist()
+    if rows:
+        shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise UserError(
+            f"{len(rows)} of {len(embeddings_ND)} embeddings are NaN or infinite (rows {shown}): "
+            "check the encoder that made them"
+        )
+
+
+def require_width(x_ND: np.ndarray, width: int) -> None:
+    """Refuses embeddings that a calibration of this width was not fitted on.
+
+    Raises:
+        UserError: another shape than [N, width].
+    """
+    if x_ND.ndim != 2 or x_ND.shape[1] != width:
+        raise UserError(f"this calibration takes embeddings of width {width}, not of shape {x_ND.shape}")
+
+
+def save(flow: Flow, directory: Path) -> None:
+    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
+    glow.write(flow, Path(directory))
+
+
+def load(directory: Path) -> Flow:
+    """Reads what `save` wrote: the same flow, bit for bit, on the CPU and in evaluation mode.
+
+    Raises:
+        UserError: the directory does not hold a flow.
+    """
+    try:
+        return glow.read(Path(directory), Flow)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{directory} does not hold a flow that can be read: {error}") from None

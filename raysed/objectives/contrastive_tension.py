@@ -1,0 +1,120 @@
+"""Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones.
+
+Numbers of SED appendix B.2; what is absent there (dropout off, maximum length, RMSprop's constants, the boundaries of
+the learning rate) follows the released code.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from copy import deepcopy
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from raysed.config import CtConfig
+from raysed.encoder import Encoder
+from raysed.tokens import PackedTokens, TokenTable, pack
+
+
+class PairBatch(NamedTuple):
+    """P pairs of sentences: side 1 goes to the first model, side 2 to the second.
+
+    Attributes:
+        first: P packed sentences.
+        second: P packed sentences.
+        labels: 1 where both are the same sentence, else 0, float [P].
+        ids: the ids of all 2 P sentences.
+    """
+
+    first: PackedTokens
+    second: PackedTokens
+    labels: torch.Tensor
+    ids: np.ndarray
+
+
+class ContrastiveTension(nn.Module):
+    """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs.
+
+    Args:
+        encoder: becomes the second model; the first is a copy. Both are trained.
+    """
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.first = deepcopy(encoder)
+        self.second = encoder
+
+    def train(self, mode: bool = True) -> "ContrastiveTension":
+        """Dropout stays off while training, as in the released code."""
+        return super().train(False)
+
+    def loss(self, batch: PairBatch) -> torch.Tensor:
+        """Returns the mean binary cross entropy."""
+        device = next(self.parameters()).device
+        emb1_PD = self.first(batch.first.to(device))
+        emb2_PD = self.second(batch.second.to(device))
+        logits_P = (emb1_PD * emb2_PD).sum(-1)
+        return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(device))
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """Both models; which one is kept is a setting."""
+        return {"first": self.first, "second": self.second}
+
+
+class PairSampler:
+    """Batches of CT: in each group one sentence with itself, then pairs of other sentences.
+
+    All draws are uniform, with replacement and independent of each other: a negative pair shares no sentence with the
+    positive one of its group.
+
+    Args:
+        table: the corpus.
+        config: groups per batch and negatives per group.
+        seed: of the draws; a batch depends on (seed, step) only.
+    """
+
+    def __init__(self, table: TokenTable, config: CtConfig, seed: int):
+        self.table, self.groups, self.negatives, self.seed = table, config.groups, config.negatives, seed
+
+    def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the table rows of both sides, [P] each; order in a group: the positive pair, then the negatives."""
+        draws = np.random.default_rng([self.seed, step]).integers(
+            len(self.table), size=(self.groups, 1 + 2 * self.negatives)
+        )
+        first = draws[:, : 1 + self.negatives]
+        second = np.concatenate([draws[:, :1], draws[:, 1 + self.negatives :]], axis=1)
+        return first.reshape(-1), second.reshape(-1)
+
+    def __call__(self, step: int) -> PairBatch:
+        first, second = self.rows(step)
+        labels = torch.zeros(self.groups, 1 + self.negatives)
+        labels[:, 0] = 1.0
+        sides = self.table.take(first), self.table.take(second)
+        return PairBatch(
+            pack(sides[0]), pack(sides[1]), labels.reshape(-1), np.concatenate([sides[0].ids, sides[1].ids])
+        )
+
+
+def ct_optimizer(objective: ContrastiveTension) -> torch.optim.Optimizer:
+    """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
+    parameters = [p for p in objective.parameters() if p.requires_grad]
+    return torch.optim.RMSprop(parameters, lr=1.0, alpha=0.9, eps=1e-7, momentum=0.0, centered=False)
+
+
+def ct_schedule(config: CtConfig) -> Callable[[int], float]:
+    """Piecewise constant learning rate in updates: rate i holds while step <= boundary i, steps counted from 0.
+
+    >>> rate = ct_schedule(CtConfig())
+    >>> rate(500), rate(501), rate(49_999)
+    (1e-05, 8e-06, 2e-06)
+    >>> rate = ct_schedule(CtConfig(steps=100, schedule="scaled"))
+    >>> rate(20), rate(21), rate(99)
+    (1e-05, 8e-06, 2e-06)
+    """
+    rates, boundaries = config.learning_rates, config.boundaries
+    if config.schedule == "scaled":
+        boundaries = [config.steps * (i + 1) // len(rates) for i in range(len(rates) - 1)]
+    return lambda step: rates[bisect_left(boundaries, step)]

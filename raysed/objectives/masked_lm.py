@@ -1,0 +1,83 @@
+"""Masked language modelling (BERT): 15 % of the tokens are predicted; of these 80 % are masked, 10 % random, 10 % kept."""
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from raysed.encoder import Encoder
+from raysed.tokens import PackedTokens, TokenTable, pack
+
+
+class MaskedLM(nn.Module):
+    """Predicts the masked tokens through BERT's head, whose output matrix is the input embedding.
+
+    Args:
+        encoder: the transformer to train.
+        mask_id: id of the mask token.
+        special_ids: tokens that are never masked.
+        rate: share of the other tokens that is predicted.
+    """
+
+    def __init__(self, encoder: Encoder, mask_id: int, special_ids: list[int], rate: float = 0.15):
+        super().__init__()
+        self.encoder, self.mask_id, self.rate = encoder, mask_id, rate
+        config = encoder.transformer.config
+        self.transform = nn.Sequential(
+            nn.Linear(config.hidden_size, config.hidden_size), nn.GELU(), nn.LayerNorm(config.hidden_size)
+        )
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.register_buffer("special_ids", torch.tensor(special_ids), persistent=False)
+
+    def loss(self, batch: PackedTokens) -> torch.Tensor:
+        """Returns the mean cross entropy of the predicted tokens; what is masked comes from torch's generator."""
+        chosen = self._choose(batch)
+        inputs = self._corrupt(batch.input_ids, chosen)
+        masked = PackedTokens(inputs, batch.position_ids, batch.segments, batch.lengths, batch.ids)
+        # Only the predicted places go through the head: the output matrix is the dearest of a small model.
+        states_PD = self.transform(self.encoder.token_states(masked)[chosen])
+        embeddings_VD = self.encoder.transformer.get_input_embeddings().weight
+        return F.cross_entropy(F.linear(states_PD, embeddings_VD, self.bias).float(), batch.input_ids[chosen])
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """The encoder; the head is thrown away."""
+        return {"encoder": self.encoder}
+
+    def _choose(self, batch: PackedTokens) -> torch.Tensor:
+        maskable = (batch.segments < len(batch)) & ~torch.isin(batch.input_ids, self.special_ids)
+        draws = torch.rand(maskable.shape, device=maskable.device).masked_fill(~maskable, 2.0)
+        chosen = draws < self.rate
+        if not chosen.any():  # a batch of very few tokens still has something to predict
+            chosen.view(-1)[draws.argmin()] = True
+        return chosen
+
+    def _corrupt(self, input_ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        fate = torch.rand(input_ids.shape, device=input_ids.device)
+        random_ids = torch.randint_like(input_ids, len(self.bias))
+        corrupted = torch.where(chosen & (fate < 0.8), self.mask_id, input_ids)
+        return torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random_ids, corrupted)
+
+
+class EpochBatches:
+    """Batches of a shuffled table: each sentence once per epoch, order by (seed, epoch), any step at once.
+
+    Args:
+        table: N sentences.
+        batch_size: sentences per batch; the last, partial one of an epoch is dropped.
+        seed: of the order.
+    """
+
+    def __init__(self, table: TokenTable, batch_size: int, seed: int):
+        self.table, self.batch_size, self.seed = table, min(batch_size, len(table)), seed
+        self.per_epoch = len(table) // self.batch_size
+        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
+
+    def rows(self, step: int) -> np.ndarray:
+        """Returns the table rows of the batch of a step."""
+        epoch, index = divmod(step, self.per_epoch)
+        if self._order[0] != epoch:
+            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(len(self.table))
+        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
+
+    def __call__(self, step: int) -> PackedTokens:
+        return pack(self.table.take(self.rows(step)))

@@ -1,0 +1,262 @@
+"""The pictures of a report, one function each, which writes a PNG and returns its title.
+
+The colours are those of Okabe and Ito, which people with a colour vision deficiency can tell apart; what
+matters is also told apart by position, line style or label. A picture without numbers is left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from raysed.evaluation.analysis import effective_rank
+from raysed.evaluation.sts import spearman
+from raysed.report import Row, display_name, headline_groups, summarise
+
+BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#222222"
+_KIND_COLOURS = {"baseline": GREY, "base": GREY, "member": BLUE, "ensemble": ORANGE, "learner": GREEN}
+_LINES = ((GREY, "--"), (BLUE, "-"), (ORANGE, "-."), (GREEN, ":"))
+_DPI = 150
+
+Curves = Mapping[str, Sequence[Mapping[str, Any]]]
+Spectra = Mapping[str, np.ndarray]
+Agreement = Mapping[str, tuple[np.ndarray, np.ndarray]]
+
+
+def write_plots(
+    directory: Path,
+    rows: Sequence[Row],
+    tasks: Sequence[str],
+    main_layers: int | str,
+    *,
+    curves: Curves | None = None,
+    spectra: Spectra | None = None,
+    agreement: Agreement | None = None,
+) -> dict[str, str]:
+    """Draws every picture that there are numbers for.
+
+    Args:
+        directory: where the PNG files go; made if it is not there.
+        rows: scored models.
+        tasks: the headline tasks.
+        main_layers: pooled layers of the headline numbers.
+        curves: see `plot_training`.
+        spectra: see `plot_spectra`.
+        agreement: see `plot_agreement`.
+
+    Returns:
+        `<name of the directory>/<file>` to title, the scores first: what `Report.plots` takes.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    titles = {
+        "scores.png": plot_scores(directory / "scores.png", rows, tasks, main_layers),
+        "training.png": plot_training(directory / "training.png", curves or {}),
+        "spectrum.png": plot_spectra(directory / "spectrum.png", spectra or {}),
+        "agreement.png": plot_agreement(directory / "agreement.png", agreement or {}),
+    }
+    return {f"{directory.name}/{file}": title for file, title in titles.items() if title}
+
+
+def plot_scores(path: Path, rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str) -> str | None:
+    """Draws a dot per model on one axis of average Spearman, a line per group; the bar is the group's mean.
+
+    Args:
+        path: the PNG file.
+        rows: scored models.
+        tasks: the headline tasks.
+        main_layers: pooled layers of the headline numbers.
+
+    Returns:
+        The title; None where nothing was scored.
+    """
+    counted = [row for row in rows if row.counts(main_layers)]
+    groups = {
+        (recipe, kind): [row.average(tasks) for row in counted if (row.recipe, row.kind) == (recipe, kind)]
+        for recipe, kind in headline_groups(summarise(rows, tasks, main_layers))
+    }
+    if not groups:
+        return None
+    figure = Figure(figsize=(8, 1.7 + 0.42 * len(groups)), layout="constrained")
+    axes = figure.add_subplot()
+    names = []
+    for y, ((recipe, kind), averages) in enumerate(groups.items()):
+        scores = np.array([average for average in averages if average is not None])
+        _draw_group(axes, y, scores, _KIND_COLOURS[kind])
+        groups[recipe, kind] = scores.mean()
+        names.append(display_name(recipe, kind, len(scores)) + ("" if kind in ("baseline", "base") else f" · {recipe}"))
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.margins(x=0.1)
+    axes.set_xlabel(f"Spearman x100 on {_shorten(tasks)}\n(number and bar: mean of the dots)")
+    _clean(axes)
+    axes.grid(axis="x", color="#E4E4E4")
+    return _save(figure, path, _scores_title(groups))
+
+
+def _draw_group(axes: Axes, y: int, scores: np.ndarray, colour: str) -> None:
+    """Dots side by side in the order of their scores, so that equal ones do not hide each other."""
+    spread = np.linspace(-0.16, 0.16, len(scores)) if len(scores) > 1 else np.zeros(1)
+    axes.scatter(np.sort(scores), y + spread, s=34, color=colour, alpha=0.8, linewidths=0, zorder=3)
+    mean = scores.mean()
+    if len(scores) > 1:
+        axes.plot([mean, mean], [y - 0.3, y + 0.3], color=INK, linewidth=1.6, zorder=4)
+    axes.annotate(
+        f"{mean:.1f}",
+        (scores.max(), y),
+        (9, 0),
+        textcoords="offset points",
+        va="center",
+        color=INK,
+        fontsize=9,
+    )
+
+
+def _scores_title(means: Mapping[tuple[str, str], float]) -> str:
+    best = max(means, key=means.__getitem__)
+    base = means.get(("base", "base"))
+    against = "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
+    recipe = "" if best[1] in ("baseline", "base") else f" ({best[0]})"
+    return f"Best: {display_name(*best)}{recipe} {means[best]:.1f}{against}"
+
+
+def _shorten(tasks: Sequence[str]) -> str:
+    names = ", ".join(tasks)
+    return names if len(names) <= 50 else f"the mean of {len(tasks)} tasks"
+
+
+def plot_training(path: Path, curves: Curves) -> str | None:
+    """Draws training loss and dev score of every member against its updates.
+
+    Args:
+        path: the PNG file.
+        curves: member name to its records, each with `step` and, where measured, `loss` and `dev` (x100).
+
+    Returns:
+        The title; None where no member has a record.
+    """
+    series = {
+        key: {name: xy for name, records in curves.items() if len((xy := _series(records, key))[0])}
+        for key in ("loss", "dev")
+    }
+    panels = [key for key in ("loss", "dev") if series[key]]
+    if not panels:
+        return None
+    figure = Figure(figsize=(8, 0.9 + 2.7 * len(panels)), layout="constrained")
+    all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, key in zip(all_axes, panels):
+        _draw_curves(axes, series[key])
+        axes.set_ylabel({"loss": "training loss", "dev": "dev Spearman x100"}[key])
+        if key == "loss" and min(y.min() for _, y in series[key].values()) > 0:
+            axes.set_yscale("log")
+        _clean(axes)
+    all_axes[-1].set_xlabel("updates")
+    all_axes[-1].margins(x=0.02)
+    ends = [f"{key} {_mean_of(series[key], 0):.3g} to {_mean_of(series[key], -1):.3g}" for key in panels]
+    members = "1 member" if len(curves) == 1 else f"{len(curves)} members, on average"
+    return _save(figure, path, f"Training of {members}: {', '.join(ends)}")
+
+
+def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    points = [(record["step"], record[key]) for record in records if record.get(key) is not None]
+    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    return x[np.isfinite(y)], y[np.isfinite(y)]
+
+
+def _mean_of(series: Mapping[str, tuple[np.ndarray, np.ndarray]], position: int) -> float:
+    return float(np.mean([y[position] for _, y in series.values()]))
+
+
+def _draw_curves(axes: Axes, series: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Members are alike, so they share a colour; those that end highest and lowest are set off and named."""
+    ends = {name: y[-1] for name, (_, y) in series.items()}
+    ranked = sorted(series, key=ends.__getitem__, reverse=True)
+    named = {ranked[-1]: (GREEN, "--"), ranked[0]: (ORANGE, "-")}
+    for name in ranked:
+        x, y = series[name]
+        marker = "o" if len(x) < 15 else None
+        if name in named:
+            (colour, style), label = named[name], f"{name} ({y[-1]:.3g})"
+            axes.plot(x, y, style, color=colour, linewidth=1.8, marker=marker, ms=3, zorder=3, label=label)
+        else:
+            axes.plot(x, y, color=BLUE, linewidth=1.0, marker=marker, ms=2, alpha=0.45)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), title="ends at", alignment="left")
+
+
+def plot_spectra(path: Path, spectra: Spectra) -> str | None:
+    """Draws the singular values of embedding matrices on a logarithmic axis, e.g. before and after a flow.
+
+    Args:
+        path: the PNG file.
+        spectra: label to what `raysed.evaluation.analysis.singular_values` returned; at most four.
+
+    Returns:
+        The title, with the effective ranks; None where there is no spectrum.
+    """
+    if not spectra:
+        return None
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    ranks = {label: effective_rank(values) for label, values in spectra.items()}
+    for (label, values), (colour, style) in zip(spectra.items(), _LINES):
+        kept = values[values > 1e-6]  # the rest is rounding noise, and a logarithm has no zero
+        axes.plot(np.arange(1, len(kept) + 1), kept, style, color=colour, linewidth=2, label=label)
+    axes.set_yscale("log")
+    axes.set_xlabel("singular value, largest first")
+    axes.set_ylabel("size relative to the largest")
+    axes.legend(frameon=False)
+    _clean(axes)
+    ways = ", ".join(f"{label} {rank:.0f}" for label, rank in ranks.items())
+    return _save(figure, path, f"Singular values of the embeddings; effective rank: {ways}")
+
+
+def plot_agreement(path: Path, agreement: Agreement) -> str | None:
+    """Draws predicted cosine against gold score, a panel per model, with the mean cosine of ten gold bins.
+
+    Args:
+        path: the PNG file.
+        agreement: label to (cosines [P], gold scores [P]) of the same task.
+
+    Returns:
+        The title, with the rank correlations; None where there is no model.
+    """
+    if not agreement:
+        return None
+    figure = Figure(figsize=(4.2 * max(len(agreement), 1.5), 4.3), layout="constrained")
+    all_axes = figure.subplots(1, len(agreement), sharex=True, sharey=True, squeeze=False)[0]
+    ranks = {}
+    for axes, (label, (cosine_P, gold_P)) in zip(all_axes, agreement.items()):
+        ranks[label] = 100 * spearman(cosine_P, gold_P)
+        _draw_agreement(axes, cosine_P, gold_P)
+        axes.set_title(label, fontsize=10)
+        axes.set_xlabel("gold score (line: mean cosine)")
+        _clean(axes)
+    all_axes[0].set_ylabel("predicted cosine")
+    ways = ", ".join(f"{label} {rank:.1f}" for label, rank in ranks.items())
+    return _save(figure, path, f"Predicted cosine and gold score; Spearman: {ways}")
+
+
+def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> None:
+    rng = np.random.default_rng(0)
+    jitter_P = rng.uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)  # gold scores are few and far between
+    axes.scatter(gold_P + jitter_P, cosine_P, s=7, alpha=min(0.5, 400 / len(gold_P)), color=BLUE, linewidths=0)
+    edges = np.linspace(gold_P.min(), gold_P.max(), 11)
+    bin_P = np.clip(np.searchsorted(edges, gold_P, side="right") - 1, 0, 9)
+    filled = np.unique(bin_P)
+    means = [cosine_P[bin_P == i].mean() for i in filled]
+    centres = [gold_P[bin_P == i].mean() for i in filled]
+    axes.plot(centres, means, "o-", color=ORANGE, linewidth=2, markersize=5)
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color="#EEEEEE")
+
+
+def _save(figure: Figure, path: Path, title: str) -> str:
+    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    figure.savefig(path, dpi=_DPI)
+    return title

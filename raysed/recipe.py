@@ -1,0 +1,94 @@
+"""The recipe language: `ct-sed-flow` and the like, and the tree of nodes that a list of recipes needs."""
+
+from dataclasses import dataclass
+
+from raysed.errors import UserError
+
+MEMBER_STAGES = ("ct",)
+AFFINE_STAGES = ("sn", "natsv", "whiten")
+CALIBRATIONS = (*AFFINE_STAGES, "flow")
+BASE, SED = "base", "sed"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A parsed recipe.
+
+    Attributes:
+        text: as written.
+        members: the stages that train the members, in order; empty for `base`.
+        distils: whether `sed` follows.
+        calibration: the stages fitted on frozen embeddings, in order.
+    """
+
+    text: str
+    members: tuple[str, ...]
+    distils: bool
+    calibration: tuple[str, ...]
+
+    @property
+    def ensemble(self) -> str:
+        """The node whose members the recipe uses, `base` where it trains none."""
+        return "-".join(self.members) or BASE
+
+    @property
+    def uncalibrated(self) -> str:
+        """The recipe without its calibration."""
+        return "-".join([self.ensemble, *([SED] if self.distils else [])])
+
+
+def parse_recipe(text: str) -> Recipe:
+    """Reads one recipe.
+
+    >>> parse_recipe("ct-sed-flow")
+    Recipe(text='ct-sed-flow', members=('ct',), distils=True, calibration=('flow',))
+
+    Raises:
+        UserError: names the stage that is wrong and what would be right.
+    """
+    stages = text.split("-")
+    if stages[0] == BASE:
+        members, rest = (), stages[1:]
+    else:
+        count = next((i for i, stage in enumerate(stages) if stage not in MEMBER_STAGES), len(stages))
+        members, rest = tuple(stages[:count]), stages[count:]
+    distils = bool(rest) and rest[0] == SED
+    calibration = tuple(rest[1:] if distils else rest)
+    _check(text, stages, members, distils, calibration)
+    return Recipe(text, members, distils, calibration)
+
+
+def parse_recipes(texts: list[str]) -> list[Recipe]:
+    """Reads a list of recipes; the same recipe twice is one."""
+    if not texts:
+        raise UserError("recipes is empty; name at least one, for example ct-sed-flow")
+    return [parse_recipe(text) for text in dict.fromkeys(texts)]
+
+
+def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
+    """Returns the ensembles to train by depth; the prefixes that recipes share occur once.
+
+    >>> member_nodes([parse_recipe("ct-sed"), parse_recipe("ct-sed-flow"), parse_recipe("base-flow")])
+    [['ct']]
+    """
+    prefixes = {recipe.members[:depth] for recipe in recipes for depth in range(1, len(recipe.members) + 1)}
+    deepest = max((len(prefix) for prefix in prefixes), default=0)
+    return [sorted("-".join(p) for p in prefixes if len(p) == depth) for depth in range(1, deepest + 1)]
+
+
+def _check(text: str, stages: list[str], members: tuple, distils: bool, calibration: tuple) -> None:
+    known = (BASE, *MEMBER_STAGES, SED, *CALIBRATIONS)
+    for stage in stages:
+        if stage not in known:
+            raise UserError(
+                f"recipe {text!r}: {stage or 'an empty stage'!r} is no stage; stages are {', '.join(known)}"
+            )
+    if distils and not members:
+        raise UserError(f"recipe {text!r}: sed needs an ensemble before it, for example ct-sed")
+    for stage in calibration:
+        if stage not in CALIBRATIONS:
+            raise UserError(
+                f"recipe {text!r}: {stage!r} cannot stand there; the order is member stages, then sed, then a calibration"
+            )
+    if len(set(calibration)) < len(calibration) or ("flow" in calibration and len(calibration) > 1):
+        raise UserError(f"recipe {text!r}: calibrations are one flow, or different ones of {', '.join(AFFINE_STAGES)}")

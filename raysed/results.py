@@ -1,0 +1,327 @@
+"""From finished artefacts to what people look at: scores, plots, the report and the exported model."""
+
+import importlib.metadata
+import json
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from raysed import plots
+from raysed.bundled import word_overlap
+from raysed.calibration import load_calibration
+from raysed.check import Job
+from raysed.config import Layers
+from raysed.encoder import load_checkpoint, load_encoder
+from raysed.evaluation.analysis import singular_values
+from raysed.export import Card, export_model, parity
+from raysed.recipe import BASE, parse_recipe
+from raysed.report import Report, Row, headline_table, layers_table
+from raysed.storage import Storage
+from raysed.tokens import LengthReport
+
+_PACKAGES = (
+    "raysed",
+    "ray",
+    "torch",
+    "transformers",
+    "datasets",
+    "deepspeed",
+    "safetensors",
+    "pyarrow",
+    "scipy",
+    "numpy",
+)
+_PARITY_SENTENCES = 64
+_PARITY = 1e-4
+
+
+@dataclass(frozen=True)
+class ScoredModel:
+    """One model and where its embeddings of the evaluation's sentences lie.
+
+    Attributes:
+        recipe: e.g. `ct-sed-flow`.
+        kind: `base`, `member` or `learner`.
+        index: number among its like.
+        embeddings: artefact with a file per pooling.
+        poolings: the poolings.
+        weights: artefact of the encoder, None for the pre-trained one.
+    """
+
+    recipe: str
+    kind: str
+    index: int
+    embeddings: str
+    poolings: tuple[Layers, ...]
+    weights: str | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the stages know beside scores."""
+
+    cluster: str
+    corpus: Mapping[str, Any]
+    left_out: Mapping[str, str]
+    members: Mapping[str, Sequence[str]]
+
+
+def is_complete(job: Job, storage: Storage) -> bool:
+    """Whether the run's report and model are there and depend on exactly these settings and inputs."""
+    return bool(storage.finished("plots", job.depends) and storage.finished("model", job.depends))
+
+
+def publish(
+    job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
+) -> None:
+    """Scores all models, exports one, writes the report and says what came out.
+
+    Args:
+        job: the checked configuration.
+        storage: the run directory.
+        models: in reading order.
+        facts: for the report and the model card.
+        say: shows a line to the user.
+    """
+    rows = score(job, storage, models)
+    tasks, main = job.config.report_tasks(), job.config.encoder.layers
+    chosen, why = choose(job, rows, models)
+    export(job, storage, chosen, rows, facts)
+    pictures: dict[str, str] = {}
+    storage.commit(
+        "plots", lambda path: pictures.update(_draw(job, storage, models, chosen, rows, facts, path)), job.depends
+    )
+    report = _report(job, storage, rows, facts, pictures)
+    for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
+        storage.write_text(name, text)
+    say("")
+    say(headline_table(rows, tasks, main))
+    by_layers = layers_table(rows, tasks)
+    if by_layers:
+        say(f"\nby pooled layers\n{by_layers}")
+    say(f"\n{report.findings()}\n")
+    say(f"report: {storage.uri('report.md')}   plots: {storage.uri('plots')}")
+    say(f"model: {storage.uri('model')} ({chosen.recipe}, {why})")
+    say(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
+    say(_example(job, storage, chosen))
+
+
+def score(job: Job, storage: Storage, models: Sequence[ScoredModel]) -> list[Row]:
+    """Scores every model at every pooling, every ensemble by its mean embedding, and word overlap."""
+    rows = [_word_overlap(job)]
+    for recipe in dict.fromkeys(model.recipe for model in models):
+        group = [model for model in models if model.recipe == recipe]
+        for model in group:
+            rows += [
+                Row(recipe, model.kind, model.index, None, layers, job.evaluation.score(_load(storage, model, layers)))
+                for layers in model.poolings
+            ]
+        if group[0].kind == "member":
+            rows.append(_ensemble(job, storage, group))
+    return rows
+
+
+def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tuple[ScoredModel, str]:
+    """Chooses the model to export, and says why.
+
+    It comes from `export.recipe`, or from the last recipe; where that ends in a calibration, its version without it
+    competes on the dev task, because a calibration may hurt. Of several like models the best on the dev task is taken.
+    """
+    config = job.config
+    last = parse_recipe(config.export.recipe or config.recipes[-1])
+    texts = [last.text] if config.export.recipe else list(dict.fromkeys([last.uncalibrated, last.text]))
+    candidates = [model for model in models if model.recipe in texts]
+    dev, main = config.evaluation.dev, config.encoder.layers
+    if dev is None:
+        return [model for model in candidates if model.recipe == last.text][
+            0
+        ], "the last recipe; no dev task to choose on"
+    scores = {
+        (row.recipe, row.index): row.metrics[dev]["spearman"]
+        for row in rows
+        if row.kind != "ensemble" and row.layers == main
+    }
+    best = max(candidates, key=lambda model: scores[model.recipe, model.index])
+    among = f" of {len(candidates)}" if len(candidates) > 1 else ""
+    return best, f"best{among} on {dev}: {scores[best.recipe, best.index]:.1f}" if among else "as asked for"
+
+
+def export(job: Job, storage: Storage, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> None:
+    """Writes `model/`, and compares its vectors with the model in memory before it is published.
+
+    Raises:
+        RuntimeError: they differ.
+    """
+    config = job.config
+    encoder, tokenizer = load_encoder(config.encoder)
+    if chosen.weights:
+        encoder = load_checkpoint(storage.fetch(chosen.weights))
+    calibration = None
+    if parse_recipe(chosen.recipe).calibration:
+        calibration = load_calibration(storage.fetch(chosen.embeddings) / f"layers-{config.encoder.layers}")
+    options: dict[str, Any] = {
+        "layers": config.encoder.layers,
+        "max_length": config.encoder.max_length,
+        "calibration": calibration,
+    }
+
+    def write(path: Path) -> None:
+        export_model(encoder, tokenizer, path, card=_card(job, chosen, rows, facts), **options)
+        difference = parity(path, encoder, tokenizer, job.evaluation.sentences[:_PARITY_SENTENCES], **options)
+        if not difference < _PARITY:
+            raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
+
+    storage.commit("model", write, job.depends, {"recipe": chosen.recipe, "index": chosen.index})
+
+
+def _word_overlap(job: Job) -> Row:
+    sentences = np.array(job.evaluation.sentences, dtype=object)
+    first, second = sentences[job.evaluation.pair_rows()].T
+    metrics = job.evaluation.score_similarities(word_overlap(list(first), list(second)))
+    return Row("word-overlap", "baseline", 0, None, 0, metrics)
+
+
+def _ensemble(job: Job, storage: Storage, members: Sequence[ScoredModel]) -> Row:
+    """The cosine of the mean embedding."""
+    layers = job.config.encoder.layers
+    mean_UD = np.mean([_load(storage, member, layers) for member in members], axis=0)
+    return Row(members[0].recipe, "ensemble", 0, None, layers, job.evaluation.score(mean_UD))
+
+
+def _load(storage: Storage, model: ScoredModel, layers: Layers) -> np.ndarray:
+    return np.load(storage.fetch(model.embeddings) / f"layers-{layers}.npy")
+
+
+# -- pictures and words ----------------------------------------------------------------------------------------------
+
+
+def _draw(
+    job: Job,
+    storage: Storage,
+    models: Sequence[ScoredModel],
+    chosen: ScoredModel,
+    rows: Sequence[Row],
+    facts: Facts,
+    path: Path,
+) -> dict[str, str]:
+    layers = job.config.encoder.layers
+    base = next(model for model in models if model.recipe == BASE)
+    shown = {base.recipe: base, **{m.recipe: m for m in reversed(models) if m.kind != "member"}}
+    last = parse_recipe(job.config.recipes[-1])
+    spectra = [BASE, last.uncalibrated, last.text]
+    task = job.config.report_tasks()[0]
+    agreement = {BASE: base, f"{chosen.recipe} (exported)": chosen}
+    titles = plots.write_plots(
+        path,
+        rows,
+        job.config.report_tasks(),
+        layers,
+        curves=_curves(storage, facts),
+        spectra={
+            name: singular_values(_load(storage, shown[name], layers))
+            for name in dict.fromkeys(spectra)
+            if name in shown
+        },
+        agreement={
+            f"{name}, {task}": job.evaluation.cosines(_load(storage, model, layers), task)
+            for name, model in agreement.items()
+        },
+    )
+    return {f"plots/{Path(file).name}": title for file, title in titles.items()}
+
+
+def _curves(storage: Storage, facts: Facts) -> dict[str, list[dict[str, Any]]]:
+    curves = {}
+    for names in facts.members.values():
+        for name in names:
+            lines = (storage.fetch(name) / "history.jsonl").read_text().splitlines()
+            entries = [json.loads(line) for line in lines]
+            curves[name] = [
+                {**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries
+            ]
+    return curves
+
+
+def _report(job: Job, storage: Storage, rows: Sequence[Row], facts: Facts, pictures: Mapping[str, str]) -> Report:
+    config = job.config
+    left_out = [_left_out(name, reason) for name, reason in facts.left_out.items()]
+    return Report(
+        run=config.run,
+        rows=rows,
+        tasks=config.report_tasks(),
+        main_layers=config.encoder.layers,
+        timings=json.loads(storage.read_text("timings.json") or "{}"),
+        environment={**_versions(), "python": platform.python_version(), "cluster": facts.cluster, "device": _device()},
+        config=config.model_dump(mode="json"),
+        corpus={**facts.corpus.get("report", {}), **facts.corpus.get("lengths", {})},
+        members=left_out,
+        command=shlex.join(["python", *sys.argv]),
+        plots=pictures,
+    )
+
+
+def _left_out(name: str, reason: str) -> dict[str, Any]:
+    node, _, index = name.split("/")
+    return {"recipe": node, "index": int(index), "reason": reason}
+
+
+def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> Card:
+    config = job.config
+    recipe = parse_recipe(chosen.recipe)
+    source = config.corpus.source
+    return Card(
+        name=f"{config.run}-{chosen.recipe}",
+        recipe=chosen.recipe,
+        base=_public_name(config.encoder.path),
+        members=len(facts.members.get(recipe.ensemble, [])),
+        left_out=len(facts.left_out),
+        corpus=", ".join(_public_name(item) for item in ([source] if isinstance(source, str) else source)),
+        lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
+        scores=headline_table(rows, config.report_tasks(), config.encoder.layers, markdown=True),
+        tasks=config.report_tasks(),
+        aggregation=config.evaluation.aggregation,
+        settings=_settings(job, recipe),
+        versions=_versions(),
+        language=None,
+    )
+
+
+def _public_name(path: str) -> str:
+    """A local path says nothing to a reader of the card, its last part does."""
+    return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path
+
+
+def _settings(job: Job, recipe: Any) -> dict[str, Any]:
+    blocks = job.config.model_dump(mode="json")
+    names = [*recipe.members, *(["sed"] if recipe.distils else []), *(["flow"] if "flow" in recipe.calibration else [])]
+    return {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
+
+
+def _versions() -> dict[str, str]:
+    return {package: importlib.metadata.version(package) for package in _PACKAGES}
+
+
+def _device() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
+
+
+def _example(job: Job, storage: Storage, chosen: ScoredModel) -> str:
+    """Ranks sentences of the first headline task by similarity to one of them."""
+    task = job.evaluation.tasks[job.config.report_tasks()[0]]
+    first, _, gold = next(iter(task.subsets.values()))
+    query = first[int(np.argmax(gold))]
+    sentences = job.evaluation.sentences
+    embeddings_UD = _load(storage, chosen, job.config.encoder.layers)
+    unit_UD = embeddings_UD / np.linalg.norm(embeddings_UD, axis=1, keepdims=True)
+    start = sentences.index(query)
+    cosine_U = unit_UD @ unit_UD[start]
+    nearest = [i for i in np.argsort(-cosine_U) if i != start][:3]
+    lines = [f"  {cosine_U[i]:.2f}  {sentences[i]}" for i in nearest]
+    return "\n".join([f"\nThe model's nearest among {len(sentences):,} sentences to: {query}", *lines])

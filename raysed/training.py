@@ -1,0 +1,320 @@
+"""The one training loop: update, evaluate, save, continue exactly.
+
+The same lines run in a unit test, in a Ray Tune trial and in a Ray Train worker, because everything that differs is
+handed in. Batches are a function of the step, and every source of randomness is seeded from (seed, step) before each
+update; so the state to save is weights, optimizer and step, and a continued run is the undisturbed run.
+"""
+
+import json
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from raysed.errors import UserError
+from raysed.storage import Checkpoints
+
+Metrics = dict[str, Any]
+
+
+class Objective(Protocol):
+    """A module that turns a batch into a loss, and names what may be kept of it in the end."""
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """Returns the mean loss of one batch."""
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """Returns the encoders of which one becomes the result, by name."""
+
+
+class Engine(Protocol):
+    """What makes updates: plain torch here, DeepSpeed in distill.py."""
+
+    def update(self, batch: Any, learning_rate: float) -> float:
+        """Makes one update and returns the loss over all workers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns weights and optimizer state, full and in fp32, whatever the number of workers."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts a state back."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one training does.
+
+    Attributes:
+        steps: updates in all.
+        learning_rate: rate of an update, by step (0-based).
+        seed: of everything random in an update.
+        evaluate_every: updates between evaluations; the last update is always evaluated.
+        checkpoint_every: updates between saved states.
+        log_every: updates between entries of the loss in the history.
+        keep: name of the candidate that is the result, or `best`: the best one at its best evaluation.
+    """
+
+    steps: int
+    learning_rate: Callable[[int], float]
+    seed: int = 0
+    evaluate_every: int = 500
+    checkpoint_every: int = 500
+    log_every: int = 10
+    keep: str = "best"
+
+
+@dataclass
+class Result:
+    """How a training ended.
+
+    Attributes:
+        history: one entry per logged step: step, loss, learning_rate and, where evaluated, scores by candidate.
+        kept: name of the candidate that was kept; its module holds the kept weights.
+        kept_step: after how many updates.
+        score: its dev score, None without a dev task.
+        resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
+    """
+
+    history: list[Metrics] = field(default_factory=list)
+    kept: str = ""
+    kept_step: int = 0
+    score: float | None = None
+    resumed_at: int = 0
+
+
+class TorchEngine:
+    """Updates by a torch optimizer in this process.
+
+    Args:
+        objective: module whose trainable parameters the optimizer has.
+        optimizer: any torch optimizer.
+        clip: largest global gradient norm, None for no clipping.
+        bf16: autocast the forward pass.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+        bf16: bool = False,
+    ):
+        self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+
+    def update(self, batch: Any, learning_rate: float) -> float:
+        """See `Engine.update`."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        self.optimizer.zero_grad(set_to_none=True)
+        device = self._parameters[0].device.type
+        with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
+            loss = self.objective.loss(batch)
+        value = loss.item()
+        if math.isfinite(value):  # a broken loss must not reach the weights
+            loss.backward()
+            if self.clip is not None:
+                nn.utils.clip_grad_norm_(self._parameters, self.clip)
+            self.optimizer.step()
+        return value
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Engine.state_dict`."""
+        return {"objective": self.objective.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Engine.load_state_dict`."""
+        self.objective.load_state_dict(state["objective"])
+        optimizer = state["optimizer"]
+        optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}
+        self.optimizer.load_state_dict(optimizer)
+
+
+def train(
+    objective: nn.Module,
+    batch_at: Callable[[int], Any],
+    plan: Plan,
+    engine: Engine,
+    *,
+    evaluate: Callable[[nn.Module], float] | None = None,
+    checkpoints: Checkpoints | None = None,
+    is_writer: bool = True,
+    on_metrics: Callable[[Metrics], None] = lambda metrics: None,
+) -> Result:
+    """Trains to the last step, from the newest saved state if there is one.
+
+    Args:
+        objective: see `Objective`; left holding the kept weights.
+        batch_at: the batch of a step; must not depend on anything else.
+        plan: see `Plan`.
+        engine: makes the updates.
+        evaluate: dev score of a candidate, x100; without it the last weights are kept.
+        checkpoints: where states are saved and looked for.
+        is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
+        on_metrics: called with each new entry of the history.
+
+    Raises:
+        UserError: the loss is not finite; names the step and the sentences.
+    """
+    run = _Run(objective, plan, engine, evaluate)
+    run.restore(checkpoints)
+    objective.train()
+    for entry in run.result.history:
+        on_metrics(entry)
+    for step in range(run.step, plan.steps):
+        seed_everything(plan.seed, step)
+        batch = batch_at(step)
+        loss = engine.update(batch, plan.learning_rate(step))
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss is {loss} at step {step}{_row_names(batch)}; lower the learning rate or look at these rows"
+            )
+        if entry := run.after_update(step, loss):
+            on_metrics(entry)
+        if checkpoints and run.step % plan.checkpoint_every == 0 and run.step < plan.steps:
+            run.save(checkpoints, is_writer)
+    return run.finish()
+
+
+class _Run:
+    """The state of one training between updates."""
+
+    def __init__(self, objective: nn.Module, plan: Plan, engine: Engine, evaluate: Callable[[nn.Module], float] | None):
+        self.objective, self.plan, self.engine, self.evaluate = objective, plan, engine, evaluate
+        self.step = 0
+        self.result = Result()
+        self.best: dict[str, torch.Tensor] = {}
+
+    def after_update(self, step: int, loss: float) -> Metrics | None:
+        """Counts the update; returns the history's new entry if there is one."""
+        self.step = step + 1
+        evaluates = self.evaluate and (self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps)
+        if not evaluates and self.step % self.plan.log_every and self.step != self.plan.steps:
+            return None
+        entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step)}
+        if evaluates:
+            entry["dev"] = self._scores()
+        self.result.history.append(entry)
+        return entry
+
+    def _scores(self) -> dict[str, float]:
+        scores = {}
+        for name, module in self.objective.candidates().items():
+            if self.plan.keep in ("best", name):
+                scores[name] = self.evaluate(module)
+                self._consider(name, module, scores[name])
+        self.objective.train()
+        return scores
+
+    def _consider(self, name: str, module: nn.Module, score: float) -> None:
+        """Keeps the weights of the best candidate so far; of equal ones the later, as the released CT code does."""
+        result = self.result
+        if self.plan.keep != "best":
+            result.kept, result.kept_step, result.score = name, self.step, score
+        elif result.score is None or score >= result.score:
+            result.kept, result.kept_step, result.score = name, self.step, score
+            self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
+
+    def save(self, checkpoints: Checkpoints, is_writer: bool) -> None:
+        state = {
+            "engine": self.engine.state_dict(),
+            "best": self.best,
+            "step": self.step,
+            "result": vars(self.result),
+        }
+        if is_writer:
+            checkpoints.save(self.step, lambda path: save_state(state, path))
+
+    def restore(self, checkpoints: Checkpoints | None) -> None:
+        newest = checkpoints.newest() if checkpoints else None
+        if newest is None:
+            return
+        state = load_state(newest[1])
+        self.engine.load_state_dict(state["engine"])
+        self.step, self.best = state["step"], state["best"]
+        self.result = Result(**{**state["result"], "resumed_at": self.step})
+
+    def finish(self) -> Result:
+        """Puts the kept weights into their candidate."""
+        candidates = self.objective.candidates()
+        if self.best:
+            candidates[self.result.kept].load_state_dict(self.best)
+        elif not self.result.kept:
+            self.result.kept = self.plan.keep if self.plan.keep in candidates else next(iter(candidates))
+            self.result.kept_step = self.step
+        self.objective.eval()
+        return self.result
+
+
+def seed_everything(seed: int, step: int) -> None:
+    """Seeds python, numpy and torch from (seed, step)."""
+    words = np.random.SeedSequence([seed, step]).generate_state(2, np.uint64)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[0]) % 2**32)  # noqa: NPY002  (objectives of others may use the global state)
+    torch.manual_seed(int(words[1]) % 2**63)
+
+
+def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:
+    """Linear rise over the first share of the steps, then constant or a linear fall to zero.
+
+    >>> [round(warmup_schedule(1.0, 10, 0.2, "linear")(step), 3) for step in (0, 1, 2, 9)]
+    [0.5, 1.0, 1.0, 0.125]
+    """
+    rising = max(int(steps * warmup), 1) if warmup else 0
+
+    def at(step: int) -> float:
+        if step < rising:
+            return rate * (step + 1) / rising
+        return rate * (steps - step) / max(steps - rising, 1) if decay == "linear" else rate
+
+    return at
+
+
+def save_state(state: Mapping[str, Any], path: Path) -> None:
+    """Writes a nested state: tensors as safetensors, all else as JSON."""
+    tensors: dict[str, torch.Tensor] = {}
+    rest = _take_tensors(state, "", tensors)
+    save_file(
+        {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path / "state.safetensors"
+    )
+    (path / "state.json").write_text(json.dumps(rest))
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Reads what `save_state` wrote; keys of mappings come back as text."""
+    tensors = load_file(path / "state.safetensors")
+    return _put_tensors(json.loads((path / "state.json").read_text()), tensors)
+
+
+def _take_tensors(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value
+        return {"__tensor__": name}
+    if isinstance(value, Mapping):
+        return {str(key): _take_tensors(item, f"{name}/{key}", tensors) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_take_tensors(item, f"{name}/{index}", tensors) for index, item in enumerate(value)]
+    return value
+
+
+def _put_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if "__tensor__" in value:
+            return tensors[value["__tensor__"]]
+        return {key: _put_tensors(item, tensors) for key, item in value.items()}
+    return [_put_tensors(item, tensors) for item in value] if isinstance(value, list) else value
+
+
+def _row_names(batch: Any) -> str:
+    """The sentence ids of a batch, as far as it has any."""
+    parts: Sequence[Any] = batch if isinstance(batch, list | tuple) else [batch]
+    ids = [int(i) for part in parts for i in getattr(part, "ids", [])]
+    return f" (sentence ids {', '.join(map(str, ids[:20]))}{', …' if len(ids) > 20 else ''})" if ids else ""

@@ -1,0 +1,187 @@
+"""Affine calibrations against their definitions in plain numpy, chains, and files."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from raysed.calibration import (
+    Affine,
+    fit_calibration,
+    fit_natsv,
+    fit_sn,
+    fit_whiten,
+    load_calibration,
+    save_calibration,
+)
+from raysed.config import FlowConfig
+from raysed.errors import UserError
+from raysed.flow import Flow
+
+
+def embeddings(rows=300, width=12, seed=0):
+    rng = np.random.default_rng(seed)
+    scales_D = np.geomspace(0.05, 5, width)
+    x_ND = (rng.normal(size=(rows, width)) * scales_D) @ np.linalg.qr(rng.normal(size=(width, width)))[0]
+    return (x_ND + 3 * rng.normal(size=width)).astype(np.float32)
+
+
+def cosines(x_ND):
+    unit_ND = x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True)
+    return unit_ND @ unit_ND.T
+
+
+def close(actual, expected, atol=1e-4):
+    np.testing.assert_allclose(actual, expected, atol=atol, rtol=0)
+
+
+class TestDefinitions:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_sn(self, seed):
+        fit_on, new = embeddings(seed=seed).astype(float), embeddings(40, seed=seed + 50).astype(float)
+        close(fit_sn(fit_on).transform(new), (new - fit_on.mean(0)) / fit_on.std(0))
+
+    @pytest.mark.parametrize("k", [1, 5, 11])
+    def test_natsv(self, k):
+        fit_on, new = embeddings().astype(float), embeddings(40, seed=50).astype(float)
+        mean_D = fit_on.mean(0)
+        directions = np.linalg.svd(fit_on - mean_D, full_matrices=False)[2][:k]
+        expected = new - mean_D
+        for direction_D in directions:
+            expected = expected - (expected @ direction_D)[:, None] * direction_D
+        close(fit_natsv(fit_on, k).transform(new), expected)
+
+    @pytest.mark.parametrize("rows", [300, 20_000])
+    def test_whiten_gives_zero_mean_and_identity_covariance(self, rows):
+        x_ND = embeddings(rows)
+        z_ND = fit_whiten(x_ND).transform(x_ND).astype(float)
+        close(z_ND.mean(0), np.zeros(12), 1e-3)
+        close(np.cov(z_ND.T, bias=True), np.eye(12), 1e-3)
+
+    def test_whiten_has_the_cosines_of_the_svd_form(self):
+        x_ND = embeddings().astype(float)
+        left_NK = np.linalg.svd(x_ND - x_ND.mean(0), full_matrices=False)[0]
+        close(cosines(fit_whiten(x_ND).transform(x_ND)), cosines(left_NK))
+
+    def test_whiten_leaves_white_rows_alone(self):
+        x_ND = np.concatenate([np.eye(4), -np.eye(4)]) * 2
+        close(fit_whiten(x_ND).transform(x_ND), x_ND, 1e-6)
+
+    def test_fewer_rows_than_channels(self):
+        """The unseen directions are not blown up: new rows stay of the size of the old ones."""
+        fit_on, new = embeddings(8), embeddings(40)
+        calibration = fit_whiten(fit_on)
+        covariance = np.cov(calibration.transform(fit_on).T.astype(float), bias=True)
+        eigenvalues = np.linalg.eigvalsh(covariance)
+        close(eigenvalues, [0] * 5 + [1] * 7, 1e-2)
+        assert np.linalg.matrix_rank(calibration.weight_DD, tol=1e-6) == 7
+        assert np.isfinite(calibration.transform(new)).all()
+
+    @pytest.mark.parametrize("fit", [fit_sn, fit_whiten])
+    def test_constant_channel_becomes_zero(self, fit):
+        x_ND = embeddings()
+        x_ND[:, 3] = 7.3
+        new_ND = embeddings(5, seed=9)
+        close(fit(x_ND).transform(new_ND)[:, 3], np.zeros(5))
+
+    def test_one_row_maps_to_zero(self):
+        x_ND = embeddings(1)
+        for fit in (fit_sn, fit_whiten):
+            close(fit(x_ND).transform(x_ND), np.zeros((1, 12)))
+
+
+class TestAffine:
+    def test_then_is_one_after_the_other(self):
+        rng = np.random.default_rng(0)
+        first, second, third = (Affine(rng.normal(size=(5, 5)), rng.normal(size=5)) for _ in range(3))
+        x_ND = rng.normal(size=(7, 5)).astype(np.float32)
+        expected = third.transform(second.transform(first.transform(x_ND)))
+        close(first.then(second).then(third).transform(x_ND), expected)
+        close(first.then(second.then(third)).transform(x_ND), expected)
+
+    def test_transform_gives_float32_and_keeps_its_input(self):
+        x_ND = embeddings(4)
+        before = x_ND.copy()
+        assert fit_sn(x_ND).transform(x_ND).dtype == np.float32
+        np.testing.assert_array_equal(x_ND, before)
+
+    def test_another_width_is_refused(self):
+        with pytest.raises(UserError, match="width 12"):
+            fit_sn(embeddings()).transform(np.zeros((3, 4), np.float32))
+
+
+class TestFitCalibration:
+    def fit(self, stages, x_ND, k=2, seed=0, **kwargs):
+        return fit_calibration(stages, x_ND, FlowConfig(batch_size=8), k, seed, **kwargs)
+
+    def test_chain_fits_each_stage_on_what_comes_before(self):
+        x_ND = embeddings().astype(float)
+        normal = (x_ND - x_ND.mean(0)) / x_ND.std(0)
+        top_KD = np.linalg.svd(normal, full_matrices=False)[2][:2]
+        calibration = self.fit(["sn", "natsv"], x_ND)
+        assert isinstance(calibration, Affine)
+        close(calibration.transform(x_ND), normal - normal @ top_KD.T @ top_KD)
+
+    @pytest.mark.parametrize("stage", ["sn", "whiten"])
+    def test_one_stage(self, stage):
+        x_ND = embeddings()
+        expected = {"sn": fit_sn, "whiten": fit_whiten}[stage](x_ND)
+        np.testing.assert_array_equal(self.fit([stage], x_ND).weight_DD, expected.weight_DD)
+
+    def test_flow_gets_seed_and_reports_steps(self):
+        seen = []
+        x_ND = embeddings(64)
+        first = self.fit(["flow"], x_ND, seed=3, on_step=lambda step, metrics: seen.append(step))
+        assert isinstance(first, Flow) and seen == [1, 2, 3, 4]
+        assert torch.equal(first.shift, self.fit(["flow"], x_ND, seed=3).shift)
+        assert not torch.equal(first.shift, self.fit(["flow"], x_ND, seed=4).shift)
+
+    @pytest.mark.parametrize("stages", [[], ["sn", "flow"], ["flow", "sn"], ["flow", "flow"], ["pca"]])
+    def test_unknown_or_mixed_stages(self, stages):
+        with pytest.raises(UserError, match="it must be flow, or a chain of sn, natsv, whiten"):
+            self.fit(stages, embeddings())
+
+    @pytest.mark.parametrize(("rows", "k"), [(300, 0), (300, 12), (10, 9)])
+    def test_natsv_must_leave_a_direction(self, rows, k):
+        with pytest.raises(UserError, match=f"natsv_k is {k}"):
+            self.fit(["natsv"], embeddings(rows), k=k)
+        assert np.abs(self.fit(["natsv"], embeddings(rows), k=min(rows - 2, 11)).transform(embeddings())).max() > 0.01
+
+    @pytest.mark.parametrize("stage", ["sn", "natsv", "whiten", "flow"])
+    def test_bad_and_missing_rows(self, stage):
+        x_ND = embeddings(20)
+        x_ND[4, 2] = np.inf
+        with pytest.raises(UserError, match="rows 4"):
+            self.fit([stage], x_ND)
+        with pytest.raises(UserError, match=r"flow\.fit_on"):
+            self.fit([stage], x_ND[:0])
+
+
+class TestFiles:
+    @pytest.mark.parametrize("stages", [["sn"], ["natsv"], ["sn", "whiten"], ["flow"]])
+    def test_round_trip_is_bitwise(self, tmp_path, stages):
+        x_ND = embeddings(64)
+        calibration = fit_calibration(stages, x_ND, FlowConfig(batch_size=8), 2, 0)
+        save_calibration(calibration, tmp_path)
+        again = load_calibration(tmp_path)
+        assert type(again) is type(calibration)
+        np.testing.assert_array_equal(again.transform(x_ND), calibration.transform(x_ND))
+        if isinstance(again, Affine):
+            np.testing.assert_array_equal(again.weight_DD, calibration.weight_DD)
+            np.testing.assert_array_equal(again.bias_D, calibration.bias_D)
+
+    @pytest.mark.parametrize(
+        "config",
+        ["no", "[]", "{}", '{"kind": "spline", "width": 12}', '{"kind": "affine", "width": 8}', None],
+    )
+    def test_what_is_no_calibration_is_a_users_mistake(self, tmp_path, config):
+        if config:
+            save_calibration(fit_sn(embeddings()), tmp_path)
+            (tmp_path / "config.json").write_text(config)
+        with pytest.raises(UserError, match="does not hold a"):
+            load_calibration(tmp_path)
+
+    def test_config_says_what_it_is(self, tmp_path):
+        save_calibration(fit_sn(embeddings()), tmp_path)
+        assert json.loads((tmp_path / "config.json").read_text()) == {"kind": "affine", "width": 12}

@@ -1,0 +1,354 @@
+"""Reading of sentence pairs, and correlations against slow references written here."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysed.config import TaskConfig
+from raysed.errors import UserError
+from raysed.evaluation.analysis import effective_rank, random_pair_cosine, singular_values
+from raysed.evaluation.sts import Evaluation, StsTask, load_task, spearman
+
+HEADER = "subset\tscore\tsentence1\tsentence2\n"
+REAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "sts"
+
+
+def load(path, **settings_):
+    return load_task("toy", TaskConfig(source=str(path), **settings_))
+
+
+def table(tmp_path, body, header=HEADER, name="pairs.tsv"):
+    path = tmp_path / name
+    path.write_bytes((header + body).encode())
+    return path
+
+
+def senteval(tmp_path, **subsets):
+    for name, (pairs, golds) in subsets.items():
+        (tmp_path / f"STS.input.{name}.txt").write_bytes(pairs.encode())
+        (tmp_path / f"STS.gs.{name}.txt").write_bytes(golds.encode())
+    return tmp_path
+
+
+def slow_pearson(a, b):
+    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
+    top = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b))
+    low = (sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b)) ** 0.5
+    return top / low if low else 0.0
+
+
+def slow_ranks(values):
+    """The rank of a value: how many are smaller, plus half of the others that are equal."""
+    return [sum(w < v for w in values) + (sum(w == v for w in values) - 1) / 2 for v in values]
+
+
+def slow_cosine(a, b):
+    return sum(x * y for x, y in zip(a, b)) / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
+
+
+def random_task(rng, sizes, name="toy"):
+    subsets = {}
+    for number, size in enumerate(sizes):
+        words = [[f"sentence {i}" for i in rng.integers(40, size=size)] for _ in range(2)]
+        subsets[f"part{number}"] = (*words, rng.integers(0, 11, size=size) / 2)
+    return StsTask(name, subsets)
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_spearman_equals_the_slow_reference_with_ties(pairs):
+    """Integers from a small range tie often; a constant side gives 0."""
+    a, b = zip(*pairs)
+    expected = slow_pearson(slow_ranks(a), slow_ranks(b))
+    assert spearman(np.array(a), np.array(b)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
+def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
+    """Cosines, both correlations and the three aggregations, from loops over the pairs."""
+    rng = np.random.default_rng(3)
+    tasks = [random_task(rng, [7, 20, 12], "years"), random_task(rng, [15], "single")]
+    evaluation = Evaluation(tasks, aggregation)
+    vectors = rng.normal(size=(len(evaluation.sentences), 5))
+    of = dict(zip(evaluation.sentences, vectors))
+    metrics = evaluation.score(vectors.astype(np.float32))
+    for task in tasks:
+        parts = []
+        for first, second, gold in task.subsets.values():
+            parts.append(([slow_cosine(of[a], of[b]) for a, b in zip(first, second)], list(gold)))
+        for key, change in (("pearson", list), ("spearman", slow_ranks)):
+            values = [100 * slow_pearson(change(cosine), change(gold)) for cosine, gold in parts]
+            sizes = [len(gold) for _, gold in parts]
+            whole = [[value for part in parts for value in part[side]] for side in (0, 1)]
+            expected = {
+                "all": 100 * slow_pearson(change(whole[0]), change(whole[1])),
+                "mean": sum(values) / len(values),
+                "wmean": sum(v * n for v, n in zip(values, sizes)) / sum(sizes),
+            }
+            found = metrics[task.name]
+            assert found[key] == pytest.approx(expected[aggregation], abs=1e-3)
+            assert (found["pairs"], found["aggregation"]) == (sum(sizes), aggregation)
+            if len(parts) > 1:
+                assert {way: found[way][key] for way in expected} == pytest.approx(expected, abs=1e-3)
+                assert [found["subsets"][s][key] for s in task.subsets] == pytest.approx(values, abs=1e-3)
+            else:
+                assert set(found) == {"spearman", "pearson", "pairs", "aggregation"}
+
+
+def test_the_three_aggregations_of_a_hand_computed_case():
+    """Subsets of 2 and 4 pairs with correlations +1 and -1: mean 0, weighted mean (2 - 4) / 6."""
+    up = (["a", "b"], ["c", "d"], np.array([1.0, 2.0]))
+    down = (["e", "f", "g", "h"], ["i", "j", "k", "l"], np.array([4.0, 3.0, 2.0, 1.0]))
+    evaluation = Evaluation([StsTask("toy", {"up": up, "down": down})], "wmean")
+    metrics = evaluation.score_similarities(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))["toy"]
+    assert metrics["mean"]["spearman"] == pytest.approx(0)
+    assert metrics["wmean"]["spearman"] == metrics["spearman"] == pytest.approx(-100 / 3)
+    # The scores 1 2 4 3 2 1 have ranks 1.5 3.5 6 5 3.5 1.5; against ranks 1 to 6 the products of the
+    # deviations sum to -0.5, and the squared ones to 16.5 and 17.5.
+    assert metrics["all"]["spearman"] == pytest.approx(-50 / (17.5 * 16.5) ** 0.5)
+
+
+def test_a_task_may_have_an_aggregation_of_its_own():
+    task = random_task(np.random.default_rng(0), [6, 9])
+    own = StsTask("own", task.subsets, aggregation="all")
+    metrics = Evaluation([task, own], "mean").score_similarities(np.random.default_rng(1).normal(size=30))
+    assert metrics["toy"]["aggregation"] == "mean"
+    assert metrics["own"]["spearman"] == metrics["own"]["all"]["spearman"]
+
+
+def test_each_sentence_is_encoded_once_and_pairs_point_back():
+    """Tasks share sentences; the rows of the pairs lead back to every text in order."""
+    rng = np.random.default_rng(5)
+    tasks = [random_task(rng, [30, 5], "one"), random_task(rng, [25], "two")]
+    evaluation = Evaluation(tasks)
+    assert len(set(evaluation.sentences)) == len(evaluation.sentences)
+    expected = [(a, b) for t in tasks for first, second, _ in t.subsets.values() for a, b in zip(first, second)]
+    assert [tuple(evaluation.sentences[i] for i in row) for row in evaluation.pair_rows()] == expected
+    assert evaluation.sentences == list(dict.fromkeys(s for pair in expected for s in pair))
+
+
+def test_scale_rotation_and_block_size_do_not_matter():
+    """Scaled and rotated embeddings have the same cosines, and those of one task are the ones that count."""
+    rng = np.random.default_rng(6)
+    evaluation = Evaluation([random_task(rng, [5000], "large"), random_task(rng, [20], "small")])
+    x = rng.normal(size=(len(evaluation.sentences), 6))
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    scaled = x * rng.uniform(0.1, 10, size=(len(x), 1))
+    for other in (scaled, x @ rotation):
+        assert evaluation.score(other)["large"]["spearman"] == pytest.approx(
+            evaluation.score(x)["large"]["spearman"], abs=1e-9
+        )
+    cosine, gold = evaluation.cosines(x, "small")
+    assert 100 * spearman(cosine, gold) == pytest.approx(evaluation.score(x)["small"]["spearman"])
+
+
+def test_constant_and_zero_embeddings_score_zero():
+    """A correlation with a constant does not exist; it is reported as 0, without a warning."""
+    evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
+    for value in (0.0, 0.1):
+        metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value))["toy"]
+        assert (metrics["spearman"], metrics["pearson"]) == (0.0, 0.0)
+
+
+def test_pairs_of_equal_sentences_tie():
+    """The cosine of a sentence with itself is 1 whatever the vector, so rounding must not rank such pairs."""
+    words = [f"w{i}" for i in range(50)]
+    evaluation = Evaluation([StsTask("toy", {"all": (words, words, np.arange(50.0))})])
+    x = np.random.default_rng(0).normal(size=(50, 7))
+    assert evaluation.score(x)["toy"]["spearman"] == 0.0
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_embeddings_that_are_not_finite_are_refused_by_sentence(value):
+    evaluation = Evaluation([StsTask("toy", {"all": (["a", "b"], ["c", "d"], np.array([1.0, 2.0]))})])
+    x = np.ones((4, 2))
+    x[3, 1] = value
+    with pytest.raises(UserError, match=r"1 of 4 embeddings.*'d'"):
+        evaluation.score(x)
+
+
+def test_a_wrong_number_of_embeddings_or_similarities_is_refused():
+    evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
+    with pytest.raises(ValueError, match="rows"):
+        evaluation.score(np.ones((3, 2)))
+    with pytest.raises(ValueError, match="12 finite"):
+        evaluation.score_similarities(np.full(12, np.nan))
+
+
+def test_table_drops_blank_scores_with_their_sentences(tmp_path):
+    """Subsets keep the order of their first row, whatever lies between."""
+    body = "x\t1.5\ta\tb\ny\t\tlost1\tlost2\ny\t0\tc\td\nx\t 5 \te\tf\nz\t\tg\th\n\n"
+    task = load(table(tmp_path, body))
+    assert {k: (a, b, gold.tolist()) for k, (a, b, gold) in task.subsets.items()} == {
+        "x": (["a", "e"], ["b", "f"], [1.5, 5.0]),
+        "y": (["c"], ["d"], [0.0]),
+    }
+    assert (task.pairs, task.dropped) == (3, 2)
+
+
+def test_table_columns_may_come_in_another_order(tmp_path):
+    path = table(tmp_path, 'a "quoted\tb\tx\t2\r\n', "sentence1\tsentence2\tsubset\tscore\r\n", "pairs.csv")
+    first, second, gold = load(path).subsets["x"]
+    assert (first, second, gold.tolist()) == (['a "quoted'], ["b"], [2.0])
+
+
+def test_senteval_directory_drops_blank_scores_in_step(tmp_path):
+    senteval(tmp_path, b=("p\tq\n", "3\n"), a=("one\ttwo\nlost\tlost\nthree\tfour\n", "4.5\n\n0.25\n"))
+    task = load(tmp_path)
+    assert list(task.subsets) == ["a", "b"]
+    first, second, gold = task.subsets["a"]
+    assert (first, second, gold.tolist()) == (["one", "three"], ["two", "four"], [4.5, 0.25])
+    assert (task.pairs, task.dropped) == (3, 1)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_unicode_line_separators_stay_in_their_sentence(tmp_path, separator):
+    sentence = f"before{separator}after"
+    assert load(table(tmp_path, f"x\t1\t{sentence}\tb\n")).subsets["x"][0] == [sentence]
+    folder = tmp_path / "senteval"
+    folder.mkdir()
+    senteval(folder, s=(f"{sentence}\tb\nc\td\n", "1\n2\n"))
+    assert load(folder).subsets["s"][0] == [sentence, "c"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("x\t1\ta\tb\nx\thigh\ta\tb\n", "line 3: score 'high' is no number"),
+        ("x\tnan\ta\tb\n", "line 2: score nan is outside .* 0 to 5"),
+        ("x\t5.5\ta\tb\n", "line 2: score 5.5 is outside .* 0 to 5"),
+        ("x\t1\ta\n", "line 2: 3 tab-separated columns instead of 4"),
+        ("x\t1\ta\tb\tc\n", "line 2: 5 tab-separated columns instead of 4"),
+        ("x\t\ta\tb\n", "no pair with a gold score .1 blank"),
+        ("", "no pair with a gold score"),
+    ],
+)
+def test_a_bad_table_is_refused_by_file_and_line(tmp_path, body, message):
+    with pytest.raises(UserError, match=rf"pairs\.tsv.*{message}"):
+        load(table(tmp_path, body))
+
+
+def test_wrong_columns_are_named(tmp_path):
+    path = table(tmp_path, "1\ta\tb\n", "score\ttext1\ttext2\n")
+    with pytest.raises(UserError, match=r"pairs\.tsv, line 1: .*subset, score.*found score, text1, text2"):
+        load(path)
+    empty = table(tmp_path, "", "", "empty.tsv")
+    with pytest.raises(UserError, match=r"empty\.tsv, line 1"):
+        load(empty)
+
+
+def test_text_that_is_not_utf8_is_refused_by_line(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(HEADER.encode() + b"x\t1\ta\tb\nx\t1\tcaf\xe9\tb\n")
+    with pytest.raises(UserError, match=r"pairs\.tsv, line 3: not UTF-8"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", ["missing.tsv", "missing/folder/deep", "notes.txt"])
+def test_a_missing_or_unknown_file_is_refused(tmp_path, name):
+    (tmp_path / "notes.txt").write_text("no table")
+    with pytest.raises(UserError, match=Path(name).name):
+        load(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "golds", "message"),
+    [
+        ("a\tb\nc\td\n", "1\n", r"STS\.input\.s\.txt has 2 lines but STS\.gs\.s\.txt .* has 1"),
+        ("a\tb\n", "x\n", r"STS\.gs\.s\.txt, line 1: score 'x'"),
+        ("a b\n", "1\n", r"STS\.input\.s\.txt, line 1: 1 tab-separated columns instead of 2"),
+    ],
+)
+def test_a_bad_senteval_directory_is_refused(tmp_path, pairs, golds, message):
+    with pytest.raises(UserError, match=message):
+        load(senteval(tmp_path, s=(pairs, golds)))
+
+
+def test_a_senteval_directory_without_files_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no STS\.input"):
+        load(tmp_path)
+    (tmp_path / "STS.input.s.txt").write_text("a\tb\n")
+    with pytest.raises(UserError, match=r"STS\.gs\.s\.txt cannot be read"):
+        load(tmp_path)
+
+
+def test_bundled_pairs_are_one_subset(monkeypatch):
+    fake = SimpleNamespace(pairs=lambda split: [(1.0, f"{split} a", "b"), (4.0, "c", "d")])
+    monkeypatch.setitem(sys.modules, "raysed.bundled", fake)
+    monkeypatch.setattr("raysed.bundled", fake, raising=False)
+    first, _, gold = load("bundled:dev").subsets["all"]
+    assert (first, gold.tolist()) == (["dev a", "c"], [1.0, 4.0])
+    with pytest.raises(UserError, match="bundled:train"):
+        load("bundled:validation")
+
+
+class FakeTable(dict):
+    column_names = property(lambda self: list(self))
+
+
+@pytest.mark.parametrize("column", ["score", "label", "similarity_score"])
+def test_hub_dataset_is_read_by_column(monkeypatch, column):
+    """A missing score is dropped; name and split reach the library."""
+    asked = []
+    columns = FakeTable({"sentence1": ["a", "b"], "sentence2": ["c", "d"], column: [2.5, None]})
+    fake = SimpleNamespace(load_dataset=lambda *args, **keys: asked.append((args, keys)) or columns)
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    task = load("someone/pairs", name="en", split="validation")
+    assert asked == [(("someone/pairs", "en"), {"split": "validation"})]
+    assert (task.subsets["all"][:2], task.dropped) == ((["a"], ["c"]), 1)
+
+
+def test_hub_failures_are_one_sentence(monkeypatch):
+    def fail(*args, **keys):
+        raise FileNotFoundError("no such dataset\nlong story")
+
+    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=fail))
+    with pytest.raises(UserError, match=r"someone/pairs.*no such dataset$"):
+        load("someone/pairs")
+    other = SimpleNamespace(load_dataset=lambda *a, **k: FakeTable(premise=["a"], label=[1]))
+    monkeypatch.setitem(sys.modules, "datasets", other)
+    with pytest.raises(UserError, match="found premise, label"):
+        load("someone/pairs")
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")
+@pytest.mark.parametrize(
+    ("name", "pairs", "dropped", "subsets"),
+    [
+        ("sts12", 2358, 0, 4),
+        ("sts13", 1500, 0, 3),
+        ("sts15", 3000, 5500, 5),
+        ("stsb-dev", 1500, 0, 6),
+        ("stsb-test", 1379, 0, 6),
+    ],
+)
+def test_real_files_have_the_known_sizes(name, pairs, dropped, subsets):
+    task = load(REAL / f"{name}.tsv")
+    assert (task.pairs, task.dropped, len(task.subsets)) == (pairs, dropped, subsets)
+
+
+def test_singular_values_and_effective_rank_of_known_spectra():
+    """A rotated diagonal keeps its values; a rank-2 matrix with equal values has effective rank 2."""
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.normal(size=(n, 3)))[0] for n in (20, 6))
+    values = singular_values(left @ np.diag([6.0, 3.0, 1.5]) @ right.T)
+    assert values[:3] == pytest.approx([1, 0.5, 0.25])
+    assert effective_rank(singular_values(left[:, :2] @ right[:, :2].T)) == pytest.approx(2)
+
+
+def test_random_pair_cosine_tells_a_cone_from_even_directions():
+    rng = np.random.default_rng(0)
+    even = rng.normal(size=(400, 50))
+    assert abs(random_pair_cosine(even, seed=0)) < 0.02
+    offset = even + 5 * np.eye(50)[0] * 50**0.5  # squared offset 25 * 50 against squared noise 50: cosine 25 / 26
+    assert random_pair_cosine(offset, seed=0) == pytest.approx(25 / 26, abs=0.01)
+    assert random_pair_cosine(even, seed=1) == random_pair_cosine(even, seed=1)
+
+
+def test_random_pairs_never_pair_a_row_with_itself():
+    assert random_pair_cosine(np.array([[1.0, 0.0], [-1.0, 0.0]]), seed=0, pairs=50) == pytest.approx(-1)
