@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from raysed.config import Config, stable_hash
+from transformers import AutoConfig
+
+from raysed.config import Config, CorpusConfig, stable_hash
 from raysed.corpus import check_corpus, corpus_fingerprint
 from raysed.encoder import check_encoder, encoder_path
 from raysed.errors import UserError
@@ -22,7 +24,7 @@ class Job:
         config: the settings, with absolute paths.
         recipes: parsed.
         evaluation: all tasks, loaded.
-        inputs: identities of encoder, corpus and tasks, for dependencies.
+        inputs: identities of encoder, corpus, tasks and other text to fit on, for dependencies.
         layers: number of the encoder's blocks.
     """
 
@@ -31,6 +33,11 @@ class Job:
     evaluation: Evaluation
     inputs: dict[str, Any]
     layers: int
+
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether anything is trained or fitted on the corpus."""
+        return _needs_corpus(self.config, self.recipes)
 
     @property
     def depends(self) -> dict[str, Any]:
@@ -55,22 +62,17 @@ def check(config: Config) -> Job:
     for depth in config.evaluation.learner_layers:
         if isinstance(depth, int) and not 1 <= depth <= layers:
             raise UserError(f"evaluation.learner_layers has {depth}, but {config.encoder.path!r} has {layers} layers")
-    if any(recipe.members for recipe in recipes):
-        check_corpus(config.corpus)
+    corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
     tasks = [load_task(name, task) for name, task in config.evaluation.tasks.items()]
-    if not tasks:
-        raise UserError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
     evaluation = Evaluation(tasks, config.evaluation.aggregation)
     inputs = {
         "encoder": _encoder_identity(config),
-        "corpus": {
-            **corpus_fingerprint(config.corpus),
-            **config.corpus.model_dump(mode="json", exclude={"source"}),
-            "seed": config.seed,
-        },
+        "corpus": corpus,
         "tasks": {task.name: _task_identity(task) for task in tasks},
     }
     inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)
+    if config.flow.fit_on not in ("tasks", "corpus"):
+        inputs["fit_on"] = _other_text(config.flow.fit_on)
     return Job(config, recipes, evaluation, inputs, layers)
 
 
@@ -82,11 +84,34 @@ def _absolute_paths(config: Config) -> Config:
         for name, task in config.evaluation.tasks.items()
     }
     evaluation = config.evaluation.model_copy(update={"tasks": tasks})
-    return config.model_copy(update={"encoder": encoder, "evaluation": evaluation})
+    flow = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
+    return config.model_copy(update={"encoder": encoder, "evaluation": evaluation, "flow": flow})
 
 
 def _absolute(path: str) -> str:
-    return os.path.abspath(path) if os.path.exists(path) else path
+    local = os.path.abspath(os.path.expanduser(path))
+    return local if os.path.exists(local) and path not in ("tasks", "corpus") else path
+
+
+def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
+    fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
+    return fits_on_it or any(recipe.members for recipe in recipes)
+
+
+def _corpus_identity(config: Config) -> dict[str, Any]:
+    check_corpus(config.corpus)
+    settings = config.corpus.model_dump(mode="json", exclude={"source"})
+    return {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
+
+
+def _other_text(source: str) -> dict[str, Any]:
+    """Checks and identifies the text that calibrations are fitted on."""
+    text = CorpusConfig(source=source)
+    try:
+        check_corpus(text)
+        return corpus_fingerprint(text)
+    except UserError as error:
+        raise UserError(str(error).replace("corpus.source", "flow.fit_on")) from None
 
 
 def _encoder_identity(config: Config) -> dict[str, Any]:
@@ -94,8 +119,9 @@ def _encoder_identity(config: Config) -> dict[str, Any]:
     path = Path(encoder_path(config.encoder))
     settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
     if not path.is_dir():
-        return {"id": str(path), **settings}
-    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model"))
+        found = AutoConfig.from_pretrained(config.encoder.path, trust_remote_code=config.encoder.trust_remote_code)
+        return {"id": config.encoder.path, "commit": getattr(found, "_commit_hash", None), **settings}
+    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py"))
     return {"files": stable_hash({p.name: _digest(p) for p in files}), **settings}
 
 

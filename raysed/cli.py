@@ -1,7 +1,6 @@
 """What all jobs share: finding a config by name, and turning outcomes into sentences and exit codes."""
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -23,10 +22,10 @@ def main_of(job: Callable[[argparse.Namespace], None], parser: argparse.Argument
     try:
         job(arguments)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
     except RunFailed as error:
-        print(f"failed: {error}", file=sys.stderr)
+        print(f"failed: {_one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
         print("\nstopped; the same command continues from here", file=sys.stderr)
@@ -47,6 +46,11 @@ def find_config(name: str, directory: Path) -> Path:
     raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")
 
 
+def _one_line(error: Exception) -> str:
+    """Messages may quote a library's, which may have several."""
+    return " ".join(str(error).split())
+
+
 def _interrupt(signum: int, frame: object) -> None:
     """A polite kill takes the same way out as Ctrl-C, so that Ray's processes end with the job."""
-    raise KeyboardInterrupt(os.strsignal(signum) if hasattr(os, "strsignal") else signum)
+    raise KeyboardInterrupt(signal.strsignal(signum))

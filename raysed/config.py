@@ -9,20 +9,30 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from raysed.errors import UserError
 
 Layers = int | Literal["first_last"]
+Rate = Annotated[float, Field(gt=0)]
 
 
 class Block(BaseModel):
-    """A frozen group of settings that refuses unknown keys."""
+    """A frozen group of settings that refuses unknown keys, infinite numbers, and yes or no for a number."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = cls.model_fields[info.field_name].annotation
+        values = value if isinstance(value, list) else [value]
+        if any(isinstance(item, bool) for item in values) and bool not in (kinds, *get_args(kinds)):
+            raise ValueError("yes, no, true and false have no meaning here")
+        return value
 
 
 class EncoderConfig(Block):
@@ -43,7 +53,7 @@ class CorpusConfig(Block):
     """Unlabelled sentences."""
 
     source: str | list[str] = "bundled:everyday"
-    """Files, directories, globs or URIs (.txt, .jsonl, .csv, .tsv, .parquet), a hub dataset id, or `bundled:everyday`."""
+    """Files, directories, globs, URIs (.txt, .jsonl, .csv, .tsv, .parquet), a hub dataset id, or `bundled:everyday`."""
     column: str | None = None
     """Column or field that holds the sentence; `sentence` or `text` where it is not given."""
     split: str = "train"
@@ -66,6 +76,13 @@ class TaskConfig(Block):
     score_range: tuple[float, float] = (0.0, 5.0)
     aggregation: Literal["all", "mean", "wmean"] | None = None
     """For this task instead of `evaluation.aggregation`; STS-B, whose subsets are genres, is scored as `all`."""
+
+    @field_validator("score_range")
+    @classmethod
+    def _range_rises(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] >= value[1]:
+            raise ValueError("write the lowest score and then the highest")
+        return value
 
 
 class EvaluationConfig(Block):
@@ -117,8 +134,8 @@ class CtConfig(Block):
     """Positive pairs per batch: the batch has groups * (1 + negatives) pairs."""
     schedule: Literal["paper", "scaled"] = "paper"
     """`paper`: boundaries in raw updates whatever `steps` is; `scaled`: the same rates over fifths of the run."""
-    boundaries: list[int] = [500, 1000, 1500, 2000]
-    learning_rates: list[float] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
+    boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
+    learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     keep: Literal["second", "best_on_dev"] = "second"
     """Which of the two trained models becomes the member: the second, as trained to the end, or the better one at its
     best evaluation on the dev task (the released code; it uses dev labels)."""
@@ -126,7 +143,7 @@ class CtConfig(Block):
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> "CtConfig":
         if len(self.learning_rates) != len(self.boundaries) + 1 or sorted(set(self.boundaries)) != self.boundaries:
-            raise ValueError("boundaries must increase, and learning_rates must have one value more than boundaries")
+            raise ValueError("ct.boundaries must increase, and ct.learning_rates have one value more than there are")
         return self
 
 
@@ -158,6 +175,15 @@ class SedConfig(Block):
     evaluate_every: int = Field(500, ge=1)
     max_retries: int = Field(2, ge=0)
 
+    @model_validator(mode="after")
+    def _workers_share_evenly(self) -> "SedConfig":
+        if self.batch_size % (self.workers or 1):
+            raise ValueError(
+                f"sed.batch_size is {self.batch_size}, which {self.workers} workers (sed.workers) cannot share evenly; "
+                "make it a multiple"
+            )
+        return self
+
 
 class FlowConfig(Block):
     """BERT-flow (paper table 7 and section 4; optimizer numbers from the released code)."""
@@ -177,8 +203,8 @@ class FlowConfig(Block):
 class CalibrationConfig(Block):
     """The affine calibrations `sn`, `natsv` and `whiten`; fitted on the same sentences as the flow."""
 
-    natsv_k: int = Field(5, ge=0)
-    """Singular directions that `natsv` removes (BERT-flow table 5)."""
+    natsv_k: int = Field(10, ge=1)
+    """Singular directions that `natsv` removes (BERT-flow table 5: 10 alone, 6 after `sn`)."""
 
 
 class ExportConfig(Block):
@@ -192,7 +218,8 @@ class ResourcesConfig(Block):
     """Planned from what the cluster has where a value is None."""
 
     cpus_per_member: float | None = Field(None, gt=0)
-    gpus_per_member: float | None = Field(None, ge=0)
+    gpus_per_member: float | None = Field(None, gt=0)
+    """A fraction where several share one, or a whole number."""
     concurrent_members: int | None = Field(None, ge=1)
     gpu: bool | None = None
     """None: use GPUs where the cluster has them; true: they must be there; false: leave them alone."""
@@ -200,6 +227,15 @@ class ResourcesConfig(Block):
     """Tokens per forward pass when encoding."""
     wait_minutes: float = Field(10.0, ge=0)
     """How long to wait for an autoscaling cluster to bring what is asked for."""
+
+    @model_validator(mode="after")
+    def _gpus_can_be_given(self) -> "ResourcesConfig":
+        gpus = self.gpus_per_member or 0
+        if gpus > 1 and gpus % 1:
+            raise ValueError(f"resources.gpus_per_member is {gpus:g}; above 1 it must be a whole number")
+        if gpus and self.gpu is False:
+            raise ValueError("resources.gpus_per_member is set but resources.gpu is false; leave one of them out")
+        return self
 
 
 class Config(Block):
@@ -224,11 +260,15 @@ class Config(Block):
     @model_validator(mode="after")
     def _references_resolve(self) -> "Config":
         tasks = self.evaluation.tasks
+        if not tasks:
+            raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
         for key, names in (("dev", [self.evaluation.dev]), ("report", self.evaluation.report or [])):
             for name in names:
                 if name is not None and name not in tasks:
+                    instead = ", or null for none" if key == "dev" else ""
                     raise ValueError(
-                        f"evaluation.{key} names {name!r}, which is not in evaluation.tasks ({', '.join(tasks)})"
+                        f"evaluation.{key} names {name!r}, which is not in evaluation.tasks; "
+                        f"there are {', '.join(tasks)}{instead}"
                     )
         if self.ct.keep == "best_on_dev" and self.evaluation.dev is None:
             raise ValueError("ct.keep: best_on_dev needs evaluation.dev; set it, or use ct.keep: second")
@@ -276,7 +316,7 @@ def make_config(data: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise UserError(_sentence(error)) from None
+        raise UserError(_sentence(error, data)) from None
 
 
 def dump_config(config: Config) -> str:
@@ -308,10 +348,13 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"config file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"config file {path} is not UTF-8 text") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
-        raise UserError(f"config file {path}{where} is not valid YAML: {getattr(error, 'problem', error)}") from None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"config file {path}{where} is not valid YAML: {problem}") from None
     if not isinstance(data, dict | None):
         raise UserError(f"config file {path} must hold settings as 'key: value', not a {type(data).__name__}")
     return data or {}
@@ -319,7 +362,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _apply_override(data: dict[str, Any], item: str) -> None:
     key, equals, text = item.partition("=")
-    if not equals or not key:
+    if not equals or not all(key.split(".")):
         raise UserError(f"--set {item!r}: write it as block.key=value, for example --set ct.steps=1000")
     try:
         value = yaml.safe_load(text)
@@ -327,32 +370,69 @@ def _apply_override(data: dict[str, Any], item: str) -> None:
         raise UserError(f"--set {item!r}: the value is not valid YAML") from None
     *parents, leaf = key.split(".")
     for parent in parents:
-        data = data.setdefault(parent, {})
+        data[parent] = {} if data.get(parent) is None else data[parent]  # a block of which all lines are comments
+        data = data[parent]
         if not isinstance(data, dict):
             raise UserError(f"--set {item!r}: {parent} is a value, not a block of settings")
     data[leaf] = value
 
 
-def _sentence(error: ValidationError) -> str:
-    """Turns the first validation problem into one sentence that names the setting."""
-    problem = error.errors()[0]
-    where = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return f"unknown setting {where}{_suggestion([str(p) for p in problem['loc']])}"
-    message = problem["msg"].removeprefix("Value error, ")
-    if not where:
-        return message
-    return f"setting {where}: {message[0].lower() + message[1:]} (got {problem['input']!r})"
+def _sentence(error: ValidationError, data: Mapping[str, Any]) -> str:
+    """Turns the validation problems into one sentence about the first setting; a misspelt one goes first."""
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    keys = _keys(problems[0], data)
+    where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
+    messages = [problem["msg"] for problem in problems if _keys(problem, data) == keys]
+    if kind == "extra_forbidden":
+        return f"unknown setting {where}{_suggestion(keys)}"
+    if kind == "model_type":
+        return (
+            f"{where} is a block of settings: {', '.join(f'{where}.{name}' for name in _block_at(keys).model_fields)}"
+        )
+    if kind == "value_error":
+        messages = [str(problems[0]["ctx"]["error"])]
+        if isinstance(value, Block | Mapping):  # about several settings, which it names itself
+            return messages[0]
+    if kind == "string_pattern_mismatch":
+        messages = ["it may hold letters, digits, '.', '_' and '-', and starts with a letter or a digit"]
+    text = ", or ".join(dict.fromkeys(message[0].lower() + message[1:] for message in messages))
+    return f"setting {where}: {text}{'' if kind == 'missing' else f' (got {_short(value)})'}"
 
 
-def _suggestion(keys: list[str]) -> str:
+def _keys(problem: Any, data: Any) -> list[Any]:
+    """The way to the setting, without what pydantic adds to it, such as the branch of a union that it tried."""
+    keys = []
+    for part in problem["loc"]:
+        if isinstance(data, Mapping) and part in data:
+            data = data[part]
+        elif isinstance(data, list | tuple) and part in range(len(data)):
+            data = data[part]
+        elif problem["type"] != "missing":
+            break
+        keys.append(part)
+    return keys
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _block_at(keys: list[Any]) -> Any:
+    """The type behind dotted keys: a block, or anything else where there is none."""
     block: Any = Config
-    for key in keys[:-1]:
-        field = getattr(block, "model_fields", {}).get(key)
-        block = field.annotation if field else None
-    known = list(getattr(block, "model_fields", {}))
+    for key in keys:
+        if key in getattr(block, "model_fields", {}):
+            block = block.model_fields[key].annotation
+        else:
+            block = get_args(block)[1] if getattr(block, "__origin__", None) is dict else None
+    return block
+
+
+def _suggestion(keys: list[Any]) -> str:
+    known = list(getattr(_block_at(keys[:-1]), "model_fields", {}))
     prefix = "".join(f"{key}." for key in keys[:-1])
-    close = difflib.get_close_matches(keys[-1], known, n=1)
+    close = difflib.get_close_matches(str(keys[-1]), known, n=1)
     if close:
         return f": did you mean {prefix}{close[0]}?"
-    return f": known here are {', '.join(prefix + name for name in known)}" if known else ""
+    return f": known here are {', '.join(prefix + name for name in known)}"

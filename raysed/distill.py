@@ -115,6 +115,7 @@ class TargetBatches:
         self._loaded: tuple[int, int] = (-1, -1)
 
     def __call__(self, step: int) -> TargetBatch:
+        """Returns this worker's part of the batch of a step."""
         epoch, index = divmod(step, self.per_epoch)
         first = index * self.batch_size
         pieces, wanted = [], np.arange(first, first + self.batch_size)[self._part]
@@ -325,6 +326,7 @@ def distill(learner: Learner, config: Config, storage: Storage, share: Share) ->
     )
     with _shown(board, f"distil {learner.name}"):
         trainer.fit()
+    storage.remove("train")  # Ray Train's own state; ours is in the manifest
     if failure := ray.get(board.latest.remote()).get("failed"):
         raise UserError(f"{learner.name}: {failure}")
 

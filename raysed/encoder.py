@@ -8,13 +8,15 @@ import copy
 import importlib.util
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -26,6 +28,17 @@ from raysed.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
 log = logging.getLogger(__name__)
 
 _PACKAGE = "package:"
+_LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+    StrictDataclassError,
+)
+"""What transformers raises for a path, a file or a setting that does not fit."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,11 @@ class Encoder(nn.Module):
         """Whether the transformer takes packed rows."""
         return self._feed is not None
 
+    @property
+    def position_offset(self) -> int:
+        """Positions that the transformer never uses: RoBERTa counts from the padding id + 1."""
+        return self._feed.position_offset if self._feed else 0
+
     def forward(self, tokens: PackedTokens, layers: Layers = 1) -> torch.Tensor:
         """Embeds B sentences.
 
@@ -69,12 +87,16 @@ class Encoder(nn.Module):
             layers: the mean of the last `layers` blocks is pooled; `first_last` takes the first and the last one.
 
         Returns:
-            emb_BD, float.
+            emb_BD, in float32 or better, whatever the precision of the forward pass.
         """
         return self.embed(tokens, (layers,))[0]
 
     def embed(self, tokens: PackedTokens, poolings: Sequence[Layers]) -> list[torch.Tensor]:
-        """Embeds B sentences under several poolings with one pass; returns one emb_BD per pooling."""
+        """Embeds B sentences under several poolings with one pass; returns one emb_BD per pooling.
+
+        Raises:
+            ValueError: the transformer has fewer blocks than a pooling takes.
+        """
         states = self._hidden_states(tokens, all_layers=any(pooling != 1 for pooling in poolings))
         pooled: dict[int, torch.Tensor] = {}
 
@@ -114,10 +136,17 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
     Index 0 is the embedding layer. `first_last` is what the released BERT-flow code does under the name of the last
     two layers.
 
+    Raises:
+        ValueError: there are not so many blocks.
+
     >>> blocks_of(2, 12), blocks_of("first_last", 12)
     ([11, 12], [1, 12])
     """
-    return [1, count] if layers == "first_last" else list(range(count - int(layers) + 1, count + 1))
+    if layers == "first_last":
+        return [1, count]
+    if not 1 <= layers <= count:
+        raise ValueError(f"{layers} layers cannot be pooled: the encoder has {count}")
+    return list(range(count - layers + 1, count + 1))
 
 
 def encode(
@@ -153,7 +182,8 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     """Loads the pre-trained transformer and its tokenizer.
 
     Raises:
-        UserError: `encoder.path` is not there, is no model, or lacks weights.
+        UserError: `encoder.path` is not there, is no model, lacks weights or a tokenizer, or does not take
+            `encoder.max_length` tokens.
     """
     path = encoder_path(config)
     options = {"trust_remote_code": config.trust_remote_code}
@@ -162,7 +192,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
             path, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options, **config.model_kwargs
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except _LOAD_ERRORS as error:
         raise UserError(f"encoder.path: {config.path!r} cannot be loaded: {_first_line(error)}") from None
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
@@ -170,7 +200,9 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
             f"encoder.path: {config.path!r} lacks {len(missing)} weights of its architecture, e.g. {missing[0]}"
         )
     _silence_new_pooler(transformer, info["missing_keys"])
-    return Encoder(transformer), tokenizer
+    encoder = Encoder(transformer)
+    _check_fit(config, encoder, tokenizer)
+    return encoder, tokenizer
 
 
 def load_checkpoint(path: Path) -> Encoder:
@@ -227,13 +259,12 @@ def check_encoder(config: EncoderConfig) -> int:
     path = encoder_path(config)
     try:
         found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
-    except (OSError, ValueError, KeyError) as error:
+    except _LOAD_ERRORS as error:
         raise UserError(
-            f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: {_first_line(error)}"
+            f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: "
+            f"{_first_line(error)}"
         ) from None
-    limit = getattr(found, "max_position_embeddings", None)
-    if limit and config.max_length > limit:
-        raise UserError(f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {limit} tokens")
+    _check_length(config, getattr(found, "max_position_embeddings", None))
     if isinstance(config.layers, int) and not 1 <= config.layers <= found.num_hidden_layers:
         raise UserError(f"encoder.layers is {config.layers}, but {config.path!r} has {found.num_hidden_layers} layers")
     return found.num_hidden_layers
@@ -252,10 +283,13 @@ def encoder_path(config: EncoderConfig) -> str:
 
 def _package_folder(path: str) -> str:
     package, _, folder = path.removeprefix(_PACKAGE).partition("/")
+    if not package.isidentifier():
+        raise UserError(f"encoder.path: {path!r} names no Python package; write it as {_PACKAGE}NAME/DIR")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise UserError(
-            f"encoder.path: {path!r} needs the Python package {package!r}; install it with pip install {package.replace('_', '-')}"
+            f"encoder.path: {path!r} needs the Python package {package!r}; "
+            f"install it with pip install {package.replace('_', '-')}"
         )
     return str(Path(found.submodule_search_locations[0]) / folder)
 
@@ -263,9 +297,10 @@ def _package_folder(path: str) -> str:
 def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     """[R, L, D] -> emb_BD; the last slot collects the empty places and is dropped."""
     count, width = len(tokens), states.shape[-1]
-    sums = states.new_zeros(count + 1, width, dtype=torch.float32)
-    sums = sums.index_add(0, tokens.segments.reshape(-1), states.reshape(-1, width).float())
-    return sums[:count] / tokens.lengths[:, None]
+    states = states.to(torch.promote_types(states.dtype, torch.float32))
+    sums = states.new_zeros(count + 1, width)
+    sums = sums.index_add(0, tokens.segments.reshape(-1), states.reshape(-1, width))
+    return sums[:count] / tokens.lengths[:, None].clamp(min=1)
 
 
 def _mask(tokens: PackedTokens, feed: _Feed, dtype: torch.dtype) -> torch.Tensor:
@@ -300,25 +335,32 @@ def _repack(states: torch.Tensor, real: torch.Tensor, places: torch.Tensor) -> t
 
 def _probe(transformer: PreTrainedModel) -> _Feed | None:
     """Finds the way of feeding packed rows that gives the padded result, or None."""
-    pad = transformer.config.pad_token_id or 0
-    generator = np.random.default_rng(0)
-    vocabulary = transformer.config.vocab_size
-    sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5)]
-    tokens = pack(TokenTable.from_lists(sentences)).to(transformer.device)
     was_training = transformer.training
     transformer.eval()
     try:
-        with torch.inference_mode():
-            expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
-            for feed in [_Feed(offset, boolean) for boolean in (True, False) for offset in (0, pad + 1)]:
-                if _gives(transformer, tokens, feed, expected):
-                    return feed
+        feed = None if _has_windows(transformer) else _first_that_works(transformer)
     finally:
         transformer.train(was_training)
-    log.warning(
-        "%s does not take packed rows: it is fed padded batches (same numbers, slower)", type(transformer).__name__
-    )
-    return None
+    if feed is None:
+        name = type(transformer).__name__
+        log.warning("%s does not take packed rows: it is fed padded batches (same numbers, slower)", name)
+    return feed
+
+
+def _has_windows(transformer: PreTrainedModel) -> bool:
+    """Whether tokens of one sentence may be too far apart to see each other, which no short sentence shows."""
+    return any(kind != "full_attention" for kind in getattr(transformer.config, "layer_types", None) or [])
+
+
+@torch.no_grad()
+def _first_that_works(transformer: PreTrainedModel) -> _Feed | None:
+    pad, vocabulary = transformer.config.pad_token_id or 0, transformer.config.vocab_size
+    generator = np.random.default_rng(0)
+    sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]
+    tokens = pack(TokenTable.from_lists(sentences), row_tokens=8).to(transformer.device)
+    expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
+    feeds = [_Feed(offset, boolean) for boolean in (True, False) for offset in (0, pad + 1)]
+    return next((feed for feed in feeds if _gives(transformer, tokens, feed, expected)), None)
 
 
 def _gives(transformer: PreTrainedModel, tokens: PackedTokens, feed: _Feed, expected: torch.Tensor) -> bool:
@@ -328,13 +370,33 @@ def _gives(transformer: PreTrainedModel, tokens: PackedTokens, feed: _Feed, expe
             attention_mask=_mask(tokens, feed, transformer.dtype),
             position_ids=tokens.position_ids + feed.position_offset,
         )
+        found = _mean_pool(output.last_hidden_state, tokens)
     except (TypeError, ValueError, RuntimeError, IndexError):  # the ways in which an architecture says no
         return False
-    found = _mean_pool(output.last_hidden_state, tokens)
     return torch.allclose(found, expected, atol=1e-4 if transformer.dtype == torch.float32 else 5e-2)
 
 
-def _silence_new_pooler(transformer: PreTrainedModel, missing: Sequence[str]) -> None:
+def _check_fit(config: EncoderConfig, encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses what would go wrong silently, or somewhere in the middle of a training."""
+    found = encoder.transformer.config
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
+        raise UserError(f"encoder.path: {config.path!r} has no tokenizer; add its files, e.g. tokenizer.json")
+    if len(tokenizer) > found.vocab_size:
+        raise UserError(
+            f"encoder.path: the tokenizer of {config.path!r} has {len(tokenizer)} tokens, "
+            f"but its model only {found.vocab_size}; take both from the same model"
+        )
+    _check_length(config, getattr(found, "max_position_embeddings", None), encoder.position_offset)
+
+
+def _check_length(config: EncoderConfig, positions: int | None, unused: int = 0) -> None:
+    if positions and config.max_length > positions - unused:
+        raise UserError(
+            f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {positions - unused} tokens"
+        )
+
+
+def _silence_new_pooler(transformer: PreTrainedModel, missing: Collection[str]) -> None:
     """A pooler that the checkpoint lacks is unused; zeros keep checkpoints the same from run to run."""
     with torch.no_grad():
         for name, parameter in transformer.named_parameters():

@@ -140,7 +140,7 @@ def _run_trials(
             trial_dirname_creator=lambda trial: trial.config["member"]["name"].replace("/", "-"),
         ),
         run_config=tune.RunConfig(
-            name=f"{name}-{int(time.time())}",
+            name=f"{name}-{int(time.time())}",  # a new one each time: Tune must not continue from its own state
             storage_path=storage.uri("tune"),
             failure_config=tune.FailureConfig(max_failures=config.members.max_retries),
             callbacks=[progress],
@@ -149,6 +149,7 @@ def _run_trials(
     )
     results = tuner.fit()
     progress.finish()
+    storage.remove("tune")  # Tune's own state; ours is in the manifest
     return {
         result.config["member"]["name"]: _reason(result)
         for result in results

@@ -117,6 +117,8 @@ class _Stages:
         self.gpu = uses_gpu(config, self.cluster)
         self.share = plan_members(self.cluster, config, config.members.count)
         self.say(f"cluster: {self.cluster}; members: {self.share}")
+        if self.storage.is_local and len(self.cluster.nodes) > 1:
+            log.warning("storage %s must be a directory that all nodes share, or use a URI", self.storage)
         # One machine without GPU: this process is as good as any, and has imported everything.
         self.frozen_share = self.share if self.gpu or len(self.cluster.nodes) > 1 else None
         self.encoder, self.tokenizer = load_encoder(config.encoder)
@@ -196,14 +198,14 @@ class _Stages:
         name, depends = self._targets(recipe)
         if self.storage.finished(name, depends):
             return
-        corpus, names = self.storage.fetch("corpus"), [entry.name for entry in teachers]
+        names = [entry.name for entry in teachers]
         size = sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir())
         share, groups = plan_teachers(self.cluster, self.config, len(names), size)
         plan = TeacherPlan(share, groups, self.config.resources.encode_token_budget, self.gpu)
         meta: dict[str, Any] = {}
         with self._timed(name):
             self.storage.commit(
-                name, lambda path: meta.update(write_targets(corpus, names, self.storage, plan, path)), depends, meta
+                name, lambda path: meta.update(write_targets(names, self.storage, plan, path)), depends, meta
             )
 
     def distil(self, recipe: Recipe) -> None:

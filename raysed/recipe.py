@@ -80,15 +80,15 @@ def _check(text: str, stages: list[str], members: tuple, distils: bool, calibrat
     known = (BASE, *MEMBER_STAGES, SED, *CALIBRATIONS)
     for stage in stages:
         if stage not in known:
-            raise UserError(
-                f"recipe {text!r}: {stage or 'an empty stage'!r} is no stage; stages are {', '.join(known)}"
-            )
+            raise UserError(f"recipe {text!r}: {stage!r} is no stage; stages are {', '.join(known)}")
     if distils and not members:
         raise UserError(f"recipe {text!r}: sed needs an ensemble before it, for example ct-sed")
+    if not members and stages[0] != BASE:
+        raise UserError(f"recipe {text!r}: {stages[0]!r} needs a model before it, for example {BASE}-{text}")
     for stage in calibration:
         if stage not in CALIBRATIONS:
             raise UserError(
-                f"recipe {text!r}: {stage!r} cannot stand there; the order is member stages, then sed, then a calibration"
+                f"recipe {text!r}: {stage!r} cannot stand there; the order is member stages, sed, calibration"
             )
     if len(set(calibration)) < len(calibration) or ("flow" in calibration and len(calibration) > 1):
         raise UserError(f"recipe {text!r}: calibrations are one flow, or different ones of {', '.join(AFFINE_STAGES)}")

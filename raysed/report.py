@@ -224,7 +224,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool
     """Aligned columns: text to the left, numbers to the right."""
     table = [[" ".join(cell.split()).replace("|", "/") for cell in line] for line in (header, *lines)]
     columns = list(zip(*table))
-    widths = [max(map(len, column)) for column in columns]
+    widths = [max(2, *map(len, column)) for column in columns]  # a Markdown rule needs a dash and a colon
     right = [all(map(_is_number, column[1:])) for column in columns]
     first, *rest = [
         [cell.rjust(w) if r else cell.ljust(w) for cell, w, r in zip(line, widths, right)] for line in table

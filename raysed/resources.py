@@ -4,6 +4,7 @@ Everything is planned before it is started, because a chain of actors that takes
 that feed it, and such a job hangs without an error.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -14,6 +15,15 @@ import ray
 from raysed.config import Config
 from raysed.errors import UserError
 
+log = logging.getLogger(__name__)
+
+_MEMBERS_PER_GPU = 4
+_GPU_GB = {
+    **{"K80": 12, "P100": 12, "P4": 8, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
+    **{"A100-40G": 40, "A100-80G": 80, "H100": 80, "H20": 96, "H200": 141, "B200": 180},
+}
+"""Memory by Ray's accelerator type, in GB; the smallest that is sold under the name."""
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -22,10 +32,14 @@ class Cluster:
     Attributes:
         nodes: (CPUs, GPUs) of every living node.
         autoscaling: whether more may come.
+        node_bytes: memory that Ray may use on the smallest node.
+        gpu_bytes: memory of the smallest GPU.
     """
 
     nodes: tuple[tuple[float, float], ...]
     autoscaling: bool = False
+    node_bytes: float = 4e9
+    gpu_bytes: float = 8e9
 
     @property
     def cpus(self) -> float:
@@ -41,6 +55,14 @@ class Cluster:
     def largest_cpus(self) -> float:
         """CPUs of the largest node: no actor can have more."""
         return max((cpus for cpus, _ in self.nodes), default=0.0)
+
+    def fit(self, cpus: float, gpus: float = 0.0) -> int:
+        """Returns how many workers of that size can run at once; each needs its CPUs and GPUs on one node.
+
+        >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
+        (3, 2)
+        """
+        return sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf) for c, g in self.nodes)
 
     def __str__(self) -> str:
         return f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {self.cpus:g} CPUs, {self.gpus:g} GPUs"
@@ -69,8 +91,17 @@ class Share:
 
 def current_cluster() -> Cluster:
     """Asks the connected Ray cluster."""
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    return Cluster(tuple((n.get("CPU", 0.0), n.get("GPU", 0.0)) for n in nodes), _autoscales())
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    has = [node["Resources"] for node in alive]
+    return Cluster(
+        nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
+        # Cluster launchers and Kubernetes name the group of every node that they start; a Ray of one's own has none.
+        autoscaling=any(node.get("Labels", {}).get("ray.io/node-group") for node in alive),
+        node_bytes=min(
+            (node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")), default=Cluster.node_bytes
+        ),
+        gpu_bytes=min((_gpu_bytes(node) for node in has if node.get("GPU")), default=Cluster.gpu_bytes),
+    )
 
 
 def wait_for(needs: Callable[[Cluster], str | None], minutes: float, say: Callable[[str], None]) -> Cluster:
@@ -87,34 +118,30 @@ def wait_for(needs: Callable[[Cluster], str | None], minutes: float, say: Callab
     started = time.monotonic()
     while missing := needs(cluster := current_cluster()):
         waited = time.monotonic() - started
-        if not cluster.autoscaling or waited > 60 * minutes:
+        if not cluster.autoscaling or waited >= 60 * minutes:
             raise UserError(missing)
         say(f"waiting for the cluster to grow ({waited:.0f} s of at most {minutes:g} min): {missing}")
-        time.sleep(10)
+        time.sleep(min(10, max(60 * minutes - waited, 0)))
     return cluster
 
 
 def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
     """Returns the check of all fixed resource settings against a cluster."""
-    res, sed = config.resources, config.sed
+    res = config.resources
 
     def missing(cluster: Cluster) -> str | None:
+        gpu = uses_gpu(config, cluster)
         if cluster.largest_cpus < 1:
             return f"no node has a CPU for workers ({cluster})"
         if res.gpu and not cluster.gpus:
             return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
-        if (res.gpus_per_member or 0) > 0 and not cluster.gpus:
-            return f"resources.gpus_per_member is {res.gpus_per_member:g}, but the cluster has no GPU ({cluster}); leave it out"
+        if res.gpus_per_member and not gpu:
+            asked = f"resources.gpus_per_member is {res.gpus_per_member:g}"
+            return f"{asked}, but the cluster has no GPU ({cluster}); leave it out"
         if (res.cpus_per_member or 0) > cluster.largest_cpus:
-            return (
-                f"resources.cpus_per_member is {res.cpus_per_member:g}, but the largest node has "
-                f"{cluster.largest_cpus:g} CPUs; ask for at most that"
-            )
-        slots = cluster.gpus if uses_gpu(config, cluster) else cluster.cpus
-        if (sed.workers or 1) > slots:
-            kind = "GPUs" if uses_gpu(config, cluster) else "CPUs"
-            return f"sed.workers is {sed.workers}, but the cluster has {slots:g} {kind}; ask for at most that"
-        return None
+            asked, largest = f"resources.cpus_per_member is {res.cpus_per_member:g}", f"{cluster.largest_cpus:g} CPUs"
+            return f"{asked}, but the largest node has {largest}; ask for at most that"
+        return _no_room_for_a_member(config, cluster, gpu) or _no_room_for_learners(config, cluster, gpu)
 
     return missing
 
@@ -125,8 +152,10 @@ def uses_gpu(config: Config, cluster: Cluster) -> bool:
 
 
 def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
-    """Shares the cluster among members: on CPUs one core each and more where there are fewer members than cores; on
-    GPUs up to four members on one, because a small encoder does not fill it alone.
+    """Shares the cluster among members.
+
+    On CPUs one core each, and more where there are fewer members than cores; on GPUs up to four members on one, because
+    a small encoder does not fill it alone.
 
     >>> plan_members(Cluster(((2, 0),)), Config(), 10)
     Share(workers=2, cpus=1, gpus=0.0, threads=1)
@@ -134,72 +163,120 @@ def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
     Share(workers=10, cpus=1, gpus=0.333, threads=1)
     """
     res = config.resources
-    gpus = 0.0
-    if uses_gpu(config, cluster):
-        per_gpu = min(math.ceil(count / cluster.gpus), 4)
-        gpus = math.floor(1000 / per_gpu) / 1000 if res.gpus_per_member is None else res.gpus_per_member
-    share = min(cluster.cpus // max(count, 1), cluster.largest_cpus)
-    cpus = res.cpus_per_member or int(max(share, 1))
-    fit = sum(min(c // cpus, math.floor(g / gpus + 1e-9) if gpus else math.inf) for c, g in cluster.nodes)
-    workers = max(1, int(min(fit, count, res.concurrent_members or count)))
-    return Share(workers, cpus, gpus, threads=max(1, int(cpus)))
+    gpus = (res.gpus_per_member or _gpu_fraction(cluster, count)) if uses_gpu(config, cluster) else 0.0
+    cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus)
+    workers = min(cluster.fit(cpus, gpus), count, res.concurrent_members or count)
+    return Share(max(workers, 1), cpus, gpus, threads=max(1, int(cpus)))
 
 
 def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: int) -> tuple[Share, int]:
-    """Plans the actors that average the teachers.
+    """Plans the actors that average the teachers, and leaves a CPU free for the tasks that read.
 
-    One stage holds all teachers where their weights fit into half of an actor's memory; otherwise they are cut into
-    groups, and the running sum goes from group to group. Of the CPUs one is left for the tasks that read.
+    One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
+    different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time.
+
+    >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
+    (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
 
     Returns:
         The share of one group's actors, and the number of groups.
     """
-    memory = _gpu_memory() if uses_gpu(config, cluster) else _node_memory(cluster)
-    groups = max(1, math.ceil(count * teacher_bytes / (memory / 2)))
-    if uses_gpu(config, cluster):
-        groups = min(groups, max(1, int(cluster.gpus)))
-        return Share(max(1, int(cluster.gpus) // groups), 1, 1.0, threads=1), groups
-    spare = max(cluster.cpus - 1, 1)
-    # Actors are pinned to fractions of a CPU if there are more groups than cores, so that all of them exist at once.
-    cpus = max(min(spare / groups, cluster.largest_cpus - 1), 0.01 if groups > 1 else 1)
-    return Share(1, round(cpus, 2), 0.0, threads=max(1, int(cluster.largest_cpus))), groups
+    gpu = uses_gpu(config, cluster)
+    memory = cluster.gpu_bytes if gpu else cluster.node_bytes
+    places, cpus = _places_on_gpus(cluster) if gpu else _places_on_cpus(cluster)
+    needed = math.ceil(count * teacher_bytes / (memory / 2))
+    if needed > places:
+        log.warning(
+            "the teachers' weights fill more than half of the memory of %d %s; with fewer members or more memory the "
+            "average would be safe",
+            places,
+            "GPUs" if gpu else "nodes",
+        )
+    groups = max(1, min(needed, count, places))
+    # The tasks that read need little of the CPU that is left to them, so the teachers may use all.
+    threads = 1 if gpu else max(1, math.ceil(cpus) + (cluster.largest_cpus > cpus))
+    return Share(places // groups, cpus, 1.0 if gpu else 0.0, threads), groups
 
 
 def plan_learner(cluster: Cluster, config: Config) -> Share:
-    """Plans the training workers: one per GPU, or one with all CPUs of a node.
+    """Plans the training workers: one per GPU as far as they can share a batch evenly, or one with all CPUs of a node.
 
-    Raises:
-        UserError: the batch cannot be divided among them.
+    >>> plan_learner(Cluster(((8, 3),)), Config())
+    Share(workers=2, cpus=4, gpus=1.0, threads=4)
     """
-    gpu = uses_gpu(config, cluster)
-    workers = config.sed.workers or (_divisor(config.sed.batch_size, int(cluster.gpus)) if gpu else 1)
-    if config.sed.batch_size % workers:
-        raise UserError(
-            f"sed.batch_size is {config.sed.batch_size}, which {workers} workers (sed.workers) cannot share evenly; "
-            "make it a multiple"
-        )
-    cpus = max(1, int(min(cluster.largest_cpus, cluster.cpus // workers)))
-    return Share(workers, cpus, 1.0 if gpu else 0.0, threads=cpus)
+    gpus = 1.0 if uses_gpu(config, cluster) else 0.0
+    workers = config.sed.workers or (_divisor(config.sed.batch_size, cluster.fit(1, gpus)) if gpus else 1)
+    cpus = _whole_cpus(cluster, workers, gpus)
+    return Share(workers, cpus, gpus, threads=cpus)
+
+
+def _gpu_bytes(node: dict[str, float]) -> float:
+    """By the type that Ray found; a type that is not in the table counts as a small one."""
+    kind = next((key.partition(":")[2] for key in node if key.startswith("accelerator_type:")), "")
+    return 1e9 * _GPU_GB[kind] if kind in _GPU_GB else Cluster.gpu_bytes
+
+
+def _times(whole: float, part: float) -> int:
+    """How often a part fits, in spite of rounding."""
+    return math.floor(whole / part + 1e-9)
+
+
+def _no_room_for_a_member(config: Config, cluster: Cluster, gpu: bool) -> str | None:
+    cpus = config.resources.cpus_per_member or 1
+    gpus = config.resources.gpus_per_member or (1 / _MEMBERS_PER_GPU if gpu else 0.0)
+    if cluster.fit(cpus, gpus):
+        return None
+    return (
+        f"a member needs {cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member) on one "
+        f"node, and none has both ({cluster}); ask for less"
+    )
+
+
+def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | None:
+    workers, room = config.sed.workers or 1, cluster.fit(1, 1.0 if gpu else 0.0)
+    if workers <= room:
+        return None
+    kind = "GPUs with a CPU each" if gpu else "CPUs"
+    return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); ask for at most that"
+
+
+def _gpu_fraction(cluster: Cluster, count: int) -> float:
+    """The part of a GPU for each member: no smaller than the CPUs beside the GPUs can make use of."""
+    beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
+    per_gpu = max(1, min(math.ceil(count / cluster.gpus), _MEMBERS_PER_GPU, beside))
+    return math.floor(1000 / per_gpu) / 1000
+
+
+def _whole_cpus(cluster: Cluster, workers: int, gpus: float) -> int:
+    """The most CPUs that each of so many workers can have at once, at least 1."""
+    most = range(int(cluster.largest_cpus), 1, -1)
+    return next((cpus for cpus in most if cluster.fit(cpus, gpus) >= workers), 1)
+
+
+def _places_on_gpus(cluster: Cluster) -> tuple[int, float]:
+    """One actor per GPU; together they leave one CPU of their node."""
+    shares = [min((c - 1) / g, 1.0) for c, g in cluster.nodes if g]
+    return int(cluster.gpus), _rounded_down(max(min(shares, default=0.0), 0.0))
+
+
+def _places_on_cpus(cluster: Cluster) -> tuple[int, float]:
+    """One actor per node, with all of its CPUs but one, on as many nodes as gives the most CPUs in all.
+
+    Where every node has a single CPU, one node is left for reading; where there is only one such node, the actor is
+    booked without a CPU, which is the only way to let both work.
+    """
+    rooms = sorted((c - 1 for c, _ in cluster.nodes if c >= 2), reverse=True)
+    if rooms:
+        places, room = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1])
+        return places, _rounded_down(room)
+    others = sum(c >= 1 for c, _ in cluster.nodes) - 1
+    return (others, 1) if others > 0 else (1, 0)
+
+
+def _rounded_down(cpus: float) -> float:
+    """In Ray's units: what is rounded up would take from the CPU that has to stay free."""
+    return int(cpus) if cpus == int(cpus) else math.floor(cpus * 1000) / 1000
 
 
 def _divisor(batch: int, most: int) -> int:
     return max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)
-
-
-def _autoscales() -> bool:
-    """Whether a cluster autoscaler reports to this Ray."""
-    from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
-    from ray.experimental.internal_kv import _internal_kv_get
-
-    try:
-        return bool(_internal_kv_get(DEBUG_AUTOSCALING_STATUS))
-    except Exception:  # a private interface: where it is gone, nothing is known of an autoscaler
-        return False
-
-
-def _gpu_memory() -> float:
-    return 16e9
-
-
-def _node_memory(cluster: Cluster) -> float:
-    return ray.cluster_resources().get("memory", 4e9) / max(len(cluster.nodes), 1)

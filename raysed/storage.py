@@ -2,22 +2,27 @@
 
 An artefact (a member, a learner, a target table, …) is a directory. It is written under a temporary name, flushed,
 check-summed and renamed, and only then entered in the manifest, one small file per artefact, with everything that it
-depends on. Object stores cannot rename: there the files come first and the manifest entry last. Readers accept only what
-the manifest names and the checksums confirm, so a crash at any point leaves the old state or the new one.
+depends on. What it replaces is kept aside until then, so a crash at any point leaves the old artefact or the new one.
+Object stores cannot rename: there the old one goes, the files follow, and the manifest entry comes last, so a crash
+leaves the old artefact, the new one or none. Readers accept only what the manifest names and the checksums confirm.
 """
 
+import errno
 import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+from urllib.parse import quote, unquote, urlsplit
 
 import pyarrow.fs as pafs
 
@@ -27,6 +32,10 @@ from raysed.errors import UserError
 log = logging.getLogger(__name__)
 
 Writer = Callable[[Path], None]
+_Result = TypeVar("_Result")
+
+_PAUSES = (1.0, 2.0, 4.0, 8.0)
+"""Seconds before each further attempt at a remote operation."""
 
 
 @dataclass(frozen=True)
@@ -64,11 +73,12 @@ class Storage:
 
     def __init__(self, location: str, run: str):
         # Absolute, because workers have other working directories.
-        self.location, self.run = location if "://" in location else os.path.abspath(location), run
-        self._fs, base = _filesystem(location)
+        self.location = location if "://" in location else os.path.abspath(os.path.expanduser(location))
+        self.run = run
+        self._fs, base = _filesystem(self.location)
         self._root = f"{base.rstrip('/')}/{run}"
         self.is_local = isinstance(self._fs, pafs.LocalFileSystem)
-        self._verified: dict[tuple[str, str], Path] = {}
+        self._verified: dict[str, tuple[dict[str, str], Path]] = {}
 
     def __reduce__(self) -> tuple:
         return Storage, (self.location, self.run)
@@ -78,8 +88,10 @@ class Storage:
 
     def uri(self, name: str) -> str:
         """Returns where `name` lies: a path on a local disk, a URI elsewhere."""
-        path = f"{self._root}/{name}".rstrip("/")
-        return path if self.is_local else f"{self.location.rstrip('/')}/{self.run}/{name}".rstrip("/")
+        if self.is_local:
+            return f"{self._root}/{name}".rstrip("/")
+        base, question, query = self.location.partition("?")
+        return f"{base.rstrip('/')}/{self.run}/{name}".rstrip("/") + question + query
 
     # -- artefacts ---------------------------------------------------------------------------------------------------
 
@@ -97,22 +109,22 @@ class Storage:
         Raises:
             UserError: the disk is full.
         """
-        with self._scratch(name) as scratch:
+        with self._scratch() as scratch, _disk_errors(self.uri(name)):
             write(scratch)
             files = _flush_and_hash(scratch)
-            self._delete(f"manifest/{name}.json")
-            self._publish(scratch, name)
-        entry = Entry(name, _plain(depends), files, _plain(meta or {}))
-        self.write_text(f"manifest/{name}.json", json.dumps(asdict(entry), indent=1, sort_keys=True))
+            entry = Entry(name, _plain(depends), files, _plain(meta or {}))
+            self._verified.pop(name, None)
+            publish = self._publish if self.is_local else self._upload
+            publish(scratch, entry)
         return entry
 
     def entry(self, name: str) -> Entry | None:
         """Returns the manifest's entry, or None; says nothing of whether the files are intact."""
-        text = self.read_text(f"manifest/{name}.json")
         try:
-            return Entry(**json.loads(text)) if text is not None else None
-        except (ValueError, TypeError):
-            log.warning("%s: manifest entry is damaged; the artefact is made again", name)
+            text = self.read_text(f"manifest/{name}.json")
+            return _parse_entry(text) if text is not None else None
+        except (ValueError, TypeError, AttributeError):
+            log.warning("%s: its manifest entry is damaged; it is made again", name)
             return None
 
     def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
@@ -150,27 +162,24 @@ class Storage:
         return [entry for name in sorted(names) if (entry := self.entry(name))]
 
     def remove(self, name: str) -> None:
-        """Takes an artefact out of the manifest, then deletes its files."""
-        self._delete(f"manifest/{name}.json")
-        self._delete(name)
+        """Takes an artefact, or all below a path, out of the manifest, then deletes the files."""
+        self._verified.pop(name, None)
+        for path in (f"manifest/{name}.json", f"manifest/{name}", name):
+            self._persistently(lambda path=path: self._delete(path))
 
     def _intact(self, entry: Entry) -> Path | None:
-        key = (entry.name, stable_hash(entry.files))
-        if key not in self._verified:
-            path = self._local_copy(entry)
-            if path is None:
-                return None
-            self._verified[key] = path
-        return self._verified[key]
+        """Where the artefact's files are, checked once per process; None where they are missing or damaged."""
+        files, path = self._verified.get(entry.name, (None, None))
+        if files != entry.files:
+            path = self._place(entry) if self.is_local else self._download(entry)
+            if path is not None:
+                self._verified[entry.name] = entry.files, path
+        return path
 
-    def _local_copy(self, entry: Entry) -> Path | None:
-        if self.is_local:
-            path = Path(self._root, entry.name)
-        else:
-            path = Path(_cache(), stable_hash([str(self), entry.name, entry.files]))
-            if not _matches(path, entry.files):
-                self._download(entry.name, path)
-        return path if _matches(path, entry.files) else None
+    def _place(self, entry: Entry) -> Path | None:
+        """Its own place, or the one aside if it was about to be replaced."""
+        places = Path(self._root, entry.name), self._aside(entry.name)
+        return next((path for path in places if _matches(path, entry.files)), None)
 
     # -- plain files -------------------------------------------------------------------------------------------------
 
@@ -182,23 +191,22 @@ class Storage:
         """Writes a small file at once: readers see the old bytes or the new ones."""
         path = f"{self._root}/{name}"
         if not self.is_local:
-            with self._fs.open_output_stream(path) as stream:
-                stream.write(data)
+            self._persistently(lambda: self._put(path, data))
             return
         with _disk_errors(path):
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            scratch = f"{path}.{uuid.uuid4().hex[:8]}.tmp"
+            scratch = self._temporary_path()
             with open(scratch, "wb") as stream:
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
+            os.makedirs(os.path.dirname(path), exist_ok=True)
             os.replace(scratch, path)
+            _fsync_directory(os.path.dirname(path))
 
     def read_text(self, name: str) -> str | None:
         """Returns a small file's text, or None where there is none."""
         try:
-            with self._fs.open_input_stream(f"{self._root}/{name}") as stream:
-                return stream.read().decode()
+            return self._persistently(lambda: self._get(f"{self._root}/{name}")).decode()
         except FileNotFoundError:
             return None
 
@@ -207,24 +215,40 @@ class Storage:
         """Holds the run, so that a second process of the same name is refused; ends with the process.
 
         Only on local storage: object stores have no lock that dies with its owner.
+
+        Raises:
+            UserError: another process has it, or the storage cannot be written or reached.
         """
         if not self.is_local:
+            self._reach()
             yield
             return
         import fcntl
 
-        with _disk_errors(self._root):
+        with _disk_errors(self._root, NotADirectoryError, FileExistsError):
             os.makedirs(self._root, exist_ok=True)
-        with open(f"{self._root}/.lock", "a+") as stream:
+            stream = open(f"{self._root}/.lock", "a+")
+        with stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise UserError(
                     f"run {self.run!r} is in use by another process; wait for it, or choose another --run"
                 ) from None
-            # A killed process leaves these behind; nobody else writes while the lock is held.
-            shutil.rmtree(f"{self._root}/.tmp", ignore_errors=True)
+            self._tidy()
             yield
+
+    def _reach(self) -> None:
+        try:
+            self._fs.get_file_info(self._root)
+        except OSError as error:
+            raise UserError(f"storage: {self} cannot be reached: {_first_line(error)}") from None
+
+    def _tidy(self) -> None:
+        """Clears what a killed process left; nobody else writes while the lock is held."""
+        for path in Path(self._root, ".replaced").glob("*"):
+            self._restore(unquote(path.name))
+        shutil.rmtree(f"{self._root}/.tmp", ignore_errors=True)
 
     def free_bytes(self) -> int | None:
         """Returns the free space of a local disk, None elsewhere."""
@@ -241,40 +265,117 @@ class Storage:
         """Returns the half-way states of the artefact `name`."""
         return Checkpoints(self, f"checkpoints/{name}", _plain(depends), keep)
 
-    # -- filesystem --------------------------------------------------------------------------------------------------
+    # -- local disk --------------------------------------------------------------------------------------------------
+
+    def _temporary_path(self) -> str:
+        """A fresh name on the run's own disk, so that it can be renamed."""
+        os.makedirs(f"{self._root}/.tmp", exist_ok=True)
+        return f"{self._root}/.tmp/{uuid.uuid4().hex}"
 
     @contextmanager
-    def _scratch(self, name: str) -> Iterator[Path]:
-        """An empty directory to fill: on the run's own disk, so that it can be renamed, or a temporary one."""
-        parent = f"{self._root}/.tmp" if self.is_local else None
-        with _disk_errors(self.uri(name)):
-            if parent:
-                os.makedirs(parent, exist_ok=True)
-            path = Path(tempfile.mkdtemp(prefix=name.replace("/", "-") + "-", dir=parent))
-            try:
-                yield path
-            finally:
-                shutil.rmtree(path, ignore_errors=True)
+    def _scratch(self) -> Iterator[Path]:
+        """An empty directory to fill."""
+        with _disk_errors(str(self)):
+            path = Path(self._temporary_path() if self.is_local else tempfile.mkdtemp(prefix="raysed-"))
+            path.mkdir(exist_ok=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
 
-    def _publish(self, scratch: Path, name: str) -> None:
-        target = f"{self._root}/{name}"
-        if not self.is_local:
-            self._delete(name)
-            pafs.copy_files(str(scratch), target, destination_filesystem=self._fs)
-            return
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        old = f"{self._root}/.tmp/old-{uuid.uuid4().hex[:8]}"
-        if os.path.exists(target):
-            os.rename(target, old)
-        os.chmod(scratch, 0o755)
+    def _aside(self, name: str) -> Path:
+        return Path(self._root, ".replaced", quote(name, safe=""))
+
+    def _publish(self, scratch: Path, entry: Entry) -> None:
+        """Old files aside, new ones in, manifest entry, old ones away: what the manifest names is always complete."""
+        self._restore(entry.name)
+        target, aside = Path(self._root, entry.name), self._aside(entry.name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            aside.parent.mkdir(exist_ok=True)
+            os.rename(target, aside)
+            _fsync_directory(aside.parent)
         os.rename(scratch, target)
-        _fsync_directory(os.path.dirname(target))
-        shutil.rmtree(old, ignore_errors=True)
+        _fsync_directory(target.parent)
+        self.write_text(f"manifest/{entry.name}.json", _entry_text(entry))
+        shutil.rmtree(aside, ignore_errors=True)
 
-    def _download(self, name: str, path: Path) -> None:
+    def _restore(self, name: str) -> None:
+        """Puts the old files back if a crash came before the manifest named the new ones."""
+        target, aside = Path(self._root, name), self._aside(name)
+        if not aside.exists():
+            return
+        entry = self.entry(name)
+        if entry and self._place(entry) == aside:
+            shutil.rmtree(target, ignore_errors=True)
+            os.rename(aside, target)
+        shutil.rmtree(aside, ignore_errors=True)
+
+    # -- any filesystem ----------------------------------------------------------------------------------------------
+
+    def _upload(self, scratch: Path, entry: Entry) -> None:
+        """Without renaming: the manifest forgets the old files first and learns of the new ones last."""
+        target = f"{self._root}/{entry.name}"
+
+        def copy() -> None:
+            self._delete(entry.name)
+            self._creating(target, lambda: pafs.copy_files(str(scratch), target, destination_filesystem=self._fs))
+
+        self._persistently(lambda: self._delete(f"manifest/{entry.name}.json"))
+        self._persistently(copy)
+        self.write_text(f"manifest/{entry.name}.json", _entry_text(entry))
+
+    def _download(self, entry: Entry) -> Path | None:
+        """A verified copy on this machine, which all its processes share."""
+        path = Path(_cache(), stable_hash([str(self), entry.name, entry.files]))
+        if _matches(path, entry.files):
+            return path
+        scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
+        try:
+            self._persistently(lambda: self._copy_here(entry.name, scratch))
+            if not _matches(scratch, entry.files):
+                return None
+            if not _matches(path, entry.files):  # another process may have been faster
+                shutil.rmtree(path, ignore_errors=True)
+                os.rename(scratch, path)
+            return path
+        except FileNotFoundError:
+            return None
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+    def _copy_here(self, name: str, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, mode=0o700)
         pafs.copy_files(f"{self._root}/{name}", str(path), source_filesystem=self._fs)
+
+    def _put(self, path: str, data: bytes) -> None:
+        with self._creating(os.path.dirname(path), lambda: self._fs.open_output_stream(path)) as stream:
+            stream.write(data)
+
+    def _creating(self, directory: str, action: Callable[[], _Result]) -> _Result:
+        """Object stores need no directories, other filesystems may."""
+        try:
+            return action()
+        except FileNotFoundError:
+            self._fs.create_dir(directory, recursive=True)
+            return action()
+
+    def _get(self, path: str) -> bytes:
+        with self._fs.open_input_stream(path) as stream:
+            return stream.read()
+
+    def _persistently(self, action: Callable[[], _Result]) -> _Result:
+        """Tries again where a network lies between; a missing file and a local disk are not made better by waiting."""
+        for pause in () if self.is_local else _PAUSES:
+            try:
+                return action()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                log.warning("%s: %s; trying again in %g s", self, _first_line(error), pause)
+                time.sleep(pause)
+        return action()
 
     def _list(self, name: str) -> list[str]:
         selector = pafs.FileSelector(f"{self._root}/{name}", recursive=True, allow_not_found=True)
@@ -296,31 +397,58 @@ class Checkpoints:
         self._storage, self._name, self._depends, self._keep = storage, name, depends, keep
 
     def save(self, step: int, write: Writer) -> None:
-        """Publishes the state after `step` updates, then forgets all but the newest few."""
+        """Publishes the state after `step` updates, then forgets all but the newest few.
+
+        States with other dependencies, and later ones that could not be continued, go as well.
+        """
         self._storage.commit(f"{self._name}/step-{step:09d}", write, self._depends, {"step": step})
-        for entry in self._storage.entries(self._name)[: -self._keep]:
-            self._storage.remove(entry.name)
+        entries = self._storage.entries(self._name)
+        usable = [e.name for e in entries if e.depends == self._depends and e.meta["step"] <= step]
+        for entry in entries:
+            if entry.name not in usable[-self._keep :]:
+                self._storage.remove(entry.name)
 
     def newest(self) -> tuple[int, Path] | None:
         """Returns the step and directory of the newest intact state with the same dependencies."""
         for entry in reversed(self._storage.entries(self._name)):
-            if self._storage.finished(entry.name, self._depends):
-                return entry.meta["step"], self._storage.fetch(entry.name)
+            if changes := _changes(entry.depends, self._depends):
+                log.info("%s cannot be continued: %s", entry.name, "; ".join(changes))
+            elif path := self._storage._intact(entry):
+                return entry.meta["step"], path
+            else:
+                log.warning("%s is damaged; the state before it is taken", self._storage.uri(entry.name))
         return None
 
     def clear(self) -> None:
         """Deletes all states."""
         self._storage.remove(self._name)
-        self._storage._delete(f"manifest/{self._name}")
 
 
 def _filesystem(location: str) -> tuple[pafs.FileSystem, str]:
+    if "://" not in location:
+        return pafs.LocalFileSystem(), location
     try:
-        if "://" not in location:
-            return pafs.LocalFileSystem(), os.path.abspath(location)
+        if urlsplit(location).password is not None:  # the location is written into configs and reports
+            raise UserError("storage: the URI holds a password; leave it out and use the provider's own settings")
         return pafs.FileSystem.from_uri(location)
+    except UserError:
+        raise
     except (ValueError, OSError) as error:
-        raise UserError(f"storage: {location!r} is not a directory or URI that can be used: {error}") from None
+        raise UserError(
+            f"storage: {location!r} is no directory or URI that can be used: {_first_line(error)}"
+        ) from None
+
+
+def _entry_text(entry: Entry) -> str:
+    content = asdict(entry)
+    return json.dumps({**content, "checksum": stable_hash(content)}, indent=1, sort_keys=True)
+
+
+def _parse_entry(text: str) -> Entry:
+    content = json.loads(text)
+    if content.pop("checksum", None) != stable_hash(content):
+        raise ValueError("checksum")
+    return Entry(**content)
 
 
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
@@ -347,7 +475,10 @@ def _short(value: Any) -> str:
 
 def _flush_and_hash(directory: Path) -> dict[str, str]:
     files = {}
-    for path in sorted(p for p in directory.rglob("*") if p.is_file()):
+    for path in sorted(directory.rglob("*")):
+        if path.is_dir():
+            _fsync_directory(path)
+            continue
         files[path.relative_to(directory).as_posix()] = _sha256(path)
         with open(path, "rb") as stream:
             os.fsync(stream.fileno())
@@ -365,7 +496,7 @@ def _fsync_directory(directory: str | Path) -> None:
 
 def _matches(directory: Path, files: Mapping[str, str]) -> bool:
     try:
-        return all(_sha256(directory / name) == digest for name, digest in files.items())
+        return directory.is_dir() and all(_sha256(directory / name) == digest for name, digest in files.items())
     except OSError:
         return False
 
@@ -383,12 +514,25 @@ def _cache() -> str:
 
 
 @contextmanager
-def _disk_errors(where: str) -> Iterator[None]:
+def _disk_errors(where: str, *unusable: type[OSError]) -> Iterator[None]:
+    """Turns a full or read-only disk, and the errors named, into a sentence."""
     try:
         yield
-    except OSError as error:
-        if error.errno in (28, 122):  # no space, quota exceeded
-            raise UserError(f"no disk space left for {where}; free some, or choose another --storage") from None
-        if error.errno in (13, 30):
-            raise UserError(f"storage: {where} cannot be written: {error.strerror}") from None
+    except UserError:
         raise
+    except Exception as error:
+        if _is_full(error):
+            raise UserError(f"no disk space left for {where}; free some, or choose another --storage") from None
+        if isinstance(error, (PermissionError, *unusable)) or getattr(error, "errno", None) == errno.EROFS:
+            raise UserError(f"storage: {where} cannot be written: {_first_line(error)}") from None
+        raise
+
+
+def _is_full(error: Exception) -> bool:
+    """Libraries report a full disk each in its own way: safetensors by text only, numpy by counting items."""
+    full = r"No space left on device|Disk quota exceeded|\d+ requested and \d+ written"
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or bool(re.search(full, str(error)))
+
+
+def _first_line(error: Exception) -> str:
+    return getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]

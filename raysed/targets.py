@@ -42,15 +42,12 @@ class TeacherPlan:
     gpu: bool
 
 
-def write_targets(
-    corpus: Path, teachers: Sequence[str], storage: Storage, plan: TeacherPlan, directory: Path
-) -> dict[str, Any]:
+def write_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan, directory: Path) -> dict[str, Any]:
     """Writes the target table: id, input_ids and the float32 mean of the teachers' last-layer embeddings.
 
     Args:
-        corpus: directory of the sentence table.
         teachers: artefact names.
-        storage: where the teachers are.
+        storage: where they and the sentence table are.
         plan: from `resources.plan_teachers`.
         directory: empty; gets `part-00000.parquet` with row groups of 4,096 rows in id order, and `mean.npy`, the
             mean target [D] in float64.
@@ -62,10 +59,11 @@ def write_targets(
         UserError: an embedding is not finite; names the sentence ids.
         RuntimeError: rows were lost, repeated or mixed up on the way.
     """
-    expected = sum(pq.ParquetFile(path).metadata.num_rows for path in sorted(corpus.glob("*.parquet")))
+    files = sorted(storage.fetch("corpus").glob("*.parquet"))
+    expected = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
     log.info("averaging %d teachers over %s sentences: %s", len(teachers), f"{expected:,}", plan.share)
     progress = Progress("average teachers", expected)
-    batches = stream_targets(corpus, teachers, storage, plan)
+    batches = stream_targets(teachers, storage, plan)
     writer = _TargetWriter(directory)
     for table in batches:
         writer.add(table)
@@ -76,14 +74,14 @@ def write_targets(
     return {"rows": writer.rows, "teachers": len(teachers), "verified": largest}
 
 
-def stream_targets(corpus: Path, teachers: Sequence[str], storage: Storage, plan: TeacherPlan) -> Iterator[pa.Table]:
+def stream_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan) -> Iterator[pa.Table]:
     """Yields tables id, input_ids, target, in id order, while the cluster works on the next ones."""
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False  # the driver shows one line of its own
     context.print_on_execution_start = False
-    dataset = ray.data.read_parquet(str(corpus), columns=["id", "input_ids"])
+    dataset = ray.data.read_parquet(storage.uri("corpus")).select_columns(["id", "input_ids"])
     groups = [list(group) for group in np.array_split(np.array(teachers, dtype=object), plan.groups)]
     for index, group in enumerate(groups):
         dataset = dataset.map_batches(

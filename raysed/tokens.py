@@ -7,18 +7,19 @@ past 75, so this saves about half of the arithmetic of a batch that is padded to
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
 ROW_TOKENS = 256
-"""Attention is quadratic in a row, so long batches become several rows of about so many tokens."""
+"""Attention is quadratic in a row, so long batches become several rows of at most so many tokens."""
 
 SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("input_ids", pa.list_(pa.int32()))])
 
@@ -63,11 +64,11 @@ class TokenTable:
     @classmethod
     def from_arrow(cls, table: pa.Table) -> "TokenTable":
         """Builds a table from columns `id` and `input_ids`, without a Python object per row."""
-        lists = table.column("input_ids").combine_chunks()
-        lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
-        offsets = lists.offsets.to_numpy().astype(np.int64)
-        flat = lists.flatten().to_numpy(zero_copy_only=False)
-        return cls(table.column("id").to_numpy(), flat, offsets - offsets[0])
+        # Chunk by chunk: one array of lists ends at 2**31 tokens.
+        lists = table.column("input_ids")
+        lengths = pc.list_value_length(lists).to_numpy()
+        offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+        return cls(table.column("id").to_numpy(), pc.list_flatten(lists).to_numpy(), offsets)
 
 
 @dataclass
@@ -154,18 +155,22 @@ class PackedTokens:
 
     def to(self, device: torch.device | str) -> "PackedTokens":
         """Returns the same batch on another device."""
-        moved = {f.name: getattr(self, f.name) for f in fields(self)}
-        return PackedTokens(
-            **{k: v.to(device, non_blocking=True) if isinstance(v, torch.Tensor) else v for k, v in moved.items()}
-        )
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 def pack(table: TokenTable, row_tokens: int = ROW_TOKENS) -> PackedTokens:
-    """Lays sentences out in as few rows as hold them, of about equal length.
+    """Lays sentences out in few rows of about equal length.
 
     Args:
         table: B sentences.
         row_tokens: rows are not filled beyond this, unless one sentence alone is longer.
+
+    Returns:
+        The packed batch; sentence b of it is row b of `table`.
+
+    >>> pack(TokenTable.from_lists([[7, 8, 9], [5], [6, 4]]), row_tokens=4).input_ids.tolist()
+    [[7, 8, 9], [6, 4, 5]]
     """
     lengths = table.lengths
     rows, columns, row_length = _places(lengths, row_tokens)
@@ -183,22 +188,34 @@ def pack(table: TokenTable, row_tokens: int = ROW_TOKENS) -> PackedTokens:
 
 
 def _places(lengths: np.ndarray, row_tokens: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Row and column of each sentence's first token, and the row length."""
+    capacity = max(row_tokens, int(lengths.max(initial=0)))
+    count = max(1, -(-int(lengths.sum()) // capacity))
+    while True:
+        rows, columns, row_length = _spread(lengths, count)
+        if row_length <= capacity:
+            return rows, columns, row_length
+        count = min(max(count + 1, count * row_length // capacity), len(lengths))
+
+
+def _spread(lengths: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Longest first, each into the emptiest row: rows come out nearly equal, so little is left empty."""
-    longest = int(lengths.max(initial=0))
-    count = max(1, -(-int(lengths.sum()) // max(row_tokens, longest)))
     loads = [(0, row) for row in range(count)]
     rows, columns = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
     for i in np.argsort(-lengths, kind="stable"):
-        load, row = heapq.heappop(loads)
+        load, row = loads[0]
         rows[i], columns[i] = row, load
-        heapq.heappush(loads, (load + int(lengths[i]), row))
-    return rows, columns, max((load for load, _ in loads), default=0)
+        heapq.heapreplace(loads, (load + int(lengths[i]), row))
+    return rows, columns, max(load for load, _ in loads)
 
 
 def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
     """Yields row positions, longest sentences first, so that each batch has at most `token_budget` tokens.
 
     Every position occurs exactly once; a sentence longer than the budget is a batch of its own.
+
+    >>> [rows.tolist() for rows in batches_by_tokens(np.array([2, 5, 3, 1]), 6)]
+    [[1], [2, 0, 3]]
     """
     order = np.argsort(-lengths, kind="stable")
     ends = np.cumsum(lengths[order])

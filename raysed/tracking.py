@@ -1,4 +1,4 @@
-"""What a run tells while it works: a history per training, as lines of JSON and for TensorBoard, and one line per stage."""
+"""What a run tells while it works: a history per training, as JSON and for TensorBoard, and one line per stage."""
 
 import json
 import os
@@ -65,13 +65,13 @@ class Progress:
 
     Args:
         title: name of the stage.
-        total: units of work, e.g. updates over all members.
+        total: units of work, e.g. updates over all members; None where nobody knows.
         stream: where to write.
         every: seconds between lines where the stream is no terminal.
     """
 
-    def __init__(self, title: str, total: int, stream: TextIO | None = None, every: float = 15.0):
-        self._title, self._total, self._stream = title, max(total, 1), stream or sys.stdout
+    def __init__(self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0):
+        self._title, self._total, self._stream = title, total, stream or sys.stdout
         self._terminal = self._stream.isatty()
         self._interval = 0.2 if self._terminal else every
         self._started = time.monotonic()
@@ -88,16 +88,19 @@ class Progress:
         if now - self._shown < self._interval:
             return
         self._shown = now
-        left = (now - self._started) * (self._total - done) / max(done - self._first, 1)
-        self._write(
-            f"{self._title}: {100 * done // self._total:3d} % · {note}{' · ' if note else ''}{_clock(left)} left", ""
-        )
+        self._write(f"{self._title}: {self._state(done, now, f'{note} · ' if note else '')}", "")
 
     def close(self, note: str = "") -> float:
         """Shows the end; returns the seconds since the start."""
         seconds = time.monotonic() - self._started
         self._write(f"{self._title}: done in {_clock(seconds)}{' · ' if note else ''}{note}", "\n")
         return seconds
+
+    def _state(self, done: int, now: float, note: str) -> str:
+        if not self._total:
+            return f"{note}{done:,}"
+        left = (now - self._started) * (self._total - done) / max(done - self._first, 1)
+        return f"{100 * done // self._total:3d} % · {note}{_clock(left)} left"
 
     def _write(self, text: str, end: str) -> None:
         if self._terminal:

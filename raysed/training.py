@@ -8,7 +8,7 @@ update; so the state to save is weights, optimizer and step, and a continued run
 import json
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +23,7 @@ from raysed.errors import UserError
 from raysed.storage import Checkpoints
 
 Metrics = dict[str, Any]
+_NAMED_ROWS = 40
 
 
 class Objective(Protocol):
@@ -39,7 +40,7 @@ class Engine(Protocol):
     """What makes updates: plain torch here, DeepSpeed in distill.py."""
 
     def update(self, batch: Any, learning_rate: float) -> float:
-        """Makes one update and returns the loss over all workers."""
+        """Makes one update and returns the loss over all workers; one that is not finite changes no weights."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns weights and optimizer state, full and in fp32, whatever the number of workers."""
@@ -119,12 +120,18 @@ class TorchEngine:
         with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
             loss = self.objective.loss(batch)
         value = loss.item()
-        if math.isfinite(value):  # a broken loss must not reach the weights
-            loss.backward()
-            if self.clip is not None:
-                nn.utils.clip_grad_norm_(self._parameters, self.clip)
-            self.optimizer.step()
-        return value
+        return value if math.isfinite(value) and self._step(loss) else math.nan
+
+    def _step(self, loss: torch.Tensor) -> bool:
+        """Whether the gradient is finite: a broken one must not reach the weights, nor the saved states."""
+        loss.backward()
+        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        if not torch.isfinite(norm):
+            return False
+        if self.clip is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+        self.optimizer.step()
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """See `Engine.state_dict`."""
@@ -162,7 +169,8 @@ def train(
         on_metrics: called with each new entry of the history.
 
     Raises:
-        UserError: the loss is not finite; names the step and the sentences.
+        UserError: the loss or its gradient is not finite; names the step and the sentences.
+        ValueError: the plan keeps a candidate that is not there.
     """
     run = _Run(objective, plan, engine, evaluate)
     run.restore(checkpoints)
@@ -175,7 +183,8 @@ def train(
         loss = engine.update(batch, plan.learning_rate(step))
         if not math.isfinite(loss):
             raise UserError(
-                f"the loss is {loss} at step {step}{_row_names(batch)}; lower the learning rate or look at these rows"
+                f"the loss or its gradient is not finite at step {step}{_row_names(batch)}; "
+                "lower the learning rate or look at these rows"
             )
         if entry := run.after_update(step, loss):
             on_metrics(entry)
@@ -188,6 +197,9 @@ class _Run:
     """The state of one training between updates."""
 
     def __init__(self, objective: nn.Module, plan: Plan, engine: Engine, evaluate: Callable[[nn.Module], float] | None):
+        names = list(objective.candidates())
+        if plan.keep not in ("best", *names):
+            raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
         self.objective, self.plan, self.engine, self.evaluate = objective, plan, engine, evaluate
         self.step = 0
         self.result = Result()
@@ -296,6 +308,7 @@ def load_state(path: Path) -> dict[str, Any]:
 
 def _take_tensors(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
+        name = f"{len(tensors)}{name}"  # a key may hold a slash, so the path alone is not unique
         tensors[name] = value
         return {"__tensor__": name}
     if isinstance(value, Mapping):
@@ -315,6 +328,5 @@ def _put_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 def _row_names(batch: Any) -> str:
     """The sentence ids of a batch, as far as it has any."""
-    parts: Sequence[Any] = batch if isinstance(batch, list | tuple) else [batch]
-    ids = [int(i) for part in parts for i in getattr(part, "ids", [])]
-    return f" (sentence ids {', '.join(map(str, ids[:20]))}{', …' if len(ids) > 20 else ''})" if ids else ""
+    ids = list(dict.fromkeys(map(int, getattr(batch, "ids", []))))
+    return f" (sentence ids {', '.join(map(str, ids[:_NAMED_ROWS]))}{', …' * (len(ids) > _NAMED_ROWS)})" if ids else ""

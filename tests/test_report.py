@@ -82,7 +82,7 @@ def test_grid_models_are_summarised_by_lower_bound_and_kept_out_of_the_headline(
     bounds = [e for e in summarise(rows, TASKS, 2) if e["task"] == "sts-avg"]
     assert [(e["lower_bound"], e["mean"], e["n"]) for e in bounds] == [(0.0, 80.5, 2), (0.5, 85.5, 2)]
     assert headline_groups(bounds) == []
-    assert "| sts    |         0.5 | sts-avg | 85.50 | 2 |" in Report("r", rows, TASKS, 2).to_markdown()
+    assert "| sts    |         0.5 | sts-avg | 85.50 |  2 |" in Report("r", rows, TASKS, 2).to_markdown()
 
 
 def test_a_row_without_a_headline_task_has_no_average():

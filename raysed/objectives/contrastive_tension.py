@@ -46,6 +46,7 @@ class ContrastiveTension(nn.Module):
         super().__init__()
         self.first = deepcopy(encoder)
         self.second = encoder
+        self.eval()
 
     def train(self, mode: bool = True) -> "ContrastiveTension":
         """Dropout stays off while training, as in the released code."""
@@ -57,7 +58,7 @@ class ContrastiveTension(nn.Module):
         emb1_PD = self.first(batch.first.to(device))
         emb2_PD = self.second(batch.second.to(device))
         logits_P = (emb1_PD * emb2_PD).sum(-1)
-        return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(device))
+        return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
 
     def candidates(self) -> dict[str, nn.Module]:
         """Both models; which one is kept is a setting."""
@@ -89,6 +90,7 @@ class PairSampler:
         return first.reshape(-1), second.reshape(-1)
 
     def __call__(self, step: int) -> PairBatch:
+        """Returns the batch of a step."""
         first, second = self.rows(step)
         labels = torch.zeros(self.groups, 1 + self.negatives)
         labels[:, 0] = 1.0

@@ -1,0 +1,207 @@
+"""What all tests share: no network, one thread, repeatable random examples, one Ray, and tiny random encoders."""
+
+import ipaddress
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# Set before anything imports the libraries that read them; Ray's workers inherit them.
+os.environ.update(
+    {
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    }
+)
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+from raysed.encoder import Encoder
+from raysed.tokens import TokenTable
+
+hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("repeatable")
+transformers.utils.logging.disable_progress_bar()
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS = (
+    "the a cat dog bird sat ran sang on under near old red big small house car tree river and of it he she they we was "
+    "is to in not for with that this at by from or an have had do up out one two three ##s ##ing ##ed ##er , ."
+).split()
+VOCABULARY = len(SPECIALS) + len(WORDS)
+
+
+class NetworkBlocked(RuntimeError):
+    """A test tried to reach another machine."""
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_network() -> Iterator[None]:
+    """Sockets reach this machine only, which Ray needs; names of other machines are not even looked up."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("connect", "connect_ex"):
+            patch.setattr(socket.socket, name, _guarded_connection(getattr(socket.socket, name)))
+        for name in ("getaddrinfo", "gethostbyname"):
+            patch.setattr(socket, name, _guarded_lookup(getattr(socket, name)))
+        yield
+
+
+def _guarded_connection(original: Callable) -> Callable:
+    def connect(self: socket.socket, address: Any) -> Any:
+        if isinstance(address, tuple):  # others are paths of Unix sockets
+            _refuse_elsewhere(address[0])
+        return original(self, address)
+
+    return connect
+
+
+def _guarded_lookup(original: Callable) -> Callable:
+    def lookup(host: Any, *arguments: Any, **named: Any) -> Any:
+        _refuse_elsewhere(host)
+        return original(host, *arguments, **named)
+
+    return lookup
+
+
+def _refuse_elsewhere(host: str | bytes | None) -> None:
+    name = host.decode() if isinstance(host, bytes) else host
+    if name not in (None, "", "localhost", socket.gethostname()) and not _is_own_address(name):
+        raise NetworkBlocked(f"a test tried to reach {name}")
+
+
+def _is_own_address(host: str) -> bool:
+    try:
+        family = socket.AF_INET if ipaddress.ip_address(host).version == 4 else socket.AF_INET6
+        with socket.socket(family) as probe:
+            probe.bind((host, 0))  # only an address of this machine can be bound
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Tests share few cores, and one thread gives the same sums each time."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One Ray of two CPUs for all tests that need it."""
+    import ray
+
+    ray.init(num_cpus=2, object_store_memory=300 * 2**20, logging_level=logging.ERROR, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """Real sentences and graded pairs, where the machine has them."""
+    if not DATA.is_dir():
+        pytest.skip(f"no development data at {DATA}")
+    return DATA
+
+
+@pytest.fixture(scope="session")
+def make_transformer() -> Callable[..., PreTrainedModel]:
+    """Builds a tiny random transformer: bert, roberta, distilbert or mpnet."""
+    return _transformer
+
+
+@pytest.fixture(scope="session")
+def make_encoder() -> Callable[..., Encoder]:
+    """Builds an encoder around a tiny random transformer; arguments as for `make_transformer`."""
+    return lambda *arguments, **settings: Encoder(_transformer(*arguments, **settings))
+
+
+@pytest.fixture(scope="session")
+def make_table() -> Callable[..., TokenTable]:
+    """Draws random sentences as token ids, closed by their special tokens."""
+    return _table
+
+
+@pytest.fixture(scope="session")
+def make_sentences() -> Callable[[int, int], list[str]]:
+    """Draws random sentences of the tiny tokenizer's words."""
+    return _sentences
+
+
+@pytest.fixture
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """A WordPiece tokenizer of `VOCABULARY` tokens that adds [CLS] and [SEP]."""
+    return _tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_encoder_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that `encoder.path` can name: a tiny BERT of three layers with its tokenizer."""
+    path = tmp_path_factory.mktemp("tiny-encoder")
+    _transformer("bert").save_pretrained(path)
+    _tokenizer().save_pretrained(path)
+    return path
+
+
+def _transformer(kind: str, layers: int = 3, width: int = 16, seed: int = 0, positions: int = 40) -> PreTrainedModel:
+    """Weights are larger than a fresh model's usually are, so that every part of it matters to the result."""
+    pad = 1 if kind in ("roberta", "mpnet") else 0
+    common = {"vocab_size": VOCABULARY, "pad_token_id": pad, "initializer_range": 0.3}
+    common["max_position_embeddings"] = positions + (pad + 1 if pad else 0)
+    sizes = {
+        "hidden_size": width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "intermediate_size": 2 * width,
+    }
+    if kind == "distilbert":
+        sizes = {"dim": width, "n_layers": layers, "n_heads": 2, "hidden_dim": 2 * width}
+    name = {"bert": "Bert", "roberta": "Roberta", "distilbert": "DistilBert", "mpnet": "MPNet"}[kind]
+    torch.manual_seed(seed)
+    model = getattr(transformers, f"{name}Model")(getattr(transformers, f"{name}Config")(**sizes, **common))
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases start at zero, where some mistakes do not show
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def _tokenizer() -> PreTrainedTokenizerFast:
+    vocabulary = {token: index for index, token in enumerate((*SPECIALS, *WORDS))}
+    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer()
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    ends = [(token, vocabulary[token]) for token in ("[CLS]", "[SEP]")]
+    backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=ends)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{f"{token[1:-1].lower()}_token": token for token in SPECIALS}
+    )
+
+
+def _table(count: int, seed: int = 0, longest: int = 20) -> TokenTable:
+    """Sentences of 2 to `longest` tokens; ids differ from positions."""
+    rng = np.random.default_rng(seed)
+    cls, sep = SPECIALS.index("[CLS]"), SPECIALS.index("[SEP]")
+    inner = [rng.integers(len(SPECIALS), VOCABULARY, rng.integers(0, longest - 1)).tolist() for _ in range(count)]
+    return TokenTable.from_lists([[cls, *tokens, sep] for tokens in inner], 1000 + 7 * np.arange(count))
+
+
+def _sentences(count: int, seed: int = 0) -> list[str]:
+    rng = np.random.default_rng(seed)
+    words = [word for word in WORDS if not word.startswith("##")]
+    return [" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(count)]

@@ -1,0 +1,193 @@
+"""Batches, engines and the distributed training of learners."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from raysed import training
+from raysed.config import SedConfig
+from raysed.distill import Distillation, TargetBatches
+from raysed.encoder import Encoder
+from raysed.targets import TARGET_FILE
+
+
+def write_targets(directory: Path, rows: int, row_group: int, width: int = 16) -> None:
+    rng = np.random.default_rng(rows)
+    tokens = [rng.integers(1, 50, rng.integers(2, 9)).astype(np.int32) for _ in range(rows)]
+    targets = rng.normal(size=(rows, width)).astype(np.float32)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(targets.reshape(-1)), width)
+    table = pa.table({"id": np.arange(rows), "input_ids": pa.array(tokens, pa.list_(pa.int32())), "target": lists})
+    directory.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, directory / TARGET_FILE, row_group_size=row_group)
+    np.save(directory / "mean.npy", targets.mean(0))
+
+
+def tiny_learner() -> Encoder:
+    """Weights larger than BERT's: with tiny gradients Adam's first steps are the sign of rounding errors."""
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=50,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        initializer_range=0.3,
+    )
+    return Encoder(BertModel(config))
+
+
+@pytest.mark.parametrize("window", [1, 2, 16])
+def test_every_epoch_has_every_row_once(tmp_path, window):
+    """Over windows that cut batches, and in another order each epoch."""
+    write_targets(tmp_path, 96, 20)
+    batches = TargetBatches(tmp_path, 8, seed=3, window=window)
+    epochs = [np.concatenate([batches(step).ids for step in range(e * 12, (e + 1) * 12)]) for e in (0, 1)]
+    assert all(sorted(epoch) == list(range(96)) for epoch in epochs)
+    assert list(epochs[0]) != list(epochs[1])
+
+
+def test_batches_are_a_function_of_the_step(tmp_path):
+    """A continued run and a run with more workers see the same batches."""
+    write_targets(tmp_path, 96, 20)
+    forward = TargetBatches(tmp_path, 8, seed=3, window=2)
+    whole = {step: forward(step) for step in range(30)}
+    for step in (29, 3, 17):
+        fresh = TargetBatches(tmp_path, 8, seed=3, window=2)(step)
+        assert list(fresh.ids) == list(whole[step].ids)
+        assert torch.equal(fresh.targets, whole[step].targets)
+        parts = [TargetBatches(tmp_path, 8, 3, rank, 4, window=2)(step) for rank in range(4)]
+        assert list(np.concatenate([part.ids for part in parts])) == list(whole[step].ids)
+        assert torch.equal(torch.cat([part.targets for part in parts]), whole[step].targets)
+
+
+def test_targets_belong_to_their_sentences(tmp_path):
+    write_targets(tmp_path, 50, 20)
+    table = pq.read_table(tmp_path / TARGET_FILE)
+    batch = TargetBatches(tmp_path, 10, seed=0)(2)
+    for place, row in enumerate(batch.ids):
+        assert batch.targets[place].tolist() == table["target"][int(row)].as_py()
+        real = batch.tokens.segments == place
+        assert batch.tokens.input_ids[real].tolist() == table["input_ids"][int(row)].as_py()
+
+
+def test_a_centred_target_is_the_target_less_the_mean(tmp_path):
+    write_targets(tmp_path, 50, 20)
+    mean = np.load(tmp_path / "mean.npy")
+    raw, centred = TargetBatches(tmp_path, 10, 0)(1), TargetBatches(tmp_path, 10, 0, offset=mean)(1)
+    assert torch.allclose(raw.targets - torch.from_numpy(mean), centred.targets)
+
+
+def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
+    """The reference: torch's Adam in one process, the mean squared error written out."""
+    learner = tiny_learner().eval()
+    parameters = [p for p in learner.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=0.0)
+    batches = TargetBatches(directory, sed.batch_size, seed=5)
+    rate = training.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay)
+    losses = []
+    for step in range(steps):
+        batch = batches(step)
+        optimizer.param_groups[0]["lr"] = rate(step)
+        loss = ((learner(batch.tokens) - batch.targets) ** 2).sum() / batch.targets.numel()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+_WORKER = """
+import json, os, sys
+from pathlib import Path
+rank, world, port, stage, steps, stop, directory = sys.argv[1:]
+rank, world, stage, steps, stop = map(int, (rank, world, stage, steps, stop))
+os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+sys.path.insert(0, {tests!r})
+import torch
+torch.set_num_threads(1)
+from raysed.distill import _prepare_deepspeed, DeepSpeedEngine, Distillation, TargetBatches
+_prepare_deepspeed(gpu=False)
+torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
+from test_distill import tiny_learner
+from raysed import training
+from raysed.config import SedConfig
+from raysed.storage import Storage
+directory = Path(directory)
+sed = SedConfig(batch_size=8, zero_stage=stage)
+objective = Distillation(tiny_learner())
+engine = DeepSpeedEngine(objective, sed, world, bf16=False)
+batches = TargetBatches(directory, 8, 5, rank, world)
+rate = training.warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
+plan = training.Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
+checkpoints = Storage(str(directory), "states").checkpoints("learner", {{}})
+class Stop(Exception): pass
+def on_metrics(entry):
+    if stop and entry["step"] == stop: raise Stop
+try:
+    options = dict(checkpoints=checkpoints, is_writer=rank == 0, on_metrics=on_metrics)
+    result = training.train(objective, batches, plan, engine, **options)
+except Stop:
+    os._exit(0)
+weights = engine.state_dict()["objective"]
+if rank == 0:
+    total = sum(float(w.double().abs().sum()) for w in weights.values())
+    print("RESULT", json.dumps([[e["loss"] for e in result.history], total, result.resumed_at]))
+"""
+
+
+def run_workers(directory: Path, world: int, stage: int, stop: int = 0) -> list:
+    """Runs one training in `world` processes; returns losses, sum of weights, and where it resumed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    script = _WORKER.format(tests=str(Path(__file__).parent))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, *map(str, (rank, world, port, stage, 12, stop, directory))],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+        for rank in range(world)
+    ]
+    outputs = [process.communicate(timeout=240) for process in processes]
+    assert all(process.returncode == 0 for process in processes), outputs[0][1][-2000:]
+    lines = [line for line in outputs[0][0].splitlines() if line.startswith("RESULT")]
+    return json.loads(lines[0].removeprefix("RESULT")) if lines else []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_deepspeed_makes_the_plain_updates(tmp_path, stage):
+    """Every ZeRO stage, stopped after 6 updates with two workers and continued with one: the plain loss curve."""
+    write_targets(tmp_path, 96, 40)
+    expected = plain_losses(tmp_path, SedConfig(batch_size=8), 12)
+    run_workers(tmp_path, world=2, stage=stage, stop=6)
+    losses, _, resumed_at = run_workers(tmp_path, world=1, stage=stage)
+    assert resumed_at == 4
+    assert np.abs(np.array(losses) - expected).max() < 1e-4
+
+
+def test_one_process_equals_the_plain_loop(tmp_path):
+    """The loop with torch's engine makes exactly the reference's updates."""
+    write_targets(tmp_path, 96, 40)
+    sed = SedConfig(batch_size=8)
+    objective = Distillation(tiny_learner())
+    optimizer = torch.optim.AdamW([p for p in objective.parameters() if p.requires_grad], lr=0.0, weight_decay=0.0)
+    plan = training.Plan(12, training.warmup_schedule(2e-5, 12, 0.1, "constant"), log_every=1, keep="learner")
+    engine = training.TorchEngine(objective, optimizer)
+    result = training.train(objective, TargetBatches(tmp_path, 8, 5), plan, engine)
+    assert [e["loss"] for e in result.history] == pytest.approx(plain_losses(tmp_path, sed, 12), abs=1e-6)

@@ -1,0 +1,275 @@
+"""Whole runs on a shared Ray: what they publish, what they skip, and what survives faults."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import ray
+import yaml
+
+import raysed.pipeline
+from raysed.config import Config, make_config
+from raysed.encoder import encode, load_checkpoint
+from raysed.errors import RunFailed
+from raysed.evaluation.sts import Evaluation, load_task
+from raysed.storage import Checkpoints, Storage
+from raysed.tokens import tokenize
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def settings(**changes) -> dict:
+    """A run that takes seconds; rates are high so that a few updates leave their mark."""
+    return {
+        "run": "tiny",
+        "recipes": ["ct-sed-flow"],
+        "corpus": {"source": "bundled:everyday", "sentences": 300},
+        "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
+        "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
+        "sed": {"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 9},
+        **changes,
+    }
+
+
+def run(storage: Path, said: list[str] | None = None, **changes) -> None:
+    config = make_config({**settings(**changes), "storage": str(storage)})
+    raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
+
+
+@pytest.fixture(scope="module")
+def finished(ray_cluster, tmp_path_factory) -> Path:
+    """The directory of an undisturbed run; tests copy nothing and change nothing in it."""
+    storage = tmp_path_factory.mktemp("undisturbed")
+    run(storage)
+    return storage / "tiny"
+
+
+def digest(run_directory: Path, name: str) -> str:
+    return hashlib.sha256((run_directory / name / "model.safetensors").read_bytes()).hexdigest()
+
+
+def manifest(run_directory: Path) -> dict[str, float]:
+    """When each artefact was published."""
+    root = run_directory / "manifest"
+    return {p.relative_to(root).with_suffix("").as_posix(): p.stat().st_mtime_ns for p in root.rglob("*.json")}
+
+
+def remade(before: dict[str, float], after: dict[str, float]) -> set[str]:
+    return {name for name in after if after[name] != before.get(name)}
+
+
+def test_the_report_has_every_row_and_says_it_is_complete(finished):
+    report = json.loads((finished / "report.json").read_text())
+    kinds = [(row["recipe"], row["kind"], row["layers"]) for row in report["rows"]]
+    expected = {("base", "base", k) for k in (1, 2, 3)} | {("base-flow", "base", k) for k in (1, 2, 3)}
+    expected |= {(recipe, "learner", k) for recipe in ("ct-sed", "ct-sed-flow") for k in (1, 2, 3)}
+    expected |= {("ct", "member", 2), ("ct", "ensemble", 2), ("word-overlap", "baseline", 0)}
+    assert set(kinds) == expected
+    assert kinds.count(("ct", "member", 2)) == 3
+    assert report["status"] == "complete"
+    assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 500
+    assert (finished / "report.md").read_text().startswith("# tiny")
+    assert {p.name for p in (finished / "plots").iterdir()} == {
+        "scores.png", "training.png", "spectrum.png", "agreement.png",
+    }  # fmt: skip
+
+
+def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
+    """Recomputed from the members' checkpoints."""
+    report = json.loads((finished / "report.json").read_text())
+    row = next(row for row in report["rows"] if row["kind"] == "ensemble")
+    tasks = {name: task for name, task in Config().evaluation.tasks.items()}
+    evaluation = Evaluation([load_task(name, task) for name, task in tasks.items()])
+    from raysed.encoder import load_encoder
+
+    _, tokenizer = load_encoder(Config().encoder)
+    tokens = tokenize(tokenizer, evaluation.sentences, 75)
+    members = [load_checkpoint(finished / f"ct/members/{i:02d}") for i in range(3)]
+    mean = np.mean([encode(member, tokens, (2,))[0] for member in members], axis=0)
+    expected = evaluation.score(mean)["everyday-test"]["spearman"]
+    assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
+
+
+def test_members_differ_and_their_mean_is_the_target(finished):
+    assert len({digest(finished, f"ct/members/{i:02d}") for i in range(3)}) == 3
+    entry = json.loads((finished / "manifest/ct-sed/targets.json").read_text())
+    assert entry["meta"]["teachers"] == 3
+    assert entry["meta"]["verified"] < 1e-5
+
+
+def test_a_finished_run_has_nothing_to_do(finished):
+    before, said, started = manifest(finished), [], time.monotonic()
+    run(finished.parent, said)
+    assert said == [f"nothing to do: {finished} is complete, and no setting or input has changed"]
+    assert manifest(finished) == before
+    assert time.monotonic() - started < 15
+
+
+def test_a_changed_setting_remakes_what_depends_on_it(ray_cluster, finished, tmp_path, caplog):
+    """Another learning rate of the learner: members and targets stay, and the log names the setting."""
+    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
+    before = manifest(tmp_path / "tiny")
+    with caplog.at_level("INFO", logger="raysed"):
+        run(tmp_path, sed={**settings()["sed"], "learning_rate": 2e-3})
+    assert remade(before, manifest(tmp_path / "tiny")) == {
+        "ct-sed/learners/00", "ct-sed/embeddings/00", "ct-sed-flow/calibrations/00", "model", "plots",
+    }  # fmt: skip
+    assert "sed.learning_rate was 0.001, is 0.002" in caplog.text
+
+
+def test_a_damaged_member_is_trained_again_and_comes_out_the_same(ray_cluster, finished, tmp_path):
+    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
+    copy = tmp_path / "tiny"
+    weights = copy / "ct/members/01/model.safetensors"
+    expected = digest(copy, "ct/members/01")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    (copy / "manifest/plots.json").unlink()
+    before = manifest(copy)
+    run(tmp_path)
+    assert digest(copy, "ct/members/01") == expected
+    assert "ct/members/00" not in remade(before, manifest(copy))
+    assert digest(copy, "model") == digest(finished, "model")
+
+
+class FaultyStorage(Storage):
+    """Kills the worker, or raises, after a checkpoint of one member; `times` times over all workers."""
+
+    victim, step, times, kill = "ct/members/01", 8, 1, True
+    marks = Path("unset")
+
+    def __reduce__(self):
+        return _faulty, (self.location, self.run, dict(vars(type(self))["faults"]))
+
+    def checkpoints(self, name, depends, keep=2):
+        checkpoints = super().checkpoints(name, depends, keep)
+        return _FaultyCheckpoints(checkpoints, self.faults) if name == self.faults["victim"] else checkpoints
+
+
+def _faulty(location: str, run: str, faults: dict) -> Storage:
+    return type("Faulty", (FaultyStorage,), {"faults": faults})(location, run)
+
+
+class _FaultyCheckpoints(Checkpoints):
+    def __init__(self, inner: Checkpoints, faults: dict):
+        self.__dict__.update(vars(inner))
+        self._faults = faults
+
+    def save(self, step, write):
+        super().save(step, write)
+        marks = list(Path(self._faults["marks"]).iterdir())
+        if step >= self._faults["step"] and len(marks) < self._faults["times"]:
+            (Path(self._faults["marks"]) / f"{len(marks)}-{step}").touch()
+            if self._faults["kill"]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise RuntimeError("planted fault")
+
+
+@pytest.fixture
+def faulty(monkeypatch, tmp_path):
+    """Makes runs use a storage with faults; returns the directory that counts them."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def plant(**faults) -> Path:
+        faults = {"victim": "ct/members/01", "step": 8, "times": 1, "kill": True, "marks": str(marks), **faults}
+        monkeypatch.setattr(raysed.pipeline, "Storage", lambda location, run: _faulty(location, run, faults))
+        return marks
+
+    yield plant
+    ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_a_killed_member_continues_from_its_checkpoint(ray_cluster, finished, faulty, tmp_path):
+    """Its worker dies by SIGKILL after 8 of 12 updates; the result is the undisturbed one, bit by bit."""
+    marks = faulty()
+    run(tmp_path, recipes=["ct"])
+    assert len(list(marks.iterdir())) == 1
+    entry = json.loads((tmp_path / "tiny/manifest/ct/members/01.json").read_text())
+    assert entry["meta"]["resumed_at"] == 8
+    assert digest(tmp_path / "tiny", "ct/members/01") == digest(finished, "ct/members/01")
+
+
+def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster, faulty, tmp_path):
+    members = {**settings()["members"], "max_retries": 1}
+    faulty(step=4, times=99, kill=False)
+    with pytest.raises(RunFailed, match=r"2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):
+        run(tmp_path, recipes=["ct"], members=members)
+    assert json.loads((tmp_path / "tiny/report.json").read_text())["status"] == "failed"
+    said: list[str] = []
+    run(tmp_path, said, recipes=["ct"], members={**members, "min_members": 2})
+    report = json.loads((tmp_path / "tiny/report.json").read_text())
+    assert [(m["recipe"], m["index"]) for m in report["members"]] == [("ct", 1)]
+    assert sum(row["kind"] == "member" for row in report["rows"]) == 2
+    assert any("left out: ct/members/01" in line for line in said)
+
+
+def start_job(config: Path, storage: Path) -> subprocess.Popen:
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    command = [sys.executable, "jobs/ensemble_then_distill.py", "--config", str(config), "--storage", str(storage)]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env={**environment, "RAY_TMPDIR": str(storage.parent / "r")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(condition, process: subprocess.Popen, seconds: float = 200) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"the job ended or hung before the fault:\n{process.communicate()[0][-3000:]}")
+        time.sleep(0.02)
+
+
+def processes_of(storage: Path) -> list[str]:
+    """Command lines of processes that belong to a job's Ray, or to the job."""
+    listing = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True).stdout
+    return [line for line in listing.splitlines() if str(storage.parent) in line and " Z" not in line[:12]]
+
+
+@pytest.mark.slow
+def test_a_job_that_is_stopped_and_killed_ends_with_the_same_model(finished, tmp_path_factory):
+    """Ctrl-C while members train, SIGKILL while the learner does, then to the end: bitwise the undisturbed model."""
+    storage = Path(os.path.realpath(tmp_path_factory.mktemp("k"))) / "s"
+    config = storage.parent / "tiny.yaml"
+    config.write_text(yaml.safe_dump(settings()))
+    job = start_job(config, storage)
+    wait_until(lambda: list(storage.glob("tiny/manifest/checkpoints/ct/members/*/step-*.json")), job)
+    job.send_signal(signal.SIGINT)
+    output = job.communicate(timeout=60)[0]
+    assert job.returncode == 130, output
+    assert "the same command continues from here" in output
+    time.sleep(2)
+    assert not processes_of(storage)
+
+    job = start_job(config, storage)
+    wait_until(lambda: list(storage.glob("tiny/manifest/checkpoints/ct-sed/learners/00/step-*.json")), job)
+    os.kill(job.pid, signal.SIGKILL)
+    job.communicate(timeout=60)
+    before = manifest(storage / "tiny")
+    job = start_job(config, storage)
+    output = job.communicate(timeout=300)[0]
+    assert job.returncode == 0, output
+    assert "ct/members/00" not in remade(before, manifest(storage / "tiny"))
+    learner = json.loads((storage / "tiny/manifest/ct-sed/learners/00.json").read_text())
+    assert learner["meta"]["resumed_at"] >= 5
+    for name in ("ct/members/00", "ct/members/02", "ct-sed/learners/00", "model"):
+        assert digest(storage / "tiny", name) == digest(finished, name), name
+    deadline = time.monotonic() + 60
+    while processes_of(storage) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert not processes_of(storage)

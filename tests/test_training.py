@@ -1,0 +1,442 @@
+"""The training loop: a continued run is the undisturbed run, and nothing broken reaches weights or saved states."""
+
+import json
+import math
+import random
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from raysed import training
+from raysed.config import make_config
+from raysed.encoder import encode
+from raysed.errors import UserError
+from raysed.evaluation.dev import dev_score
+from raysed.objectives.masked_lm import EpochBatches, MaskedLM
+from raysed.storage import Storage
+from raysed.tokens import tokenize
+from raysed.training import Plan, Result, TorchEngine, load_state, save_state, seed_everything, train, warmup_schedule
+
+STEPS, EPOCH, EVERY = 40, 20, 5
+RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
+
+
+class Stopped(Exception):
+    """What kills a run in these tests."""
+
+
+@dataclass
+class Run:
+    """One training of a tiny encoder with dropout; `stop_at` kills it, by batch or by message."""
+
+    make_encoder: object
+    make_table: object
+    keep: str
+    stop_in: str = ""
+    stop_at: int = -1
+    seen: dict[int, list[int]] = field(default_factory=dict)
+    said: list[dict] = field(default_factory=list)
+
+    def __call__(self, storage: Storage | None = None) -> "Run":
+        encoder, table = self.make_encoder("bert", layers=2), self.make_table(8 * EPOCH, longest=10)
+        torch.manual_seed(1)  # the head's weights
+        self.objective = MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4], rate=0.3)
+        self.batches, self.dev_table = EpochBatches(table, 8, seed=5), self.make_table(6, seed=9)
+        parameters = [p for p in self.objective.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
+        self.result = train(
+            self.objective,
+            self.batch_at,
+            Plan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=EVERY, log_every=1, keep=self.keep),
+            TorchEngine(self.objective, self.optimizer, clip=1.0),
+            evaluate=self.evaluate,
+            checkpoints=storage and storage.checkpoints("model", {"setting": 1}),
+            on_metrics=self.on_metrics,
+        )
+        return self
+
+    def evaluate(self, encoder: nn.Module) -> float:
+        """Best in the middle of the run, and moved by the last bit of any weight."""
+        total = float(encode(encoder, self.dev_table)[0].astype(np.float64).sum())
+        return 100 * math.sin(1000 * total)
+
+    def batch_at(self, step: int):
+        if self.stop_in == "batch_at" and step == self.stop_at:
+            raise Stopped
+        batch = self.batches(step)
+        self.seen[step] = batch.ids.tolist()
+        return batch
+
+    def on_metrics(self, entry: dict) -> None:
+        self.said.append(entry)
+        if self.stop_in == "on_metrics" and entry["step"] == self.stop_at:
+            raise Stopped
+
+
+@pytest.fixture(scope="module", params=["encoder", "best"])
+def unbroken(request, make_encoder, make_table) -> Run:
+    torch.set_num_threads(1)
+    return Run(make_encoder, make_table, request.param)()
+
+
+def assert_same_end(run: Run, unbroken: Run) -> None:
+    def equal(a, b) -> bool:
+        if isinstance(a, dict):
+            return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+        return torch.equal(a, b) if isinstance(a, torch.Tensor) else list(a) == list(b)
+
+    assert equal(run.objective.state_dict(), unbroken.objective.state_dict())
+    assert equal(run.optimizer.state_dict()["state"], unbroken.optimizer.state_dict()["state"])
+    assert run.optimizer.param_groups[0]["lr"] == unbroken.optimizer.param_groups[0]["lr"]
+    assert replace(run.result, resumed_at=0) == replace(unbroken.result, resumed_at=0)
+
+
+@pytest.mark.parametrize("stop_in", ["on_metrics", "batch_at"])
+@pytest.mark.parametrize("stop_at", [1, 7, 13, 20, 39])
+def test_a_continued_run_is_the_undisturbed_run(unbroken, make_encoder, make_table, tmp_path, stop_at, stop_in):
+    """Weights, optimizer, history, choice and sentences, to the last bit; from another process' point of view."""
+    broken = Run(make_encoder, make_table, unbroken.keep, stop_in, stop_at)
+    with pytest.raises(Stopped):
+        broken(Storage(str(tmp_path), "run"))
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: NPY002  (a new process has other states)
+    continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
+    # A message comes before its update's state is saved, a batch after that of the update before.
+    assert continued.result.resumed_at == EVERY * ((stop_at - (stop_in == "on_metrics")) // EVERY)
+    assert_same_end(continued, unbroken)
+    assert {**broken.seen, **continued.seen} == unbroken.seen
+    assert list(continued.seen) == list(range(continued.result.resumed_at, STEPS))
+    assert continued.said == unbroken.said  # the log of the whole run, handed in again
+
+
+def test_a_run_may_be_broken_again_and_again(unbroken, make_encoder, make_table, tmp_path):
+    for stop_at in (7, 8, 13, 22, 39):
+        with pytest.raises(Stopped):
+            Run(make_encoder, make_table, unbroken.keep, "batch_at", stop_at)(Storage(str(tmp_path), "run"))
+    continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
+    assert continued.result.resumed_at == 35
+    assert_same_end(continued, unbroken)
+
+
+def test_a_damaged_state_falls_back_to_the_one_before(unbroken, make_encoder, make_table, tmp_path):
+    with pytest.raises(Stopped):
+        Run(make_encoder, make_table, unbroken.keep, "batch_at", 23)(Storage(str(tmp_path), "run"))
+    newest = tmp_path / "run/checkpoints/model/step-000000020/state.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 1
+    newest.write_bytes(data)
+    continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
+    assert continued.result.resumed_at == 15
+    assert_same_end(continued, unbroken)
+
+
+def test_states_of_another_setting_are_not_continued(make_encoder, make_table, tmp_path):
+    storage = Storage(str(tmp_path), "run")
+    with pytest.raises(Stopped):
+        Run(make_encoder, make_table, "encoder", "batch_at", 12)(storage)
+    assert storage.checkpoints("model", {"setting": 1}).newest()[0] == 10
+    assert storage.checkpoints("model", {"setting": 2}).newest() is None
+
+
+def test_what_the_tests_above_compare_does_vary(unbroken, make_encoder, make_table):
+    """Other dropout gives other weights, and the best evaluation is not the last."""
+    other = Run(make_encoder, make_table, unbroken.keep)
+    other.batch_at, plain = lambda step: (seed_everything(4, step), plain(step))[1], other.batch_at
+    other()
+    assert not torch.equal(other.objective.bias, unbroken.objective.bias)
+    assert len(set(map(str, unbroken.seen.values()))) == STEPS
+    assert (unbroken.result.kept_step < STEPS) == (unbroken.keep == "best")
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+class Line(nn.Module):
+    """Two candidates of one weight each; the gradient is 1, so that SGD of rate 1 counts the updates down."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.first.weight), nn.init.zeros_(self.second.weight)
+
+    def loss(self, batch) -> torch.Tensor:
+        return self.first.weight.sum() + 2 * self.second.weight.sum()
+
+    def candidates(self) -> dict[str, nn.Module]:
+        return {"first": self.first, "second": self.second}
+
+
+def train_line(scores=None, steps: int = 10, **plan) -> tuple[Line, Result, list[tuple[int, float]]]:
+    """`scores` by weight of the candidate that is evaluated."""
+    line, asked = Line(), []
+
+    def evaluate(candidate: nn.Module) -> float:
+        asked.append(-candidate.weight.item())
+        return float(scores(asked[-1]))
+
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
+    plan = Plan(steps, lambda step: 1.0, evaluate_every=4, log_every=3, **plan)
+    result = train(line, lambda step: None, plan, engine, evaluate=scores and evaluate)
+    return line, result, asked
+
+
+def test_the_best_evaluation_is_put_back():
+    """First at 4 updates; the history says what was seen."""
+    line, result, asked = train_line(lambda weight: -abs(weight - 4), keep="best")
+    assert asked == [4, 8, 8, 16, 10, 20]
+    assert (result.kept, result.kept_step, result.score) == ("first", 4, 0.0)
+    assert line.first.weight.item() == -4
+    assert line.second.weight.item() == -20  # the other one as it ended
+    assert [entry["step"] for entry in result.history] == [3, 4, 6, 8, 9, 10]
+    assert {entry["step"]: entry["dev"] for entry in result.history if "dev" in entry} == {
+        4: {"first": 0.0, "second": -4.0},
+        8: {"first": -4.0, "second": -12.0},
+        10: {"first": -6.0, "second": -16.0},
+    }
+    assert not line.training
+
+
+def test_of_equal_scores_the_later_is_kept():
+    """As the released CT code does: the second model rather than the first, the last evaluation rather than before."""
+    _, result, _ = train_line(lambda weight: 1.0, keep="best")
+    assert (result.kept, result.kept_step) == ("second", 10)
+
+
+def test_a_named_candidate_is_kept_as_it_ended():
+    """Only its dev score is taken, and its best evaluation does not count."""
+    line, result, asked = train_line(lambda weight: -abs(weight - 8), keep="second")
+    assert asked == [8, 16, 20]
+    assert (result.kept, result.kept_step, result.score) == ("second", 10, -12.0)
+    assert line.second.weight.item() == -20
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("second", "second"), ("best", "first")])
+def test_without_a_dev_task_the_last_weights_are_kept(keep, kept):
+    line, result, _ = train_line(keep=keep)
+    assert (result.kept, result.kept_step, result.score) == (kept, 10, None)
+    assert [entry["step"] for entry in result.history] == [3, 6, 9, 10]
+    assert line.first.weight.item() == -10
+
+
+def test_a_candidate_that_is_not_there_is_refused_at_once():
+    with pytest.raises(ValueError, match="third"):
+        train_line(keep="third")
+
+
+# -- updates ---------------------------------------------------------------------------------------------------------
+
+
+class Broken(nn.Module):
+    """A line whose loss, or only its gradient, is no finite number for some batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Linear(3, 1)
+
+    def loss(self, batch) -> torch.Tensor:
+        healthy = self.only(torch.ones(3)).square().sum()
+        zero = self.only.weight.sum() * 0
+        return {"healthy": healthy, "loss": healthy / zero, "gradient": healthy + zero.abs().sqrt()}[batch.kind]
+
+    def candidates(self) -> dict[str, nn.Module]:
+        return {"only": self.only}
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient"])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_what_is_not_finite_stops_the_run_and_touches_nothing(tmp_path, kind, clip):
+    """The message has the step and the sentences; weights, moments and the newest state are those before."""
+    torch.manual_seed(0)
+    objective = Broken()
+    optimizer = torch.optim.AdamW(objective.parameters())
+    before = {}
+
+    def batch_at(step: int) -> SimpleNamespace:
+        before.update({name: p.detach().clone() for name, p in objective.named_parameters()})
+        return SimpleNamespace(kind=kind if step == 6 else "healthy", ids=np.array([40, 7, 40, 12]))
+
+    checkpoints = Storage(str(tmp_path), "run").checkpoints("model", {})
+    plan = Plan(20, lambda step: 0.1, checkpoint_every=3, keep="only")
+    with pytest.raises(UserError) as caught:
+        train(objective, batch_at, plan, TorchEngine(objective, optimizer, clip), checkpoints=checkpoints)
+    assert str(caught.value) == (
+        "the loss or its gradient is not finite at step 6 (sentence ids 40, 7, 12); "
+        "lower the learning rate or look at these rows"
+    )
+    for name, parameter in objective.named_parameters():
+        assert torch.isfinite(parameter).all() and torch.equal(parameter, before[name])
+        assert optimizer.state[parameter]["step"] == 6
+    step, path = checkpoints.newest()
+    assert step == 6
+    assert all(torch.isfinite(t).all() for t in load_state(path)["engine"]["objective"].values())
+
+
+def test_a_long_list_of_sentences_is_cut():
+    said = training._row_names(SimpleNamespace(ids=np.arange(1000)))
+    assert said.startswith(" (sentence ids 0, 1, 2,") and said.endswith(", …)") and len(said) < 200
+    assert training._row_names(None) == ""
+
+
+@pytest.mark.parametrize("clip", [None, 100.0, 0.25])
+def test_clipping_is_of_the_global_norm(clip):
+    """Against gradients scaled by hand."""
+    torch.manual_seed(0)
+    objective = Broken()
+    reference = [p.detach().clone().requires_grad_() for p in objective.parameters()]
+    loss = ((reference[0].sum() + reference[1]) ** 2).sum()
+    grads = torch.autograd.grad(loss, reference)
+    norm = math.sqrt(sum(float((g.double() ** 2).sum()) for g in grads))
+    scale = 1.0 if clip is None else min(1.0, clip / norm)
+    engine = TorchEngine(objective, torch.optim.SGD(objective.parameters()), clip)
+    value = engine.update(SimpleNamespace(kind="healthy"), 0.1)
+    assert value == pytest.approx(loss.item(), rel=1e-6) and norm > 0.25
+    for parameter, start, gradient in zip(objective.parameters(), reference, grads):
+        torch.testing.assert_close(parameter.data, start.data - 0.1 * scale * gradient)
+
+
+def test_bf16_is_the_forward_pass_only(make_encoder, make_table):
+    """Weights and gradients stay float32, and the loss differs by rounding."""
+    losses = []
+    for bf16 in (False, True):
+        objective = MaskedLM(make_encoder("bert").eval(), 4, [0, 1, 2, 3, 4])
+        torch.nn.init.constant_(objective.transform[0].weight, 0.1)
+        engine = TorchEngine(objective, torch.optim.SGD(objective.parameters()), bf16=bf16)
+        torch.manual_seed(0)
+        losses.append(engine.update(EpochBatches(make_table(20), 20, 0)(0), 0.0))
+        assert {p.grad.dtype for p in objective.parameters() if p.grad is not None} == {torch.float32}
+    assert 1e-6 < abs(losses[0] - losses[1]) < 0.1
+
+
+@given(st.integers(1, 200), st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0]), st.sampled_from(["constant", "linear"]))
+def test_the_schedule_rises_then_holds_or_falls(steps, warmup, decay):
+    """Straight lines: up to the rate at the end of the rise, then flat, or down to one step short of zero."""
+    at = warmup_schedule(2.0, steps, warmup, decay)
+    rates = [at(step) for step in range(steps)]
+    rising = max(int(steps * warmup), 1) if warmup else 0
+    assert max(rates) == pytest.approx(2.0) and min(rates) > 0
+    np.testing.assert_allclose(rates[:rising], 2.0 * np.arange(1, rising + 1) / max(rising, 1))
+    after = rates[rising:]
+    if decay == "constant":
+        assert all(rate == 2.0 for rate in after)
+    elif after:
+        np.testing.assert_allclose(after, 2.0 * np.arange(len(after), 0, -1) / len(after))
+
+
+def test_a_seed_and_a_step_fix_all_randomness():
+    def draws(seed: int, step: int) -> tuple:
+        seed_everything(seed, step)
+        return random.random(), float(np.random.rand()), float(torch.rand(1))  # noqa: NPY002
+
+    assert draws(2**61 + 1, 7) == draws(2**61 + 1, 7)
+    rows = [draws(seed, step) for seed, step in ((0, 0), (0, 1), (1, 0), (2**61, 0), (2**61 + 1, 0))]
+    assert all(len(set(column)) == len(rows) for column in zip(*rows))
+
+
+# -- states on disk --------------------------------------------------------------------------------------------------
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+TENSORS = st.builds(
+    lambda dtype, shape, seed: torch.rand(shape, generator=torch.Generator().manual_seed(seed)).mul(9).to(dtype),
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.integers(0, 99),
+)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | TENSORS
+KEYS = st.text(alphabet="ab/", max_size=3)
+STATES = st.recursive(
+    LEAVES,
+    lambda s: st.one_of(st.lists(s, max_size=3), *(st.dictionaries(k, s, max_size=3) for k in (KEYS, st.integers()))),
+)
+
+
+def assert_equal_state(found, state) -> None:
+    """Lists for tuples and text for keys; all else as it was, types included."""
+    if isinstance(state, torch.Tensor):
+        assert found.dtype == state.dtype and torch.equal(found, state)
+    elif isinstance(state, dict):
+        assert list(found) == [str(key) for key in state]
+        for key, value in state.items():
+            assert_equal_state(found[str(key)], value)
+    elif isinstance(state, list | tuple):
+        assert len(found) == len(state)
+        for a, b in zip(found, state):
+            assert_equal_state(a, b)
+    else:
+        assert type(found) is type(state) and found == state
+
+
+@given(st.dictionaries(KEYS, STATES, max_size=4))
+def test_a_state_comes_back_from_disk(tmp_path_factory, state):
+    path = tmp_path_factory.mktemp("state")
+    save_state(state, path)
+    assert_equal_state(load_state(path), state)
+
+
+def test_a_state_may_share_and_view_memory(tmp_path):
+    """Tied weights, slices and transposes are separate tensors on disk."""
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {"a": base, "tied": [base, (base.T, base[:, 1])], 7: {"parameter": nn.Parameter(base[0])}}
+    state |= {"b/c": base + 1, "b": {"c": base + 2}}
+    save_state(state, tmp_path)
+    assert_equal_state(load_state(tmp_path), state)
+
+
+def test_nothing_is_pickled(make_encoder, make_table, tmp_path):
+    """A saved state is tensors and text: reading one runs no code."""
+    with pytest.raises(Stopped):
+        Run(make_encoder, make_table, "best", "batch_at", 12)(Storage(str(tmp_path), "run"))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".safetensors", ".json"}
+    for path in files:
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+    with pytest.raises(TypeError):
+        save_state({"object": SimpleNamespace()}, tmp_path)
+
+
+def test_only_the_writer_writes(tmp_path):
+    """Every worker takes part in gathering a state, one writes it."""
+    gathered, checkpoints = [], Storage(str(tmp_path), "run").checkpoints("model", {})
+
+    class Engine(TorchEngine):
+        def state_dict(self) -> dict:
+            gathered.append(1)
+            return super().state_dict()
+
+    for is_writer in (False, True):
+        line = Line()
+        engine = Engine(line, torch.optim.SGD(line.parameters()))
+        plan = Plan(9, lambda step: 1.0, checkpoint_every=3, keep="first")
+        train(line, lambda step: None, plan, engine, checkpoints=checkpoints, is_writer=is_writer)
+        assert (checkpoints.newest() is not None) == is_writer
+    assert len(gathered) == 4  # not after the last update: the result itself is published then
+
+
+# -- the dev score ---------------------------------------------------------------------------------------------------
+
+
+def test_the_dev_score_is_the_rank_correlation_of_cosines(tmp_path, tiny_encoder_dir, tiny_tokenizer, make_encoder):
+    """Under the configured layers, from one task's pairs."""
+    rows = [("the cat sat", "a dog ran", 1.0), ("old house", "the old house", 4.5), ("we sang", "they sang", 3.0)]
+    rows += [("red car", "river", 0.5), ("a bird", "the bird", 5.0)]
+    lines = ["subset\tscore\tsentence1\tsentence2", *(f"all\t{score}\t{a}\t{b}" for a, b, score in rows)]
+    (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
+    settings = {
+        "encoder": {"path": str(tiny_encoder_dir), "layers": 3, "max_length": 20},
+        "evaluation": {"tasks": {"mine": str(tmp_path / "dev.tsv")}, "dev": "mine"},
+    }
+    encoder = make_encoder("bert", seed=4).eval()
+    cosines = []
+    for a, b, _ in rows:
+        x, y = encode(encoder, tokenize(tiny_tokenizer, [a, b], 20), (3,))[0].astype(np.float64)
+        cosines.append(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+    ranks = [np.argsort(np.argsort(values)) for values in (cosines, [score for *_, score in rows])]
+    expected = 100 * np.corrcoef(ranks)[0, 1]
+    assert dev_score(make_config(settings), tiny_tokenizer)(encoder) == pytest.approx(expected, abs=1e-5)
+    settings["evaluation"]["dev"] = None
+    assert dev_score(make_config(settings), tiny_tokenizer) is None
