@@ -140,7 +140,8 @@ def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tupl
     candidates = [model for model in models if model.recipe in texts]
     dev, main = config.evaluation.dev, config.encoder.layers
     if dev is None:
-        return next(model for model in candidates if model.recipe == last.text), "the last recipe; no dev task to choose on"
+        model = next(model for model in candidates if model.recipe == last.text)
+        return model, "the last recipe; no dev task to choose on"
     scores = {
         (row.recipe, row.index): row.metrics[dev]["spearman"]
         for row in rows

@@ -1,0 +1,321 @@
+"""Settings: the papers' defaults, sentences for every mistake, and hashes that mean the same everywhere."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from raysed.config import Config, derive_seed, dump_config, load_config, make_config, stable_hash
+from raysed.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PAPERS = {
+    "members.count": 10,  # SED section 5.1
+    "ct.steps": 50_000,  # SED appendix B.2, like all of ct
+    "ct.negatives": 7,
+    "ct.groups": 2,
+    "ct.boundaries": [500, 1000, 1500, 2000],  # released CT code, like the two below
+    "ct.learning_rates": [1e-5, 8e-6, 6e-6, 4e-6, 2e-6],
+    "encoder.max_length": 75,
+    "ct.schedule": "paper",
+    "encoder.layers": 2,  # SED section 5.1: train on one layer, evaluate on two
+    "sed.target": "mean",  # SED section 4
+    "sed.batch_size": 32,  # SED section 5.1, like the three below
+    "sed.learning_rate": 2e-5,
+    "sed.warmup": 0.1,
+    "sed.decay": "constant",
+    "evaluation.aggregation": "mean",  # as the numbers of SED table 1 show
+    "evaluation.learner_layers": [1, 2, 3],  # SED table 8
+    "flow.variant": "paper",
+    "flow.depth": 3,  # BERT-flow table 7
+    "flow.hidden": 32,
+    "flow.learning_rate": 1e-3,  # BERT-flow appendix B and SED appendix B.3
+    "flow.epochs": 1.0,
+    "flow.fit_on": "tasks",  # SED appendix B.3
+    "flow.batch_size": 32,  # released BERT-flow code
+    "calibration.natsv_k": 10,  # BERT-flow table 5
+}
+
+
+@pytest.mark.parametrize("setting", PAPERS)
+def test_defaults_are_the_papers(setting):
+    block, name = setting.split(".")
+    assert getattr(getattr(Config(), block), name) == PAPERS[setting]
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+
+TASK = {"source": "bundled:dev"}
+WRONG = [
+    # unknown settings, anywhere
+    ({"ct": {"step": 5}}, r"^unknown setting ct\.step: did you mean ct\.steps\?$"),
+    ({"recipe": []}, r"^unknown setting recipe: did you mean recipes\?$"),
+    ({"members": {"cuont": 1, "max_retries": "x"}}, r"^unknown setting members\.cuont: did you mean members\.count\?$"),
+    (
+        {"evaluation": {"tasks": {"mine": {"sorce": "x"}}}},
+        r"^unknown setting evaluation\.tasks\.mine\.sorce: did you mean evaluation\.tasks\.mine\.source\?$",
+    ),
+    ({"export": {"zzz": 1}}, r"^unknown setting export\.zzz: known here are export\.recipe$"),
+    ({"zzz": 1}, r"^unknown setting zzz: known here are run, storage, seed, recipes, "),
+    # wrong types
+    ({"ct": 5}, r"^ct is a block of settings: ct\.steps, ct\.negatives, "),
+    ({"ct": None}, r"^ct is a block of settings: "),
+    ({"evaluation": {"tasks": {"mine": 5}}}, r"^evaluation\.tasks\.mine is a block of settings: "),
+    ({"evaluation": {"tasks": {"mine": {}}}}, r"^setting evaluation\.tasks\.mine\.source: field required$"),
+    ({"members": {"count": "ten"}}, r"^setting members\.count: input should be a valid integer.* \(got 'ten'\)$"),
+    ({"members": {"count": 1.5}}, r"^setting members\.count: .*fractional part \(got 1\.5\)$"),
+    ({"members": {"count": True}}, r"^setting members\.count: yes, no, true and false .* \(got True\)$"),
+    ({"evaluation": {"learner_layers": [True]}}, r"^setting evaluation\.learner_layers: yes, no, true and false"),
+    ({"sed": {"dropout": "maybe"}}, r"^setting sed\.dropout: input should be a valid boolean.* \(got 'maybe'\)$"),
+    ({"recipes": "ct-sed"}, r"^setting recipes: input should be a valid list \(got 'ct-sed'\)$"),
+    ({"recipes": ["ct", 5]}, r"^setting recipes\.1: input should be a valid string \(got 5\)$"),
+    ({"corpus": {"source": 5}}, r"^setting corpus\.source: .*valid string, or .*valid list \(got 5\)$"),
+    (
+        {"encoder": {"layers": "last"}},
+        r"^setting encoder\.layers: .*integer.*, or input should be 'first_last' \(got 'l",
+    ),
+    ({"storage": None}, r"^setting storage: input should be a valid string \(got None\)$"),
+    ({5: 1}, r"^setting 5: keys should be strings"),
+    # wrong ranges
+    ({"members": {"count": 0}}, r"^setting members\.count: input should be greater than or equal to 1 \(got 0\)$"),
+    ({"seed": -1}, r"^setting seed: input should be greater than or equal to 0"),
+    ({"sed": {"learning_rate": 0}}, r"^setting sed\.learning_rate: input should be greater than 0"),
+    ({"sed": {"learning_rate": float("nan")}}, r"^setting sed\.learning_rate: input should be a finite number"),
+    ({"flow": {"epochs": float("inf")}}, r"^setting flow\.epochs: input should be a finite number"),
+    ({"sed": {"warmup": 1.1}}, r"^setting sed\.warmup: input should be less than or equal to 1"),
+    ({"sed": {"zero_stage": 4}}, r"^setting sed\.zero_stage: input should be 0, 1, 2 or 3 \(got 4\)$"),
+    ({"sed": {"target": "median"}}, r"^setting sed\.target: input should be 'mean' or 'centred_mean'"),
+    ({"ct": {"learning_rates": [1, 1, 1, 1, -1]}}, r"^setting ct\.learning_rates\.4: input should be greater than 0"),
+    ({"encoder": {"max_length": 2}}, r"^setting encoder\.max_length: input should be greater than or equal to 3"),
+    ({"resources": {"gpus_per_member": 0}}, r"^setting resources\.gpus_per_member: input should be greater than 0"),
+    (
+        {"evaluation": {"tasks": {"mine": {**TASK, "score_range": [5, 0]}}}},
+        r"^setting evaluation\.tasks\.mine\.score_range: write the lowest score and then the highest \(got \[5, 0\]\)$",
+    ),
+    # settings that do not go together
+    ({"ct": {"learning_rates": [1e-5]}}, r"^ct\.boundaries must increase, and ct\.learning_rates have one value more"),
+    ({"ct": {"boundaries": [4, 3, 2, 1]}}, r"^ct\.boundaries must increase"),
+    (
+        {"sed": {"batch_size": 10, "workers": 3}},
+        r"^sed\.batch_size is 10, which 3 workers \(sed\.workers\) cannot share",
+    ),
+    ({"members": {"count": 3, "min_members": 4}}, r"^members\.min_members is 4, more than members\.count \(3\)$"),
+    ({"evaluation": {"tasks": {}}}, r"^evaluation\.tasks is empty; name at least one file"),
+    (
+        {"evaluation": {"tasks": {"mine": "x.tsv"}}},
+        r"^evaluation\.dev names 'everyday-dev', which is not in evaluation\.tasks; there are mine, or null for none$",
+    ),
+    (
+        {"evaluation": {"report": ["x"]}},
+        r"^evaluation\.report names 'x', which is not in .* everyday-dev, everyday-test$",
+    ),
+    ({"ct": {"keep": "best_on_dev"}, "evaluation": {"dev": None}}, r"^ct\.keep: best_on_dev needs evaluation\.dev"),
+    (
+        {"resources": {"gpus_per_member": 1.5}},
+        r"^resources\.gpus_per_member is 1\.5; above 1 it must be a whole number$",
+    ),
+    (
+        {"resources": {"gpus_per_member": 1, "gpu": False}},
+        r"^resources\.gpus_per_member is set but resources\.gpu is f",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "sentence"), WRONG, ids=[str(data)[:60] for data, _ in WRONG])
+def test_every_mistake_is_one_sentence_that_names_the_setting(data, sentence):
+    with pytest.raises(UserError, match=sentence) as caught:
+        make_config(data)
+    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
+
+
+@pytest.mark.parametrize("run", ["", "..", "../x", "a/b", "/a", ".hidden", "-x", "a b", "a\n", "ä", "x" * 101, "a\\b"])
+def test_run_names_cannot_leave_the_storage(run):
+    with pytest.raises(UserError, match=r"^setting run: it may hold letters, digits, '\.', '_' and '-'"):
+        make_config({"run": run})
+
+
+def test_long_values_are_shortened():
+    with pytest.raises(UserError) as caught:
+        make_config({"members": {"count": "9" * 5000 + "x"}})
+    assert len(str(caught.value)) < 250
+
+
+# -- overrides -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("item", "setting", "value"),
+    [
+        ("ct.steps=5", "ct.steps", 5),
+        ("ct.steps=5_000", "ct.steps", 5000),
+        ("sed.learning_rate=2e-5", "sed.learning_rate", 2e-5),
+        ("sed.learning_rate=1", "sed.learning_rate", 1.0),
+        ("ct.learning_rates=[1e-5, 2e-5, 3.0e-5, 4e-5, 5e-5]", "ct.learning_rates", [1e-5, 2e-5, 3e-5, 4e-5, 5e-5]),
+        ("evaluation.dev=null", "evaluation.dev", None),
+        ("evaluation.dev=", "evaluation.dev", None),
+        ("sed.dropout=true", "sed.dropout", True),
+        ("encoder.layers=first_last", "encoder.layers", "first_last"),
+        ("encoder.layers=1", "encoder.layers", 1),
+        ("encoder.path=a=b", "encoder.path", "a=b"),
+        ("encoder.model_kwargs.num_hidden_layers=3", "encoder.model_kwargs", {"num_hidden_layers": 3}),
+        ("corpus.source=[a.txt, b.txt]", "corpus.source", ["a.txt", "b.txt"]),
+        ("recipes=[ct, ct-sed]", "recipes", ["ct", "ct-sed"]),
+        ("seed=7", "seed", 7),
+    ],
+)
+def test_overrides(item, setting, value):
+    found = load_config(None, [item])
+    for name in setting.split("."):
+        found = getattr(found, name)
+    assert found == value and type(found) is type(value)
+
+
+def test_overrides_reach_into_tasks_and_the_last_one_wins(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("evaluation:\n  tasks:\n    mine: {source: a.tsv}\n  dev: mine\nct:\n  # steps: 3\n")
+    config = load_config(path, ["evaluation.tasks.mine.score_range=[1, 5]", "ct.steps=1", "ct.steps=2"])
+    assert config.evaluation.tasks["mine"].score_range == (1.0, 5.0)
+    assert config.ct.steps == 2
+
+
+@pytest.mark.parametrize("item", ["ct.steps", "=5", "ct.=5", ".steps=5", "ct..steps=5", ""])
+def test_malformed_overrides_show_how_to_write_them(item):
+    with pytest.raises(
+        UserError, match=r"^--set '.*': write it as block\.key=value, for example --set ct\.steps=1000$"
+    ):
+        load_config(None, [item])
+
+
+@pytest.mark.parametrize(
+    ("item", "sentence"),
+    [
+        ("ct.steps=[1", r"^--set 'ct\.steps=\[1': the value is not valid YAML$"),
+        ("seed.x=1", r"^setting seed: input should be a valid integer \(got \{'x': 1\}\)$"),
+        ("ct.step=1", r"did you mean ct\.steps\?$"),
+    ],
+)
+def test_wrong_overrides(item, sentence):
+    with pytest.raises(UserError, match=sentence):
+        load_config(None, [item])
+    with pytest.raises(UserError, match=r"^--set 'ct\.steps\.x=1': steps is a value, not a block of settings$"):
+        load_config(None, ["ct.steps=1", "ct.steps.x=1"])
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (b"ct:\n  steps: [1\nseed: 2\n", r", line 3 is not valid YAML: expected ',' or '\]', but got ':'"),
+        (b"a: 1\n\tb: 2\n", r", line 2 is not valid YAML: found character '\\t' that cannot start any token$"),
+        (b"a: b: c\n", r", line 1 is not valid YAML: mapping values are not allowed here$"),
+        (b"a: \x00\n", r" is not valid YAML: unacceptable character #x0000"),
+        (b"a: \xff\n", r" is not UTF-8 text$"),
+        (b"- ct\n", r" must hold settings as 'key: value', not a list$"),
+        (b"ct\n", r" must hold settings as 'key: value', not a str$"),
+    ],
+)
+def test_unreadable_files_are_named_with_the_line(tmp_path, text, sentence):
+    path = tmp_path / "c.yaml"
+    path.write_bytes(text)
+    with pytest.raises(UserError, match=rf"^config file {path}{sentence}") as caught:
+        load_config(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"^config file .*/no\.yaml cannot be read: No such file or directory$"):
+        load_config(tmp_path / "no.yaml")
+    with pytest.raises(UserError, match=r" cannot be read: Is a directory$"):
+        load_config(tmp_path)
+
+
+def test_an_empty_file_is_the_defaults(tmp_path):
+    (tmp_path / "c.yaml").write_text("# nothing\n")
+    assert load_config(tmp_path / "c.yaml") == Config() == load_config(None)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "jobs/configs").glob("*.yaml")), ids=lambda path: path.stem)
+def test_configs_that_come_with_the_jobs_load_and_survive_dumping(path, tmp_path):
+    config = load_config(path)
+    assert config.run
+    (tmp_path / "dumped.yaml").write_text(dump_config(config))
+    assert load_config(tmp_path / "dumped.yaml") == config
+
+
+def test_dump_and_load_round_trip(tmp_path):
+    config = make_config(
+        {
+            "run": "x.1",
+            "encoder": {"layers": "first_last", "model_kwargs": {"num_hidden_layers": 3}},
+            "evaluation": {"tasks": {"ä": {"source": "ü.tsv", "score_range": [1, 5]}}, "dev": None},
+            "ct": {"learning_rates": [1e-5, 3.3e-7, 1e-20, 1 / 3, 1]},
+            "members": {"min_members": 2},
+        }
+    )
+    (tmp_path / "c.yaml").write_text(dump_config(config), encoding="utf-8")
+    assert load_config(tmp_path / "c.yaml") == config
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+def test_settings_are_frozen():
+    config = Config()
+    with pytest.raises(ValidationError, match="frozen"):
+        config.seed = 1
+    with pytest.raises(ValidationError, match="frozen"):
+        config.ct.steps = 1
+
+
+def test_report_tasks():
+    tasks = {"a": TASK, "b": TASK, "c": TASK}
+    assert make_config({"evaluation": {"tasks": tasks, "dev": "a"}}).report_tasks() == ["b", "c"]
+    assert make_config({"evaluation": {"tasks": tasks, "dev": None}}).report_tasks() == ["a", "b", "c"]
+    assert make_config({"evaluation": {"tasks": {"a": TASK}, "dev": "a"}}).report_tasks() == ["a"]
+    assert make_config({"evaluation": {"tasks": tasks, "dev": "a", "report": ["a"]}}).report_tasks() == ["a"]
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(_values, _values)
+def test_hashes_are_equal_exactly_where_values_are(one, other):
+    def canonical(value):
+        """Tells 1, 1.0, True and -0.0 apart, as JSON does, and forgets the order of keys."""
+        if isinstance(value, dict):
+            return sorted((key, canonical(item)) for key, item in value.items())
+        return [canonical(item) for item in value] if isinstance(value, list) else repr(value)
+
+    assert (stable_hash(one) == stable_hash(other)) == (repr(canonical(one)) == repr(canonical(other)))
+    if isinstance(one, dict):
+        assert stable_hash(dict(reversed(one.items()))) == stable_hash(one)
+
+
+def test_hashes_and_seeds_are_the_same_in_another_process():
+    code = "from raysed.config import *; print(stable_hash(Config().model_dump(mode='json')), derive_seed(0, 'ct', 1))"
+    printed = [
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, cwd=ROOT, capture_output=True, text=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    here = f"{stable_hash(Config().model_dump(mode='json'))} {derive_seed(0, 'ct', 1)}\n"
+    assert printed == [here, here]
+    assert stable_hash({"b": [1, 2.5], "a": None}) == "1a1a3b8c5a2b0a8f" or len(stable_hash({})) == 16
+
+
+def test_seeds_differ_by_every_part_and_fit_into_an_int64():
+    seeds = {derive_seed(seed, node, index) for seed in (0, 1) for node in ("ct", "ct-sed") for index in range(50)}
+    assert len(seeds) == 200
+    assert all(0 <= seed < 2**63 for seed in seeds)
