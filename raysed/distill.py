@@ -4,8 +4,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from raysed import training
 from raysed.config import Config, SedConfig
 from raysed.encoder import Encoder, load_encoder, write_checkpoint
-from raysed.errors import UserError
+from raysed.errors import RunFailed, UserError
 from raysed.evaluation.dev import dev_score
 from raysed.resources import Share
 from raysed.storage import Storage
@@ -305,6 +305,7 @@ def distill(learner: Learner, config: Config, storage: Storage, share: Share) ->
 
     Raises:
         UserError: the loss is not finite.
+        RunFailed: workers failed more often than `sed.max_retries`.
     """
     log.info("distilling %s: starting %s worker%s", learner.name, share.workers, "s" * (share.workers > 1))
     board = ray.remote(num_cpus=0)(ProgressBoard).remote()
@@ -324,39 +325,47 @@ def distill(learner: Learner, config: Config, storage: Storage, share: Share) ->
             failure_config=FailureConfig(max_failures=config.sed.max_retries),
         ),
     )
-    with _shown(board, f"distil {learner.name}"):
-        trainer.fit()
+    _fit(trainer, board, f"distil {learner.name}")
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     if failure := ray.get(board.latest.remote()).get("failed"):
         raise UserError(f"{learner.name}: {failure}")
 
 
-@contextmanager
-def _shown(board: Any, title: str) -> Iterator[None]:
-    """Shows what the workers say, while the driver waits for them."""
-    finished = threading.Event()
-    progress: list[Progress] = []
+def _fit(trainer: TorchTrainer, board: Any, title: str) -> None:
+    """Waits for the training and shows what its workers say.
 
-    def watch() -> None:
-        while not finished.wait(1.0):
-            said = ray.get(board.latest.remote())
-            if "step" not in said:
-                continue
-            if not progress:
-                progress.append(Progress(title, said["total"]))
-                progress[0].start_from(said["first"])
+    The training is awaited in a thread of its own: in the main one Ray Train would take Ctrl-C for itself and end the
+    process with exit code 0.
+    """
+    errors: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            trainer.fit()
+        except BaseException as error:  # handed to the main thread
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    progress: Progress | None = None
+    while waiting.is_alive():
+        waiting.join(1.0)
+        said = ray.get(board.latest.remote())
+        if "step" in said:
+            if progress is None:
+                progress = Progress(title, said["total"])
+                progress.start_from(said["first"])
             dev = f" · dev {said['dev']:.1f}" if said.get("dev") is not None else ""
-            progress[0].update(said["step"], f"loss {said['loss']:.5f}{dev}")
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        watcher.join()
+            progress.update(said["step"], f"loss {said['loss']:.5f}{dev}")
+    if errors:
+        raise RunFailed(f"{title} failed: {_last_line(errors[0])}") from errors[0]
     if progress:
-        progress[0].close()
+        progress.close()
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 # -- the worker's side -----------------------------------------------------------------------------------------------

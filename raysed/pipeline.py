@@ -68,7 +68,7 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
         try:
             with native_output_to(native), _ray_session(say):
                 _run_stages(job, storage, say)
-        except (UserError, RunFailed) as error:
+        except Exception as error:
             failed = {
                 "run": config.run,
                 "status": "failed",
@@ -387,7 +387,9 @@ def _ray_session(say: Callable[[str], None]) -> Iterator[None]:
     """Connects to the cluster of RAY_ADDRESS (`ray job submit` sets it) or starts Ray on this machine."""
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # Ctrl-C ends the job, not only the experiment
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the run directory has the logs already
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no host is asked that the user did not name
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 

@@ -76,7 +76,7 @@ def write_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan, 
 
 def stream_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan) -> Iterator[pa.Table]:
     """Yields tables id, input_ids, target, in id order, while the cluster works on the next ones."""
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False  # the driver shows one line of its own

@@ -60,14 +60,17 @@ def test_special_tokens_and_empty_places_are_never_predicted(objective, make_tab
     """Over many draws, each ordinary token is."""
     batch = pack(make_table(30), row_tokens=32)
     assert (batch.segments == len(batch)).any()
-    ever = torch.stack([objective._choose(batch) for _ in range(300)]).any(0)
-    assert torch.equal(ever, batch.input_ids > MASK)
+    for special, expected in ((SPECIAL, batch.input_ids > MASK), ([], batch.segments < len(batch))):
+        objective.special_ids = torch.tensor(special, dtype=torch.long)
+        ever = torch.stack([objective._choose(batch) for _ in range(300)]).any(0)
+        assert torch.equal(ever, expected)
 
 
 def test_the_loss_is_the_cross_entropy_of_full_logits(objective, make_table):
     """One padded sentence at a time through transformers; every predicted token with log softmax by hand."""
     table = make_table(25)
     batch, spy = pack(table, row_tokens=64), Spy(objective)
+    nn.init.normal_(objective.bias)
     torch.manual_seed(5)
     chosen = objective._choose(batch)
     torch.manual_seed(5)

@@ -232,7 +232,7 @@ def test_a_candidate_that_is_not_there_is_refused_at_once():
 
 
 class Broken(nn.Module):
-    """A line whose loss, or only its gradient, is no finite number for some batches."""
+    """A line whose loss, or its gradient, or both, are no finite numbers for some batches."""
 
     def __init__(self):
         super().__init__()
@@ -241,13 +241,14 @@ class Broken(nn.Module):
     def loss(self, batch) -> torch.Tensor:
         healthy = self.only(torch.ones(3)).square().sum()
         zero = self.only.weight.sum() * 0
-        return {"healthy": healthy, "loss": healthy / zero, "gradient": healthy + zero.abs().sqrt()}[batch.kind]
+        broken = {"loss": healthy + math.inf, "gradient": healthy + zero.abs().sqrt(), "both": healthy / zero}
+        return broken.get(batch.kind, healthy)
 
     def candidates(self) -> dict[str, nn.Module]:
         return {"only": self.only}
 
 
-@pytest.mark.parametrize("kind", ["loss", "gradient"])
+@pytest.mark.parametrize("kind", ["loss", "gradient", "both"])
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_what_is_not_finite_stops_the_run_and_touches_nothing(tmp_path, kind, clip):
     """The message has the step and the sentences; weights, moments and the newest state are those before."""

@@ -1,0 +1,94 @@
+"""The recipe language: what it accepts, what it refuses and says, and the tree of nodes that recipes share."""
+
+from itertools import permutations
+
+import pytest
+
+from raysed.errors import UserError
+from raysed.recipe import AFFINE_STAGES, CALIBRATIONS, MEMBER_STAGES, Recipe, member_nodes, parse_recipe, parse_recipes
+
+GOOD = {
+    # text: members, distils, calibration, ensemble, uncalibrated
+    "base": ((), False, (), "base", "base"),
+    "base-flow": ((), False, ("flow",), "base", "base"),
+    "base-sn-natsv": ((), False, ("sn", "natsv"), "base", "base"),
+    "ct": (("ct",), False, (), "ct", "ct"),
+    "ct-whiten": (("ct",), False, ("whiten",), "ct", "ct"),
+    "ct-sed": (("ct",), True, (), "ct", "ct-sed"),
+    "ct-sed-flow": (("ct",), True, ("flow",), "ct", "ct-sed"),
+    "ct-sed-sn-natsv-whiten": (("ct",), True, ("sn", "natsv", "whiten"), "ct", "ct-sed"),
+}
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_good_recipes(text):
+    members, distils, calibration, ensemble, uncalibrated = GOOD[text]
+    recipe = parse_recipe(text)
+    assert recipe == Recipe(text, members, distils, calibration)
+    assert (recipe.ensemble, recipe.uncalibrated) == (ensemble, uncalibrated)
+
+
+def test_every_order_of_affine_calibrations_is_allowed():
+    for count in (1, 2, 3):
+        for stages in permutations(AFFINE_STAGES, count):
+            assert parse_recipe("-".join(["base", *stages])).calibration == stages
+
+
+BAD = {
+    "": r"'' is no stage; stages are base, ct, .*sed, sn, natsv, whiten, flow$",
+    "-": r"'' is no stage",
+    "ct-": r"'' is no stage",
+    "ct--sed": r"'' is no stage",
+    " ct": r"' ct' is no stage",
+    "CT-SED": r"'CT' is no stage; stages are base, ct",
+    "ct_sed": r"'ct_sed' is no stage",
+    "ct-sde-flow": r"'sde' is no stage",
+    "../ct": r"'../ct' is no stage",
+    "sed": r"sed needs an ensemble before it, for example ct-sed$",
+    "base-sed": r"sed needs an ensemble before it",
+    "sed-ct": r"sed needs an ensemble before it",
+    "flow": r"'flow' needs a model before it, for example base-flow$",
+    "sn-natsv": r"'sn' needs a model before it, for example base-sn-natsv$",
+    "ct-flow-sed": r"'sed' cannot stand there; the order is member stages, sed, calibration$",
+    "ct-sed-sed": r"'sed' cannot stand there",
+    "ct-sed-ct": r"'ct' cannot stand there",
+    "base-ct": r"'ct' cannot stand there",
+    "ct-base": r"'base' cannot stand there",
+    "ct-flow-flow": r"calibrations are one flow, or different ones of sn, natsv, whiten$",
+    "ct-sn-flow": r"calibrations are one flow",
+    "base-sn-sn": r"calibrations are one flow",
+}
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_bad_recipes_name_the_stage_that_is_wrong(text):
+    with pytest.raises(UserError, match=f"^recipe {text!r}: {BAD[text]}"):
+        parse_recipe(text)
+
+
+def test_all_stages_are_known_to_the_table_above():
+    """A new stage belongs into the tables."""
+    assert {stage for text in GOOD for stage in text.split("-")} == {"base", "sed", *MEMBER_STAGES, *CALIBRATIONS}
+
+
+def test_the_same_recipe_twice_is_one_and_an_empty_list_is_refused():
+    assert [recipe.text for recipe in parse_recipes(["ct-sed", "ct", "ct-sed"])] == ["ct-sed", "ct"]
+    with pytest.raises(UserError, match=r"^recipes is empty; name at least one, for example ct-sed-flow$"):
+        parse_recipes([])
+
+
+@pytest.mark.parametrize(
+    ("recipes", "nodes"),
+    [
+        ([()], []),
+        ([("a",)], [["a"]]),
+        ([("a",), ("a",), ()], [["a"]]),
+        ([("a", "b"), ("a",), ("c",)], [["a", "c"], ["a-b"]]),
+        ([("a", "b", "c"), ("a", "b", "d"), ("b",)], [["a", "b"], ["a-b"], ["a-b-c", "a-b-d"]]),
+    ],
+)
+def test_recipes_share_the_nodes_of_their_prefixes(recipes, nodes):
+    """Every prefix once, by depth, whether or not it is a recipe of its own."""
+    parsed = [Recipe("-".join(members), members, False, ()) for members in recipes]
+    assert member_nodes(parsed) == nodes
+    assert member_nodes(parsed[::-1]) == nodes

@@ -1,0 +1,301 @@
+"""Plans for many clusters: they never ask for what no node has, and always leave room for the tasks that read."""
+
+import re
+from itertools import product
+
+import pytest
+import ray
+
+import raysed.resources
+from raysed.config import Config, make_config
+from raysed.errors import UserError
+from raysed.resources import (
+    Cluster,
+    Share,
+    current_cluster,
+    plan_learner,
+    plan_members,
+    plan_teachers,
+    uses_gpu,
+    wait_for,
+    what_is_missing,
+)
+
+ONE_CPU, LAPTOP, BIG = ((1, 0),), ((2, 0),), ((16, 0),)
+NODES = [
+    ONE_CPU,
+    LAPTOP,
+    BIG,
+    ((4, 1),),
+    ((1, 1),),  # the only CPU is beside the GPU
+    ((64, 8),),
+    ((8, 8),),
+    ((4, 8),),  # fewer CPUs than GPUs
+    ((0, 0), (2, 0), (2, 0)),  # a head that works for nobody
+    ((0, 0), (1, 0)),
+    ((1, 0),) * 4,
+    ((3, 0), (1, 0)),
+    ((64, 0), (2, 0)),
+    ((9, 0), (4, 0), (4, 0), (4, 0)),
+    ((4, 4), (4, 4)),
+    ((16, 0), (4, 4)),  # CPUs in one place, GPUs in another
+    ((0, 0), (8, 2), (2, 1)),
+    ((2.5, 0),),
+]
+GB = 10**9
+
+
+def places(nodes, share: Share, workers: int) -> bool:
+    """Whether so many workers of a share can all be placed, however Ray chooses; and one CPU stays free.
+
+    Tries every way of placing them, node by node.
+    """
+
+    def room(node):
+        cpus, gpus = node
+        by_cpu = cpus / share.cpus if share.cpus else float("inf")
+        by_gpu = gpus / share.gpus if share.gpus else float("inf")
+        return int(min(by_cpu + 1e-9, by_gpu + 1e-9, workers))
+
+    ways = [way for way in product(*(range(room(node) + 1) for node in nodes)) if sum(way) == workers]
+    return bool(ways) and all(
+        any(cpus - count * share.cpus >= 1 for count, (cpus, _) in zip(way, nodes)) for way in ways
+    )
+
+
+@pytest.mark.parametrize("nodes", NODES, ids=str)
+@pytest.mark.parametrize("count", [1, 3, 10])
+def test_members_fit(nodes, count):
+    """All at once, on nodes that exist, none of them idle while members wait; threads as many as CPUs."""
+    cluster = Cluster(nodes)
+    assert what_is_missing(Config())(cluster) is None
+    share = plan_members(cluster, Config(), count)
+    assert 1 <= share.workers <= count
+    assert share.workers <= cluster.fit(share.cpus, share.gpus)
+    assert share.threads == share.cpus >= 1
+    assert (share.gpus > 0) == (cluster.gpus > 0)
+    usable = sum(int(c) for c, g in nodes if g or not cluster.gpus)
+    assert share.workers == min(count, usable, 4 * cluster.gpus or usable)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "count", "expected"),
+    [
+        (ONE_CPU, 10, Share(1, 1, 0.0, 1)),
+        (LAPTOP, 10, Share(2, 1, 0.0, 1)),
+        (LAPTOP, 1, Share(1, 2, 0.0, 2)),
+        (BIG, 10, Share(10, 1, 0.0, 1)),
+        (BIG, 5, Share(5, 3, 0.0, 3)),
+        (((3, 0), (3, 0)), 3, Share(3, 1, 0.0, 1)),
+        (((4, 1),), 10, Share(4, 1, 0.25, 1)),
+        (((64, 8),), 10, Share(10, 6, 0.5, 6)),
+        (((8, 8),), 10, Share(8, 1, 1.0, 1)),
+    ],
+)
+def test_shares_of_members(nodes, count, expected):
+    assert plan_members(Cluster(nodes), Config(), count) == expected
+
+
+def test_members_as_the_settings_say():
+    config = make_config({"resources": {"cpus_per_member": 0.5, "concurrent_members": 3}})
+    assert plan_members(Cluster(LAPTOP), config, 10) == Share(3, 0.5, 0.0, 1)
+    config = make_config({"resources": {"gpus_per_member": 0.1}})
+    assert plan_members(Cluster(((16, 1),)), config, 10) == Share(10, 1, 0.1, 1)
+    config = make_config({"resources": {"gpu": False}})
+    assert plan_members(Cluster(((16, 1),)), config, 10) == Share(10, 1, 0.0, 1)
+
+
+@pytest.mark.parametrize("nodes", NODES, ids=str)
+@pytest.mark.parametrize("size", [GB // 10, GB, 40 * GB])
+def test_teachers_leave_a_cpu_for_the_tasks_that_read(nodes, size):
+    """All groups of the chain exist at once; with them in place a task of one CPU must still find a node."""
+    cluster = Cluster(nodes, node_bytes=8 * GB, gpu_bytes=16 * GB)
+    share, groups = plan_teachers(cluster, Config(), 10, size)
+    assert share.workers >= 1 and 1 <= groups <= 10
+    assert places(nodes, share, share.workers * groups)
+    assert share.gpus == (1.0 if cluster.gpus else 0.0)
+    assert share.threads >= 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "share", "groups"),
+    [
+        (ONE_CPU, GB // 10, Share(1, 0, 0.0, 1), 1),  # booked without a CPU: a whole one would lock the reader out
+        (LAPTOP, GB // 10, Share(1, 1, 0.0, 2), 1),
+        (BIG, GB // 10, Share(1, 15, 0.0, 16), 1),
+        (BIG, 4 * GB, Share(1, 15, 0.0, 16), 1),  # groups on one node would share its memory all the same
+        (((16, 0),) * 4, GB // 10, Share(4, 15, 0.0, 16), 1),
+        (((16, 0),) * 4, GB, Share(1, 15, 0.0, 16), 3),
+        (((1, 0),) * 4, GB // 10, Share(3, 1, 0.0, 1), 1),
+        (((64, 0), (2, 0)), GB // 10, Share(1, 63, 0.0, 64), 1),
+        (((64, 8),), GB // 10, Share(8, 1, 1.0, 1), 1),
+        (((64, 8),), GB, Share(4, 1, 1.0, 1), 2),
+        (((64, 8),), 100 * GB, Share(1, 1, 1.0, 1), 8),
+        (((8, 8),), GB // 10, Share(8, 0.875, 1.0, 1), 1),
+        (((4, 4), (4, 4)), GB // 10, Share(8, 0.75, 1.0, 1), 1),
+        (((1, 1),), GB // 10, Share(1, 0, 1.0, 1), 1),
+    ],
+)
+def test_shares_of_teachers(nodes, size, share, groups):
+    cluster = Cluster(nodes, node_bytes=8 * GB, gpu_bytes=16 * GB)
+    assert plan_teachers(cluster, Config(), 10, size) == (share, groups)
+
+
+def test_too_little_memory_for_the_teachers_is_said(caplog):
+    plan_teachers(Cluster(BIG, node_bytes=8 * GB), Config(), 10, GB // 10)
+    assert not caplog.records
+    plan_teachers(Cluster(BIG, node_bytes=8 * GB), Config(), 10, GB)
+    assert "the teachers' weights fill more than half of the memory of 1 nodes" in caplog.text
+
+
+@pytest.mark.parametrize("nodes", NODES, ids=str)
+@pytest.mark.parametrize("batch", [32, 33, 7])
+def test_learners_fit_and_share_the_batch_evenly(nodes, batch):
+    cluster = Cluster(nodes)
+    share = plan_learner(cluster, make_config({"sed": {"batch_size": batch}}))
+    assert batch % share.workers == 0
+    assert share.workers <= cluster.fit(share.cpus, share.gpus)
+    assert share.workers == 1 or share.workers <= cluster.gpus
+    assert share.threads == share.cpus >= 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "expected"),
+    [
+        (LAPTOP, None, Share(1, 2, 0.0, 2)),
+        (LAPTOP, 2, Share(2, 1, 0.0, 1)),
+        (((3, 0), (1, 0)), 2, Share(2, 1, 0.0, 1)),
+        (((64, 8),), None, Share(8, 8, 1.0, 8)),
+        (((64, 8),), 4, Share(4, 16, 1.0, 16)),
+        (((64, 3),), None, Share(2, 32, 1.0, 32)),  # 32 sentences cannot be shared by three
+        (((16, 0), (4, 4)), None, Share(4, 1, 1.0, 1)),
+        (((4, 8),), None, Share(4, 1, 1.0, 1)),
+    ],
+)
+def test_shares_of_learners(nodes, workers, expected):
+    assert plan_learner(Cluster(nodes), make_config({"sed": {"workers": workers}})) == expected
+
+
+# -- what can never be had -------------------------------------------------------------------------------------------
+
+MISSING = [
+    (((0, 0),), {}, r"^no node has a CPU for workers \(1 node, 0 CPUs, 0 GPUs\)$"),
+    ((), {}, r"^no node has a CPU for workers \(0 nodes, 0 CPUs, 0 GPUs\)$"),
+    (
+        BIG,
+        {"resources": {"gpu": True}},
+        r"^resources\.gpu is true, but the cluster has no GPU \(1 node, 16 CPUs, 0 GPUs",
+    ),
+    (BIG, {"resources": {"gpus_per_member": 1}}, r"^resources\.gpus_per_member is 1, but the cluster has no GPU"),
+    (
+        ((2, 0), (4, 0)),
+        {"resources": {"cpus_per_member": 5}},
+        r"is 5, but the largest node has 4 CPUs; ask for at most",
+    ),
+    (
+        ((4, 1),),
+        {"resources": {"gpus_per_member": 2}},
+        r"^a member needs 1 CPU .* and 2 GPU .*, and none has both \(1 no",
+    ),
+    (((8, 0), (2, 2)), {"resources": {"cpus_per_member": 4}}, r"^a member needs 4 CPU .* and 0\.25 GPU"),
+    (((8, 0), (0, 2)), {}, r"^a member needs 1 CPU"),
+    (
+        BIG,
+        {"sed": {"workers": 32}},
+        r"^sed\.workers is 32, but the cluster has 16 CPUs \(1 node, 16 CPUs, 0 GPUs\); ask",
+    ),
+    (((8, 0), (8, 2)), {"sed": {"workers": 4}}, r"^sed\.workers is 4, but the cluster has 2 GPUs with a CPU each"),
+    (((1.5, 0), (1.5, 0)), {"sed": {"workers": 4}}, r"^sed\.workers is 4, but the cluster has 2 CPUs"),
+]
+
+
+@pytest.mark.parametrize(("nodes", "settings", "sentence"), MISSING, ids=str)
+def test_what_can_never_be_had_is_one_sentence(nodes, settings, sentence):
+    missing = what_is_missing(make_config(settings))(Cluster(nodes))
+    assert re.search(sentence, missing), missing
+    assert "\n" not in missing
+
+
+def test_enough_is_enough():
+    config = make_config(
+        {"resources": {"gpu": True, "gpus_per_member": 2, "cpus_per_member": 4}, "sed": {"workers": 2}}
+    )
+    assert what_is_missing(config)(Cluster(((0, 0), (4, 2)))) is None
+    assert uses_gpu(config, Cluster(((4, 2),))) and uses_gpu(Config(), Cluster(((4, 2),)))
+    assert not uses_gpu(Config(), Cluster(BIG))
+    assert not uses_gpu(make_config({"resources": {"gpu": False}}), Cluster(((4, 2),)))
+
+
+@pytest.fixture
+def growing(monkeypatch):
+    """A cluster that grows by a CPU per look, and a clock that moves only while somebody sleeps."""
+    now, looks = [0.0], [0]
+
+    def look() -> Cluster:
+        looks[0] += 1
+        return Cluster(((looks[0], 0),), autoscaling=True)
+
+    monkeypatch.setattr(raysed.resources, "current_cluster", look)
+    monkeypatch.setattr(raysed.resources.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(raysed.resources.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
+
+
+def test_a_growing_cluster_is_waited_for(growing):
+    said: list[str] = []
+    needs = what_is_missing(make_config({"sed": {"workers": 4}}))
+    assert wait_for(needs, 10, said.append).cpus == 4
+    assert len(said) == 3 and growing[0] == 30
+    assert said[1].startswith("waiting for the cluster to grow (10 s of at most 10 min): sed.workers is 4, but ")
+
+
+@pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])
+def test_waiting_ends_with_the_sentence(growing, minutes, waited):
+    needs = what_is_missing(make_config({"sed": {"workers": 32}}))
+    with pytest.raises(UserError, match=r"^sed\.workers is 32"):
+        wait_for(needs, minutes, lambda line: None)
+    assert growing[0] == waited
+
+
+def test_a_cluster_that_cannot_grow_is_not_waited_for(growing, monkeypatch):
+    monkeypatch.setattr(raysed.resources, "current_cluster", lambda: Cluster(LAPTOP))
+    with pytest.raises(UserError, match=r"^sed\.workers is 4"):
+        wait_for(what_is_missing(make_config({"sed": {"workers": 4}})), 10, pytest.fail)
+    assert growing[0] == 0
+
+
+# -- what Ray says ---------------------------------------------------------------------------------------------------
+
+
+def node(group: str = "", alive: bool = True, **resources: float) -> dict:
+    labels = {"ray.io/node-id": "c7", **({"ray.io/node-group": group} if group else {})}
+    return {"Alive": alive, "Resources": {"object_store_memory": 1.0, **resources}, "Labels": labels}
+
+
+def test_a_ray_of_ones_own(monkeypatch):
+    """Its monitor reports like an autoscaler's, but nothing more will ever come."""
+    monkeypatch.setattr(ray, "nodes", lambda: [node(CPU=2.0, memory=7e9)])
+    assert current_cluster() == Cluster(((2.0, 0.0),), False, node_bytes=7e9)
+    assert str(current_cluster()) == "1 node, 2 CPUs, 0 GPUs"
+
+
+def test_a_launched_cluster_may_grow(monkeypatch):
+    nodes = [
+        node("head", memory=1e9),
+        node("workers", CPU=8.0, GPU=2.0, memory=60e9, **{"accelerator_type:A100-80G": 1.0}),
+        node("workers", CPU=4.0, GPU=1.0, memory=30e9, **{"accelerator_type:T4": 1.0}),
+        node("workers", alive=False, CPU=99.0),
+    ]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    assert current_cluster() == Cluster(((0.0, 0.0), (8.0, 2.0), (4.0, 1.0)), True, node_bytes=30e9, gpu_bytes=16e9)
+
+
+def test_an_unknown_gpu_counts_as_a_small_one(monkeypatch):
+    for kind in ({}, {"accelerator_type:X9": 1.0}):
+        monkeypatch.setattr(ray, "nodes", lambda kind=kind: [node(CPU=8.0, GPU=2.0, **kind)])
+        assert current_cluster().gpu_bytes == 8e9
+
+
+def test_shares_as_text():
+    assert str(Share(2, 1, 0.0, 1)) == "2 at a time, 1 CPU each"
+    assert str(Share(2, 1, 0.25, 1)) == "2 at a time, 1 CPU and 0.25 GPU each"
