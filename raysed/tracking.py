@@ -88,7 +88,8 @@ class Progress:
         if now - self._shown < self._interval:
             return
         self._shown = now
-        self._write(f"{self._title}: {self._state(done, now, f'{note} · ' if note else '')}", "")
+        parts = [self._share(done), note, self._left(done, now)]
+        self._write(f"{self._title}: {' · '.join(part for part in parts if part)}", "")
 
     def close(self, note: str = "") -> float:
         """Shows the end; returns the seconds since the start."""
@@ -96,11 +97,14 @@ class Progress:
         self._write(f"{self._title}: done in {_clock(seconds)}{' · ' if note else ''}{note}", "\n")
         return seconds
 
-    def _state(self, done: int, now: float, note: str) -> str:
-        if not self._total:
-            return f"{note}{done:,}"
-        left = (now - self._started) * (self._total - done) / max(done - self._first, 1)
-        return f"{100 * done // self._total:3d} % · {note}{_clock(left)} left"
+    def _share(self, done: int) -> str:
+        return f"{100 * done // self._total:3d} %" if self._total else f"{done:,}"
+
+    def _left(self, done: int, now: float) -> str:
+        """The time left, as soon as there is a speed to tell it from."""
+        if not self._total or done <= self._first:
+            return ""
+        return f"{_clock((now - self._started) * (self._total - done) / (done - self._first))} left"
 
     def _write(self, text: str, end: str) -> None:
         if self._terminal:

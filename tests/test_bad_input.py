@@ -1,0 +1,299 @@
+"""Mistakes of a user: one sentence and exit code 2, before anything is trained and mostly before Ray starts."""
+
+import contextlib
+import importlib.util
+import json
+import logging
+import re
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import raysed.pipeline
+from raysed.cli import find_config, main_of
+from raysed.errors import RunFailed, UserError
+from raysed.resources import Cluster
+from raysed.storage import Storage
+
+ROOT = Path(__file__).resolve().parent.parent
+JOB = ROOT / "jobs/ensemble_then_distill.py"
+PAIRS = "subset\tscore\tsentence1\tsentence2\n"
+
+
+def load_job() -> Any:
+    spec = importlib.util.spec_from_file_location("ensemble_then_distill", JOB)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def command_line(monkeypatch):
+    """Calls `main_of` as the shell would, and undoes what it does to this process."""
+    logger = logging.getLogger("raysed")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    terminate = signal.getsignal(signal.SIGTERM)
+
+    def call(job: Callable, parser: Any, *arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["job.py", *map(str, arguments)])
+        with warnings.catch_warnings():
+            return main_of(job, parser)
+
+    yield call
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
+    signal.signal(signal.SIGTERM, terminate)
+
+
+@pytest.fixture
+def refused(command_line, monkeypatch, tmp_path, capfd):
+    """Runs the main job in this process; returns its one line on stderr, without `error: `."""
+
+    def no_ray(say: Callable) -> Any:
+        pytest.fail("Ray was started")
+
+    def call(*settings: str, ray_starts: bool = False, storage: str | Path = tmp_path / "runs") -> str:
+        # With `ray_starts` everything is real but Ray itself, which would take seconds.
+        monkeypatch.setattr(raysed.pipeline, "_ray_session", contextlib.nullcontext if ray_starts else no_ray)
+        job = load_job()
+        arguments = [part for setting in settings for part in ("--set", setting)]
+        code = command_line(job.job, job.parser(), "--storage", str(storage), *arguments)
+        said = capfd.readouterr().err
+        assert code == 2, said
+        lines = said.splitlines()
+        assert len(lines) == 1 and lines[0].startswith("error: "), said
+        assert not [*Path(storage).glob("*/ct"), *Path(storage).glob("*/manifest/ct")]
+        return lines[0].removeprefix("error: ")
+
+    return call
+
+
+@pytest.fixture
+def write(tmp_path):
+    def text_file(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return tmp_path / name
+
+    return text_file
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        ("ct.step=5", r"unknown setting ct\.step: did you mean ct\.steps\?"),
+        ("members.count=many", r"setting members\.count: input should be a valid integer, .* \(got 'many'\)"),
+        ("members.count=0", r"setting members\.count: input should be greater than or equal to 1 \(got 0\)"),
+        ("run=../elsewhere", r"setting run: it may hold letters, .* \(got '\.\./elsewhere'\)"),
+        ("ct.steps", r"--set 'ct\.steps': write it as block\.key=value, for example --set ct\.steps=1000"),
+        ("recipes=[ct-sedflow]", r"recipe 'ct-sedflow': 'sedflow' is no stage; stages are base, ct, .*"),
+        ("recipes=[sed-ct]", r"recipe 'sed-ct': sed needs an ensemble before it, for example ct-sed"),
+        ("recipes=[]", r"recipes is empty; name at least one, for example ct-sed-flow"),
+        ("export.recipe=ct", r"export\.recipe is 'ct', which is not in recipes \(ct-sed-flow\)"),
+        ("evaluation.dev=mine", r"evaluation\.dev names 'mine', which is not in evaluation\.tasks; there are .*"),
+        ("evaluation.tasks={}", r"evaluation\.tasks is empty; name at least one file of graded sentence pairs"),
+        ("sed.workers=3", r"sed\.batch_size is 32, which 3 workers \(sed\.workers\) cannot share evenly; .*"),
+        ("ct.boundaries=[1, 2]", r"ct\.boundaries must increase, and ct\.learning_rates have one value more than .*"),
+        (
+            "encoder.path=/no/such/model",
+            r"encoder\.path: '/no/such/model' is neither a model directory nor a hub id .*",
+        ),
+        ("encoder.path=nobody/no-such-model", r"encoder\.path: 'nobody/no-such-model' is neither a model dir.*"),
+        ("encoder.path=bundled:x", r"encoder\.path: 'bundled:x' is unknown, the bundled model is bundled:encoder"),
+        ("encoder.path=package:no_such_one/x", r"encoder\.path: .* needs the Python package 'no_such_one'; install .*"),
+        ("encoder.layers=99", r"encoder\.layers is 99, but 'bundled:encoder' has \d+ layers"),
+        ("encoder.layers=0", r"encoder\.layers is 0, but 'bundled:encoder' has \d+ layers"),
+        (
+            "evaluation.learner_layers=[1, 99]",
+            r"evaluation\.learner_layers has 99, but 'bundled:encoder' has \d+ layers",
+        ),
+        ("encoder.max_length=999", r"encoder\.max_length is 999, but 'bundled:encoder' takes at most \d+ tokens"),
+        ("corpus.source=/no/such/file.txt", r"corpus\.source: nothing is at /no/such/file\.txt; name an existing .*"),
+        ("corpus.source=bundled:x", r"corpus\.source: bundled:x is unknown, the bundled corpus is bundled:everyday"),
+        (
+            "corpus.min_characters=3000",
+            r"corpus\.min_characters is 3000, more than corpus\.max_characters \(2000\); .*",
+        ),
+        ("flow.fit_on=/no/such/file.txt", r"flow\.fit_on: nothing is at /no/such/file\.txt; name an existing .*"),
+        ("evaluation.tasks.everyday-dev=/no/x.tsv", r"/no/x\.tsv cannot be read: No such file or directory"),
+        ("evaluation.tasks.everyday-dev=/no/x", r"task everyday-dev: /no/x is neither a SentEval directory nor .*"),
+    ],
+)
+def test_a_wrong_setting_is_named(refused, setting, sentence):
+    line = refused(setting)
+    assert re.fullmatch(sentence, line), line
+
+
+def test_an_unknown_config_lists_the_known_ones(command_line, capfd):
+    job = load_job()
+    assert command_line(job.job, job.parser(), "--config", "quickstrat") == 2
+    line = capfd.readouterr().err
+    assert re.fullmatch(r"error: --config quickstrat: no such file, and no config of that name; there are .+\n", line)
+    assert "quickstart" in line.split("there are ")[1].strip().split(", ")
+
+
+def test_a_config_file_that_is_no_yaml_is_named_with_the_line(command_line, capfd, write):
+    path = write("mine.yaml", "ct:\n  steps: [1\n")
+    job = load_job()
+    assert command_line(job.job, job.parser(), "--config", path) == 2
+    assert re.fullmatch(rf"error: config file {path}, line 3 is not valid YAML: .+\n", capfd.readouterr().err)
+
+
+# -- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_corpus_is_named(refused, write):
+    path = write("empty.txt", "")
+    assert refused(f"corpus.source={path}") == f"corpus.source has no sentences: {path} must hold at least one"
+
+
+def test_a_corpus_without_the_column_is_named(refused, tmp_path):
+    path = tmp_path / "corpus.parquet"
+    pq.write_table(pa.table({"body": ["a sentence"], "n": [1]}), path)
+    line = refused(f"corpus.source={path}")
+    assert re.fullmatch(rf"corpus\.column: {path} has no column 'sentence' or 'text'; set it to .*'body', 'n'", line)
+    line = refused(f"corpus.source={path}", "corpus.column=txt")
+    assert re.fullmatch(rf"corpus\.column: {path} has no column 'txt', only 'body', 'n'", line)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        (
+            "all\t2.5\ta\tb\nall\tfive\ta\tb\n",
+            r"{path}, line 3: score 'five' is no number; write 3\.5, or leave it blank",
+        ),
+        ("all\t2.5\ta\tb\nall\t5.5\ta\tb\n", r"{path}, line 3: score 5\.5 is outside the task's score_range, 0 to 5"),
+        ("all\tnan\ta\tb\n", r"{path}, line 2: score nan is outside the task's score_range, 0 to 5"),
+        ("all\t2.5\ta\n", r"{path}, line 2: 3 tab-separated columns instead of 4"),
+        ("all\t\ta\tb\n", r"task everyday-dev: {path} has no pair with a gold score \(1 blank ones\)"),
+    ],
+)
+def test_a_wrong_line_of_a_task_is_named(refused, write, rows, sentence):
+    path = write("pairs.tsv", PAIRS + rows)
+    line = refused(f"evaluation.tasks.everyday-dev={path}")
+    assert re.fullmatch(sentence.format(path=re.escape(str(path))), line), line
+
+
+def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write, monkeypatch):
+    """It has to be read for that, which is the first thing that a started run does."""
+    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
+    path = write("small.txt", "One sentence.\nAnother one.\nOne sentence.\n")
+    line = refused(f"corpus.source={path}", "corpus.sentences=3", ray_starts=True)
+    assert re.fullmatch(
+        r"corpus\.sentences asks for 3 but corpus\.source has 2 usable sentences \(3 lines: .*\); ask for fewer or .*",
+        line,
+    )
+
+
+# -- machines --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"),
+    [
+        (
+            "resources.gpu=true",
+            r"resources\.gpu is true, but the cluster has no GPU \(1 node, 2 CPUs, 0 GPUs\); set .*",
+        ),
+        ("resources.cpus_per_member=8", r"resources\.cpus_per_member is 8, but the largest node has 2 CPUs; ask .*"),
+        ("sed.workers=4", r"sed\.workers is 4, but the cluster has 2 CPUs \(1 node, 2 CPUs, 0 GPUs\); ask for .*"),
+    ],
+)
+def test_what_the_cluster_never_has_is_named(refused, monkeypatch, tmp_path, setting, sentence):
+    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
+    line = refused(setting, ray_starts=True)
+    assert re.fullmatch(sentence, line), line
+    report = json.loads((tmp_path / "runs/quickstart/report.json").read_text())
+    assert report["status"] == "failed" and report["error"] == line
+
+
+def test_a_disk_that_is_too_small_is_named(refused, monkeypatch):
+    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
+    monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
+    line = refused(ray_starts=True)
+    assert re.fullmatch(r"storage: .*/runs/quickstart has 0\.0 GB free, this run needs about [\d.]+ GB; free .*", line)
+
+
+def test_a_storage_that_cannot_be_written_is_named(refused, write):
+    path = write("file", "")
+    assert re.fullmatch(rf"storage: {path}/quickstart cannot be written: .*", refused(storage=path))
+    assert re.fullmatch(r"storage: 'nosuch:/.*' is no directory or URI .*", refused(storage="nosuch://bucket/runs"))
+
+
+def test_a_run_that_is_in_use_is_named(refused, tmp_path):
+    with Storage(str(tmp_path / "runs"), "quickstart").lock():
+        assert refused().startswith("run 'quickstart' is in use by another process; wait for it, or choose another")
+
+
+# -- the command line itself -----------------------------------------------------------------------------------------
+
+
+class _Parser:
+    def parse_args(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "said"),
+    [
+        (None, 0, ""),
+        (UserError("a.b is wrong:\n  because"), 2, "error: a.b is wrong: because\n"),
+        (RunFailed("2 of 3 members\nwere trained"), 1, "failed: 2 of 3 members were trained\n"),
+        (KeyboardInterrupt(), 130, "\nstopped; the same command continues from here\n"),
+    ],
+)
+def test_outcomes_become_exit_codes_and_one_line(command_line, capfd, outcome, code, said):
+    def job(arguments: Any) -> None:
+        if outcome:
+            raise outcome
+
+    assert command_line(job, _Parser()) == code
+    assert capfd.readouterr().err == said
+
+
+def test_a_polite_kill_ends_like_ctrl_c(command_line, capfd):
+    def job(arguments: Any) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("it went on")
+
+    assert command_line(job, _Parser()) == 143
+    assert "the same command continues from here" in capfd.readouterr().err
+
+
+def test_other_errors_are_not_hidden(command_line):
+    def job(arguments: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        command_line(job, _Parser())
+
+
+def test_a_config_is_a_file_or_a_name(tmp_path, monkeypatch):
+    (tmp_path / "configs").mkdir()
+    for name in ("a.yaml", "configs/b.yaml"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert find_config("a.yaml", tmp_path / "configs") == Path("a.yaml")
+    assert find_config("b", tmp_path / "configs") == tmp_path / "configs/b.yaml"
+    with pytest.raises(UserError, match=r"^--config a: no such file, and no config of that name; there are b$"):
+        find_config("a", tmp_path / "configs")
+
+
+def test_the_job_as_a_process(tmp_path):
+    """From another directory, with nothing on the terminal but the sentence."""
+    command = [sys.executable, str(JOB), "--storage", str(tmp_path / "runs"), "--set", "ct.step=5"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert (done.stdout, done.stderr) == ("", "error: unknown setting ct.step: did you mean ct.steps?\n")
+    assert not (tmp_path / "runs").exists()

@@ -1,0 +1,400 @@
+"""The pages say what is so: links, commands, options, settings with their defaults, files, and the cluster file."""
+
+import importlib.util
+import json
+import re
+import shlex
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from pydantic import BaseModel
+
+from raysed.config import Config, TaskConfig, load_config, make_config
+from raysed.recipe import MEMBER_STAGES, parse_recipe
+from raysed.report import Report, Row
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+CONFIGS = sorted(ROOT.glob("jobs/configs/*.yaml"))
+JOBS = sorted(ROOT.glob("jobs/*.py"))
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+FILES_OF_A_RUN = """
+.lock config.yaml report.json report.md timings.json
+plots/agreement.png plots/scores.png plots/spectrum.png plots/training.png
+corpus/part-00000.parquet
+base/embeddings/00/layers-1.npy base/embeddings/00/layers-first_last.npy
+base-flow/calibrations/00/layers-1.npy
+base-flow/calibrations/00/layers-1/config.json base-flow/calibrations/00/layers-1/model.safetensors
+ct/members/00/config.json ct/members/00/model.safetensors ct/members/00/tokenizer.json
+ct/members/00/tokenizer_config.json ct/members/00/raysed.json ct/members/00/history.jsonl
+ct/embeddings/02/layers-2.npy
+ct-sed/targets/part-00000.parquet ct-sed/targets/mean.npy
+ct-sed/learners/00/model.safetensors ct-sed/learners/00/raysed.json ct-sed/learners/00/history.jsonl
+ct-sed/embeddings/00/layers-3.npy
+ct-sed-flow/calibrations/00/layers-2.npy ct-sed-flow/calibrations/00/layers-2/config.json
+ct-sed-sn-natsv/calibrations/00/layers-2/model.safetensors
+checkpoints/ct/members/00/step-000000500/state.json
+checkpoints/ct-sed/learners/00/step-000000500/state.safetensors
+logs/native.log logs/ct/members/00/metrics.jsonl logs/ct-sed/learners/00/events.out.tfevents.1795229399.vm
+manifest/corpus.json manifest/model.json manifest/ct/members/00.json manifest/ct-sed/targets.json
+manifest/checkpoints/ct/members/00/step-000000500.json
+model/README.md model/config.json model/model.safetensors model/tokenizer.json model/tokenizer_config.json
+model/modules.json model/sentence_bert_config.json model/config_sentence_transformers.json model/glow.py
+model/1_WeightedLayerPooling/config.json model/1_WeightedLayerPooling/model.safetensors model/2_Pooling/config.json
+model/3_FlowHead/config.json model/3_FlowHead/model.safetensors model/3_Dense/config.json
+tune/ct-1795229333/tuner.pkl train/ct-sed-learners-00-1795229377/.validate_storage_marker
+""".split()
+
+
+# -- what a page holds -----------------------------------------------------------------------------------------------
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(), flags=re.S | re.M)
+
+
+def spans(page: Path) -> list[str]:
+    """The code spans outside of fenced blocks."""
+    return re.findall(r"`([^`\n]+)`", prose(page))
+
+
+def fences(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), flags=re.S | re.M)
+
+
+def commands(page: Path) -> list[str]:
+    """Every command line of a page: those of its shell blocks, continued lines joined, and its code spans."""
+    lines = "\n".join(fences(page, "sh")).replace("\\\n", " ").splitlines()
+    return [*filter(None, (line.split("#")[0].strip() for line in lines)), *spans(page)]
+
+
+def tables(page: Path) -> list[list[str]]:
+    """The cells of every table row below a rule."""
+    rows = [line.strip("|").split("|") for line in prose(page).splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row] for row in rows]
+
+
+def slugs(page: Path) -> set[str]:
+    """The anchors that a forge makes of headings."""
+    titles = re.findall(r"^#+ (.*)$", prose(page), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def by_name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+each_page = pytest.mark.parametrize("page", PAGES, ids=by_name)
+
+
+# -- pages -----------------------------------------------------------------------------------------------------------
+
+
+@each_page
+def test_relative_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        other = (page.parent / path).resolve() if path else page
+        assert other.exists(), f"{by_name(page)} links to {target}, which is not there"
+        assert not anchor or anchor in slugs(other), f"{by_name(page)} links to {target}: no such heading"
+
+
+@each_page
+def test_make_targets_exist(page):
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.M))
+    named = {name for line in commands(page) for name in re.findall(r"^make ([a-z-]+)$", line)}
+    assert named <= targets
+
+
+def options_of(job: Path) -> set[str]:
+    spec = importlib.util.spec_from_file_location(f"job_{job.stem}", job)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return {option for action in module.parser()._actions for option in action.option_strings}
+
+
+def ray_options(words: list[str]) -> set[str]:
+    """The options of a `ray` command, asked of Ray itself."""
+    from ray.scripts.scripts import cli
+
+    command: Any = cli
+    for word in words:
+        if word not in getattr(command, "commands", {}):
+            break
+        command = command.commands[word]
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def options_in(words: list[str]) -> set[str]:
+    return {word.split("=")[0] for word in words if re.match(r"--[a-z]", word)}
+
+
+@each_page
+def test_options_exist(page):
+    own = set().union(*map(options_of, JOBS))
+    for line in commands(page):
+        words = shlex.split(line) if "--" in line else []
+        scripts = [place for place, word in enumerate(words) if re.fullmatch(r"jobs/\w+\.py", word)]
+        if scripts:
+            job = ROOT / words[scripts[0]]
+            assert options_in(words[scripts[0] :]) <= options_of(job), line
+            words = words[: scripts[0]]
+        if words and words[0] == "ray":
+            assert options_in(words) <= ray_options(words[1:]), line
+        elif words and words[0] == "tensorboard":
+            assert options_in(words) <= {"--logdir"}, line
+        else:
+            assert options_in(words) <= own, line
+
+
+@pytest.mark.parametrize("page", [*PAGES, *CONFIGS, ROOT / "cluster.yaml", *JOBS], ids=by_name)
+def test_named_configs_exist(page):
+    names = set(re.findall(r"--config ([\w-]+)(?![\w.-])", page.read_text()))
+    assert names <= {path.stem for path in CONFIGS}
+
+
+def block_at(keys: list[str]) -> Any:
+    """What lies at dotted keys of the configuration: a block's class, True for a setting, None for nothing."""
+    block: Any = Config
+    for key in keys:
+        if block is dict:
+            block = TaskConfig
+        elif isinstance(block, type) and issubclass(block, BaseModel) and key in block.model_fields:
+            kind = block.model_fields[key].annotation
+            block = kind if isinstance(kind, type) and issubclass(kind, BaseModel) else True
+            block = dict if keys[:2] == ["evaluation", "tasks"] and key == "tasks" else block
+        else:
+            return None
+    return block
+
+
+BLOCKS = [name for name in Config.model_fields if block_at([name]) is not True]
+
+
+@each_page
+def test_settings_exist_and_take_the_values_shown(page):
+    pattern = rf"((?:{'|'.join(BLOCKS)})\.[\w.]+)(?:: (.+))?"
+    for span in spans(page):
+        match = re.fullmatch(pattern, span)
+        if match is None or match[1].endswith((".py", ".md", ".json", ".yaml", ".txt")):
+            continue
+        assert block_at(match[1].split(".")), f"{by_name(page)}: {match[1]} is no setting"
+        if match[2]:
+            load_config(None, [f"{match[1]}={match[2]}"])
+
+
+@each_page
+def test_settings_in_commands_and_blocks_are_taken(page):
+    for line in commands(page):
+        overrides = re.findall(r"--set (?:'([^']+)'|([\w.]+=\S+))", line)
+        load_config(None, [quoted or plain for quoted, plain in overrides if "…" not in plain])
+    for block in fences(page, "yaml"):
+        make_config(yaml.safe_load(block))
+
+
+@each_page
+def test_repository_files_exist(page):
+    """Paths below the repository's folders, and Python files by name."""
+    folders = "raysed|jobs|docs|tests|benchmarks|\\.ci"
+    for span in spans(page):
+        if re.fullmatch(rf"(?:{folders})/[\w./-]*", span):
+            assert (ROOT / span).exists(), f"{by_name(page)}: {span} is not there"
+        elif re.fullmatch(r"\w+\.py", span):
+            assert list(ROOT.glob(f"raysed/**/{span}")), f"{by_name(page)}: no {span} in the package"
+
+
+def test_the_tree_in_the_readme_is_the_tree():
+    block = re.search(r"^    raysed/\n(?:^    .*\n)+", (ROOT / "README.md").read_text(), flags=re.M)[0]
+    listed, folders = [], []
+    for line in block.splitlines():
+        depth, name = (len(line) - len(line.lstrip())) // 2 - 2, line.split()[0]
+        folders = [*folders[:depth], name]
+        listed.append("".join(folders))
+    assert [path for path in listed if not (ROOT / path).exists()] == []
+    files = [p for p in sorted(ROOT.glob("raysed/**/*.py")) + JOBS if p.name != "__init__.py"]
+    assert [by_name(path) for path in files if by_name(path) not in listed] == []
+    assert len(set(listed)) == len(listed)
+
+
+def test_the_readme_names_every_stage():
+    named = {span for row in tables(ROOT / "README.md") for span in re.findall(r"`([^`]+)`", row[0])}
+    assert {*MEMBER_STAGES, "sed", "flow", "sn", "natsv", "whiten", "base"} <= named
+
+
+@each_page
+def test_recipes_are_recipes(page):
+    for span in spans(page):
+        if re.fullmatch(r"(?:base|ct)(?:-[a-z]+)+", span):
+            parse_recipe(span)
+
+
+# -- settings --------------------------------------------------------------------------------------------------------
+
+
+def defaults(block: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """Every setting and its default as the page shows it."""
+    found = {}
+    for name, field in block.model_fields.items():
+        key = f"{prefix}{name}"
+        if name in BLOCKS and not prefix:
+            found |= defaults(field.annotation, f"{name}.")
+        elif key == "evaluation.tasks":
+            found[key] = json.dumps({task: config.source for task, config in field.default.items()})
+            found |= defaults(TaskConfig, "evaluation.tasks.NAME.")
+        elif field.is_required():
+            found[key] = "required"
+        else:
+            found[key] = field.default if isinstance(field.default, str) else json.dumps(field.default)
+    return found
+
+
+def test_every_setting_is_on_the_page_with_its_default():
+    rows = [row for row in tables(ROOT / "docs/configuration.md") if len(row) == 3]
+    shown = {row[0].strip("`"): row[1].strip("`") for row in rows if row[0].startswith("`")}
+    assert shown == defaults(Config)
+    assert all(row[2] for row in rows)
+
+
+def test_every_option_is_on_the_page():
+    options = options_of(ROOT / "jobs/ensemble_then_distill.py") - {"-h", "--help"}
+    assert options == {row[0].strip("`") for row in tables(ROOT / "docs/configuration.md") if row[0].startswith("`--")}
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_configs_load(path):
+    config = load_config(path)
+    assert config.run == path.stem
+    assert all(parse_recipe(recipe) for recipe in config.recipes)
+
+
+@pytest.mark.parametrize("name", ["bert-large-unsupervised", "bert-base-unsupervised", "distilbert-unsupervised"])
+def test_paper_configs_have_the_papers_numbers(name):
+    """SED section 5.1 and appendix B."""
+    config = load_config(ROOT / f"jobs/configs/{name}.yaml")
+    assert (config.members.count, config.corpus.sentences, config.encoder.layers) == (10, 100_000, 2)
+    assert (config.ct.steps, config.ct.groups, config.ct.negatives) == (50_000, 2, 7)
+    assert (max(config.ct.learning_rates), min(config.ct.learning_rates)) == (1e-5, 2e-6)
+    assert (config.sed.batch_size, config.sed.learning_rate, config.sed.warmup) == (32, 2e-5, 0.1)
+    assert (config.flow.learning_rate, config.flow.epochs, config.flow.variant) == (1e-3, 1.0, "paper")
+    assert config.report_tasks() == [f"sts{year}" for year in range(12, 17)]
+
+
+# -- files and report ------------------------------------------------------------------------------------------------
+
+
+def documented() -> list[str]:
+    """Patterns of the paths in the first column of docs/files.md; one that ends in / stands for all below it."""
+    cells = [re.findall(r"`([^`]+)`", row[0]) for row in tables(ROOT / "docs/files.md")]
+    return [re.sub(r"<k>", "*", path) + "*" * path.endswith("/") for cell in cells for path in cell]
+
+
+def is_documented(path: str, patterns: list[str]) -> bool:
+    node = re.sub(r"(^|/)(?:base|ct)(?:-[a-z]+)*/", lambda m: f"{m[1]}WHAT/", path, count=1)
+    node = re.sub(r"/\d\d(?=[/.])", "/00", node)
+    return any(fnmatchcase(node, re.sub(r"\b(?:NODE|RECIPE)\b", "WHAT", pattern)) for pattern in patterns)
+
+
+@pytest.mark.parametrize("path", FILES_OF_A_RUN)
+def test_every_file_of_a_run_is_documented(path):
+    path = path.replace("ct-sed/learners", "ct/members") if path.startswith(("logs/", "checkpoints/")) else path
+    assert is_documented(path, documented())
+
+
+def test_another_file_would_be_noticed():
+    patterns = documented()
+    for path in ("scores.csv", "ct/members/00.json", "ct/flows/00/config.json", "model/4_Normalize/config.json"):
+        assert not is_documented(path, patterns)
+
+
+def test_every_documented_file_is_written():
+    """No pattern is left that no file of a run matches."""
+    paths = [re.sub(r"^(logs|checkpoints)/ct-sed/learners", r"\1/ct/members", path) for path in FILES_OF_A_RUN]
+    unused = [p for p in documented() if not any(is_documented(path, [p]) for path in [*paths, ".tmp/ab12/x.npy"])]
+    assert unused == ["model/3_Dense/model.safetensors"] or unused == []
+
+
+def test_files_of_the_finished_runs_here_are_documented():
+    """Real runs, where somebody made one; other architectures have further tokenizer files."""
+    runs = [path.parent.parent for path in ROOT.glob("runs/*/manifest/model.json")]
+    if not runs:
+        pytest.skip("no finished run in runs/")
+    patterns = [*documented(), "model/*.txt", "model/*.json"]
+    for run in runs:
+        files = [path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()]
+        files = [re.sub(r"^(logs|checkpoints)/[a-z-]+/learners", r"\1/ct/members", path) for path in files]
+        assert [path for path in files if not is_documented(path, patterns)] == []
+
+
+def test_report_page_has_every_key():
+    metrics = {"sts": {"spearman": 1.0, "pearson": 1.0, "pairs": 2, "aggregation": "mean"}}
+    report = Report("r", [Row("base", "base", 0, None, 1, metrics)], ["sts"], 1).to_dict()
+    page = ROOT / "docs/report.md"
+    named = {span for row in tables(page) for span in re.findall(r"`([^`]+)`", row[0])}
+    example = json.loads(fences(page, "json")[0])
+    assert set(report) == set(example)
+    assert {*report, *report["rows"][0], *metrics["sts"]} <= named
+    assert set(report["rows"][0]) == set(example["rows"][0])
+    assert set(report["summary"][0]) == set(example["summary"][0])
+
+
+# -- versions and cluster --------------------------------------------------------------------------------------------
+
+
+def pins() -> list[Requirement]:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [Requirement(line) for line in lines if line and not line.startswith("#")]
+
+
+def test_every_python_has_one_pin_per_package():
+    for python in PYTHONS:
+        chosen = [p.name for p in pins() if p.marker is None or p.marker.evaluate({"python_version": python})]
+        assert sorted(chosen) == sorted({p.name for p in pins()}), python
+
+
+def test_pins_are_in_the_ranges_of_the_package():
+    text = (ROOT / "pyproject.toml").read_text()
+    ranges = {r.name: r.specifier for r in map(Requirement, re.findall(r'^    "([^"]+)",$', text, flags=re.M))}
+    for pin in pins():
+        assert ranges[pin.name].contains(next(iter(pin.specifier)).version), pin
+
+
+def cluster() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "cluster.yaml").read_text())
+
+
+def test_ray_takes_the_cluster_file():
+    """By the schema that `ray up` checks it with; a misspelt key is refused, which shows that it is checked."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    validate_config(prepare_config(cluster()))
+    with pytest.raises(Exception, match="idle_timeout"):
+        validate_config(prepare_config({**cluster(), "idle_timeout": 5}))
+
+
+def test_the_cluster_is_closed():
+    """Dashboard on the head itself only, and nothing without the token."""
+    description = cluster()
+    (start,) = [line for line in description["head_start_ray_commands"] if "ray start" in line]
+    assert "--dashboard-host=127.0.0.1" in shlex.split(start)
+    assert "--env RAY_AUTH_MODE=token" in description["docker"]["run_options"]
+    assert description["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
+
+
+def test_the_cluster_has_the_pinned_versions():
+    description = cluster()
+    (version,) = [next(iter(pin.specifier)).version for pin in pins() if pin.name == "ray"]
+    images = [description["docker"][f"{kind}_image"] for kind in ("head", "worker")]
+    assert all(image.startswith(f"rayproject/ray:{version}-py311-") for image in images)
+    installs = [line for line in description["setup_commands"] if "pip install" in line]
+    assert installs and all("-c ~/raysed/constraints.txt" in line for line in installs)
+    mounted = [path for path in description["file_mounts"].values() if not path.startswith("~")]
+    assert sorted(mounted) == ["constraints.txt", "pyproject.toml"]
+    assert all((ROOT / path).is_file() for path in mounted)

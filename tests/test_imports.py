@@ -1,0 +1,161 @@
+"""Who may import what: the rooms of the package depend on each other one way, and heavy libraries have their place."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", "scipy")
+
+LADDER = [
+    {"errors", "bundled"},
+    {"config", "recipe", "storage", "tracking", "cli"},
+    {"corpus", "tokens", "encoder", "augment", "objectives"},
+    {"training", "flow", "glow", "calibration", "evaluation", "report", "plots", "export", "check", "resources"},
+    {"members", "targets", "frozen", "distill", "results"},
+    {"pipeline"},
+]
+"""Rooms by rung: a module imports from its own rung and from lower ones."""
+RAY = {"resources", "members", "targets", "frozen", "distill", "pipeline"}
+DEEPSPEED = {"distill"}
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES = {module_name(path): ast.parse(path.read_text()) for path in sorted((ROOT / "raysed").rglob("*.py"))}
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def imports(tree: ast.AST, deep: bool) -> set[str]:
+    """Modules that a module imports: when it is loaded, or anywhere in it (`deep`), but not for type checkers only."""
+    found, waiting = set(), list(ast.iter_child_nodes(tree))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute in this package"
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in TREES else node.module for name in names}
+        elif not is_type_checking(node) and (deep or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+def libraries(module: str) -> set[str]:
+    return {name.split(".")[0] for name in imports(TREES[module], deep=True)}
+
+
+def room(module: str) -> str:
+    return module.split(".")[1]
+
+
+EDGES = {
+    module: {name for name in imports(tree, deep=False) if name in TREES and name not in ("raysed", module)}
+    for module, tree in TREES.items()
+}
+ROOMS = sorted({room(module) for module in TREES if "." in module})
+
+
+def circles(edges: dict[str, set[str]]) -> list[set[str]]:
+    """Strongly connected components of more than one node (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        order[node] = lowest[node] = len(order)
+        stack.append(node)
+        for other in edges.get(node, ()):
+            if other not in order:
+                visit(other)
+            if other in stack:
+                lowest[node] = min(lowest[node], lowest[other])
+        if lowest[node] == order[node]:
+            members = set(stack[stack.index(node) :])
+            del stack[stack.index(node) :]
+            if len(members) > 1:
+                found.append(members)
+
+    for node in edges:
+        if node not in order:
+            visit(node)
+    return found
+
+
+def test_the_search_for_circles_finds_them():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": {"e"}, "e": {"d"}}) == [{"d", "e"}, {"b", "c"}]
+
+
+def test_no_import_goes_round_in_a_circle():
+    assert len(TREES) > 20
+    assert circles(EDGES) == []
+
+
+def test_every_room_has_its_rung():
+    rungs = [name for rung in LADDER for name in rung]
+    assert len(rungs) == len(set(rungs))
+    assert set(ROOMS) <= set(rungs), "a new module belongs on the ladder"
+
+
+def test_imports_point_one_way():
+    rung = {name: height for height, names in enumerate(LADDER) for name in names}
+    wrong = [
+        f"{module} imports {other}"
+        for module, others in EDGES.items()
+        for other in others
+        if "." in module and rung[room(other)] > rung[room(module)]
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("library, rooms", [("ray", RAY), ("deepspeed", DEEPSPEED)])
+def test_clusters_are_the_business_of_few_rooms(library, rooms):
+    """Anywhere in a module, also inside of functions; a metric that dashboards show may be sent from members only."""
+    users = {room(module) for module in TREES if "." in module and library in libraries(module)}
+    assert users <= rooms
+    assert users, "the test looks for nothing"
+
+
+def test_objectives_and_evaluation_know_nothing_of_runs():
+    """They work on tensors and tables, so they can be tried in one process."""
+    for module in TREES:
+        if module.startswith(("raysed.objectives.", "raysed.evaluation.")):
+            rooms = {room(name) for name in imports(TREES[module], deep=True) if name.startswith("raysed.")}
+            assert not rooms & {"storage", "tracking", "resources", "pipeline", "members", "distill"}, module
+
+
+def test_the_pipeline_is_imported_without_ray():
+    """A mistake in the settings is told before Ray is even imported."""
+    reached, waiting = set(), {"raysed.pipeline"}
+    while waiting:
+        reached.add(module := waiting.pop())
+        waiting |= EDGES[module] - reached
+    assert "raysed.check" in reached
+    loaded = {name.split(".")[0] for module in reached for name in imports(TREES[module], deep=False)}
+    assert "torch" in loaded and not loaded & {"ray", "deepspeed", "datasets"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import raysed", (*HEAVY, "numpy", "pyarrow", "pydantic")),
+        ("import raysed.config, raysed.recipe, raysed.storage, raysed.tracking, raysed.cli", HEAVY),
+        ("import raysed.corpus, raysed.bundled", HEAVY),
+    ],
+)
+def test_light_imports_stay_light(statement, absent):
+    code = f"{statement}\nimport sys\nprint(*sorted(set({absent!r}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
