@@ -7,6 +7,7 @@ The same command continues a run that was stopped, and does nothing for one that
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.config import load_config
 
     named = {"storage": arguments.storage, "run": arguments.run}
-    overrides = [*arguments.overrides, *(f"{key}={value}" for key, value in named.items() if value)]
+    overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]
     config = load_config(find_config(arguments.config, Path(__file__).parent / "configs"), overrides)
 
     from raysed.pipeline import run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
+from huggingface_hub import try_to_load_from_cache
 
 from raysed.config import Config, CorpusConfig, stable_hash
 from raysed.corpus import check_corpus, corpus_fingerprint
@@ -119,10 +119,16 @@ def _encoder_identity(config: Config) -> dict[str, Any]:
     path = Path(encoder_path(config.encoder))
     settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
     if not path.is_dir():
-        found = AutoConfig.from_pretrained(config.encoder.path, trust_remote_code=config.encoder.trust_remote_code)
-        return {"id": config.encoder.path, "commit": getattr(found, "_commit_hash", None), **settings}
+        return {"id": config.encoder.path, "commit": _cached_commit(config), **settings}
     files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py"))
     return {"files": stable_hash({p.name: _digest(p) for p in files}), **settings}
+
+
+def _cached_commit(config: Config) -> str | None:
+    """The hub's commit that was just loaded, by the name of its folder in the cache."""
+    options = {key: value for key, value in config.encoder.model_kwargs.items() if key in ("cache_dir", "revision")}
+    found = try_to_load_from_cache(config.encoder.path, "config.json", **options)
+    return Path(found).parent.name if isinstance(found, str) else None
 
 
 def _digest(path: Path) -> str:

@@ -130,7 +130,7 @@ class _Stages:
 
     def write_corpus(self) -> None:
         """Cleans, draws and tokenises the corpus into the sentence table."""
-        if not member_nodes(self.job.recipes):
+        if not self.job.needs_corpus:
             return
         depends = self._corpus_depends()
         entry = self.storage.finished("corpus", depends)
@@ -196,7 +196,8 @@ class _Stages:
 
         teachers = self.ensembles[recipe.ensemble]
         name, depends = self._targets(recipe)
-        if self.storage.finished(name, depends):
+        learners = self._learners(recipe)
+        if self.storage.finished(name, depends) or all(self.storage.finished(x.name, x.depends) for x in learners):
             return
         names = [entry.name for entry in teachers]
         size = sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir())
@@ -313,9 +314,7 @@ class _Stages:
             "calibration": self.config.calibration.model_dump(mode="json"),
         }
         if self.config.flow.fit_on != "tasks":
-            settings["text"] = (
-                self.job.inputs["corpus"] if self.config.flow.fit_on == "corpus" else self.config.flow.fit_on
-            )
+            settings["text"] = self.job.inputs["corpus" if self.config.flow.fit_on == "corpus" else "fit_on"]
         calibrations = []
         for index, embedding in enumerate(self._embeddings(recipe.uncalibrated)):
             seed = derive_seed(self.config.seed, recipe.text, index)

@@ -140,10 +140,7 @@ def test_a_damaged_member_is_trained_again_and_comes_out_the_same(ray_cluster, f
 
 
 class FaultyStorage(Storage):
-    """Kills the worker, or raises, after a checkpoint of one member; `times` times over all workers."""
-
-    victim, step, times, kill = "ct/members/01", 8, 1, True
-    marks = Path("unset")
+    """Kills the worker after a checkpoint of one member, or raises instead of it; `times` times over all workers."""
 
     def __reduce__(self):
         return _faulty, (self.location, self.run, dict(vars(type(self))["faults"]))
@@ -163,13 +160,15 @@ class _FaultyCheckpoints(Checkpoints):
         self._faults = faults
 
     def save(self, step, write):
-        super().save(step, write)
         marks = list(Path(self._faults["marks"]).iterdir())
-        if step >= self._faults["step"] and len(marks) < self._faults["times"]:
+        planted = step >= self._faults["step"] and len(marks) < self._faults["times"]
+        if planted:
             (Path(self._faults["marks"]) / f"{len(marks)}-{step}").touch()
-            if self._faults["kill"]:
-                os.kill(os.getpid(), signal.SIGKILL)
+        if planted and not self._faults["kill"]:
             raise RuntimeError("planted fault")
+        super().save(step, write)
+        if planted:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture

@@ -159,11 +159,14 @@ def test_a_training_that_continues_writes_each_step_once(tmp_path):
     with pytest.raises(RuntimeError), MetricsLog(storage, "ct/members/00") as metrics:
         metrics.write(HISTORY[0])
         raise RuntimeError("killed")
+    directory = tmp_path / "run/logs/ct/members/00"
+    (events_file,) = directory.glob("events*")
+    events_file.rename(directory / "events.out.tfevents.1.earlier")  # as if it had started in another second
     longer = [*HISTORY, {"step": 30, "loss": 0.125, "learning_rate": 8e-6}]
     with MetricsLog(storage, "ct/members/00") as metrics:
         for entry in longer:
             metrics.write(entry)
-    assert_complete(tmp_path / "run/logs/ct/members/00", longer)
+    assert_complete(directory, longer)
 
 
 def test_a_log_for_an_object_store_is_copied_there_when_it_is_closed(tmp_path, monkeypatch):

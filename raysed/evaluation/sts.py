@@ -115,7 +115,8 @@ def _read_table(path: Path) -> Iterator[_Pair]:
 
 
 def _read_senteval(directory: Path) -> Iterator[_Pair]:
-    inputs = sorted(directory.glob("STS.input.*.txt"))
+    # Some copies have a file of all subsets together beside the subsets.
+    inputs = sorted(path for path in directory.glob("STS.input.*.txt") if path.name != "STS.input.ALL.txt")
     if not inputs:
         raise UserError(f"{directory} holds no STS.input.<subset>.txt, so it is no SentEval directory")
     for path in inputs:
