@@ -82,6 +82,8 @@ def stream_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan)
     context.enable_progress_bars = False  # the driver shows one line of its own
     context.print_on_execution_start = False
     dataset = ray.data.read_parquet(storage.uri("corpus")).select_columns(["id", "input_ids"])
+    # One file is one block, however long: cut, so that actors share it and little is in flight at a time.
+    dataset = dataset.repartition(target_num_rows_per_block=_BLOCK)
     groups = [list(group) for group in np.array_split(np.array(teachers, dtype=object), plan.groups)]
     for index, group in enumerate(groups):
         dataset = dataset.map_batches(
