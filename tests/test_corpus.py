@@ -558,7 +558,6 @@ def test_fingerprint_of_a_large_file_is_its_size_and_time(tmp_path, monkeypatch)
     assert source == {"file": "a.txt", "size": 3, "mtime_ns": path.stat().st_mtime_ns}
 
 
-
 @pytest.mark.skipif(not ENGLISH.exists(), reason="the development data is not beside the project")
 def test_real_text():
     """As a plain loop reads it."""

@@ -105,6 +105,19 @@ def test_members_differ_and_their_mean_is_the_target(finished):
     assert entry["meta"]["verified"] < 1e-5
 
 
+def test_the_exported_model_loads_in_sentence_transformers(finished):
+    """With the vectors that the report's scores were computed from."""
+    from sentence_transformers import SentenceTransformer
+
+    meta = json.loads((finished / "manifest/model.json").read_text())["meta"]
+    part = "calibrations" if meta["recipe"].endswith("flow") else "embeddings"
+    expected = np.load(finished / meta["recipe"] / part / "00/layers-2.npy")[:60]
+    evaluation = Evaluation([load_task(name, task) for name, task in Config().evaluation.tasks.items()])
+    model = SentenceTransformer(str(finished / "model"), device="cpu", trust_remote_code=True)
+    found = model.encode(evaluation.sentences[:60], show_progress_bar=False)
+    assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
 def test_a_finished_run_has_nothing_to_do(finished):
     before, said, started = manifest(finished), [], time.monotonic()
     run(finished.parent, said)
