@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from raysed import interrupts
 from raysed.errors import RunFailed, UserError
 from raysed.tracking import show_notes
 
@@ -17,7 +18,7 @@ def main_of(job: Callable[[argparse.Namespace], None], parser: argparse.Argument
         0 when it went well, 1 when the run failed, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM.
     """
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupts.listen()
     show_notes()
     try:
         job(arguments)
@@ -28,8 +29,9 @@ def main_of(job: Callable[[argparse.Namespace], None], parser: argparse.Argument
         print(f"failed: {_one_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
+        interrupts.notice()
         print("\nstopped; the same command continues from here", file=sys.stderr)
-        return 143 if interrupt.args else 130
+        return 143 if interrupt.args == (signal.SIGTERM,) else 130
     return 0
 
 
@@ -49,8 +51,3 @@ def find_config(name: str, directory: Path) -> Path:
 def _one_line(error: Exception) -> str:
     """Messages may quote a library's, which may have several."""
     return " ".join(str(error).split())
-
-
-def _interrupt(signum: int, frame: object) -> None:
-    """A polite kill takes the same way out as Ctrl-C, so that Ray's processes end with the job."""
-    raise KeyboardInterrupt(signal.strsignal(signum))

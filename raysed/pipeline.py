@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raysed import results
+from raysed import interrupts, results
 from raysed.check import Job, check
 from raysed.config import Config, derive_seed, dump_config, stable_hash
 from raysed.corpus import CorpusReport, sentence_chunks
@@ -395,11 +395,17 @@ def _ray_session(say: Callable[[str], None]) -> Iterator[None]:
     own = not ray.is_initialized()
     if own:
         options = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
+        listening = interrupts.listening()
         context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+        if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
+            interrupts.listen()
         if context.dashboard_url:
             say(f"Ray dashboard: http://{context.dashboard_url}")
     try:
         yield
+    except KeyboardInterrupt:
+        interrupts.notice()
+        raise
     finally:
         if own:
             ray.shutdown()

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +41,7 @@ def command_line(monkeypatch):
     """Calls `main_of` as the shell would, and undoes what it does to this process."""
     logger = logging.getLogger("raysed")
     handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
-    terminate = signal.getsignal(signal.SIGTERM)
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def call(job: Callable, parser: Any, *arguments: str) -> int:
         monkeypatch.setattr(sys, "argv", ["job.py", *map(str, arguments)])
@@ -50,7 +51,8 @@ def command_line(monkeypatch):
     yield call
     logger.handlers[:], logger.propagate = handlers, propagate
     logger.setLevel(level)
-    signal.signal(signal.SIGTERM, terminate)
+    for number, handler in signals.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture
@@ -269,6 +271,24 @@ def test_a_polite_kill_ends_like_ctrl_c(command_line, capfd):
 
     assert command_line(job, _Parser()) == 143
     assert "the same command continues from here" in capfd.readouterr().err
+
+
+def test_an_interrupt_that_python_drops_comes_again(command_line, capfd, monkeypatch):
+    """Raised inside a destructor, the first KeyboardInterrupt never reaches the job."""
+    monkeypatch.setattr("raysed.interrupts._AGAIN_AFTER", 0.1)
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: None)
+
+    class Dropping:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    def job(arguments: Any) -> None:
+        thing = Dropping()
+        del thing
+        time.sleep(5)
+        pytest.fail("it went on")
+
+    assert command_line(job, _Parser()) == 130
 
 
 def test_other_errors_are_not_hidden(command_line):

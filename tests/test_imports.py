@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", "scipy")
 
 LADDER = [
-    {"errors", "bundled"},
+    {"errors", "interrupts", "bundled"},
     {"config", "recipe", "storage", "tracking", "cli"},
     {"corpus", "tokens", "encoder", "augment", "objectives"},
     {"training", "flow", "glow", "calibration", "evaluation", "report", "plots", "export", "check", "resources"},
