@@ -17,8 +17,9 @@ def listen() -> None:
 
     Call it again after a library put handlers of its own. Outside the main thread nothing is done.
     """
+    global _noticed
     if threading.current_thread() is threading.main_thread():
-        _noticed.clear()
+        _noticed = threading.Event()  # a new one: timers of an earlier job keep theirs
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, _interrupt)
 
@@ -36,12 +37,12 @@ def notice() -> None:
 def _interrupt(number: int, frame: object) -> None:
     if _noticed.is_set():
         return
-    timer = threading.Timer(_AGAIN_AFTER, _again, (number,))
+    timer = threading.Timer(_AGAIN_AFTER, _again, (number, _noticed))
     timer.daemon = True
     timer.start()
     raise KeyboardInterrupt(number)
 
 
-def _again(number: int) -> None:
-    if not _noticed.is_set():
+def _again(number: int, noticed: threading.Event) -> None:
+    if not noticed.is_set():
         os.kill(os.getpid(), number)
