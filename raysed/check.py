@@ -1,6 +1,5 @@
 """Everything about a run that can be checked before anything is started, and the identity of its inputs."""
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from raysed.encoder import check_encoder, encoder_path
 from raysed.errors import UserError
 from raysed.evaluation.sts import Evaluation, StsTask, load_task
 from raysed.recipe import Recipe, parse_recipes
+from raysed.storage import sha256_of
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _encoder_identity(config: Config) -> dict[str, Any]:
     if not path.is_dir():
         return {"id": config.encoder.path, "commit": _cached_commit(config), **settings}
     files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py"))
-    return {"files": stable_hash({p.name: _digest(p) for p in files}), **settings}
+    return {"files": stable_hash({p.name: sha256_of(p) for p in files}), **settings}
 
 
 def _cached_commit(config: Config) -> str | None:
@@ -129,14 +129,6 @@ def _cached_commit(config: Config) -> str | None:
     options = {key: value for key, value in config.encoder.model_kwargs.items() if key in ("cache_dir", "revision")}
     found = try_to_load_from_cache(config.encoder.path, "config.json", **options)
     return Path(found).parent.name if isinstance(found, str) else None
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _task_identity(task: StsTask) -> str:

@@ -479,7 +479,7 @@ def _flush_and_hash(directory: Path) -> dict[str, str]:
         if path.is_dir():
             _fsync_directory(path)
             continue
-        files[path.relative_to(directory).as_posix()] = _sha256(path)
+        files[path.relative_to(directory).as_posix()] = sha256_of(path)
         with open(path, "rb") as stream:
             os.fsync(stream.fileno())
     _fsync_directory(directory)
@@ -496,12 +496,13 @@ def _fsync_directory(directory: str | Path) -> None:
 
 def _matches(directory: Path, files: Mapping[str, str]) -> bool:
     try:
-        return directory.is_dir() and all(_sha256(directory / name) == digest for name, digest in files.items())
+        return directory.is_dir() and all(sha256_of(directory / name) == digest for name, digest in files.items())
     except OSError:
         return False
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
+    """Returns the hex digest of a file's content."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
         while block := stream.read(1 << 20):
