@@ -2,7 +2,7 @@
 
 Each is fitted on the embeddings of unlabelled sentences and has the flow's interface, `transform(x_ND)`.
 Chained ones multiply out to a single affine map, so they cost one matrix product and can be exported as one
-linear layer.
+linear layer. An artefact of a run holds one calibration per pooling, or one per pooling and task.
 
 Sources: `sn` and `natsv` are the baselines of BERT-flow (section 4.3 and table 5, after Arora et al. 2017 and
 Mu et al. 2017); `whiten` is the linear counterpart of the flow.
@@ -12,18 +12,25 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from raysed import flow
-from raysed.config import FlowConfig
+from raysed.config import Config, FlowConfig, Layers
 from raysed.errors import UserError
+from raysed.evaluation.sts import Embeddings
+from raysed.recipe import parse_recipe
+from raysed.storage import Storage
 
+MOST_DIRECTIONS = 20
+"""The largest k of `natsv` that is tried on the dev task (BERT-flow section 4.3)."""
 VARIANCE_FLOOR = 1e-10
 """Directions with less than this share of the largest variance are rounding noise: they are set to zero."""
 _BLOCK_ROWS = 8192
+_OF_TASK = "embeddings.npy"
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +93,12 @@ def fit_natsv(x_ND: np.ndarray, k: int) -> Affine:
     Raises:
         UserError: k does not leave a direction, or rows that `fit_sn` refuses.
     """
-    mean_D, covariance_DD = _statistics(x_ND)
-    largest = min(len(x_ND) - 2, len(mean_D) - 1)
-    if not 1 <= k <= largest:
-        raise UserError(f"natsv_k is {k}: with {len(x_ND)} embeddings of width {len(mean_D)} it can be 1 to {largest}")
-    top_DK = np.linalg.eigh(covariance_DD).eigenvectors[:, -k:]
-    weight_DD = np.eye(len(mean_D)) - top_DK @ top_DK.T
-    return Affine(weight_DD, -mean_D @ weight_DD)
+    return _without_top(*_directions(x_ND, k), k)
+
+
+def largest_k(x_ND: np.ndarray) -> int:
+    """Returns how many directions `fit_natsv` can remove from these rows so that one is left."""
+    return min(len(x_ND) - 2, x_ND.shape[1] - 1)
 
 
 def fit_whiten(x_ND: np.ndarray) -> Affine:
@@ -115,7 +121,7 @@ def fit_calibration(
     stages: Sequence[str],
     embeddings_ND: np.ndarray,
     flow_config: FlowConfig,
-    natsv_k: int,
+    natsv_k: int | None,
     seed: int,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Calibration:
@@ -126,7 +132,7 @@ def fit_calibration(
             it give.
         embeddings_ND: rows to fit on; for the flow, rows 2i and 2i + 1 are pairs.
         flow_config: used by `flow`.
-        natsv_k: directions that `natsv` removes.
+        natsv_k: directions that `natsv` removes; None where it is no stage.
         seed: used by `flow`; the others have no randomness.
         on_step: as for `raysed.flow.fit_flow`; the others do not call it.
 
@@ -144,10 +150,62 @@ def fit_calibration(
         raise UserError(
             f"calibration {'-'.join(stages)!r} is not known: it must be flow, or a chain of {', '.join(fits)}"
         )
-    calibration = fits[stages[0]](embeddings_ND)
-    for stage in stages[1:]:
-        calibration = calibration.then(fits[stage](calibration.transform(embeddings_ND)))
-    return calibration
+    return _chain([fits[stage] for stage in stages], embeddings_ND)
+
+
+def choose_natsv_k(
+    stages: Sequence[str], embeddings_ND: np.ndarray, score: Callable[[Affine], float], most: int = MOST_DIRECTIONS
+) -> int:
+    """Chooses k of a calibration with `natsv` by a score, as BERT-flow does on a validation set (section 4.3).
+
+    Args:
+        stages: a chain of affine stages, `natsv` among them; the score is that of the whole chain.
+        embeddings_ND: rows to fit on.
+        score: of a fitted calibration; more is better.
+        most: the largest k to try, where the rows allow so many.
+
+    Returns:
+        The k from 1 to `most` of the best score; of equal scores the smallest.
+
+    Raises:
+        UserError: there is no direction to remove, or rows that `fit_sn` refuses.
+    """
+    place = list(stages).index("natsv")
+    fits = {"sn": fit_sn, "whiten": fit_whiten}
+    before = _chain([fits[stage] for stage in stages[:place]], embeddings_ND) if place else None
+    x_ND = before.transform(embeddings_ND) if before else embeddings_ND
+    directions, scores = _directions(x_ND, 1), []
+    for k in range(1, max(1, min(most, largest_k(x_ND))) + 1):
+        rest = _chain([lambda _, k=k: _without_top(*directions, k), *(fits[s] for s in stages[place + 1 :])], x_ND)
+        scores.append(score(before.then(rest) if before else rest))
+    return int(np.argmax(scores)) + 1
+
+
+def check_fit(config: Config) -> None:
+    """Refuses settings of `flow` and `export` that contradict each other or lack something.
+
+    Raises:
+        UserError: names the settings.
+    """
+    recipes = [parse_recipe(text) for text in config.recipes]
+    if not any(recipe.calibration for recipe in recipes):
+        return
+    fit = config.flow
+    if fit.fit_on == "nli" and not config.nli.train:
+        raise UserError("flow.fit_on is nli, but nli.train names no sentence pairs; list them there")
+    if fit.fit_tasks == []:
+        raise UserError("flow.fit_tasks is empty; name at least one task, or leave it out to take all")
+    if fit.fit_tasks and fit.fit_on != "tasks":
+        raise UserError(f"flow.fit_tasks needs flow.fit_on: tasks, which is {fit.fit_on}; leave one of them out")
+    if fit.per_task and (fit.fit_on != "tasks" or fit.fit_tasks):
+        raise UserError(
+            "flow.per_task fits on each task's own sentences, so it needs flow.fit_on: tasks and no flow.fit_tasks"
+        )
+    if fit.per_task and config.export.recipe and parse_recipe(config.export.recipe).calibration:
+        raise UserError(
+            f"export.recipe is {config.export.recipe}, but flow.per_task makes a calibration for each task, which is "
+            f"not one model; export {parse_recipe(config.export.recipe).uncalibrated}"
+        )
 
 
 def save_calibration(calibration: Calibration, directory: Path) -> None:
@@ -181,6 +239,70 @@ def load_calibration(directory: Path) -> Calibration:
         raise
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"{directory} does not hold a calibration that can be read: {error}") from None
+
+
+def write_calibrated(
+    directory: Path, layers: Layers, task: str | None, calibration: Calibration, embeddings_ND: np.ndarray
+) -> None:
+    """Writes a calibration and its version of the embeddings into an artefact's directory.
+
+    Args:
+        directory: of the artefact.
+        layers: the pooling.
+        task: the task that it is for; None: all together.
+        calibration: as fitted.
+        embeddings_ND: before it is applied: of the task's sentences, or of all.
+    """
+    folder = directory / f"layers-{layers}"
+    file = directory / f"layers-{layers}.npy"
+    if task is not None:
+        folder = folder / quote(task, safe="")
+        file = folder / _OF_TASK
+    folder.mkdir(parents=True)
+    save_calibration(calibration, folder)
+    np.save(file, calibration.transform(embeddings_ND))
+
+
+def load_calibrated(storage: Storage, name: str, layers: Layers) -> Embeddings:
+    """Returns what `Evaluation.score` takes, of a finished artefact of embeddings, calibrated or not.
+
+    Args:
+        storage: the run directory.
+        name: of the artefact, e.g. `ct/embeddings/00` or `ct-sed-flow/calibrations/00`.
+        layers: the pooling.
+
+    Returns:
+        float32 [U, D]; where every task has a calibration of its own (`flow.per_task`), by task [U_task, D].
+    """
+    directory = storage.fetch(name)
+    files = sorted((directory / f"layers-{layers}").glob(f"*/{_OF_TASK}"))
+    if files:
+        return {unquote(file.parent.name): np.load(file) for file in files}
+    return np.load(directory / f"layers-{layers}.npy")
+
+
+def _chain(fits: Sequence[Callable[[np.ndarray], Affine]], x_ND: np.ndarray) -> Affine:
+    """Fits each on what the ones before it give."""
+    calibration = fits[0](x_ND)
+    for fit in fits[1:]:
+        calibration = calibration.then(fit(calibration.transform(x_ND)))
+    return calibration
+
+
+def _directions(x_ND: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Mean, and the directions by rising variance as columns; refuses rows from which k cannot be removed."""
+    mean_D, covariance_DD = _statistics(x_ND)
+    if not 1 <= k <= largest_k(x_ND):
+        raise UserError(
+            f"natsv_k is {k}: with {len(x_ND)} embeddings of width {len(mean_D)} it can be 1 to {largest_k(x_ND)}"
+        )
+    return mean_D, np.linalg.eigh(covariance_DD).eigenvectors
+
+
+def _without_top(mean_D: np.ndarray, directions_DD: np.ndarray, k: int) -> Affine:
+    top_DK = directions_DD[:, -k:]
+    weight_DD = np.eye(len(mean_D)) - top_DK @ top_DK.T
+    return Affine(weight_DD, -mean_D @ weight_DD)
 
 
 def _statistics(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,19 +1,27 @@
 """Everything about a run that can be checked before anything is started, and the identity of its inputs."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import try_to_load_from_cache
+from transformers import PreTrainedTokenizerBase
 
-from raysed.config import Config, CorpusConfig, stable_hash
+from raysed.calibration import check_fit
+from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
 from raysed.corpus import check_corpus, corpus_fingerprint
 from raysed.encoder import check_encoder, encoder_path
 from raysed.errors import UserError
+from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.sts import Evaluation, StsTask, load_task
+from raysed.labelled import GradedRows, NliRows, identity, load_graded, load_nli
 from raysed.recipe import Recipe, parse_recipes
 from raysed.storage import sha256_of
+
+LabelledRows = NliRows | GradedRows
+FIT_ON = ("tasks", "nli", "corpus")
+"""Words that `flow.fit_on` knows; anything else is a source."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class Job:
         evaluation: all tasks, loaded.
         inputs: identities of encoder, corpus, tasks and other text to fit on, for dependencies.
         layers: number of the encoder's blocks.
+        pairs: labelled sentence pairs, by kind: `nli`, `sts`.
+        further: transfer tasks and QNLI.
     """
 
     config: Config
@@ -33,6 +43,8 @@ class Job:
     evaluation: Evaluation
     inputs: dict[str, Any]
     layers: int
+    pairs: dict[str, LabelledRows] = field(default_factory=dict)
+    further: FurtherTasks = field(default_factory=FurtherTasks)
 
     @property
     def needs_corpus(self) -> bool:
@@ -58,10 +70,15 @@ def check(config: Config) -> Job:
             f"export.recipe is {config.export.recipe!r}, which is not in recipes ({', '.join(config.recipes)})"
         )
     config = _absolute_paths(config)
+    _check_stages(config, recipes)
     layers = check_encoder(config.encoder)
     for depth in config.evaluation.learner_layers:
         if isinstance(depth, int) and not 1 <= depth <= layers:
-            raise UserError(f"evaluation.learner_layers has {depth}, but {config.encoder.path!r} has {layers} layers")
+            encoder = "encoder.scratch" if config.encoder.scratch else repr(config.encoder.path)
+            raise UserError(f"evaluation.learner_layers has {depth}, but {encoder} has {layers} layers")
+    depth = config.evaluation.transfer.layers
+    if isinstance(depth, int) and not 1 <= depth <= layers:
+        raise UserError(f"evaluation.transfer.layers is {depth}, but the encoder has {layers} layers")
     corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
     tasks = [load_task(name, task) for name, task in config.evaluation.tasks.items()]
     evaluation = Evaluation(tasks, config.evaluation.aggregation)
@@ -70,10 +87,74 @@ def check(config: Config) -> Job:
         "corpus": corpus,
         "tasks": {task.name: _task_identity(task) for task in tasks},
     }
+    if config.encoder.scratch:
+        inputs["encoder"] |= {"corpus": corpus, "mlm": config.mlm.model_dump(mode="json"), "seed": config.seed}
+    pairs = _labelled_pairs(config, recipes)
+    inputs |= {kind: identity(rows) for kind, rows in pairs.items()}
+    further = load_further(config)
+    if further:
+        inputs["further"] = further.identity()
     inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)
-    if config.flow.fit_on not in ("tasks", "corpus"):
+    if config.flow.fit_on not in FIT_ON:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
-    return Job(config, recipes, evaluation, inputs, layers)
+    return Job(config, recipes, evaluation, inputs, layers, pairs, further)
+
+
+def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> None:
+    """Checks that there is a mask token where a recipe needs it.
+
+    Raises:
+        UserError: there is none.
+    """
+    recipe = next((recipe.text for recipe in recipes if "mlm" in recipe.members), None)
+    if recipe and tokenizer.mask_token_id is None:
+        raise UserError(
+            f"recipe {recipe!r}: mlm needs a mask token, and the tokenizer of encoder.path {config.path!r} has none; "
+            "leave mlm out, or take an encoder that was trained with one"
+        )
+
+
+def _check_stages(config: Config, recipes: list[Recipe]) -> None:
+    """What a stage needs beside its block of settings."""
+    for recipe in recipes:
+        for stage in ("nli", "sts"):
+            if stage in recipe.members and not getattr(config, stage).train:
+                raise UserError(
+                    f"recipe {recipe.text!r}: {stage} needs labelled sentence pairs; name them in {stage}.train"
+                )
+        if "sts" in recipe.members and config.evaluation.dev is None:
+            raise UserError(f"recipe {recipe.text!r}: sts chooses its lower bound on evaluation.dev; name a dev task")
+        if "sts" in recipe.members[1:]:
+            _check_grid_fits(config, recipe)
+        if recipe.distils:
+            _check_learner(config, recipe)
+    check_fit(config)
+
+
+def _check_grid_fits(config: Config, recipe: Recipe) -> None:
+    if config.sts.models > config.members.count:
+        raise UserError(
+            f"sts.models is {config.sts.models}, but in recipe {recipe.text!r} a lower bound has the "
+            f"{config.members.count} members before it to continue (members.count); ask for at most that"
+        )
+
+
+def _check_learner(config: Config, recipe: Recipe) -> None:
+    if config.sed.start == "mlm" and recipe.members[0] != "mlm":
+        raise UserError(f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder")
+    if config.sed.zero_stage == 3 and (config.sed.keep == "best_on_dev" or "sts" in recipe.members):
+        raise UserError(
+            f"recipe {recipe.text!r} keeps the learner's best weights, which ZeRO stage 3 does not hold in one place; "
+            "use sed.zero_stage: 2 or less"
+        )
+
+
+def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, LabelledRows]:
+    stages = {stage for recipe in recipes for stage in recipe.members}
+    if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
+        stages.add("nli")
+    loaders = {"nli": lambda: load_nli(config.nli), "sts": lambda: load_graded(config.sts)}
+    return {stage: load() for stage, load in loaders.items() if stage in stages}
 
 
 def _absolute_paths(config: Config) -> Config:
@@ -84,18 +165,30 @@ def _absolute_paths(config: Config) -> Config:
         for name, task in config.evaluation.tasks.items()
     }
     evaluation = config.evaluation.model_copy(update={"tasks": tasks})
-    flow = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
-    return config.model_copy(update={"encoder": encoder, "evaluation": evaluation, "flow": flow})
+    transfer, analysis = config.evaluation.transfer, config.evaluation.analysis
+    transfer = transfer.model_copy(update={"source": _absolute(transfer.source)})
+    analysis = analysis.model_copy(update={"qnli": _absolute(analysis.qnli)})
+    evaluation = config.evaluation.model_copy(update={"tasks": tasks, "transfer": transfer, "analysis": analysis})
+    blocks: dict[str, Any] = {"encoder": encoder, "evaluation": evaluation}
+    blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
+    for name in ("nli", "sts"):
+        block = getattr(config, name)
+        train = [source.model_copy(update={"source": _absolute(source.source)}) for source in block.train]
+        blocks[name] = block.model_copy(update={"train": train})
+    return config.model_copy(update=blocks)
 
 
-def _absolute(path: str) -> str:
+def _absolute(path: str | None) -> str | None:
+    if path is None or path in FIT_ON:
+        return path
     local = os.path.abspath(os.path.expanduser(path))
-    return local if os.path.exists(local) and path not in ("tasks", "corpus") else path
+    return local if os.path.exists(local) else path
 
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
     fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
-    return fits_on_it or any(recipe.members for recipe in recipes)
+    trains_on_it = any(recipe.distils or {"ct", "mlm"} & set(recipe.members) for recipe in recipes)
+    return fits_on_it or trains_on_it or config.encoder.scratch is not None
 
 
 def _corpus_identity(config: Config) -> dict[str, Any]:
@@ -116,8 +209,11 @@ def _other_text(source: str) -> dict[str, Any]:
 
 def _encoder_identity(config: Config) -> dict[str, Any]:
     """What the weights are, not where they lie: a digest of local files, the commit of a hub model."""
-    path = Path(encoder_path(config.encoder))
     settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
+    if config.encoder.scratch:
+        return settings
+    del settings["scratch"]
+    path = Path(encoder_path(config.encoder))
     if not path.is_dir():
         return {"id": config.encoder.path, "commit": _cached_commit(config), **settings}
     files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py"))

@@ -11,8 +11,17 @@ from raysed.errors import RunFailed, UserError
 from raysed.tracking import show_notes
 
 
-def main_of(job: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> int:
+def main_of(
+    job: Callable[[argparse.Namespace], None],
+    parser: argparse.ArgumentParser,
+    after_stop: str = "the same command continues from here",
+) -> int:
     """Runs a job.
+
+    Args:
+        job: takes the parsed arguments.
+        parser: of the command line.
+        after_stop: what Ctrl-C has left behind, for the user.
 
     Returns:
         0 when it went well, 1 when the run failed, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM.
@@ -30,7 +39,7 @@ def main_of(job: Callable[[argparse.Namespace], None], parser: argparse.Argument
         return 1
     except KeyboardInterrupt as interrupt:
         interrupts.notice()
-        print("\nstopped; the same command continues from here", file=sys.stderr)
+        print(f"\nstopped; {after_stop}", file=sys.stderr)
         return 143 if interrupt.args == (signal.SIGTERM,) else 130
     return 0
 

@@ -7,6 +7,7 @@ stable hash so that a changed setting invalidates exactly what depends on it.
 import difflib
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -35,6 +36,24 @@ class Block(BaseModel):
         return value
 
 
+class ScratchConfig(Block):
+    """An encoder without weights: tokenizer and weights are trained on the corpus, with the settings of `mlm`."""
+
+    vocabulary: int = Field(8000, ge=100)
+    layers: int = Field(3, ge=1)
+    width: int = Field(192, ge=8)
+    heads: int = Field(6, ge=1)
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> "ScratchConfig":
+        if self.width % self.heads:
+            raise ValueError(
+                f"encoder.scratch.width is {self.width}, which {self.heads} heads (encoder.scratch.heads) cannot "
+                "share; make it a multiple"
+            )
+        return self
+
+
 class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
@@ -47,6 +66,8 @@ class EncoderConfig(Block):
     """Tokens per sentence, special tokens included; the rest is cut and counted (CT: 75)."""
     layers: Layers = 2
     """Layers pooled at evaluation: the last k, or `first_last` (SED section 5.1: train on 1, evaluate on 2)."""
+    scratch: ScratchConfig | None = None
+    """Makes the encoder on the corpus first, instead of loading `path`."""
 
 
 class CorpusConfig(Block):
@@ -85,6 +106,39 @@ class TaskConfig(Block):
         return value
 
 
+class NliSource(Block):
+    """One source of sentence pairs with a class label."""
+
+    source: str
+    """TSV, JSONL or Parquet file, or hub dataset id."""
+    split: str | None = None
+    """Split of a hub dataset, None: train; of a file with a column `split`, the rows to take, None: all."""
+    name: str | None = None
+    """Configuration name of a hub dataset, e.g. `mnli` of `nyu-mll/glue`."""
+
+
+class TransferConfig(Block):
+    """Classification tasks on frozen embeddings (SentEval; SED table 7, BSL table 2)."""
+
+    source: str | None = None
+    """SentEval's `data/downstream` directory; None: no transfer tasks."""
+    tasks: list[str] | None = None
+    """Names such as MR or SICKEntailment; None: those that the directory holds."""
+    layers: Layers | None = None
+    """Pooled layers of the features; None: as `encoder.layers`."""
+    seed: int = Field(1111, ge=0)
+    """Of folds and probes (SentEval's default)."""
+
+
+class AnalysisConfig(Block):
+    """What the report says about the embedding space beside scores."""
+
+    qnli: str | None = None
+    """GLUE's QNLI dev file, or hub id (`nyu-mll/glue`): unsupervised AUC (BERT-flow table 4); None: left out."""
+    frequency: bool = True
+    """Whether the word-frequency table (BERT-flow table 1) is made, from the corpus' own counts."""
+
+
 class EvaluationConfig(Block):
     """What is scored, and how subsets are put together."""
 
@@ -100,6 +154,8 @@ class EvaluationConfig(Block):
     """How a task with several subsets becomes one number; all three are recorded (SED takes `mean`)."""
     learner_layers: list[Layers] = [1, 2, 3]
     """Pooled layers at which learners are scored (SED table 8)."""
+    transfer: TransferConfig = TransferConfig()
+    analysis: AnalysisConfig = AnalysisConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -124,9 +180,104 @@ class MembersConfig(Block):
     """Updates between two checkpoints."""
 
 
+class TuningConfig(Block):
+    """What `mlm`, `nli` and `sts` have in common: epochs of shuffled batches with AdamW."""
+
+    epochs: float = Field(1.0, gt=0)
+    batch_size: int = Field(16, ge=1)
+    learning_rate: float = Field(2e-5, gt=0)
+    warmup: float = Field(0.1, ge=0, le=1)
+    """Share of the updates over which the rate rises linearly."""
+    decay: Literal["constant", "linear"] = "linear"
+    """After the warm-up: as it is, or a linear fall to zero."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Not on biases and layer norms."""
+    clip: float | None = Field(1.0, gt=0)
+    """Largest global gradient norm; None: no clipping."""
+    dropout: bool = True
+    """Whether the encoder's dropout is on while it trains."""
+
+
+class MlmConfig(TuningConfig):
+    """Masked language modelling on the corpus (BERT): domain adaptation, or a first training from scratch."""
+
+    batch_size: int = Field(32, ge=1)
+    learning_rate: float = Field(5e-5, gt=0)
+    rate: float = Field(0.15, gt=0, lt=1)
+    """Share of the tokens that is predicted: 80 % of these masked, 10 % replaced, 10 % left."""
+
+
+class NliConfig(TuningConfig):
+    """Siamese softmax classification of sentence pairs (SBERT; SED appendix B.1, BERT-flow appendix B)."""
+
+    train: list[NliSource] = []
+    """Sources, put together; a path or an id alone will do."""
+    bias: bool = True
+    """Of the classifier: sentence-transformers has one, BERT-flow's code has none."""
+    keep: Literal["last", "best_on_dev"] = "last"
+    """`last`: as trained to the end; `best_on_dev`: at its best evaluation (sentence-transformers; uses dev labels)."""
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _paths_are_sources(cls, value: Any) -> Any:
+        return _as_blocks(value)
+
+
+class StsConfig(TuningConfig):
+    """Regression of the cosine on graded pairs, and the grid of lower bounds (SED section 5.5)."""
+
+    epochs: float = Field(4.0, gt=0)
+    train: list[TaskConfig] = []
+    """Graded pairs, put together; a path or an id alone will do."""
+    lower_bounds: list[Annotated[float, Field(ge=0, lt=1)]] = [round(0.05 * i, 2) for i in range(20)]
+    """A pair's target is b + (1 - b) * score / highest score for each lower bound b; the best bound's models are
+    the ensemble."""
+    models: int = Field(10, ge=1)
+    """Per lower bound."""
+    criterion: Literal["spearman", "pearson"] = "spearman"
+    """On the dev task."""
+    statistic: Literal["mean", "max"] = "mean"
+    """Of a bound's models."""
+    scheduler: Literal["none", "asha"] = "none"
+    """`asha`: bounds that look hopeless after a part of their updates are not trained further."""
+    asha_reduction: int = Field(3, ge=2)
+    """Of the bounds at one rung, one in so many goes on to the next."""
+    asha_rungs: int = Field(3, ge=2)
+    """The last rung is the whole training; each one before has `asha_reduction` times fewer updates."""
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _paths_are_sources(cls, value: Any) -> Any:
+        # A task is scored on its test split; this is what is trained on.
+        return [{"split": "train", **item} if isinstance(item, dict) else item for item in _as_blocks(value)]
+
+    @model_validator(mode="after")
+    def _bounds_differ(self) -> "StsConfig":
+        repeated = [bound for bound, count in Counter(self.lower_bounds).items() if count > 1]
+        if not self.lower_bounds or repeated:
+            problem = f"has {repeated[0]:g} more than once" if repeated else "is empty"
+            raise ValueError(f"sts.lower_bounds {problem}; list different values of at least 0 and below 1")
+        return self
+
+
+def _as_blocks(value: Any) -> Any:
+    """A path, or a list of paths and blocks, as a list of blocks."""
+    values = value if isinstance(value, list) else [value]
+    return [{"source": item} if isinstance(item, str) else item for item in values]
+
+
 class CtConfig(Block):
     """Contrastive Tension (SED appendix B.2; the numbers absent there are those of the released code)."""
 
+    variant: Literal["pairs", "in_batch"] = "pairs"
+    """`pairs`: the paper's, dot products of drawn positive and negative pairs; `in_batch`: cosines of every sentence
+    with every other of its batch, times a learnt scale, with symmetric cross entropy (sentence-transformers)."""
+    batch_size: int = Field(16, ge=2)
+    """Sentences per batch of `in_batch`."""
+    scale: float = Field(20.0, gt=0)
+    """Where the learnt scale of `in_batch` starts."""
+    dropout: bool | None = None
+    """None: off for `pairs` as in the released code, on for `in_batch`, which is too easy without it."""
     steps: int = Field(50_000, ge=1)
     negatives: int = Field(7, ge=1)
     """Negative pairs per positive pair."""
@@ -154,6 +305,14 @@ class SedConfig(Block):
     """`mean`: the teachers' raw mean (the paper); `centred_mean`: less its average over the corpus, which takes out
     the common offset that CT gives to its members."""
     learners: int = Field(1, ge=1)
+    start: Literal["encoder", "mlm"] = "encoder"
+    """What learners start from: the pre-trained encoder (the paper), or the first member after `mlm`, for recipes that
+    begin with it."""
+    keep: Literal["last", "best_on_dev"] = "last"
+    """`best_on_dev`: the learner at its best evaluation, with early stopping; recipes with `sts` always do so, because
+    they use labels anyway (SED section 5.5)."""
+    patience: int = Field(5, ge=1)
+    """Evaluations without a better dev score after which early stopping ends the training."""
     epochs: float = Field(1.0, gt=0)
     batch_size: int = Field(32, ge=1)
     """Sentences per update over all workers."""
@@ -197,14 +356,20 @@ class FlowConfig(Block):
     batch_size: int = Field(32, ge=2)
     """Pairs per update; sentences that are no pairs are taken two at a time."""
     fit_on: str = "tasks"
-    """`tasks`: the union of all tasks' sentences, no gold score (SED appendix B.3); `corpus`; or a corpus source."""
+    """`tasks`: the tasks' own sentences, no gold score (SED appendix B.3); `nli`: the pairs of `nli.train`; `corpus`;
+    or a corpus source."""
+    fit_tasks: list[str] | None = None
+    """Tasks whose sentences `tasks` means, e.g. STS12 to 16; None: all."""
+    per_task: bool = False
+    """One fit for each task on its own sentences (BERT-flow), instead of one on all together (SED)."""
 
 
 class CalibrationConfig(Block):
     """The affine calibrations `sn`, `natsv` and `whiten`; fitted on the same sentences as the flow."""
 
-    natsv_k: int = Field(10, ge=1)
-    """Singular directions that `natsv` removes (BERT-flow table 5: 10 alone, 6 after `sn`)."""
+    natsv_k: Annotated[int, Field(ge=1)] | Literal["dev"] = 10
+    """Singular directions that `natsv` removes (BERT-flow table 5: 10 alone, 6 after `sn`); `dev`: the best of 1 to 20
+    on the dev task."""
 
 
 class ExportConfig(Block):
@@ -250,7 +415,10 @@ class Config(Block):
     corpus: CorpusConfig = CorpusConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     members: MembersConfig = MembersConfig()
+    mlm: MlmConfig = MlmConfig()
+    nli: NliConfig = NliConfig()
     ct: CtConfig = CtConfig()
+    sts: StsConfig = StsConfig()
     sed: SedConfig = SedConfig()
     flow: FlowConfig = FlowConfig()
     calibration: CalibrationConfig = CalibrationConfig()
@@ -262,16 +430,18 @@ class Config(Block):
         tasks = self.evaluation.tasks
         if not tasks:
             raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
-        for key, names in (("dev", [self.evaluation.dev]), ("report", self.evaluation.report or [])):
+        for key, names in _named_tasks(self):
             for name in names:
                 if name is not None and name not in tasks:
-                    instead = ", or null for none" if key == "dev" else ""
+                    instead = ", or null for none" if key == "evaluation.dev" else ""
                     raise ValueError(
-                        f"evaluation.{key} names {name!r}, which is not in evaluation.tasks; "
-                        f"there are {', '.join(tasks)}{instead}"
+                        f"{key} names {name!r}, which is not in evaluation.tasks; there are {', '.join(tasks)}{instead}"
                     )
-        if self.ct.keep == "best_on_dev" and self.evaluation.dev is None:
-            raise ValueError("ct.keep: best_on_dev needs evaluation.dev; set it, or use ct.keep: second")
+        for name, other in (("ct", "second"), ("nli", "last"), ("sed", "last")):
+            if getattr(self, name).keep == "best_on_dev" and self.evaluation.dev is None:
+                raise ValueError(f"{name}.keep: best_on_dev needs evaluation.dev; set it, or use {name}.keep: {other}")
+        if self.calibration.natsv_k == "dev" and self.evaluation.dev is None:
+            raise ValueError("calibration.natsv_k: dev needs evaluation.dev; set it, or give a number")
         if (self.members.min_members or 1) > self.members.count:
             raise ValueError(
                 f"members.min_members is {self.members.min_members}, more than members.count ({self.members.count})"
@@ -282,6 +452,15 @@ class Config(Block):
         """Returns the names of the tasks whose mean is the headline number."""
         chosen = self.evaluation.report or [t for t in self.evaluation.tasks if t != self.evaluation.dev]
         return chosen or list(self.evaluation.tasks)
+
+
+def _named_tasks(config: Config) -> tuple[tuple[str, list], ...]:
+    """The settings that name tasks."""
+    return (
+        ("evaluation.dev", [config.evaluation.dev]),
+        ("evaluation.report", config.evaluation.report or []),
+        ("flow.fit_tasks", config.flow.fit_tasks or []),
+    )
 
 
 def load_config(path: Path | None, overrides: Iterable[str] = ()) -> Config:

@@ -25,7 +25,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig
-from raysed.errors import UserError
+from raysed.errors import UserError, public
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
@@ -315,12 +315,12 @@ def _resolve(item: str, config: CorpusConfig) -> list[_Source]:
     if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):
         identity = partial(dict, hub=item, name=config.name, split=config.split)
         return [_Source(item, partial(_read_hub, item, config), identity)]
-    raise UserError(f"corpus.source: nothing is at {_public(item)}; name an existing file, directory or pattern")
+    raise UserError(f"corpus.source: nothing is at {public(item)}; name an existing file, directory or pattern")
 
 
 def _find_files(item: str) -> list[_File]:
     """Returns the corpus files that a path, directory, pattern or URI stands for, sorted; [] for none."""
-    with _readable(f"corpus.source: {_public(item)}"):
+    with _readable(f"corpus.source: {public(item)}"):
         filesystem, path, scheme = _locate(item)
         info = filesystem.get_file_info(path)
         if info.type == pafs.FileType.Directory:
@@ -332,7 +332,7 @@ def _find_files(item: str) -> list[_File]:
     known = sorted((info for info in infos if _ending(info.path) in _READERS), key=lambda info: info.path)
     if not known and (infos or info.type == pafs.FileType.Directory):
         raise UserError(
-            f"corpus.source: {_public(item)} is no corpus file and holds none; the endings known are"
+            f"corpus.source: {public(item)} is no corpus file and holds none; the endings known are"
             f" {', '.join(_READERS)}, and .gz after those of text"
         )
     return [_File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
@@ -385,18 +385,13 @@ def _ending(path: str) -> str:
     return inner if ending == ".gz" and inner != ".parquet" else ending
 
 
-def _public(text: str) -> str:
-    """Takes user, password and query, which may hold keys, out of the URIs in a text."""
-    return re.sub(r"(\w://)(?:[^\s@]*:[^\s@]*@)?([^\s?']*)(?:\?[^\s']*)?", r"\1\2", text)
-
-
 @contextmanager
 def _readable(name: str) -> Iterator[None]:
     """Turns failures of the file system and of decompression into a sentence about the file."""
     try:
         yield
     except (OSError, pa.ArrowException) as error:
-        reason = _public((str(error).splitlines() or [type(error).__name__])[0])
+        reason = public((str(error).splitlines() or [type(error).__name__])[0])
         raise UserError(f"{name} cannot be read: {reason}") from None
 
 

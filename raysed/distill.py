@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from raysed import training
 from raysed.config import Config, SedConfig
-from raysed.encoder import Encoder, load_encoder, write_checkpoint
+from raysed.encoder import Encoder, load_start, write_checkpoint
 from raysed.errors import RunFailed, UserError
 from raysed.evaluation.dev import dev_score
 from raysed.resources import Share
@@ -123,7 +123,7 @@ class TargetBatches:
             inside = wanted[(wanted >= start) & (wanted < stop)] - start
             if len(inside):
                 pieces.append(self._rows(epoch, window, inside))
-        tokens = pieces[0][0] if len(pieces) == 1 else _concatenate([piece[0] for piece in pieces])
+        tokens = pieces[0][0] if len(pieces) == 1 else TokenTable.concatenate([piece[0] for piece in pieces])
         return TargetBatch(pack(tokens), torch.from_numpy(np.concatenate([piece[1] for piece in pieces])))
 
     def _windows(self, epoch: int) -> list[tuple[int, int, int]]:
@@ -286,12 +286,16 @@ class Learner:
         seed: of its batch order and dropout.
         targets: artefact of the target table.
         depends: everything that its weights depend on.
+        start: artefact of the model that it starts from, None for the pre-trained encoder.
+        keep: `last`, or `best_on_dev` with early stopping.
     """
 
     name: str
     seed: int
     targets: str
     depends: dict[str, Any]
+    start: str | None = None
+    keep: str = "last"
 
 
 def distill(learner: Learner, config: Config, storage: Storage, share: Share) -> None:
@@ -398,14 +402,15 @@ def _train_and_commit(
     board: Any,
 ) -> None:
     started, sed = time.monotonic(), config.sed
-    encoder, tokenizer = load_encoder(config.encoder)
+    start = storage.fetch(learner.start) if learner.start else None
+    encoder, tokenizer = load_start(config.encoder, start)
     objective = Distillation(encoder.to("cuda" if share.gpus else "cpu"), sed.dropout)
     targets = storage.fetch(learner.targets)
     offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
     batches = TargetBatches(targets, sed.batch_size, learner.seed, rank, world, offset)
     bf16 = sed.precision == "bf16" or (sed.precision == "auto" and share.gpus > 0 and torch.cuda.is_bf16_supported())
     engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)
-    plan = _plan(config, batches.per_epoch, learner.seed, rank)
+    plan = _plan(config, batches.per_epoch, learner.seed + rank, learner.keep)
     checkpoints = storage.checkpoints(learner.name, learner.depends)
 
     def on_metrics(entry: dict[str, Any]) -> None:
@@ -419,7 +424,7 @@ def _train_and_commit(
         batches,
         plan,
         engine,
-        evaluate=dev_score(config, tokenizer),
+        evaluate=_said_by_the_first(dev_score(config, tokenizer)),
         checkpoints=checkpoints,
         is_writer=rank == 0,
         on_metrics=on_metrics,
@@ -427,11 +432,11 @@ def _train_and_commit(
     weights = engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage
     if rank:
         return
-    finished = Distillation(load_encoder(config.encoder)[0])
+    finished = Distillation(load_start(config.encoder, start)[0])
     finished.load_state_dict(weights)
-    meta = {"dev": result.score, "steps": plan.steps, "resumed_at": result.resumed_at}
+    meta = {"dev": result.score, "steps": result.steps, "kept_step": result.kept_step, "resumed_at": result.resumed_at}
     meta["seconds"] = round(time.monotonic() - started, 1)
-    description = {"learner": learner.name, "seed": learner.seed, "steps": plan.steps, **learner.depends}
+    description = {"learner": learner.name, "seed": learner.seed, "steps": result.steps, **learner.depends}
     storage.commit(
         learner.name,
         lambda path: write_checkpoint(finished.learner, tokenizer, path, description, result.history),
@@ -441,17 +446,32 @@ def _train_and_commit(
     checkpoints.clear()
 
 
-def _plan(config: Config, per_epoch: int, seed: int, rank: int) -> training.Plan:
+def _said_by_the_first(evaluate: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
+    """All workers take the first one's score, so that all stop early or none does."""
+    if evaluate is None or not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return evaluate
+
+    def score(module: nn.Module) -> float:
+        device = next(module.parameters()).device
+        value = torch.tensor(evaluate(module), dtype=torch.float64, device=device)
+        torch.distributed.broadcast(value, 0)
+        return value.item()
+
+    return score
+
+
+def _plan(config: Config, per_epoch: int, seed: int, keep: str) -> training.Plan:
     sed = config.sed
     steps = max(1, int(per_epoch * sed.epochs))
     return training.Plan(
         steps=steps,
         learning_rate=training.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay),
-        seed=seed + rank,  # workers see different sentences: their dropout must differ too
+        seed=seed,  # workers see different sentences: their dropout must differ too, so must their seeds
         evaluate_every=sed.evaluate_every,
         checkpoint_every=sed.checkpoint_every,
         log_every=max(1, min(100, steps // 50)),
-        keep="learner",
+        keep={"last": "learner", "best_on_dev": "best"}[keep],
+        patience=sed.patience if keep == "best_on_dev" else None,
     )
 
 
@@ -465,12 +485,3 @@ def _prepare_deepspeed(gpu: bool) -> None:
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     if not gpu:
         deepspeed.ops.__compatible_ops__[ShareMemCommBuilder.NAME] = False
-
-
-def _concatenate(tables: Sequence[TokenTable]) -> TokenTable:
-    lengths = np.concatenate([table.lengths for table in tables])
-    return TokenTable(
-        np.concatenate([table.ids for table in tables]),
-        np.concatenate([table.input_ids for table in tables]),
-        np.concatenate([[0], np.cumsum(lengths)]),
-    )

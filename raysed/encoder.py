@@ -205,6 +205,13 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     return encoder, tokenizer
 
 
+def load_start(config: EncoderConfig, path: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
+    """Loads what a training starts from: a checkpoint, or the pre-trained encoder where `path` is None."""
+    if path is None:
+        return load_encoder(config)
+    return load_checkpoint(path), AutoTokenizer.from_pretrained(path)
+
+
 def load_checkpoint(path: Path) -> Encoder:
     """Loads an encoder that `save_encoder` wrote."""
     transformer = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
@@ -256,6 +263,10 @@ def check_encoder(config: EncoderConfig) -> int:
     Raises:
         UserError: `encoder.path` is no model, or `encoder.layers` or `encoder.max_length` is beyond it.
     """
+    if config.scratch:
+        if isinstance(config.layers, int) and not 1 <= config.layers <= config.scratch.layers:
+            raise UserError(f"encoder.layers is {config.layers}, but encoder.scratch.layers is {config.scratch.layers}")
+        return config.scratch.layers
     path = encoder_path(config)
     try:
         found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)

@@ -8,7 +8,7 @@ torch, and raysed need not be installed where the model is used.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from string import Template
@@ -38,7 +38,12 @@ _POOLING_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_token
 _LAYER_NAMES = {1: "last layer", "first_last": "first and the last layer"}
 _PARITY_ROWS = 32
 
-_STAGES = {"ct": "Contrastive Tension (telling a sentence from others, without labels)"}
+_STAGES = {
+    "mlm": "masked language modelling (guessing hidden words of the corpus, without labels)",
+    "nli": "natural language inference (whether one sentence follows from another, with labels)",
+    "ct": "Contrastive Tension (telling a sentence from others, without labels)",
+    "sts": "regression on graded sentence pairs (how alike two sentences are, with labels)",
+}
 _CALIBRATIONS = {
     "sn": "every coordinate was then shifted and scaled to mean 0 and deviation 1",
     "natsv": "the directions that all vectors share were then removed",
@@ -69,6 +74,7 @@ class Card:
         aggregation: how subsets are put together: `all`, `mean` or `wmean`.
         settings: the settings that matter, e.g. `{"ct.steps": 50000}`.
         versions: package to version.
+        pairs: labelled sentence pairs by stage, described in a line.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
     """
 
@@ -84,6 +90,7 @@ class Card:
     aggregation: str
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
+    pairs: Mapping[str, str] = field(default_factory=dict)
     language: str | None = None
 
 
@@ -264,7 +271,8 @@ def _training_rows(card: Card, layers: Layers) -> str:
     rows = {"base encoder": card.base}
     if recipe.distils:
         rows["members"] = f"{card.members} averaged, {card.left_out} left out"
-    if recipe.members:
+    rows |= {f"{stage} pairs": card.pairs[stage] for stage in recipe.members if stage in card.pairs}
+    if recipe.distils or {"mlm", "ct"} & set(recipe.members):
         rows["corpus"] = f"{card.corpus}: {lengths.sentences:,} sentences, {lengths.tokens:,} tokens"
         rows[f"cut at {lengths.max_length} tokens"] = f"{cut} of the sentences, which lost {lost} of all tokens"
     rows["pooling"] = f"mean over all tokens of the {_LAYER_NAMES.get(layers, f'last {layers} layers')}"

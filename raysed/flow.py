@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from raysed import glow
 from raysed.config import FlowConfig
 from raysed.errors import UserError
+from raysed.optimizers import UncorrectedAdamW
 
 INITIALISATION_ROWS = 2048
 CLIP = 1.0
@@ -77,23 +78,11 @@ class Flow(glow.Glow):
         return z_ND
 
 
-class FlowAdam(torch.optim.AdamW):
-    """Adam without bias correction, with decoupled weight decay on every parameter (BERT-flow's code).
-
-    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + 0.01 * p), betas 0.9 and 0.999. Because m and v start
-    at zero and are not corrected, the first updates are about three times the rate. The bias correction of
-    Adam vanishes as the step count grows, so torch's fused kernel gives exactly this when it is told that
-    many steps have passed.
-    """
+class FlowAdam(UncorrectedAdamW):
+    """The optimizer of BERT-flow's code: it decays every parameter, biases and scales too."""
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float):
-        super().__init__(parameters, lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, fused=True)
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = {
-                "step": torch.full((), 1e9, dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        super().__init__(parameters, learning_rate, weight_decay=0.01)
 
 
 def fit_flow(
@@ -146,6 +135,18 @@ def fit_flow(
     return flow.eval()
 
 
+def distinct_pairs(pairs: int, config: FlowConfig) -> int:
+    """Returns how many of the pairs a fit uses at all: fewer than there are where `epochs` is below 1.
+
+    >>> distinct_pairs(1000, FlowConfig(epochs=0.15)), distinct_pairs(1000, FlowConfig(epochs=2))
+    (128, 1000)
+    """
+    if config.epochs >= 1 or not pairs:
+        return pairs
+    size, updates = _updates(pairs, config)
+    return size * updates
+
+
 def _pairs_of_rows(embeddings_ND: np.ndarray | Tensor) -> Tensor:
     require_finite(embeddings_ND)
     if len(embeddings_ND) < 2:
@@ -158,15 +159,20 @@ def _pairs_of_rows(embeddings_ND: np.ndarray | Tensor) -> Tensor:
 
 def _batches(pairs: int, config: FlowConfig, generator: torch.Generator) -> Iterator[Tensor]:
     """Yields the pairs of each update: whole batches of a stream of epochs, each in its own order."""
-    size = min(config.batch_size, pairs)
-    # The small term keeps a product such as 0.29 * 100 from being cut to 28.
-    steps = max(1, int(pairs * config.epochs / size + 1e-9))
+    size, updates = _updates(pairs, config)
     order = torch.empty(0, dtype=torch.long)
-    for _ in range(steps):
+    for _ in range(updates):
         if len(order) < size:
             order = torch.cat([order, torch.randperm(pairs, generator=generator)])
         yield order[:size]
         order = order[size:]
+
+
+def _updates(pairs: int, config: FlowConfig) -> tuple[int, int]:
+    """Pairs per update, and updates in all."""
+    size = min(config.batch_size, pairs)
+    # The small term keeps a product such as 0.29 * 100 from being cut to 28.
+    return size, max(1, int(pairs * config.epochs / size + 1e-9))
 
 
 def _update(flow: Flow, optimizer: FlowAdam, x_BD: Tensor) -> dict[str, float]:

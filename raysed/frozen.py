@@ -1,7 +1,8 @@
 """Work on frozen encoders, as Ray tasks: embed the evaluation's sentences, fit calibrations on embeddings.
 
 Each result is an artefact with one `layers-<k>.npy` (float32 [U, D], rows in the order of `Evaluation.sentences`) per
-pooling, so that scores, plots and the mean of an ensemble are computed from files and never encoded twice.
+pooling, or with one file per pooling and task where every task has a calibration of its own, so that scores, plots and
+the mean of an ensemble are computed from files and never encoded twice.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,15 +14,29 @@ import numpy as np
 import ray
 import torch
 
-from raysed.calibration import fit_calibration, save_calibration
-from raysed.config import Config, CorpusConfig, Layers
+from raysed.calibration import (
+    MOST_DIRECTIONS,
+    Affine,
+    choose_natsv_k,
+    fit_calibration,
+    largest_k,
+    load_calibrated,
+    write_calibrated,
+)
+from raysed.config import Config, CorpusConfig, FlowConfig, Layers, derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
-from raysed.encoder import Encoder, encode, load_checkpoint, load_encoder
+from raysed.encoder import Encoder, encode, load_start
 from raysed.errors import UserError
+from raysed.evaluation.sts import Evaluation
+from raysed.flow import Flow, distinct_pairs
+from raysed.labelled import read_pairs
 from raysed.resources import Share
 from raysed.storage import Storage
 from raysed.tokens import TokenTable, read_tokens, tokenize
 from raysed.tracking import Progress, quiet_libraries
+
+Parts = dict[str | None, np.ndarray]
+"""Rows to fit on by task; under None where all tasks share one calibration."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +58,12 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A calibration to fit per pooling, and its version of the embeddings.
+    """A calibration to fit per pooling (and task, with `flow.per_task`), and its version of the embeddings.
 
     Attributes:
         name: of the artefact, e.g. `ct-sed-flow/calibrations/00`.
         stages: e.g. `("flow",)` or `("sn", "natsv")`.
-        embedding: what it is fitted on and applied to.
+        embedding: what it is applied to.
         seed: of the fit.
         depends: everything that it depends on.
     """
@@ -62,10 +77,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Sentences:
-    """The evaluation's sentences: tokens, and rows of both sentences of every pair, int64 [P, 2]."""
+    """The evaluation, and the tokens of `Evaluation.sentences`."""
 
     tokens: TokenTable
-    pair_rows: np.ndarray
+    evaluation: Evaluation
 
 
 def embed_all(
@@ -79,14 +94,12 @@ def embed_all(
 def calibrate_all(
     jobs: Sequence[Calibration], sentences: Sentences, config: Config, storage: Storage, share: Share | None
 ) -> None:
-    """Fits the calibrations that are not there yet, as tasks of that share each, or in this process without one."""
+    """Fits the calibrations that are not there yet, as tasks of that share each, or in this process without one.
+
+    The entry of an artefact with `natsv` has in its meta data `natsv_k`, the directions removed, by pooling.
+    """
     todo = [job for job in jobs if not storage.finished(job.name, job.depends)]
     _run("fit calibrations", _calibrate, todo, sentences, config, storage, share)
-
-
-def load_embeddings(storage: Storage, name: str, layers: Layers) -> np.ndarray:
-    """Returns float32 [U, D] of a finished artefact."""
-    return np.load(storage.fetch(name) / _file_name(layers))
 
 
 def _run(
@@ -131,7 +144,7 @@ def _embed(job: Embedding, sentences: Sentences, config: Config, storage: Storag
 
     def write(path: Path) -> None:
         for layers, result in zip(job.poolings, results):
-            np.save(path / _file_name(layers), result)
+            np.save(path / f"layers-{layers}.npy", result)
 
     storage.commit(job.name, write, job.depends)
     return None
@@ -141,56 +154,106 @@ def _calibrate(
     job: Calibration, sentences: Sentences, config: Config, storage: Storage, share: Share | None
 ) -> str | None:
     _set_up(share)
-    poolings = job.embedding.poolings
-    embeddings = [load_embeddings(storage, job.embedding.name, layers) for layers in poolings]
+    poolings, evaluation = job.embedding.poolings, sentences.evaluation
+    embeddings = [load_calibrated(storage, job.embedding.name, layers) for layers in poolings]
     try:
-        fitted = [
-            fit_calibration(list(job.stages), x_ND, config.flow, config.calibration.natsv_k, job.seed)
-            for x_ND in _fitting_data(job, embeddings, sentences, config, storage, share)
-        ]
+        parts, settings = _parts_to_fit(job, embeddings, evaluation, config, storage, share)
+        ks = [_natsv_k(job, x_UD, rows, evaluation, config) for x_UD, rows in zip(embeddings, parts)]
+        fitted = [_fit(job, rows, settings, k) for rows, k in zip(parts, ks)]
     except UserError as error:
         return f"{job.name}: {error}"
 
     def write(path: Path) -> None:
-        for layers, calibration, x_UD in zip(poolings, fitted, embeddings):
-            directory = path / f"layers-{layers}"
-            directory.mkdir()
-            save_calibration(calibration, directory)
-            np.save(path / _file_name(layers), calibration.transform(x_UD))
+        for layers, x_UD, calibrations in zip(poolings, embeddings, fitted):
+            for task, calibration in calibrations.items():
+                applied_to = x_UD if task is None else evaluation.of_task(x_UD, task)
+                write_calibrated(path, layers, task, calibration, applied_to)
 
-    storage.commit(job.name, write, job.depends)
+    meta = {"natsv_k": dict(zip(map(str, poolings), ks))} if "natsv" in job.stages else {}
+    storage.commit(job.name, write, job.depends, meta)
     return None
 
 
-def _fitting_data(
+def _fit(job: Calibration, parts: Parts, settings: FlowConfig, natsv_k: int | None) -> dict[str | None, Affine | Flow]:
+    seeds = {task: job.seed if task is None else derive_seed(job.seed, task) for task in parts}
+    return {
+        task: fit_calibration(list(job.stages), rows_ND, settings, natsv_k, seeds[task])
+        for task, rows_ND in parts.items()
+    }
+
+
+def _natsv_k(job: Calibration, x_UD: np.ndarray, parts: Parts, evaluation: Evaluation, config: Config) -> int | None:
+    """The directions that `natsv` removes; chosen for one task, they are those of all, as in BERT-flow."""
+    k, dev = config.calibration.natsv_k, config.evaluation.dev
+    if "natsv" not in job.stages or k != "dev":
+        return None if k == "dev" else k
+    dev_UD = evaluation.of_task(x_UD, dev)
+
+    def score(calibration: Any) -> float:
+        # Rounded as all dev scores are, so that noise breaks no tie.
+        return round(evaluation.score({dev: calibration.transform(dev_UD)})[dev]["spearman"], 6)
+
+    most = min(MOST_DIRECTIONS, *map(largest_k, parts.values()))
+    return choose_natsv_k(job.stages, parts.get(dev, parts.get(None)), score, most)
+
+
+def _parts_to_fit(
     job: Calibration,
     embeddings: list[np.ndarray],
-    sentences: Sentences,
+    evaluation: Evaluation,
     config: Config,
     storage: Storage,
     share: Share | None,
-) -> list[np.ndarray]:
-    """One matrix per pooling; rows 2i and 2i + 1 are a pair where the sentences come in pairs."""
-    if config.flow.fit_on == "tasks":
-        rows = sentences.pair_rows.reshape(-1)
-        return [embedding[rows] for embedding in embeddings]
-    encoder = _encoder(job.embedding, config, storage, share)
-    if config.flow.fit_on == "corpus":
-        table = read_tokens(storage.fetch("corpus"))
+) -> tuple[list[Parts], FlowConfig]:
+    """Per pooling the rows to fit on, 2i and 2i + 1 a pair where sentences come in pairs; and the flow's settings."""
+    fit = config.flow
+    if fit.fit_on != "tasks":
+        table, fit = _drawn(_text(job.embedding, config, storage), fit, job.seed)
+        encoder = _encoder(job.embedding, config, storage, share)
+        results = encode(encoder, table, job.embedding.poolings, config.resources.encode_token_budget)
+        return [{None: x_ND} for x_ND in results], fit
+    if fit.per_task:
+        rows = {task: evaluation.pair_rows([task]).reshape(-1) for task in evaluation.tasks}
     else:
-        table = _other_text(config)
-    return encode(encoder, table, job.embedding.poolings, config.resources.encode_token_budget)
+        rows = {None: evaluation.pair_rows(fit.fit_tasks).reshape(-1)}
+    return [{task: x_UD[of_task] for task, of_task in rows.items()} for x_UD in embeddings], fit
 
 
-def _other_text(config: Config) -> TokenTable:
-    _, tokenizer = load_encoder(config.encoder)
+def _text(job: Embedding, config: Config, storage: Storage) -> TokenTable:
+    """The sentences outside of the tasks that calibrations are fitted on."""
+    if config.flow.fit_on == "corpus":
+        return read_tokens(storage.fetch("corpus"))
+    if config.flow.fit_on == "nli":
+        pairs = read_pairs(storage.fetch("pairs/nli"))
+        return _side_by_side(pairs.first, pairs.second)
+    return _other_text(job, config, storage)
+
+
+def _side_by_side(first: TokenTable, second: TokenTable) -> TokenTable:
+    """Row 2i is sentence i of the first table, row 2i + 1 that of the second."""
+    both = TokenTable.concatenate([first, second])
+    return both.take(np.arange(len(both)).reshape(2, -1).T.reshape(-1))
+
+
+def _drawn(table: TokenTable, fit: FlowConfig, seed: int) -> tuple[TokenTable, FlowConfig]:
+    """As many pairs as the flow's fit uses, which goes over each of them once; all, where that is all or more."""
+    pairs = len(table) // 2
+    needed = distinct_pairs(pairs, fit)
+    if needed == pairs:
+        return table, fit
+    drawn = np.sort(np.random.default_rng(seed).choice(pairs, needed, replace=False))
+    return table.take((2 * drawn[:, None] + np.arange(2)).reshape(-1)), fit.model_copy(update={"epochs": 1.0})
+
+
+def _other_text(job: Embedding, config: Config, storage: Storage) -> TokenTable:
+    _, tokenizer = load_start(config.encoder, storage.fetch(job.model) if job.model else None)
     source = CorpusConfig(source=config.flow.fit_on)
     texts = [s for _, chunk in sentence_chunks(source, config.seed, CorpusReport()) for s in chunk]
     return tokenize(tokenizer, texts, config.encoder.max_length)
 
 
 def _encoder(job: Embedding, config: Config, storage: Storage, share: Share | None) -> Encoder:
-    encoder = load_checkpoint(storage.fetch(job.model)) if job.model else load_encoder(config.encoder)[0]
+    encoder, _ = load_start(config.encoder, storage.fetch(job.model) if job.model else None)
     return encoder.to("cuda" if share and share.gpus else "cpu")
 
 
@@ -198,7 +261,3 @@ def _set_up(share: Share | None) -> None:
     if share:
         quiet_libraries()
         torch.set_num_threads(share.threads)
-
-
-def _file_name(layers: Layers) -> str:
-    return f"layers-{layers}.npy"

@@ -1,31 +1,40 @@
-"""Ray Tune: all members of one depth in one experiment; a trial is one call of training.py.
+"""Ray Tune: all members of one depth in one experiment, grid models beside the others; a trial is one training.
 
 The truth about a member is the run directory, not Tune's own state: a trial looks for its newest checkpoint there, and
 publishes its artefact there. Tune places the trials, restarts failed ones and never stops the experiment for one.
 """
 
+import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import ray
 import torch
 from ray import tune
+from ray.tune.search import Searcher
 
 from raysed import training
 from raysed.config import Config, derive_seed
-from raysed.encoder import Encoder, load_checkpoint, load_encoder, write_checkpoint
+from raysed.encoder import load_start, write_checkpoint
 from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
-from raysed.objectives.contrastive_tension import ContrastiveTension, PairSampler, ct_optimizer, ct_schedule
+from raysed.grid import Ladder, Task, rungs_of
 from raysed.resources import Share
+from raysed.setups import TABLES, Start, set_up, steps_of
 from raysed.storage import Entry, Storage
-from raysed.tokens import TokenTable, read_tokens
 from raysed.tracking import MetricsLog, Progress, quiet_libraries
 
 log = logging.getLogger(__name__)
+
+_GRID_SETTINGS = {
+    *("train", "lower_bounds", "models", "criterion", "statistic"),
+    *("scheduler", "asha_reduction", "asha_rungs"),
+}
+"""Settings of `sts` that a single grid model does not depend on (`criterion` counts as part of its selection)."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +42,22 @@ class Member:
     """One model to train.
 
     Attributes:
-        name: of its artefact, e.g. `ct/members/00`.
+        name: of its artefact, e.g. `ct/members/00` or `sts/grid/0.35/00`.
         stage: what it is trained to do.
+        index: its number in the ensemble.
         seed: of its batches and of everything random in its updates.
-        start: artefact of the member that it continues, None for the pre-trained encoder.
+        start: artefact of the model that it continues, None for the pre-trained encoder.
         depends: everything that its weights depend on.
+        lower_bound: of a grid model.
     """
 
     name: str
     stage: str
+    index: int
     seed: int
     start: str | None
     depends: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What training.py needs for one member."""
-
-    objective: torch.nn.Module
-    batch_at: Callable[[int], Any]
-    plan: training.Plan
-    engine: training.Engine
+    lower_bound: float | None = None
 
 
 @dataclass
@@ -65,79 +68,216 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)
     user_mistake: bool = False
     """Whether a failure is one that the user can mend, such as a loss that is not finite."""
+    ladders: dict[str, Ladder] = field(default_factory=dict)
+    """How far the bounds of each grid came, by node."""
 
 
-def plan_node(node: str, config: Config, inputs: dict[str, Any], parents: Sequence[Entry] | None) -> list[Member]:
-    """Returns the members of one node of the recipe tree.
+def plan_node(node: str, config: Config, inputs: Mapping[str, Any], parents: Sequence[Entry | None]) -> list[Member]:
+    """Returns the members of one node of the recipe tree; of a grid, those of every lower bound.
 
     Args:
-        node: e.g. `ct` or `nli-ct`.
+        node: e.g. `ct`, `nli-ct` or `sts`.
         config: the run's settings.
-        inputs: identities of encoder, corpus and dev task.
-        parents: the finished members that the node continues, one each; None at depth 1.
+        inputs: identities of encoder, corpus, labelled pairs and dev task.
+        parents: the finished models that the node continues, one each; None stands for the pre-trained encoder.
     """
     stage = node.split("-")[-1]
-    starts = parents if parents is not None else [None] * config.members.count
-    return [_member(node, stage, index, config, inputs, start) for index, start in enumerate(starts)]
+    if stage != "sts":
+        return [_member(node, stage, index, config, inputs, start) for index, start in enumerate(parents)]
+    return [
+        _member(node, stage, index, config, inputs, start, bound)
+        for bound in config.sts.lower_bounds
+        for index, start in enumerate(parents[: config.sts.models])
+    ]
 
 
-def train_members(members: Sequence[Member], config: Config, storage: Storage, share: Share, gpu: bool) -> Outcome:
+def train_members(
+    nodes: Mapping[str, Sequence[Member]],
+    config: Config,
+    storage: Storage,
+    share: Share,
+    gpu: bool,
+    rows: Mapping[str, int],
+) -> Outcome:
     """Trains what is not finished yet, as many at a time as the plan says.
+
+    Args:
+        nodes: the members of every node.
+        config: the run's settings.
+        storage: the run directory.
+        share: how many at a time, and what each gets.
+        gpu: whether they train on GPUs.
+        rows: sizes of the tables that they learn from, by artefact.
 
     Returns:
         The finished members and, by name, why others failed; whether enough are left is the caller's question.
     """
-    outcome = Outcome()
-    for member in members:
+    queue = _Queue([_group(node, members, config, storage, rows) for node, members in nodes.items()])
+    outcome = Outcome(ladders=queue.ladders())
+    everyone = [member for members in nodes.values() for member in members]
+    failed: dict[str, tuple[str, bool]] = {}
+    if queue.updates:
+        count = sum(storage.finished(member.name, member.depends) is None for member in everyone)
+        log.info("training %d of %d members: %s", count, len(everyone), share)
+        failed = _run_trials(queue, config, storage, share, gpu)
+    for member in everyone:
         if entry := storage.finished(member.name, member.depends):
             outcome.finished[member.name] = entry
-    todo = [member for member in members if member.name not in outcome.finished]
-    if todo:
-        log.info("training %d of %d members: %s", len(todo), len(members), share)
-        failed = _run_trials(todo, config, storage, share, gpu)
-        for member in todo:
-            entry = storage.finished(member.name, member.depends)
-            if entry is None:
-                outcome.failed[member.name], mistake = failed.get(member.name, ("it ended without a result", False))
-                outcome.user_mistake |= mistake
-            else:
-                outcome.finished[member.name] = entry
+        elif member.name in failed or member.lower_bound is None:
+            outcome.failed[member.name], mistake = failed.get(member.name, ("it ended without a result", False))
+            outcome.user_mistake |= mistake
     return outcome
 
 
 # -- the driver's side -----------------------------------------------------------------------------------------------
 
 
-def _member(node: str, stage: str, index: int, config: Config, inputs: dict, start: Entry | None) -> Member:
+def _member(
+    node: str,
+    stage: str,
+    index: int,
+    config: Config,
+    inputs: Mapping[str, Any],
+    start: Entry | None,
+    bound: float | None = None,
+) -> Member:
+    # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
     seed = derive_seed(config.seed, node, index)
     settings = config.model_dump(mode="json")[stage]
-    depends = {"encoder": inputs["encoder"], "corpus": inputs["corpus"], stage: settings, "seed": seed}
+    table = TABLES[stage].removeprefix("pairs/")
+    settings = {key: value for key, value in settings.items() if bound is None or key not in _GRID_SETTINGS}
+    depends = {"encoder": inputs["encoder"], table: inputs[table], stage: settings, "seed": seed}
     if start is not None:
         depends["start"] = start.fingerprint
-    if settings.get("keep") == "best_on_dev":
+    if settings.get("keep") == "best_on_dev" or bound is not None:
         depends["selection"] = {
             "dev": inputs["dev"],
             "layers": config.encoder.layers,
             "evaluate_every": config.members.evaluate_every,
         }
-    return Member(f"{node}/members/{index:02d}", stage, seed, start and start.name, depends)
+    if bound is None:
+        return Member(f"{node}/members/{index:02d}", stage, index, seed, start and start.name, depends)
+    depends |= {"lower_bound": bound, "criterion": config.sts.criterion}
+    return Member(f"{node}/grid/{bound:g}/{index:02d}", stage, index, seed, start and start.name, depends, bound)
+
+
+@dataclass
+class _Group:
+    """The members of one node that are still to be trained, in the order in which they are handed out."""
+
+    node: str
+    steps: int
+    members: deque[Member] = field(default_factory=deque)
+    ladder: Ladder | None = None
+    by_place: dict[tuple[float, int], Member] = field(default_factory=dict)
+
+    def left(self) -> int:
+        """Returns how many members may still be trained."""
+        return self.ladder.left() if self.ladder else len(self.members)
+
+
+def _group(node: str, members: Sequence[Member], config: Config, storage: Storage, rows: Mapping[str, int]) -> _Group:
+    steps = steps_of(members[0].stage, config, rows)
+    if members[0].lower_bound is None:
+        return _Group(node, steps, deque(m for m in members if not storage.finished(m.name, m.depends)))
+    sts = config.sts
+    asha = sts.scheduler == "asha"
+    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, config.members.evaluate_every)
+    bounds = list(dict.fromkeys(member.lower_bound for member in members))
+    count = len(members) // len(bounds)
+    needed = min(config.members.min_members or count, count)
+    ladder = Ladder(bounds, count, rungs, sts.asha_reduction, sts.statistic, needed)
+    group = _Group(node, steps, ladder=ladder, by_place={(m.lower_bound, m.index): m for m in members})
+    if not asha:  # without rungs what is finished needs no trial; with them, the ladder has to see its scores again
+        for task in list(iter(group.ladder.next, None)):
+            _pass_over(group, task, storage)
+    return group
+
+
+def _pass_over(group: _Group, task: Task, storage: Storage) -> None:
+    member = group.by_place[task.lower_bound, task.index]
+    entry = storage.finished(member.name, member.depends)
+    if entry:
+        group.ladder.record(task, entry.meta["dev"])
+    else:
+        group.ladder.put_back(task)
+
+
+class _Queue(Searcher):
+    """Hands trainings to Tune: of every node in turn, so that members and grid models run beside each other."""
+
+    def __init__(self, groups: Sequence[_Group]):
+        super().__init__()
+        self._groups = list(groups)
+        self._turn = 0
+        self._running: dict[str, tuple[_Group, Task | None]] = {}
+
+    @property
+    def trainings(self) -> int:
+        """How many members there may be to train."""
+        return sum(group.left() for group in self._groups)
+
+    @property
+    def updates(self) -> int:
+        """Updates that all of it may take."""
+        return sum(group.steps * group.left() for group in self._groups)
+
+    def nodes(self) -> list[str]:
+        """Returns the nodes that have something to train."""
+        return [group.node for group in self._groups if group.left()]
+
+    def ladders(self) -> dict[str, Ladder]:
+        """Returns the grids, by node."""
+        return {group.node: group.ladder for group in self._groups if group.ladder is not None}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Returns the next training of the next node that has one."""
+        for offset in range(len(self._groups)):
+            place = (self._turn + offset) % len(self._groups)
+            group = self._groups[place]
+            member, task = self._take(group)
+            if member is not None:
+                self._turn = place + 1
+                self._running[trial_id] = (group, task)
+                return {"member": vars(member), "until": task.until if task else group.steps}
+        return None if self._running else Searcher.FINISHED
+
+    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
+        """Tells the grid how a training ended."""
+        group, task = self._running.pop(trial_id, (None, None))
+        if task is not None:
+            group.ladder.record(task, None if error else (result or {}).get("score"))
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the run directory knows what is done."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing to restore."""
+
+    @staticmethod
+    def _take(group: _Group) -> tuple[Member | None, Task | None]:
+        if group.ladder is None:
+            return (group.members.popleft(), None) if group.members else (None, None)
+        task = group.ladder.next()
+        return (group.by_place[task.lower_bound, task.index], task) if task else (None, None)
 
 
 def _run_trials(
-    todo: Sequence[Member], config: Config, storage: Storage, share: Share, gpu: bool
+    queue: _Queue, config: Config, storage: Storage, share: Share, gpu: bool
 ) -> dict[str, tuple[str, bool]]:
     """Runs one Tune experiment; returns why trials failed, by member, and whether the user can mend it."""
-    name = "+".join(sorted({member.name.split("/")[0] for member in todo}))
-    progress = _ProgressCallback(name, len(todo))
+    name = "+".join(queue.nodes())
+    progress = _ProgressCallback(name, queue.trainings, queue.updates)
     shared = ray.put(_Shared(config, storage, share.threads, gpu))
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(_train_member, shared=shared), {"cpu": share.cpus, "gpu": share.gpus}),
-        param_space={"member": tune.grid_search([vars(member) for member in todo])},
         tune_config=tune.TuneConfig(
+            search_alg=queue,
+            num_samples=-1,
             max_concurrent_trials=share.workers,
             reuse_actors=True,  # importing torch and transformers costs seconds: pay it once per worker
-            trial_name_creator=lambda trial: trial.config["member"]["name"].replace("/", "-"),
-            trial_dirname_creator=lambda trial: trial.config["member"]["name"].replace("/", "-"),
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
         ),
         run_config=tune.RunConfig(
             name=f"{name}-{int(time.time())}",  # a new one each time: Tune must not continue from its own state
@@ -157,6 +297,11 @@ def _run_trials(
     }
 
 
+def _trial_name(trial: Any) -> str:
+    """A grid model that climbs is several trials, so the updates are part of the name."""
+    return f"{trial.config['member']['name'].replace('/', '-')}-{trial.config['until']}"
+
+
 def _reason(result: Any) -> tuple[str, bool]:
     if result.error is None:
         return result.metrics["failed"], True
@@ -168,8 +313,8 @@ def _reason(result: Any) -> tuple[str, bool]:
 class _ProgressCallback(tune.Callback):
     """One line for the whole experiment."""
 
-    def __init__(self, title: str, count: int):
-        self._title, self._count = title, count
+    def __init__(self, title: str, count: int, updates: int):
+        self._title, self._count, self._updates = title, count, updates
         self._steps: dict[str, int] = {}
         self._latest: dict[str, dict] = {}
         self._done: set[str] = set()
@@ -179,11 +324,12 @@ class _ProgressCallback(tune.Callback):
         if "total" not in result:
             return
         if self._progress is None:
-            self._progress = Progress(f"train {self._title}", self._count * result["total"])
-        self._steps[trial.trial_id] = result["step"]
-        self._latest[trial.trial_id] = result
+            self._progress = Progress(f"train {self._title}", self._updates)
+        name = trial.config["member"]["name"]
+        self._steps[name] = result["step"]
+        self._latest[name] = result
         if result["step"] == result["total"]:
-            self._done.add(trial.trial_id)
+            self._done.add(name)
         self._progress.update(sum(self._steps.values()), self._note(result))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -215,22 +361,33 @@ def _train_member(trial: dict[str, Any], shared: Any) -> None:
     quiet_libraries()
     shared = ray.get(shared) if isinstance(shared, ray.ObjectRef) else shared
     torch.set_num_threads(shared.threads)
-    member = Member(**trial["member"])
+    member, until = Member(**trial["member"]), trial["until"]
     try:
-        with MetricsLog(shared.storage, member.name) as metrics:
-            _train_and_commit(member, shared, metrics)
+        score = _finished_score(member, shared.storage, until)
+        if score is None:
+            with MetricsLog(shared.storage, member.name) as metrics:
+                score = _train_and_commit(member, shared, metrics, until)
+        tune.report({"score": score})
     except UserError as error:
         tune.report({"failed": str(error)})
 
 
-def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog) -> None:
+def _finished_score(member: Member, storage: Storage, until: int) -> float | None:
+    """The dev score that a finished grid model had after so many updates; None where there is still work to do."""
+    if member.lower_bound is None or not storage.finished(member.name, member.depends):
+        return None
+    lines = (storage.fetch(member.name) / "history.jsonl").read_text().splitlines()
+    return training.Result(history=[json.loads(line) for line in lines]).score_by(until)
+
+
+def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, until: int) -> float | None:
+    """Trains to `until`; publishes the member where that is the end. Returns its dev score so far."""
     config, storage = shared.config, shared.storage
     started = time.monotonic()
-    device = "cuda" if shared.gpu else "cpu"
-    encoder, tokenizer = load_encoder(config.encoder)
-    if member.start:
-        encoder = load_checkpoint(storage.fetch(member.start))
-    setup = _SETUPS[member.stage](config, encoder.to(device), read_tokens(storage.fetch("corpus")), member.seed)
+    encoder, tokenizer = load_start(config.encoder, storage.fetch(member.start) if member.start else None)
+    encoder.to("cuda" if shared.gpu else "cpu")
+    data = storage.fetch(TABLES[member.stage])
+    setup = set_up(member.stage, config, Start(encoder, tokenizer, data, member.seed, member.lower_bound))
     checkpoints = storage.checkpoints(member.name, member.depends)
     report = _Reporter(setup.plan.steps, member.name, config.run, metrics)
     result = training.train(
@@ -238,10 +395,13 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog) -> N
         setup.batch_at,
         setup.plan,
         setup.engine,
-        evaluate=dev_score(config, tokenizer),
+        evaluate=dev_score(config, tokenizer, config.sts.criterion if member.stage == "sts" else "spearman"),
         checkpoints=checkpoints,
         on_metrics=report,
+        until=until,
     )
+    if result.steps < setup.plan.steps:
+        return result.score_by(until)
     kept = setup.objective.candidates()[result.kept]
     outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
     description = {"member": member.name, "stage": member.stage, **outcome, **member.depends}
@@ -253,6 +413,7 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog) -> N
         meta,
     )
     checkpoints.clear()
+    return result.score
 
 
 class _Reporter:
@@ -276,23 +437,3 @@ class _Reporter:
             self._best = max(entry["dev"].values())
             self._dev.set(self._best)
         tune.report({"step": entry["step"], "total": self._total, "loss": entry["loss"], "dev": self._best})
-
-
-def _ct_setup(config: Config, encoder: Encoder, table: TokenTable, seed: int) -> Setup:
-    ct = config.ct
-    objective = ContrastiveTension(encoder)
-    plan = training.Plan(
-        steps=ct.steps,
-        learning_rate=ct_schedule(ct),
-        seed=seed,
-        evaluate_every=config.members.evaluate_every,
-        checkpoint_every=config.members.checkpoint_every,
-        log_every=max(1, min(100, ct.steps // 50)),
-        keep={"second": "second", "best_on_dev": "best"}[ct.keep],
-    )
-    bf16 = encoder.transformer.device.type == "cuda" and torch.cuda.is_bf16_supported()
-    engine = training.TorchEngine(objective, ct_optimizer(objective), bf16=bf16)
-    return Setup(objective, PairSampler(table, ct, seed), plan, engine)
-
-
-_SETUPS: dict[str, Callable[[Config, Encoder, TokenTable, int], Setup]] = {"ct": _ct_setup}

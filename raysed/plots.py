@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from raysed.evaluation.analysis import effective_rank
 from raysed.evaluation.sts import spearman
-from raysed.report import Row, display_name, headline_groups, summarise
+from raysed.findings import Row, display_name, groups_of, summarise
 
 BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#222222"
 _KIND_COLOURS = {"baseline": GREY, "base": GREY, "member": BLUE, "ensemble": ORANGE, "learner": GREEN}
@@ -24,6 +24,9 @@ _DPI = 150
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
 Spectra = Mapping[str, np.ndarray]
 Agreement = Mapping[str, tuple[np.ndarray, np.ndarray]]
+Distances = Mapping[str, tuple[np.ndarray, np.ndarray]]
+FEW_EDITS = 4
+"""Pairs of at most so many edits are set off in their picture (BERT-flow figure 2)."""
 
 
 def write_plots(
@@ -35,6 +38,8 @@ def write_plots(
     curves: Curves | None = None,
     spectra: Spectra | None = None,
     agreement: Agreement | None = None,
+    grids: Sequence[Mapping[str, Any]] = (),
+    distances: Distances | None = None,
 ) -> dict[str, str]:
     """Draws every picture that there are numbers for.
 
@@ -46,6 +51,8 @@ def write_plots(
         curves: see `plot_training`.
         spectra: see `plot_spectra`.
         agreement: see `plot_agreement`.
+        grids: see `plot_grid`; a picture each.
+        distances: see `plot_edit_distance`.
 
     Returns:
         `<name of the directory>/<file>` to title, the scores first: what `Report.plots` takes.
@@ -53,9 +60,11 @@ def write_plots(
     directory.mkdir(parents=True, exist_ok=True)
     titles = {
         "scores.png": plot_scores(directory / "scores.png", rows, tasks, main_layers),
+        **{name: plot_grid(directory / name, grid) for grid in grids for name in [f"grid-{grid['recipe']}.png"]},
         "training.png": plot_training(directory / "training.png", curves or {}),
         "spectrum.png": plot_spectra(directory / "spectrum.png", spectra or {}),
         "agreement.png": plot_agreement(directory / "agreement.png", agreement or {}),
+        "edit-distance.png": plot_edit_distance(directory / "edit-distance.png", distances or {}),
     }
     return {f"{directory.name}/{file}": title for file, title in titles.items() if title}
 
@@ -75,7 +84,7 @@ def plot_scores(path: Path, rows: Sequence[Row], tasks: Sequence[str], main_laye
     counted = [row for row in rows if row.counts(main_layers)]
     groups = {
         (recipe, kind): [row.average(tasks) for row in counted if (row.recipe, row.kind) == (recipe, kind)]
-        for recipe, kind in headline_groups(summarise(rows, tasks, main_layers))
+        for recipe, kind in groups_of(summarise(rows, tasks, main_layers))
     }
     if not groups:
         return None
@@ -125,6 +134,57 @@ def _scores_title(means: Mapping[tuple[str, str], float]) -> str:
 def _shorten(tasks: Sequence[str]) -> str:
     names = ", ".join(tasks)
     return names if len(names) <= 50 else f"the mean of {len(tasks)} tasks"
+
+
+def plot_grid(path: Path, grid: Mapping[str, Any]) -> str | None:
+    """Draws the dev scores of a grid against its lower bounds: a dot per model, their mean with its spread as a line.
+
+    Bounds that were stopped early are hollow and not part of the line: their scores are those of fewer updates.
+
+    Args:
+        path: the PNG file.
+        grid: as in `raysed.report.Report.grids`.
+
+    Returns:
+        The title, with the winner and its margin; None where there are not two bounds to compare.
+    """
+    bounds = sorted((bound for bound in grid["bounds"] if bound["scores"]), key=lambda bound: bound["lower_bound"])
+    if len(bounds) < 2:
+        return None
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    _draw_bounds(axes, bounds, grid["winner"])
+    axes.set_xlabel("lower bound of the target")
+    axes.set_ylabel(f"{grid['task']}, {grid['criterion'].title()} x100")
+    axes.margins(y=0.12)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    _clean(axes)
+    title = f"{grid['recipe']}: lower bound {grid['winner']:g} wins, {grid['statistic']} {grid['score']:.2f}"
+    if grid["runner_up"] is not None:
+        title += f"; {grid['margin']:.2f} above the next, {grid['runner_up']:g}"
+    return _save(figure, path, title)
+
+
+def _draw_bounds(axes: Axes, bounds: Sequence[Mapping[str, Any]], winner: float) -> None:
+    whole = [bound for bound in bounds if bound["stopped_at"] is None]
+    x, mean, std = (np.array([bound[key] or 0.0 for bound in whole]) for key in ("lower_bound", "mean", "std"))
+    axes.fill_between(x, mean - std, mean + std, color=BLUE, alpha=0.15, linewidth=0, label="± standard deviation")
+    axes.plot(x, mean, color=BLUE, linewidth=1.8, label="mean")
+    sorts = {
+        "a model": ([b for b in whole if b["lower_bound"] != winner], {"s": 16, "color": BLUE, "linewidths": 0}),
+        f"chosen: {winner:g}": (
+            [b for b in whole if b["lower_bound"] == winner],
+            {"s": 34, "color": ORANGE, "linewidths": 0, "zorder": 4},
+        ),
+        "stopped early": (
+            [b for b in bounds if b["stopped_at"] is not None],
+            {"s": 16, "facecolors": "none", "edgecolors": GREY, "linewidths": 0.9},
+        ),
+    }
+    for label, (group, style) in sorts.items():
+        dots = np.array([(bound["lower_bound"], score) for bound in group for score in bound["scores"]])
+        if len(dots):
+            axes.scatter(*dots.T, alpha=0.75, label=label, **style)
 
 
 def plot_training(path: Path, curves: Curves) -> str | None:
@@ -248,6 +308,49 @@ def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> Non
     means = [cosine_P[bin_P == i].mean() for i in filled]
     centres = [gold_P[bin_P == i].mean() for i in filled]
     axes.plot(centres, means, "o-", color=ORANGE, linewidth=2, markersize=5)
+
+
+def plot_edit_distance(path: Path, distances: Distances) -> str | None:
+    """Draws edit distance against similarity, a panel per model; pairs of few edits are set off (BERT-flow figure 2).
+
+    Args:
+        path: the PNG file.
+        distances: label to (similarities [P], edit distances in words [P]) of the same pairs: the gold score's first,
+            then, for example, the base's and the calibrated model's cosines.
+
+    Returns:
+        The title, with the rank correlations; None where there is no model.
+    """
+    if not distances:
+        return None
+    figure = Figure(figsize=(3.4 * max(len(distances), 2), 4.0), layout="constrained")
+    all_axes = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
+    ranks = {}
+    for axes, (label, (similarity_P, distance_P)) in zip(all_axes, distances.items()):
+        ranks[label] = 100 * spearman(similarity_P, distance_P)
+        _draw_distances(axes, similarity_P, distance_P)
+        axes.set_title(label, fontsize=10)
+        axes.set_xlabel("similarity")
+        _clean(axes)
+    all_axes[0].set_ylabel("edit distance in words")
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, markerscale=2)
+    for handle in legend.legend_handles:
+        handle.set_alpha(1)
+    ways = ", ".join(f"{label} {rank:.1f}" for label, rank in ranks.items())
+    return _save(figure, path, f"Similarity and edit distance; Spearman: {ways}")
+
+
+def _draw_distances(axes: Axes, similarity_P: np.ndarray, distance_P: np.ndarray) -> None:
+    rng = np.random.default_rng(0)
+    y_P = distance_P + rng.uniform(-0.35, 0.35, len(distance_P))  # distances are whole numbers
+    x_P = similarity_P + rng.uniform(-0.006, 0.006, len(distance_P)) * np.ptp(similarity_P)
+    few_P = distance_P <= FEW_EDITS
+    for chosen, colour, label in ((~few_P, BLUE, "other pairs"), (few_P, ORANGE, f"at most {FEW_EDITS} edits")):
+        alpha = min(0.6, 600 / max(len(few_P), 1))
+        axes.scatter(x_P[chosen], y_P[chosen], s=8, alpha=alpha, color=colour, linewidths=0, label=label)
+    # Few pairs are far longer than the others, and would press these together.
+    axes.set_ylim(-1, 1.1 * np.quantile(distance_P, 0.995) + 1)
 
 
 def _clean(axes: Axes) -> None:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 from raysed.errors import UserError
 
-MEMBER_STAGES = ("ct",)
+MEMBER_STAGES = ("mlm", "nli", "ct", "sts")
+LABELLED_STAGES = ("nli", "sts")
+"""Those that learn from sentence pairs with labels."""
 AFFINE_STAGES = ("sn", "natsv", "whiten")
 CALIBRATIONS = (*AFFINE_STAGES, "flow")
 BASE, SED = "base", "sed"
@@ -81,6 +83,9 @@ def _check(text: str, stages: list[str], members: tuple, distils: bool, calibrat
     for stage in stages:
         if stage not in known:
             raise UserError(f"recipe {text!r}: {stage!r} is no stage; stages are {', '.join(known)}")
+    if len(set(members)) < len(members):
+        twice = next(stage for stage in members if members.count(stage) > 1)
+        raise UserError(f"recipe {text!r}: {twice!r} stands there twice; a stage is trained once")
     if distils and not members:
         raise UserError(f"recipe {text!r}: sed needs an ensemble before it, for example ct-sed")
     if not members and stages[0] != BASE:

@@ -11,150 +11,28 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-AVERAGE = "sts-avg"
-"""Task name in summaries for the mean over the headline tasks."""
-CALIBRATIONS = {"flow": "the flow", "sn": "SN", "natsv": "NATSV", "whiten": "whitening"}
-"""Last stages of a recipe, and what sentences call them."""
-NO_DIFFERENCE = 0.1
-"""Score differences smaller than this are reported as none."""
+from raysed.evaluation.transfer import SED_TASKS, main_score
+from raysed.findings import (
+    NO_LABELS,
+    Groups,
+    Row,
+    display_name,
+    findings,
+    groups_of,
+    labels_of,
+    summarise,
+    task_names,
+)
 
-Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
-_KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
-_KIND_NAMES = {
-    "baseline": "word overlap",
-    "base": "base",
-    "grid": "grid models",
-    "member": "members",
-    "ensemble": "full ensemble",
-    "learner": "learner",
-}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One scored model at one pooling depth."""
-
-    recipe: str
-    """As in the run's list, e.g. `ct-sed-flow`; `base`, `base-flow`; `word-overlap`."""
-    kind: Kind
-    index: int
-    lower_bound: float | None
-    """Of a grid model; None elsewhere."""
-    layers: int | str
-    """Pooled layers."""
-    metrics: Mapping[str, Mapping[str, Any]]
-    """Task name to what `Evaluation.score` returned for it."""
-
-    def counts(self, main_layers: int | str) -> bool:
-        """Returns whether the row is part of the headline: it is at the main pooling depth, or has none."""
-        return self.layers == main_layers or self.kind == "baseline"
-
-    def average(self, tasks: Sequence[str]) -> float | None:
-        """Returns the mean Spearman correlation over `tasks`; None where one of them was not scored."""
-        values = [self.spearman(task) for task in tasks]
-        if not values or any(value is None for value in values):
-            return None
-        return statistics.fmean(values)
-
-    def spearman(self, task: str) -> float | None:
-        """Returns the Spearman correlation (x100) on one task; None where it is missing or not finite."""
-        value = self.metrics.get(task, {}).get("spearman")
-        return value if value is not None and math.isfinite(value) else None
-
-
-def summarise(rows: Iterable[Row], tasks: Sequence[str], main_layers: int | str) -> list[dict[str, Any]]:
-    """Returns the statistics of every group of like models (SED table 3).
-
-    A group shares recipe, kind and lower bound. Only rows at the main pooling depth count, and baselines,
-    which have none.
-
-    Args:
-        rows: scored models.
-        tasks: the headline tasks; their mean is reported as `sts-avg`.
-        main_layers: pooled layers of the headline numbers.
-
-    Returns:
-        One dict per group and task: recipe, kind, task, max, mean, std (of the sample; 0 for one model) and
-        n; grid models also have lower_bound.
-    """
-    groups: dict[tuple, list[Row]] = {}
-    for row in rows:
-        if row.counts(main_layers):
-            groups.setdefault((row.recipe, row.kind, row.lower_bound), []).append(row)
-    summary = []
-    for (recipe, kind, lower_bound), members in groups.items():
-        bound = {} if lower_bound is None else {"lower_bound": lower_bound}
-        columns = {task: [row.spearman(task) for row in members] for task in _task_names(members)}
-        columns[AVERAGE] = [row.average(tasks) for row in members]
-        for task, values in columns.items():
-            present = [value for value in values if value is not None]
-            if present:
-                summary.append({"recipe": recipe, "kind": kind, **bound, "task": task, **_statistics(present)})
-    return summary
-
-
-def _task_names(rows: Iterable[Row]) -> list[str]:
-    return list(dict.fromkeys(task for row in rows for task in row.metrics))
-
-
-def _statistics(values: Sequence[float]) -> dict[str, float | int]:
-    std = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"max": max(values), "mean": statistics.fmean(values), "std": std, "n": len(values)}
-
-
-def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Returns (recipe, kind) of every line of the headline table in reading order, grid models left out.
-
-    From the cheapest to the final model: word overlap, the base, then for every ensemble its members, their
-    mean and its learners, each followed by its calibrated version.
-
-    >>> entry = {"task": "sts-avg"}
-    >>> learner, base = {"recipe": "ct-sed", "kind": "learner"}, {"recipe": "base", "kind": "base"}
-    >>> headline_groups([learner | entry, base | entry])
-    [('base', 'base'), ('ct-sed', 'learner')]
-    """
-    groups = list(dict.fromkeys((entry["recipe"], entry["kind"]) for entry in summary if entry["task"] == AVERAGE))
-    families = list(dict.fromkeys(_family(recipe) for recipe, kind in groups if kind not in ("baseline", "base")))
-
-    def place(group: tuple[str, str]) -> tuple:
-        recipe, kind = group
-        family = families.index(_family(recipe)) if _family(recipe) in families else -1
-        return family, _KIND_ORDER.index(kind), len(_calibration(recipe))
-
-    return sorted((group for group in groups if group[1] != "grid"), key=place)
-
-
-def _stages(recipe: str) -> tuple[list[str], list[str]]:
-    """Training stages and calibrations of a recipe."""
-    stages = recipe.split("-")
-    cut = next((i for i, stage in enumerate(stages) if stage in CALIBRATIONS), len(stages))
-    return stages[:cut], stages[cut:]
-
-
-def _calibration(recipe: str) -> list[str]:
-    return _stages(recipe)[1]
-
-
-def _family(recipe: str) -> str:
-    """The recipe of the members that a model goes back to: `ct` for `ct-sed-flow`."""
-    return "-".join(stage for stage in _stages(recipe)[0] if stage != "sed")
-
-
-def display_name(recipe: str, kind: str, n: int = 1) -> str:
-    """Returns what a table calls a group of models.
-
-    >>> display_name("ct", "member", 10), display_name("ct-sed-flow", "learner")
-    ('members (10)', 'learner + flow')
-    """
-    name = _KIND_NAMES[kind] if kind != "learner" or n == 1 else "learners"
-    count = f" ({n})" if kind in ("member", "grid") or n > 1 else ""
-    return " + ".join([name, *_calibration(recipe)]) + count
+_CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation"}
 
 
 def headline_table(rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str, markdown: bool = False) -> str:
     """Returns the main result as a table, for the terminal or as Markdown (shaped like SED table 3).
+
+    Where a recipe trains on labels, a column says which (SED table 4).
 
     Args:
         rows: scored models.
@@ -162,15 +40,19 @@ def headline_table(rows: Sequence[Row], tasks: Sequence[str], main_layers: int |
         main_layers: pooled layers of the headline numbers.
         markdown: a Markdown table instead of aligned plain text.
     """
-    entries = _entries(summarise(rows, tasks, main_layers))
-    columns = list(tasks) if len(tasks) > 1 else []
+    summary = summarise(rows, tasks, main_layers)
+    columns = {task: groups_of(summary, task) for task in tasks} if len(tasks) > 1 else {}
+    groups = groups_of(summary)
+    labelled = any(labels_of(recipe) != NO_LABELS for recipe, _ in groups)
     lines = []
-    for recipe, kind, entry in _headlines(entries):
+    for (recipe, kind), entry in groups.items():
+        labels = [labels_of(recipe)] if labelled else []
         std = _number(entry["std"] if entry["n"] > 1 else None)
-        values = [_mean(entries, recipe, kind, task) for task in columns]
-        name = display_name(recipe, kind, entry["n"])
-        lines.append([name, recipe, _number(entry["max"]), _number(entry["mean"]), std, str(entry["n"]), *values])
-    return _table(["models", "recipe", "max", "mean", "std", "n", *columns], lines, markdown)
+        values = [_mean(by_group, recipe, kind) for by_group in columns.values()]
+        numbers = [_number(entry["max"]), _number(entry["mean"]), std, str(entry["n"])]
+        lines.append([display_name(recipe, kind, entry["n"]), recipe, *labels, *numbers, *values])
+    header = ["models", "recipe", *(["labels"] if labelled else []), "max", "mean", "std", "n", *columns]
+    return table_text(header, lines, markdown)
 
 
 def layers_table(rows: Sequence[Row], tasks: Sequence[str], markdown: bool = False) -> str:
@@ -190,7 +72,7 @@ def layers_table(rows: Sequence[Row], tasks: Sequence[str], markdown: bool = Fal
         means = [statistics.fmean(by_layers[depth]) if depth in by_layers else None for depth in depths]
         n = max(len(averages) for averages in by_layers.values())
         lines.append([display_name(recipe, kind, n), recipe, *map(_number, means)])
-    return _table(["models", "recipe", *map(_depth_name, depths)], lines, markdown) if lines else ""
+    return table_text(["models", "recipe", *map(_depth_name, depths)], lines, markdown) if lines else ""
 
 
 def _depth_order(layers: int | str) -> tuple[bool, int | str]:
@@ -203,24 +85,15 @@ def _depth_name(layers: int | str) -> str:
     return f"{layers} layer{'s' * (layers > 1)}"
 
 
-def _entries(summary: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str, str], Mapping[str, Any]]:
-    """Summary entries by (recipe, kind, task), grid models left out."""
-    return {(e["recipe"], e["kind"], e["task"]): e for e in summary if e["kind"] != "grid"}
-
-
-def _headlines(entries: Mapping[tuple[str, str, str], Mapping[str, Any]]) -> list[tuple[str, str, Mapping]]:
-    return [(*group, entries[(*group, AVERAGE)]) for group in headline_groups(entries.values())]
-
-
-def _mean(entries: Mapping, recipe: str, kind: str, task: str) -> str:
-    return _number(entries.get((recipe, kind, task), {}).get("mean"))
+def _mean(groups: Groups, recipe: str, kind: str) -> str:
+    return _number(groups.get((recipe, kind), {}).get("mean"))
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def _table(header: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool) -> str:
+def table_text(header: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool) -> str:
     """Aligned columns: text to the left, numbers to the right."""
     table = [[" ".join(cell.split()).replace("|", "/") for cell in line] for line in (header, *lines)]
     columns = list(zip(*table))
@@ -236,106 +109,7 @@ def _table(header: Sequence[str], lines: Sequence[Sequence[str]], markdown: bool
 
 
 def _is_number(cell: str) -> bool:
-    return cell == "-" or cell.replace(".", "", 1).removeprefix("-").isdigit()
-
-
-def findings(rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str) -> str:
-    """Returns in words what helped and what did not, computed from the headline scores.
-
-    For every ensemble: its members against the base, their mean against the best of them, the learner against
-    both, every calibration against the same model without it, and the end of the chain against the base under
-    the same calibration. What was not part of the run is not mentioned. A group of several models counts with
-    its mean, and a difference below 0.1 is called none.
-    """
-    entries = _entries(summarise(rows, tasks, main_layers))
-    scores = {(recipe, kind): entry for recipe, kind, entry in _headlines(entries)}
-    families = dict.fromkeys(_family(recipe) for recipe, kind in scores if kind not in ("baseline", "base"))
-    sentences = [_join(_calibration_clauses("base", scores))]
-    for family in families:
-        texts = [
-            _join(_ensemble_clauses(family, scores)),
-            _join(_learner_clauses(family, scores) + _calibration_clauses(family, scores)),
-            _bottom_line(family, scores),
-        ]
-        label = f"{family.upper()}: " if len(families) > 1 else ""
-        sentences += [label + text for text in texts if text]
-    if any(sentences):
-        return " ".join(filter(None, sentences))
-    alone = [f"{display_name(recipe, kind)} {entry['mean']:.1f}" for (recipe, kind), entry in scores.items()]
-    return f"Nothing to compare: {', '.join(alone) or 'no model was scored on the headline tasks'}."
-
-
-def _ensemble_clauses(family: str, scores: Mapping) -> list[str]:
-    members, ensemble = scores.get((family, "member")), scores.get((family, "ensemble"))
-    base = scores.get(("base", "base"))
-    clauses = []
-    if members and base:
-        effect = _effect(family.upper(), "the base", members["mean"] - base["mean"])
-        best = f" on average over {members['n']} members (std {members['std']:.1f}, best {{:+.1f}})"
-        clauses.append(effect + (best.format(members["max"] - base["mean"]) if members["n"] > 1 else ""))
-    if members and ensemble:
-        clauses.append(f"the ensemble is {_position(ensemble['mean'] - members['max'])} its best member")
-    return clauses
-
-
-def _learner_clauses(family: str, scores: Mapping) -> list[str]:
-    learner = scores.get((f"{family}-sed".strip("-"), "learner"))
-    members, ensemble = scores.get((family, "member")), scores.get((family, "ensemble"))
-    others = [(members["max"], "the best member")] if members else []
-    others += [(ensemble["mean"], "the ensemble")] if ensemble else []
-    if not learner or not others:
-        return []
-    positions = [f"{_position(learner['mean'] - score)} {name}" for score, name in others]
-    return [f"the learner is {' and '.join(positions)}"]
-
-
-def _calibration_clauses(family: str, scores: Mapping) -> list[str]:
-    clauses = []
-    for (recipe, kind), calibrated in scores.items():
-        stages, calibration = _stages(recipe)
-        plain = scores.get(("-".join(stages), kind))
-        if calibration and plain and _family(recipe) == family:
-            cause = " with ".join(CALIBRATIONS[stage] for stage in calibration)
-            what = f"the {_KIND_NAMES[kind].removeprefix('full ')}"
-            clauses.append(_effect(cause, what, calibrated["mean"] - plain["mean"]))
-    return clauses
-
-
-def _bottom_line(family: str, scores: Mapping) -> str:
-    """The end of the chain against the base under the same calibration: what training brought in all."""
-    chain = [group for group in scores if _family(group[0]) == family and group[1] in ("ensemble", "learner")]
-    if not chain:
-        return ""
-    recipe, kind = chain[-1]
-    other = "-".join(["base", *_calibration(recipe)])
-    final, base, overlap = scores[recipe, kind], scores.get((other, "base")), _baseline(scores)
-    if not base:
-        return ""
-    difference = _position(final["mean"] - base["mean"])
-    names = display_name(recipe, kind), display_name(other, "base")
-    words = f"; word overlap alone scores {overlap:.1f}" if overlap is not None else ""
-    return f"In all, {names[0]} ({final['mean']:.1f}) is {difference} {names[1]} ({base['mean']:.1f}){words}."
-
-
-def _baseline(scores: Mapping) -> float | None:
-    return next((entry["mean"] for (_, kind), entry in scores.items() if kind == "baseline"), None)
-
-
-def _effect(cause: str, what: str, difference: float) -> str:
-    if abs(difference) < NO_DIFFERENCE - 1e-9:
-        return f"{cause} made no difference to {what}"
-    return f"{cause} {'raised' if difference > 0 else 'lowered'} {what} by {abs(difference):.1f}"
-
-
-def _position(difference: float) -> str:
-    if abs(difference) < NO_DIFFERENCE - 1e-9:
-        return "no different from"
-    return f"{abs(difference):.1f} {'above' if difference > 0 else 'below'}"
-
-
-def _join(clauses: Sequence[str]) -> str:
-    text = "; ".join(clauses)
-    return text[0].upper() + text[1:] + "." if text else ""
+    return cell == "-" or cell.removesuffix("%").replace(".", "", 1).removeprefix("-").isdigit()
 
 
 @dataclass(frozen=True)
@@ -356,6 +130,22 @@ class Report:
     """Counts: lines, empty, duplicates, too long, truncated sentences and tokens."""
     members: Sequence[Mapping[str, Any]] = ()
     """Members that were left out: recipe, index and reason."""
+    grids: Sequence[Mapping[str, Any]] = ()
+    """A grid of lower bounds each: `recipe`; `task`, `criterion` and `statistic` that chose; `scheduler`, `updates`
+    trained and `updates_full` of a whole grid; `winner`, `score`, `runner_up` and `margin` (None where there is one
+    bound only); and `bounds`, each with `lower_bound`, `scores`, `mean`, `std`, `max` and `stopped_at`, the update
+    after which it was not trained further, or None."""
+    transfer: Sequence[Mapping[str, Any]] = ()
+    """A model's transfer tasks each: `recipe`, `kind`, `index`, `layers`, `scores` (what `score_transfer` returned) and
+    `average`."""
+    analysis: Mapping[str, Any] = field(default_factory=dict)
+    """Of the embedding space, each part where there is one: `isotropy`, by model what `analysis.isotropy` returned;
+    `edit_distance`, with `task` and, as `models`, what `edit_distance_table` returned; `qnli`, by model the AUC; and
+    `frequency`, what `frequency_table` returned."""
+    dev: str | None = None
+    """The task that choices are made on."""
+    exported: str | None = None
+    """Recipe of the exported model."""
     command: str = ""
     """What to type to repeat the run."""
     plots: Mapping[str, str] = field(default_factory=dict)
@@ -363,12 +153,13 @@ class Report:
     status: str = "complete"
 
     def findings(self) -> str:
-        """Returns the conclusion in words; see `raysed.report.findings`."""
-        return findings(self.rows, self.tasks, self.main_layers)
+        """Returns the conclusion in words; see `raysed.findings.findings`."""
+        return findings(self.rows, self.tasks, self.main_layers, self.dev, self.exported)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics")
+        parts = {name: getattr(self, name) for name in ("grids", "transfer", "analysis")}
         return _plain(
             {
                 "run": self.run,
@@ -380,6 +171,7 @@ class Report:
                 "config": self.config,
                 "corpus": self.corpus,
                 "members": self.members,
+                **{name: part for name, part in parts.items() if part},
                 "findings": self.findings(),
             }
         )
@@ -396,6 +188,7 @@ class Report:
         ]
         sections += [self.findings(), *_scores_section(self), *_task_section(self)]
         sections += [*_aggregation_section(self), *_grid_section(self)]
+        sections += [*_transfer_section(self), *_analysis_section(self)]
         sections += [f"![{caption}]({path})" for path, caption in list(self.plots.items())[1:]]
         sections += [*_corpus_section(self), *_members_section(self)]
         sections += [*_timings_section(self), *_environment_section(self)]
@@ -430,6 +223,8 @@ def _scores_section(report: Report) -> list[str]:
     tasks = ", ".join(report.tasks)
     depth = _depth_name(report.main_layers)
     note = f"Spearman correlation x100 between cosine and gold score, mean over {tasks}; {depth} pooled."
+    if any(labels_of(row.recipe) != NO_LABELS for row in report.rows):
+        note += " Labels are those that a recipe was trained on."
     table = headline_table(report.rows, report.tasks, report.main_layers, markdown=True)
     layers = layers_table(report.rows, report.tasks, markdown=True)
     picture = [f"![{caption}]({path})" for path, caption in list(report.plots.items())[:1]]
@@ -437,18 +232,14 @@ def _scores_section(report: Report) -> list[str]:
 
 
 def _task_section(report: Report) -> list[str]:
-    entries = _entries(summarise(report.rows, report.tasks, report.main_layers))
-    names = _task_names(report.rows)
+    summary, names = summarise(report.rows, report.tasks, report.main_layers), task_names(report.rows)
+    by_task = [groups_of(summary, name) for name in names]
     lines = [
-        [
-            display_name(recipe, kind, entry["n"]),
-            recipe,
-            *(_mean(entries, recipe, kind, name) for name in names),
-        ]
-        for recipe, kind, entry in _headlines(entries)
+        [display_name(recipe, kind, entry["n"]), recipe, *(_mean(groups, recipe, kind) for groups in by_task)]
+        for (recipe, kind), entry in groups_of(summary).items()
     ]
     note = "; ".join(f"{name}: {_aggregation(report.rows, name)}" for name in names) + "."
-    return ["## By task", note, _table(["models", "recipe", *names], lines, markdown=True)]
+    return ["## By task", note, table_text(["models", "recipe", *names], lines, markdown=True)]
 
 
 def _aggregation(rows: Iterable[Row], task: str) -> str:
@@ -462,18 +253,18 @@ def _aggregation_section(report: Report) -> list[str]:
     if not any("subsets" in metrics for row in report.rows for metrics in row.metrics.values()):
         return []
     ways = {
-        way: _entries(summarise(_under(way, report.rows), report.tasks, report.main_layers))
+        way: groups_of(summarise(_under(way, report.rows), report.tasks, report.main_layers))
         for way in ("all", "mean", "wmean")
     }
     lines = [
-        [display_name(recipe, kind, e["n"]), recipe, *(_mean(ways[w], recipe, kind, AVERAGE) for w in ways)]
-        for recipe, kind, e in _headlines(ways["mean"])
+        [display_name(recipe, kind, entry["n"]), recipe, *(_mean(ways[way], recipe, kind) for way in ways)]
+        for (recipe, kind), entry in ways["mean"].items()
     ]
     note = (
         "The average of the first table with the subsets of a task put together in three ways: `all`, one "
         "correlation over all pairs; `mean` of the subsets' correlations; `wmean`, weighted by subset size."
     )
-    return ["## By aggregation", note, _table(["models", "recipe", *ways], lines, markdown=True)]
+    return ["## By aggregation", note, table_text(["models", "recipe", *ways], lines, markdown=True)]
 
 
 def _under(way: str, rows: Iterable[Row]) -> list[Row]:
@@ -483,25 +274,152 @@ def _under(way: str, rows: Iterable[Row]) -> list[Row]:
 
 
 def _grid_section(report: Report) -> list[str]:
-    summary = summarise(report.rows, report.tasks, report.main_layers)
-    bounds = [entry for entry in summary if entry["kind"] == "grid" and "lower_bound" in entry]
-    if not bounds:
+    sections = ["## Lower bounds"] if report.grids else []
+    for grid in report.grids:
+        lines = [_bound_line(grid, bound) for bound in sorted(grid["bounds"], key=lambda bound: bound["lower_bound"])]
+        header = ["lower bound", "models", "max", "mean", "std", "note"]
+        sections += [_grid_words(grid), table_text(header, lines, markdown=True)]
+    return sections
+
+
+def _bound_line(grid: Mapping[str, Any], bound: Mapping[str, Any]) -> list[str]:
+    notes = {grid["winner"]: "chosen", grid["runner_up"]: "next"}
+    note = notes.get(bound["lower_bound"], "")
+    if bound["stopped_at"] is not None:
+        note = f"stopped after update {bound['stopped_at']:,}"
+    std = bound["std"] if len(bound["scores"]) > 1 else None
+    numbers = [_number(bound["max"]), _number(bound["mean"]), _number(std)]
+    return [f"{bound['lower_bound']:g}", str(len(bound["scores"])), *numbers, note]
+
+
+def _grid_words(grid: Mapping[str, Any]) -> str:
+    """Which bound won, by how much, and whether that is more than noise."""
+    score = f"{grid['statistic']} {_CRITERIA[grid['criterion']]} of its models on {grid['task']}, {grid['score']:.2f}"
+    words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} is chosen by the {score}"
+    if grid["runner_up"] is None:
+        words += f"; no other was {'trained to the end' if len(grid['bounds']) > 1 else 'tried'}."
+    else:
+        words += f"; it is {grid['margin']:.2f} above the next, {grid['runner_up']:g}{_noise(grid)}."
+    if grid["scheduler"] != "none":
+        share = grid["updates"] / grid["updates_full"]
+        words += f" Bounds that looked hopeless were stopped: {grid['updates']:,} updates were trained instead of "
+        words += f"{grid['updates_full']:,} ({share:.0%})."
+    return words
+
+
+def _noise(grid: Mapping[str, Any]) -> str:
+    """The margin against what chance does to it."""
+    bounds = {bound["lower_bound"]: bound for bound in grid["bounds"]}
+    winner, next_ = bounds[grid["winner"]], bounds[grid["runner_up"]]
+    if min(len(winner["scores"]), len(next_["scores"])) < 2:
+        return "; with one model per bound nothing can be said of chance"
+    if grid["statistic"] == "mean":
+        error = math.sqrt(sum(bound["std"] ** 2 / len(bound["scores"]) for bound in (winner, next_)))
+        measure = f"the standard error of this difference is {error:.2f}"
+    else:
+        error = winner["std"]
+        measure = f"the bound's models have a standard deviation of {error:.2f}"
+    if grid["margin"] < error or not grid["margin"]:
+        return f"; {measure}, so the choice is within noise"
+    return f"; {measure}{', so the choice is clear' if grid['margin'] >= 2 * error else ''}"
+
+
+def _transfer_section(report: Report) -> list[str]:
+    """Means of like models; the columns are in the order of SED table 7."""
+    if not report.transfer:
         return []
+    groups: dict[tuple, list[Mapping[str, Any]]] = {}
+    for model in report.transfer:
+        groups.setdefault((model["recipe"], model["kind"], model["layers"]), []).append(model)
+    found = dict.fromkeys(task for model in report.transfer for task in model["scores"])
+    tasks = sorted(found, key=lambda task: SED_TASKS.index(task) if task in SED_TASKS else len(SED_TASKS))
+    lines = []
+    for (recipe, kind, layers), models in groups.items():
+        columns = [[main_score(m["scores"][task]) for m in models if task in m["scores"]] for task in tasks]
+        columns.append([m["average"] for m in models if m["average"] is not None])
+        means = [_number(statistics.fmean(values) if values else None) for values in columns]
+        lines.append([display_name(recipe, kind, len(models)), recipe, str(layers), *means])
+    note = (
+        "A linear probe on the frozen embeddings: accuracy in %, for SICKRelatedness and STSBenchmark Pearson "
+        "correlation x100."
+    )
+    header = ["models", "recipe", "layers", *tasks, "average"]
+    return ["## Transfer tasks", note, table_text(header, lines, markdown=True)]
+
+
+def _analysis_section(report: Report) -> list[str]:
+    parts = {
+        "isotropy": _isotropy_part,
+        "edit_distance": _edit_distance_part,
+        "qnli": _qnli_part,
+        "frequency": _frequency_part,
+    }
+    sections = [part for name, write in parts.items() if report.analysis.get(name) for part in write(report.analysis)]
+    return ["## The embedding space", *sections] if sections else []
+
+
+def _isotropy_part(analysis: Mapping[str, Any]) -> list[str]:
     lines = [
-        [entry["recipe"], f"{entry['lower_bound']:g}", entry["task"], _number(entry["mean"]), str(entry["n"])]
-        for entry in bounds
+        [
+            name,
+            f"{round(found['cosine'], 3) + 0.0:.3f}",
+            f"{found['effective_rank']:.1f}",
+            f"{found['first_direction']:.1%}",
+        ]
+        for name, found in analysis["isotropy"].items()
     ]
-    return ["## Lower bounds", _table(["recipe", "lower bound", "task", "mean", "n"], lines, markdown=True)]
+    note = (
+        "How evenly the embeddings fill their space: in an even one the mean cosine of random pairs is near 0, the "
+        "effective rank near the number of dimensions, and no direction has a large share of the squared lengths."
+    )
+    header = ["models", "cosine of random pairs", "effective rank", "share of the first direction"]
+    return ["### Isotropy", note, table_text(header, lines, markdown=True)]
+
+
+def _edit_distance_part(analysis: Mapping[str, Any]) -> list[str]:
+    found = analysis["edit_distance"]
+    units = ("characters", "words", "gold")
+    lines = [[name, *(_number(row[unit]) for unit in units)] for name, row in found["models"].items()]
+    note = (
+        f"Spearman correlation x100 of the similarity of {found['task']}'s pairs with their edit distance and with the "
+        "gold score (BERT-flow table 6): a model that follows edit distance more than gold does judges by wording."
+    )
+    header = ["similarity", "edit distance, characters", "edit distance, words", "gold score"]
+    return ["### Edit distance", note, table_text(header, lines, markdown=True)]
+
+
+def _qnli_part(analysis: Mapping[str, Any]) -> list[str]:
+    lines = [[name, _number(auc)] for name, auc in analysis["qnli"].items()]
+    note = (
+        "How well the cosine of a question and a sentence tells whether the sentence answers it, without training "
+        "(QNLI, BERT-flow table 4): area under the ROC curve x100; chance is 50."
+    )
+    return ["### Question and answer", note, table_text(["models", "AUC"], lines, markdown=True)]
+
+
+def _frequency_part(analysis: Mapping[str, Any]) -> list[str]:
+    bins = analysis["frequency"]
+    neighbours = list(bins[0]["distance"])
+    lines = [["mean norm", *(_number(bin_["norm"]) for bin_ in bins)]]
+    measures = {"distance": "mean distance to the {} nearest words", "dot": "mean of the {} largest dot products"}
+    for key, name in measures.items():
+        lines += [[name.format(k), *(_number(bin_[key][k]) for bin_ in bins)] for k in neighbours]
+    note = (
+        "The encoder's input word embeddings by how frequent the words are in the corpus (BERT-flow table 1): where "
+        "rare words lie farther out and farther apart, sentences are placed by the frequency of their words."
+    )
+    header = ["rank of frequency", *(f"{start:,} to {stop:,}" for start, stop in (bin_["ranks"] for bin_ in bins))]
+    return ["### Word frequency", note, table_text(header, lines, markdown=True)]
 
 
 def _corpus_section(report: Report) -> list[str]:
     lines = [[key.replace("_", " "), str(count)] for key, count in _plain(report.corpus).items()]
-    return ["## Corpus", _table(["what", "count"], lines, markdown=True)] if lines else []
+    return ["## Corpus", table_text(["what", "count"], lines, markdown=True)] if lines else []
 
 
 def _members_section(report: Report) -> list[str]:
     lines = [[str(m.get("recipe", "")), str(m.get("index", "")), str(m.get("reason", ""))] for m in report.members]
-    return ["## Left out", _table(["recipe", "member", "reason"], lines, markdown=True)] if lines else []
+    return ["## Left out", table_text(["recipe", "member", "reason"], lines, markdown=True)] if lines else []
 
 
 def _timings_section(report: Report) -> list[str]:
@@ -509,7 +427,7 @@ def _timings_section(report: Report) -> list[str]:
     total = sum(seconds.values())
     lines = [[stage, _duration(s), f"{s / total:.0%}" if total else "-"] for stage, s in seconds.items()]
     lines.append(["together", _duration(total), ""])
-    return ["## Time", _table(["stage", "time", "share"], lines, markdown=True)] if seconds else []
+    return ["## Time", table_text(["stage", "time", "share"], lines, markdown=True)] if seconds else []
 
 
 def _duration(seconds: float) -> str:
@@ -526,7 +444,7 @@ def _duration(seconds: float) -> str:
 
 def _environment_section(report: Report) -> list[str]:
     lines = [[key, value] for key, value in _flat(_plain(report.environment))]
-    return ["## Environment", _table(["what", "value"], lines, markdown=True)] if lines else []
+    return ["## Environment", table_text(["what", "value"], lines, markdown=True)] if lines else []
 
 
 def _flat(value: Any, key: str = "") -> list[tuple[str, str]]:

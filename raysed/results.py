@@ -6,7 +6,7 @@ import platform
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ import torch
 
 from raysed import plots
 from raysed.bundled import word_overlap
-from raysed.calibration import load_calibration
+from raysed.calibration import load_calibrated, load_calibration
 from raysed.check import Job
 from raysed.config import Layers
-from raysed.encoder import load_checkpoint, load_encoder
-from raysed.evaluation.analysis import singular_values
+from raysed.encoder import load_start
+from raysed.evaluation.sts import Embeddings, mean_embeddings
 from raysed.export import Card, export_model, parity
+from raysed.findings import Row
 from raysed.recipe import BASE, parse_recipe
-from raysed.report import Report, Row, headline_table, layers_table
+from raysed.report import Report, headline_table, layers_table
+from raysed.space import Space, analyse
 from raysed.storage import Storage
 from raysed.tokens import LengthReport
 
@@ -71,6 +73,10 @@ class Facts:
     corpus: Mapping[str, Any]
     left_out: Mapping[str, str]
     members: Mapping[str, Sequence[str]]
+    grids: Sequence[Mapping[str, Any]] = ()
+    transfer: Sequence[Mapping[str, Any]] = ()
+    qnli: Mapping[str, float] = field(default_factory=dict)
+    pairs: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_complete(job: Job, storage: Storage) -> bool:
@@ -90,15 +96,18 @@ def publish(
         facts: for the report and the model card.
         say: shows a line to the user.
     """
-    rows = score(job, storage, models)
+    rows = score(job, storage, models, facts)
     tasks, main = job.config.report_tasks(), job.config.encoder.layers
     chosen, why = choose(job, rows, models)
     export(job, storage, chosen, rows, facts)
     pictures: dict[str, str] = {}
+    space = analyse(job, storage, _shown(job, models))
     storage.commit(
-        "plots", lambda path: pictures.update(_draw(job, storage, models, chosen, rows, facts, path)), job.depends
+        "plots",
+        lambda path: pictures.update(_draw(job, storage, models, chosen, rows, facts, space, path)),
+        job.depends,
     )
-    report = _report(job, storage, rows, facts, pictures)
+    report = _report(job, storage, rows, facts, space, chosen, pictures)
     for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
         storage.write_text(name, text)
     say("")
@@ -113,9 +122,9 @@ def publish(
     say(_example(job, storage, chosen))
 
 
-def score(job: Job, storage: Storage, models: Sequence[ScoredModel]) -> list[Row]:
-    """Scores every model at every pooling, every ensemble by its mean embedding, and word overlap."""
-    rows = [_word_overlap(job)]
+def score(job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts) -> list[Row]:
+    """Scores every model at every pooling, every ensemble by its mean embedding, grid models and word overlap."""
+    rows = [_word_overlap(job), *grid_rows(job, facts.grids)]
     for recipe in dict.fromkeys(model.recipe for model in models):
         group = [model for model in models if model.recipe == recipe]
         for model in group:
@@ -137,15 +146,17 @@ def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tupl
     config = job.config
     last = parse_recipe(config.export.recipe or config.recipes[-1])
     texts = [last.text] if config.export.recipe else list(dict.fromkeys([last.uncalibrated, last.text]))
+    if config.flow.per_task:  # a calibration for each task is not one model
+        texts = [last.uncalibrated]
     candidates = [model for model in models if model.recipe in texts]
     dev, main = config.evaluation.dev, config.encoder.layers
     if dev is None:
-        model = next(model for model in candidates if model.recipe == last.text)
+        model = next(model for model in candidates if model.recipe == texts[-1])
         return model, "the last recipe; no dev task to choose on"
     scores = {
         (row.recipe, row.index): row.metrics[dev]["spearman"]
         for row in rows
-        if row.kind != "ensemble" and row.layers == main
+        if row.kind in ("base", "member", "learner") and row.layers == main
     }
     best = max(candidates, key=lambda model: scores[model.recipe, model.index])
     among = f" of {len(candidates)}" if len(candidates) > 1 else ""
@@ -159,9 +170,7 @@ def export(job: Job, storage: Storage, chosen: ScoredModel, rows: Sequence[Row],
         RuntimeError: they differ.
     """
     config = job.config
-    encoder, tokenizer = load_encoder(config.encoder)
-    if chosen.weights:
-        encoder = load_checkpoint(storage.fetch(chosen.weights))
+    encoder, tokenizer = load_start(config.encoder, storage.fetch(chosen.weights) if chosen.weights else None)
     calibration = None
     if parse_recipe(chosen.recipe).calibration:
         calibration = load_calibration(storage.fetch(chosen.embeddings) / f"layers-{config.encoder.layers}")
@@ -180,6 +189,20 @@ def export(job: Job, storage: Storage, chosen: ScoredModel, rows: Sequence[Row],
     storage.commit("model", write, job.depends, {"recipe": chosen.recipe, "index": chosen.index})
 
 
+def grid_rows(job: Job, grids: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Rows of the grid models that were trained to the end: their dev score is all that was measured of them."""
+    rows = []
+    for grid in grids:
+        pairs = job.evaluation.tasks[grid["task"]].pairs
+        for bound in (bound for bound in grid["bounds"] if bound["stopped_at"] is None):
+            for index, value in enumerate(bound["scores"]):
+                metrics = {grid["task"]: {grid["criterion"]: value, "pairs": pairs}}
+                rows.append(
+                    Row(grid["recipe"], "grid", index, bound["lower_bound"], job.config.encoder.layers, metrics)
+                )
+    return rows
+
+
 def _word_overlap(job: Job) -> Row:
     sentences = np.array(job.evaluation.sentences, dtype=object)
     first, second = sentences[job.evaluation.pair_rows()].T
@@ -190,12 +213,12 @@ def _word_overlap(job: Job) -> Row:
 def _ensemble(job: Job, storage: Storage, members: Sequence[ScoredModel]) -> Row:
     """The cosine of the mean embedding."""
     layers = job.config.encoder.layers
-    mean_UD = np.mean([_load(storage, member, layers) for member in members], axis=0)
-    return Row(members[0].recipe, "ensemble", 0, None, layers, job.evaluation.score(mean_UD))
+    mean = mean_embeddings([_load(storage, member, layers) for member in members])
+    return Row(members[0].recipe, "ensemble", 0, None, layers, job.evaluation.score(mean))
 
 
-def _load(storage: Storage, model: ScoredModel, layers: Layers) -> np.ndarray:
-    return np.load(storage.fetch(model.embeddings) / f"layers-{layers}.npy")
+def _load(storage: Storage, model: ScoredModel, layers: Layers) -> Embeddings:
+    return load_calibrated(storage, model.embeddings, layers)
 
 
 # -- pictures and words ----------------------------------------------------------------------------------------------
@@ -208,14 +231,12 @@ def _draw(
     chosen: ScoredModel,
     rows: Sequence[Row],
     facts: Facts,
+    space: Space,
     path: Path,
 ) -> dict[str, str]:
     layers = job.config.encoder.layers
-    base = next(model for model in models if model.recipe == BASE)
-    shown = {base.recipe: base, **{m.recipe: m for m in reversed(models) if m.kind != "member"}}
-    last = parse_recipe(job.config.recipes[-1])
-    spectra = [BASE, last.uncalibrated, last.text]
     task = job.config.report_tasks()[0]
+    base = next(model for model in models if model.recipe == BASE)
     agreement = {BASE: base, f"{chosen.recipe} (exported)": chosen}
     titles = plots.write_plots(
         path,
@@ -223,17 +244,23 @@ def _draw(
         job.config.report_tasks(),
         layers,
         curves=_curves(storage, facts),
-        spectra={
-            name: singular_values(_load(storage, shown[name], layers))
-            for name in dict.fromkeys(spectra)
-            if name in shown
-        },
+        spectra=space.spectra,
         agreement={
             f"{name}, {task}": job.evaluation.cosines(_load(storage, model, layers), task)
             for name, model in agreement.items()
         },
+        grids=facts.grids,
+        distances=space.distances,
     )
     return {f"plots/{Path(file).name}": title for file, title in titles.items()}
+
+
+def _shown(job: Job, models: Sequence[ScoredModel]) -> dict[str, ScoredModel]:
+    """The first model of the base, and of the last recipe without and with its calibration."""
+    last = parse_recipe(job.config.recipes[-1])
+    calibrated_base = "-".join([BASE, *last.calibration])
+    wanted = dict.fromkeys([BASE, calibrated_base, last.uncalibrated, last.text])
+    return {text: next(model for model in models if model.recipe == text) for text in wanted}
 
 
 def _curves(storage: Storage, facts: Facts) -> dict[str, list[dict[str, Any]]]:
@@ -248,7 +275,15 @@ def _curves(storage: Storage, facts: Facts) -> dict[str, list[dict[str, Any]]]:
     return curves
 
 
-def _report(job: Job, storage: Storage, rows: Sequence[Row], facts: Facts, pictures: Mapping[str, str]) -> Report:
+def _report(
+    job: Job,
+    storage: Storage,
+    rows: Sequence[Row],
+    facts: Facts,
+    space: Space,
+    chosen: ScoredModel,
+    pictures: Mapping[str, str],
+) -> Report:
     config = job.config
     left_out = [_left_out(name, reason) for name, reason in facts.left_out.items()]
     return Report(
@@ -261,13 +296,18 @@ def _report(job: Job, storage: Storage, rows: Sequence[Row], facts: Facts, pictu
         config=config.model_dump(mode="json"),
         corpus={**facts.corpus.get("report", {}), **facts.corpus.get("lengths", {})},
         members=left_out,
+        grids=facts.grids,
+        transfer=facts.transfer,
+        analysis={**space.words, **({"qnli": facts.qnli} if facts.qnli else {})},
+        dev=config.evaluation.dev,
+        exported=chosen.recipe,
         command=shlex.join(["python", *sys.argv]),
         plots=pictures,
     )
 
 
 def _left_out(name: str, reason: str) -> dict[str, Any]:
-    node, _, index = name.split("/")
+    node, *_, index = name.split("/")
     return {"recipe": node, "index": int(index), "reason": reason}
 
 
@@ -288,6 +328,7 @@ def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> C
         aggregation=config.evaluation.aggregation,
         settings=_settings(job, recipe),
         versions=_versions(),
+        pairs=facts.pairs,
         language=None,
     )
 
@@ -298,7 +339,8 @@ def _public_name(path: str) -> str:
 
 
 def _settings(job: Job, recipe: Any) -> dict[str, Any]:
-    blocks = job.config.model_dump(mode="json")
+    sources = {"nli": {"train"}, "sts": {"train"}}  # the card names them by what they hold
+    blocks = job.config.model_dump(mode="json", exclude=sources)
     names = [*recipe.members, *(["sed"] if recipe.distils else []), *(["flow"] if "flow" in recipe.calibration else [])]
     return {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
 

@@ -55,6 +55,16 @@ class TokenTable:
         return TokenTable(self.ids[rows], self.input_ids[places], offsets)
 
     @classmethod
+    def concatenate(cls, tables: Sequence["TokenTable"]) -> "TokenTable":
+        """Returns the sentences of all tables, one table after the other."""
+        lengths = np.concatenate([table.lengths for table in tables])
+        return cls(
+            np.concatenate([table.ids for table in tables]),
+            np.concatenate([table.input_ids for table in tables]),
+            np.concatenate([[0], np.cumsum(lengths)]),
+        )
+
+    @classmethod
     def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> "TokenTable":
         """Builds a table from one list of token ids per sentence."""
         offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in token_lists])]).astype(np.int64)

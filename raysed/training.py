@@ -61,6 +61,7 @@ class Plan:
         checkpoint_every: updates between saved states.
         log_every: updates between entries of the loss in the history.
         keep: name of the candidate that is the result, or `best`: the best one at its best evaluation.
+        patience: with `best`, the training ends after so many evaluations without a better score; None: never.
     """
 
     steps: int
@@ -70,6 +71,7 @@ class Plan:
     checkpoint_every: int = 500
     log_every: int = 10
     keep: str = "best"
+    patience: int | None = None
 
 
 @dataclass
@@ -82,6 +84,7 @@ class Result:
         kept_step: after how many updates.
         score: its dev score, None without a dev task.
         resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
+        steps: updates made so far.
     """
 
     history: list[Metrics] = field(default_factory=list)
@@ -89,6 +92,12 @@ class Result:
     kept_step: int = 0
     score: float | None = None
     resumed_at: int = 0
+    steps: int = 0
+
+    def score_by(self, step: int) -> float | None:
+        """Returns the best dev score of any candidate in the first `step` updates."""
+        scores = [max(entry["dev"].values()) for entry in self.history if "dev" in entry and entry["step"] <= step]
+        return max(scores, default=None)
 
 
 class TorchEngine:
@@ -155,6 +164,7 @@ def train(
     checkpoints: Checkpoints | None = None,
     is_writer: bool = True,
     on_metrics: Callable[[Metrics], None] = lambda metrics: None,
+    until: int | None = None,
 ) -> Result:
     """Trains to the last step, from the newest saved state if there is one.
 
@@ -167,6 +177,7 @@ def train(
         checkpoints: where states are saved and looked for.
         is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
         on_metrics: called with each new entry of the history.
+        until: stop here and save the state, so that another call goes on; None: go to the end.
 
     Raises:
         UserError: the loss or its gradient is not finite; names the step and the sentences.
@@ -177,7 +188,9 @@ def train(
     objective.train()
     for entry in run.result.history:
         on_metrics(entry)
-    for step in range(run.step, plan.steps):
+    for step in range(run.step, plan.steps if until is None else min(until, plan.steps)):
+        if run.is_hopeless():
+            break
         seed_everything(plan.seed, step)
         batch = batch_at(step)
         loss = engine.update(batch, plan.learning_rate(step))
@@ -190,6 +203,10 @@ def train(
             on_metrics(entry)
         if checkpoints and run.step % plan.checkpoint_every == 0 and run.step < plan.steps:
             run.save(checkpoints, is_writer)
+    if until is not None and until < plan.steps and not run.is_hopeless():
+        if checkpoints and run.step % plan.checkpoint_every:
+            run.save(checkpoints, is_writer)
+        return run.result
     return run.finish()
 
 
@@ -207,7 +224,7 @@ class _Run:
 
     def after_update(self, step: int, loss: float) -> Metrics | None:
         """Counts the update; returns the history's new entry if there is one."""
-        self.step = step + 1
+        self.step = self.result.steps = step + 1
         evaluates = self.evaluate and (self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps)
         if not evaluates and self.step % self.plan.log_every and self.step != self.plan.steps:
             return None
@@ -216,6 +233,13 @@ class _Run:
             entry["dev"] = self._scores()
         self.result.history.append(entry)
         return entry
+
+    def is_hopeless(self) -> bool:
+        """Whether the last `patience` evaluations brought nothing better."""
+        if self.plan.patience is None or self.plan.keep != "best":
+            return False
+        later = [entry for entry in self.result.history if "dev" in entry and entry["step"] > self.result.kept_step]
+        return len(later) >= self.plan.patience
 
     def _scores(self) -> dict[str, float]:
         scores = {}
@@ -257,6 +281,7 @@ class _Run:
     def finish(self) -> Result:
         """Puts the kept weights into their candidate."""
         candidates = self.objective.candidates()
+        self.result.steps = self.step
         if self.best:
             candidates[self.result.kept].load_state_dict(self.best)
         elif not self.result.kept:

@@ -1,4 +1,4 @@
-"""Affine calibrations against their definitions in plain numpy, chains, and files."""
+"""Calibrations against their definitions in plain numpy, chains, choices on the dev task, files and artefacts."""
 
 import json
 
@@ -8,16 +8,25 @@ import torch
 
 from raysed.calibration import (
     Affine,
+    check_fit,
+    choose_natsv_k,
     fit_calibration,
     fit_natsv,
     fit_sn,
     fit_whiten,
+    load_calibrated,
     load_calibration,
     save_calibration,
 )
-from raysed.config import FlowConfig
+from raysed.config import FlowConfig, derive_seed, make_config
+from raysed.encoder import encode, load_encoder
 from raysed.errors import UserError
-from raysed.flow import Flow
+from raysed.evaluation.sts import Evaluation, StsTask, mean_embeddings, spearman
+from raysed.flow import Flow, distinct_pairs, fit_flow
+from raysed.frozen import Calibration, Embedding, Sentences, _drawn, calibrate_all
+from raysed.labelled import PairTable, write_pairs
+from raysed.storage import Storage
+from raysed.tokens import TokenTable, tokenize
 
 
 def embeddings(rows=300, width=12, seed=0):
@@ -185,3 +194,223 @@ class TestFiles:
     def test_config_says_what_it_is(self, tmp_path):
         save_calibration(fit_sn(embeddings()), tmp_path)
         assert json.loads((tmp_path / "config.json").read_text()) == {"kind": "affine", "width": 12}
+
+
+def planted(pairs=300, noise=3, width=10, seed=0):
+    """Rows 2i, 2i + 1 whose cosine in a few dimensions is the gold score, under strong noise in `noise` others."""
+    rng = np.random.default_rng(seed)
+    x_ND = rng.normal(size=(2 * pairs, width))
+    x_ND[:, :noise] *= 30
+    signal_P2D = x_ND[:, noise:].reshape(pairs, 2, -1)
+    gold_P = np.einsum("pd,pd->p", *signal_P2D.transpose(1, 0, 2)) / np.linalg.norm(signal_P2D, axis=2).prod(1)
+    return x_ND @ np.linalg.qr(rng.normal(size=(width, width)))[0], gold_P
+
+
+def dev_score(x_ND, gold_P):
+    def score(calibration):
+        unit_ND = calibration.transform(x_ND).astype(float)
+        unit_ND /= np.linalg.norm(unit_ND, axis=1, keepdims=True)
+        return spearman((unit_ND[0::2] * unit_ND[1::2]).sum(1), gold_P)
+
+    return score
+
+
+class TestChoosingK:
+    @pytest.mark.parametrize("noise", [1, 3, 6])
+    @pytest.mark.parametrize("stages", [["natsv"], ["natsv", "sn"]])
+    def test_finds_the_planted_number_of_noisy_directions(self, noise, stages):
+        x_ND, gold_P = planted(noise=noise)
+        assert choose_natsv_k(stages, x_ND, dev_score(x_ND, gold_P)) == noise
+
+    @pytest.mark.parametrize("stages", [["natsv"], ["sn", "natsv"], ["sn", "natsv", "whiten"], ["natsv", "whiten"]])
+    def test_is_the_best_of_all_that_can_be_fitted(self, stages):
+        """Each candidate is the calibration that `fit_calibration` fits with that k."""
+        x_ND, gold_P = planted(pairs=40, noise=2, width=6, seed=1)
+        score = dev_score(x_ND, gold_P + np.random.default_rng(0).normal(0, 0.3, 40))
+        fitted = {k: fit_calibration(stages, x_ND, FlowConfig(), k, 0) for k in range(1, 6)}
+        seen = []
+        best = choose_natsv_k(stages, x_ND, lambda c: seen.append(c) or score(c))
+        assert best == max(fitted, key=lambda k: score(fitted[k]))
+        for k, calibration in enumerate(seen, start=1):
+            close(calibration.transform(x_ND), fitted[k].transform(x_ND), 1e-3)
+
+    def test_of_equal_scores_the_smallest_wins(self):
+        tried = []
+        assert choose_natsv_k(["natsv"], embeddings(), lambda c: tried.append(c) or 0.5) == 1
+        assert len(tried) == 11, "width 12 has no more to remove"
+        steps = iter([0.1, 0.3, 0.3, 0.2])
+        assert choose_natsv_k(["natsv"], embeddings(), lambda _: next(steps), most=4) == 2
+
+    def test_tries_at_most_twenty(self):
+        tried = []
+        choose_natsv_k(["natsv"], embeddings(width=30), lambda c: tried.append(c) or len(tried))
+        assert len(tried) == 20
+
+    def test_rows_without_a_direction_to_remove(self):
+        with pytest.raises(UserError, match="natsv_k is 1: with 2 embeddings"):
+            choose_natsv_k(["sn", "natsv"], embeddings(2), lambda _: 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"flow": {"fit_on": "nli"}}, r"nli\.train names no sentence pairs"),
+        ({"flow": {"fit_tasks": []}}, r"flow\.fit_tasks is empty"),
+        (
+            {"flow": {"fit_tasks": ["a"], "fit_on": "corpus"}},
+            r"flow\.fit_tasks needs flow\.fit_on: tasks, which is corpus",
+        ),
+        ({"flow": {"per_task": True, "fit_on": "corpus"}}, r"flow\.per_task fits on each task's own"),
+        ({"flow": {"per_task": True, "fit_tasks": ["a"]}}, r"flow\.per_task fits on each task's own"),
+        ({"flow": {"per_task": True}, "export": {"recipe": "base-flow"}}, r"not one model; export base$"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, message):
+    tasks = {"tasks": {"a": "a.tsv", "b": "b.tsv"}, "dev": "a"}
+    with pytest.raises(UserError, match=message):
+        check_fit(make_config({"recipes": ["base-flow"], "evaluation": tasks, **settings}))
+    check_fit(make_config({"recipes": ["ct-sed"], "evaluation": tasks, **settings, "export": {}}))
+
+
+class TestArtefacts:
+    """What `frozen.calibrate_all` writes, in this process; the embeddings of two tasks that share a sentence."""
+
+    LAYERS = (2, "first_last")
+
+    @pytest.fixture
+    def evaluation(self):
+        gold = np.random.default_rng(0).uniform(0, 5, 60)
+        words = [f"sentence {i}" for i in range(139)]
+        first = StsTask("dev/a", {"all": (words[:40], words[40:80], gold[:40])})
+        second = StsTask(
+            "b", {"x": (words[79:99], words[99:119], gold[:20]), "y": (words[99:119], words[119:], gold[20:40])}
+        )
+        return Evaluation([first, second])
+
+    def calibrate(self, tmp_path, evaluation, stages, tokens=None, x=None, **settings):
+        """Returns the storage, and the embeddings by pooling."""
+        tasks = {"tasks": {"dev/a": "a.tsv", "b": "b.tsv"}, "dev": "dev/a"}
+        config = make_config({"recipes": ["base-" + "-".join(stages)], "evaluation": tasks, **settings})
+        storage = Storage(str(tmp_path), "run")
+        x = x or {layers: embeddings(len(evaluation.sentences), 24, i) for i, layers in enumerate(self.LAYERS)}
+        embedding = Embedding("base/embeddings/00", None, self.LAYERS, {})
+        storage.commit(
+            embedding.name,
+            lambda path: [np.save(path / f"layers-{layers}.npy", x_UD) for layers, x_UD in x.items()],
+            {},
+        )
+        job = Calibration("fitted", tuple(stages), embedding, 5, {"x": 1})
+        calibrate_all([job], Sentences(tokens, evaluation), config, storage, None)
+        return storage, x
+
+    def test_all_tasks_together(self, tmp_path, evaluation):
+        storage, x = self.calibrate(tmp_path, evaluation, ["flow"], flow={"batch_size": 8})
+        for layers in self.LAYERS:
+            rows = evaluation.pair_rows().reshape(-1)
+            flow = fit_flow(x[layers][rows], FlowConfig(batch_size=8), 5)
+            expected = flow.transform(x[layers])
+            np.testing.assert_array_equal(load_calibrated(storage, "fitted", layers), expected)
+            saved = load_calibration(storage.fetch("fitted") / f"layers-{layers}")
+            np.testing.assert_array_equal(saved.transform(x[layers]), expected)
+
+    def test_fit_tasks_leaves_the_others_out(self, tmp_path, evaluation):
+        storage, x = self.calibrate(tmp_path, evaluation, ["sn", "whiten"], flow={"fit_tasks": ["b"]})
+        expected = fit_calibration(
+            ["sn", "whiten"], x[2][evaluation.pair_rows(["b"]).reshape(-1)], FlowConfig(), None, 0
+        )
+        np.testing.assert_array_equal(load_calibrated(storage, "fitted", 2), expected.transform(x[2]))
+        together = fit_calibration(["sn", "whiten"], x[2][evaluation.pair_rows().reshape(-1)], FlowConfig(), None, 0)
+        assert np.abs(together.transform(x[2]) - expected.transform(x[2])).max() > 0.01
+
+    @pytest.mark.parametrize("stages", [["flow"], ["whiten"]])
+    def test_per_task_fits_and_scores_each_on_its_own(self, tmp_path, evaluation, stages):
+        """As if the other task were not there; a name with a slash is a name like any other."""
+        storage, x = self.calibrate(tmp_path, evaluation, stages, flow={"per_task": True, "batch_size": 8})
+        found = load_calibrated(storage, "fitted", "first_last")
+        assert set(found) == {"dev/a", "b"}
+        scores = evaluation.score(found)
+        assert list(scores) == ["dev/a", "b"]
+        for task in scores:
+            rows = evaluation.pair_rows([task])
+            x_ND = x["first_last"][rows.reshape(-1)]
+            calibration = fit_calibration(stages, x_ND, FlowConfig(batch_size=8), None, derive_seed(5, task))
+            alone = Evaluation([evaluation.tasks[task]])
+            order = [evaluation.sentences.index(sentence) for sentence in alone.sentences]
+            expected = alone.score(calibration.transform(x["first_last"][order]))[task]
+            assert scores[task]["spearman"] == pytest.approx(expected["spearman"], abs=1e-6)
+            assert scores[task]["pearson"] == pytest.approx(expected["pearson"], abs=1e-3)
+        mean = mean_embeddings([found, {task: 3 * x_UD for task, x_UD in found.items()}])
+        np.testing.assert_allclose(mean["b"], 2 * found["b"], rtol=1e-6)
+        np.testing.assert_array_equal(evaluation.of_task(found, "b"), found["b"])
+
+    @pytest.mark.parametrize("per_task", [False, True])
+    @pytest.mark.parametrize("stages", [["natsv"], ["sn", "natsv"]])
+    def test_k_is_chosen_on_the_dev_task_and_recorded(self, tmp_path, evaluation, stages, per_task):
+        """The dev task's own fit chooses where each task has one; the k is then that of all."""
+        settings = {"flow": {"per_task": per_task}, "calibration": {"natsv_k": "dev"}}
+        storage, x = self.calibrate(tmp_path, evaluation, stages, **settings)
+        chosen = storage.entry("fitted").meta["natsv_k"]
+        assert set(chosen) == {"2", "first_last"}
+        for layers in self.LAYERS:
+            fit_on = x[layers][evaluation.pair_rows(["dev/a"] if per_task else None).reshape(-1)]
+            scores = []
+            for k in range(1, 21):
+                z_UD = fit_calibration(stages, fit_on, FlowConfig(), k, 0).transform(x[layers])
+                scores.append(round(evaluation.score(z_UD)["dev/a"]["spearman"], 6))
+            assert chosen[str(layers)] == 1 + int(np.argmax(scores))
+            found = evaluation.score(load_calibrated(storage, "fitted", layers))["dev/a"]["spearman"]
+            assert found == pytest.approx(max(scores), abs=1e-6)
+        assert len(set(scores)) > 3, "the choice makes a difference"
+
+    def test_a_given_k_is_recorded_too(self, tmp_path, evaluation):
+        storage, _ = self.calibrate(tmp_path, evaluation, ["natsv"], calibration={"natsv_k": 4})
+        assert storage.entry("fitted").meta == {"natsv_k": {"2": 4, "first_last": 4}}
+
+    def test_a_users_mistake_names_the_artefact(self, tmp_path, evaluation):
+        with pytest.raises(UserError, match="fitted: natsv_k is 24"):
+            self.calibrate(tmp_path, evaluation, ["natsv"], calibration={"natsv_k": 24})
+
+    def test_nli_pairs_are_fitted_on_side_by_side(self, tmp_path, evaluation):
+        texts = [
+            f"{noun} {verb}"
+            for noun in ("a man", "a dog", "she", "the cat")
+            for verb in ("runs", "sleeps now", "is here")
+        ]
+        encoder, tokenizer = load_encoder(make_config({}).encoder)
+        first, second = (tokenize(tokenizer, side, 75) for side in (texts[:6], texts[6:]))
+        storage = Storage(str(tmp_path), "run")
+        storage.commit("pairs/nli", lambda path: write_pairs(PairTable(first, second, np.zeros(6, np.int64)), path), {})
+        tokens = tokenize(tokenizer, evaluation.sentences, 75)
+        x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
+        self.calibrate(
+            tmp_path, evaluation, ["flow"], tokens, x,
+            flow={"fit_on": "nli", "batch_size": 2, "epochs": 2}, nli={"train": "pairs.tsv"},
+        )  # fmt: skip
+        mixed = tokenize(tokenizer, [text for pair in zip(texts[:6], texts[6:]) for text in pair], 75)
+        for layers, x_ND in zip(self.LAYERS, encode(encoder, mixed, self.LAYERS)):
+            expected = fit_flow(x_ND, FlowConfig(batch_size=2, epochs=2), 5).transform(x[layers])
+            close(load_calibrated(storage, "fitted", layers), expected, 1e-3)
+
+
+class TestDrawing:
+    @pytest.mark.parametrize(("pairs", "epochs"), [(100, 0.15), (1000, 0.5), (40, 0.01), (7, 0.9), (1, 0.5)])
+    def test_draws_the_pairs_that_the_fit_uses_and_no_more(self, pairs, epochs):
+        """Both sentences of a pair stay together, no pair comes twice, and the number of updates is that of all."""
+        table = TokenTable.from_lists([[i] for i in range(2 * pairs + 1)])
+        config = FlowConfig(epochs=epochs, batch_size=8)
+        drawn, settings = _drawn(table, config, seed=3)
+        first, second = drawn.ids[: len(drawn) // 2 * 2].reshape(-1, 2).T
+        assert (second == first + 1).all() and (first % 2 == 0).all() and len(set(first)) == len(first)
+        assert len(first) == distinct_pairs(pairs, config)
+        updates = [[], []]
+        for steps, fit, count in ((updates[0], config, 2 * pairs), (updates[1], settings, len(drawn))):
+            fit_flow(embeddings(count, width=4), fit, 0, lambda step, _, steps=steps: steps.append(step))
+        assert updates[0] == updates[1]
+        again, other = (_drawn(table, config, seed)[0].ids for seed in (3, 4))
+        np.testing.assert_array_equal(drawn.ids, again)
+        assert pairs < 100 or not np.array_equal(drawn.ids, other)
+
+    @pytest.mark.parametrize("epochs", [1, 2.5])
+    def test_a_whole_epoch_takes_all(self, epochs):
+        table = TokenTable.from_lists([[i] for i in range(9)])
+        assert _drawn(table, FlowConfig(epochs=epochs, batch_size=3), 0)[0] is table

@@ -1,4 +1,4 @@
-"""Contrastive Tension against a plain loop: one sentence at a time, the optimizer written out."""
+"""Contrastive Tension, both variants, against a plain loop: one sentence at a time, the optimizer written out."""
 
 import copy
 import math
@@ -9,7 +9,15 @@ import pytest
 import torch
 
 from raysed.config import CtConfig
-from raysed.objectives.contrastive_tension import ContrastiveTension, PairSampler, ct_optimizer, ct_schedule
+from raysed.objectives.contrastive_tension import (
+    ContrastiveTension,
+    InBatchContrastiveTension,
+    PairSampler,
+    SentenceSampler,
+    contrastive_tension,
+    ct_optimizer,
+    ct_schedule,
+)
 from raysed.storage import Storage
 from raysed.training import Plan, TorchEngine, train
 
@@ -134,6 +142,130 @@ def test_the_loss_takes_dot_products_and_their_mean(make_encoder, make_table):
                 side._forward_hooks.clear()
 
 
+def test_dropout_can_be_asked_for(make_encoder, make_table):
+    """Then it is on in training and nowhere else; it changes nothing else."""
+    batch = PairSampler(make_table(30), CONFIG, seed=0)(0)
+    objective, without = (ContrastiveTension(make_encoder("bert"), dropout) for dropout in (True, False))
+    assert torch.equal(objective.loss(batch), without.loss(batch))
+    objective.train()
+    assert all(module.training for module in objective.modules())
+    assert not torch.equal(objective.loss(batch), objective.loss(batch))
+    assert torch.equal(objective.eval().loss(batch), without.loss(batch))
+
+
+# -- within a batch --------------------------------------------------------------------------------------------------
+
+
+def plain_in_batch_loss(models, log_scale, sentences, rows):
+    """For each sentence and each direction, minus the log of the share that its own cosine has."""
+    x, y = ([mean_of_last_layer(model, sentences[row]) for row in rows] for model in models)
+    count, total = len(rows), 0.0
+    exponentials = [[torch.exp(torch.exp(log_scale) * (a @ b) / (a.norm() * b.norm())) for b in y] for a in x]
+    for i in range(count):
+        total = total - torch.log(exponentials[i][i] / sum(exponentials[i]))
+        total = total - torch.log(exponentials[i][i] / sum(row[i] for row in exponentials))
+    return total / (2 * count)
+
+
+def test_training_within_the_batch_equals_the_plain_loop(make_encoder, make_table):
+    """Every loss, every weight of both models, and the scale, over eight updates of RMSprop."""
+    encoder, table = make_encoder("bert", layers=2).double(), make_table(40, longest=12)
+    sentences = [table.input_ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:])]
+    sampler = SentenceSampler(table, 6, seed=3)
+    models = [copy.deepcopy(encoder.transformer).eval() for _ in range(2)]
+    log_scale = torch.tensor(math.log(5.0), dtype=torch.float64, requires_grad=True)
+    parameters = [p for model in models for name, p in model.named_parameters() if "pooler" not in name] + [log_scale]
+    squares, losses = [torch.zeros_like(p) for p in parameters], []
+    for step in range(8):
+        loss = plain_in_batch_loss(models, log_scale, sentences, sampler.rows(step))
+        gradients = torch.autograd.grad(loss, parameters)
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter, square, gradient in zip(parameters, squares, gradients):
+                square.copy_(0.9 * square + 0.1 * gradient**2)
+                parameter.sub_(1e-3 * gradient / (square.sqrt() + 1e-7))
+
+    objective, found = InBatchContrastiveTension(encoder, scale=5.0, dropout=False).double(), []
+    with torch.no_grad():
+        objective.log_scale.fill_(math.log(5.0))  # made in float32
+    plan = Plan(8, lambda step: 1e-3, log_every=1, keep="second")
+    engine = TorchEngine(objective, ct_optimizer(objective))
+    train(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"]))
+    np.testing.assert_allclose(found, losses, rtol=0, atol=1e-8)
+    torch.testing.assert_close(objective.log_scale.detach(), log_scale.detach(), rtol=0, atol=1e-8)
+    assert abs(log_scale.item() - math.log(5.0)) > 1e-3
+    for side, model in zip((objective.first, objective.second), models):
+        for name, expected in model.named_parameters():
+            torch.testing.assert_close(side.transformer.get_parameter(name), expected, rtol=0, atol=1e-6, msg=name)
+
+
+def test_the_scale_starts_where_it_is_told(make_encoder, make_table):
+    """A large one makes equal models certain of their own sentence, a tiny one leaves them guessing."""
+    batch = SentenceSampler(make_table(30), 8, seed=0)(0)
+    for scale, expected in ((1e4, 0.0), (1e-4, math.log(8))):
+        objective = InBatchContrastiveTension(make_encoder("bert"), scale)
+        assert objective.log_scale.exp().item() == pytest.approx(scale, rel=1e-5)
+        assert objective.loss(batch).item() == pytest.approx(expected, abs=1e-3)
+
+
+def test_within_the_batch_dropout_is_on_unless_it_is_refused(make_encoder, make_table):
+    """Both models draw their own; both can be kept."""
+    batch = SentenceSampler(make_table(30), 8, seed=0)(0)
+    for dropout in (True, False):
+        encoder = make_encoder("bert")
+        objective = InBatchContrastiveTension(encoder, 20.0, dropout)
+        assert torch.equal(objective.loss(batch), objective.loss(batch))
+        objective.train()
+        assert torch.equal(objective.loss(batch), objective.loss(batch)) is not dropout
+        assert objective.candidates() == {"first": objective.first, "second": encoder}
+    assert InBatchContrastiveTension(make_encoder("bert")).train().training
+
+
+@pytest.mark.parametrize("variant", ["pairs", "in_batch"])
+def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, variant):
+    """What the two models give is in bf16; the products and the cross entropy of it are not."""
+    encoder, table = make_encoder("bert"), make_table(30)
+    objective, batch_at = contrastive_tension(CtConfig(variant=variant, dropout=False), encoder, table, 0)
+    batch = batch_at(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective.loss(batch)
+        sides = (batch.first, batch.second) if variant == "pairs" else (batch, batch)
+        x, y = (model(tokens).double() for model, tokens in zip((objective.first, objective.second), sides))
+    if variant == "pairs":
+        expected = torch.nn.functional.softplus(torch.where(batch.labels == 1, -1, 1) * (x * y).sum(1)).mean()
+    else:
+        cosines = (x / x.norm(dim=1, keepdim=True)) @ (y / y.norm(dim=1, keepdim=True)).T
+        own = 20 * cosines.diagonal()
+        expected = ((20 * cosines).logsumexp(1) + (20 * cosines).logsumexp(0) - 2 * own).mean() / 2
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "batch", "trains"),
+    [
+        ({}, ContrastiveTension, 16, False),
+        ({"dropout": True}, ContrastiveTension, 16, True),
+        ({"groups": 3, "negatives": 1, "dropout": False}, ContrastiveTension, 6, False),
+        ({"variant": "in_batch"}, InBatchContrastiveTension, 16, True),
+        ({"variant": "in_batch", "dropout": False, "batch_size": 5}, InBatchContrastiveTension, 5, False),
+        ({"variant": "in_batch", "dropout": True, "batch_size": 99}, InBatchContrastiveTension, 30, True),
+    ],
+)
+def test_the_settings_choose_the_variant(make_encoder, make_table, settings, kind, batch, trains):
+    encoder, table = make_encoder("bert"), make_table(30)
+    objective, batch_at = contrastive_tension(CtConfig(**settings, scale=7.0), encoder, table, seed=4)
+    assert type(objective) is kind and objective.second is encoder and objective.train().training is trains
+    found = batch_at(2)
+    assert len(found.labels if kind is ContrastiveTension else found) == batch
+    other = contrastive_tension(CtConfig(**settings), encoder, table, seed=5)[1](2)
+    assert found.ids.tolist() == batch_at(2).ids.tolist() != other.ids.tolist()
+    if kind is InBatchContrastiveTension:
+        assert objective.log_scale.exp().item() == pytest.approx(7.0)
+    optimized = {id(p) for group in ct_optimizer(objective).param_groups for p in group["params"]}
+    assert optimized == {id(p) for p in objective.parameters() if p.requires_grad}
+
+
 # -- sampling --------------------------------------------------------------------------------------------------------
 
 
@@ -196,6 +328,29 @@ def test_a_batch_is_a_function_of_seed_and_step(make_table):
     for step in (500, 0):
         assert all(np.array_equal(a, b) for a, b in zip(again.rows(step), rows[2**61, step]))
     assert len({first.tobytes() for first, _ in rows.values()}) == len(rows)
+
+
+def test_sentences_of_a_batch_are_different_and_drawn_uniformly(make_table):
+    """Chi-square over rows, and over pairs of rows; a batch depends on seed and step only."""
+    table, size, steps = make_table(12), 4, 6000
+    sampler = SentenceSampler(table, size, seed=1)
+    rows = np.stack([sampler.rows(step) for step in range(steps)])
+    assert all(len(set(batch)) == size for batch in rows.tolist())
+    counts = np.stack([np.bincount(column, minlength=12) for column in rows.T])
+    assert ((counts - steps / 12) ** 2 / (steps / 12)).sum(1).max() < 40  # 11 degrees of freedom
+    pairs = Counter(frozenset((a, b)) for batch in rows.tolist() for a in batch for b in batch if a < b)
+    expected = steps * 6 / 66
+    assert len(pairs) == 66 and max(abs(count - expected) for count in pairs.values()) < 5 * math.sqrt(expected)
+    again = SentenceSampler(table, size, seed=1)
+    assert all(np.array_equal(again.rows(step), rows[step]) for step in (5000, 0, 17))
+    assert not np.array_equal(SentenceSampler(table, size, seed=2).rows(0), rows[0])
+    packed = sampler(3)
+    assert packed.ids.tolist() == table.ids[rows[3]].tolist() and len(packed) == size
+
+
+def test_a_small_corpus_gives_small_batches(make_table):
+    batch = SentenceSampler(make_table(5), 16, seed=0)(0)
+    assert sorted(batch.ids) == make_table(5).ids.tolist()
 
 
 # -- schedule --------------------------------------------------------------------------------------------------------

@@ -12,14 +12,17 @@ HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", 
 
 LADDER = [
     {"errors", "interrupts", "bundled"},
-    {"config", "recipe", "storage", "tracking", "cli"},
+    {"config", "recipe", "grid", "storage", "tracking", "cli", "optimizers"},
     {"corpus", "tokens", "encoder", "augment", "objectives"},
-    {"training", "flow", "glow", "calibration", "evaluation", "report", "plots", "export", "check", "resources"},
-    {"members", "targets", "frozen", "distill", "results"},
+    {
+        *("training", "flow", "glow", "calibration", "evaluation", "labelled", "setups", "scratch", "foreign"),
+        *("findings", "report", "plots", "export", "check", "resources", "reproduce"),
+    },
+    {"members", "targets", "frozen", "distill", "probing", "space", "results"},
     {"pipeline"},
 ]
 """Rooms by rung: a module imports from its own rung and from lower ones."""
-RAY = {"resources", "members", "targets", "frozen", "distill", "pipeline"}
+RAY = {"resources", "members", "targets", "frozen", "distill", "probing", "pipeline"}
 DEEPSPEED = {"distill"}
 
 

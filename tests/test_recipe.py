@@ -16,6 +16,10 @@ GOOD = {
     "ct-whiten": (("ct",), False, ("whiten",), "ct", "ct"),
     "ct-sed": (("ct",), True, (), "ct", "ct-sed"),
     "ct-sed-flow": (("ct",), True, ("flow",), "ct", "ct-sed"),
+    "nli-ct-sed-flow": (("nli", "ct"), True, ("flow",), "nli-ct", "nli-ct-sed"),
+    "mlm-ct-sed": (("mlm", "ct"), True, (), "mlm-ct", "mlm-ct-sed"),
+    "sts-flow": (("sts",), False, ("flow",), "sts", "sts"),
+    "mlm-nli-ct-sts": (("mlm", "nli", "ct", "sts"), False, (), "mlm-nli-ct-sts", "mlm-nli-ct-sts"),
     "ct-sed-sn-natsv-whiten": (("ct",), True, ("sn", "natsv", "whiten"), "ct", "ct-sed"),
 }
 
@@ -35,12 +39,12 @@ def test_every_order_of_affine_calibrations_is_allowed():
 
 
 BAD = {
-    "": r"'' is no stage; stages are base, ct, .*sed, sn, natsv, whiten, flow$",
+    "": r"'' is no stage; stages are base, mlm, nli, ct, sts, sed, sn, natsv, whiten, flow$",
     "-": r"'' is no stage",
     "ct-": r"'' is no stage",
     "ct--sed": r"'' is no stage",
     " ct": r"' ct' is no stage",
-    "CT-SED": r"'CT' is no stage; stages are base, ct",
+    "CT-SED": r"'CT' is no stage; stages are base, mlm",
     "ct_sed": r"'ct_sed' is no stage",
     "ct-sde-flow": r"'sde' is no stage",
     "../ct": r"'../ct' is no stage",
@@ -53,6 +57,8 @@ BAD = {
     "ct-sed-sed": r"'sed' cannot stand there",
     "ct-sed-ct": r"'ct' cannot stand there",
     "base-ct": r"'ct' cannot stand there",
+    "ct-nli-ct": r"'ct' stands there twice; a stage is trained once$",
+    "ct-sed-nli": r"'nli' cannot stand there",
     "ct-base": r"'base' cannot stand there",
     "ct-flow-flow": r"calibrations are one flow, or different ones of sn, natsv, whiten$",
     "ct-sn-flow": r"calibrations are one flow",

@@ -2,23 +2,24 @@
 
 import json
 import math
+import re
 import statistics
 
 import numpy as np
 import pytest
 
 from raysed.evaluation.analysis import singular_values
-from raysed.plots import plot_agreement, plot_scores, plot_spectra, plot_training, write_plots
-from raysed.report import (
-    Report,
-    Row,
-    findings,
-    headline_groups,
-    headline_table,
-    layers_table,
-    summarise,
-    write_report,
+from raysed.findings import Row, findings, groups_of, headline_groups, summarise
+from raysed.plots import (
+    plot_agreement,
+    plot_edit_distance,
+    plot_grid,
+    plot_scores,
+    plot_spectra,
+    plot_training,
+    write_plots,
 )
+from raysed.report import Report, headline_table, layers_table, write_report
 
 TASKS = ["sts12", "sts13"]
 
@@ -81,8 +82,7 @@ def test_grid_models_are_summarised_by_lower_bound_and_kept_out_of_the_headline(
     rows = [row("sts", "grid", 80 + 10 * b + i, i, lower_bound=b) for b in (0.0, 0.5) for i in range(2)]
     bounds = [e for e in summarise(rows, TASKS, 2) if e["task"] == "sts-avg"]
     assert [(e["lower_bound"], e["mean"], e["n"]) for e in bounds] == [(0.0, 80.5, 2), (0.5, 85.5, 2)]
-    assert headline_groups(bounds) == []
-    assert "| sts    |         0.5 | sts-avg | 85.50 |  2 |" in Report("r", rows, TASKS, 2).to_markdown()
+    assert headline_groups(bounds) == [] and groups_of(bounds) == {}
 
 
 def test_a_row_without_a_headline_task_has_no_average():
@@ -150,7 +150,7 @@ def test_findings_of_a_full_run():
         "the ensemble is 0.8 above its best member. "
         "The learner is no different from the best member and 0.8 below the ensemble; "
         "the flow lowered the learner by 0.4. "
-        "In all, learner + flow (69.6) is 3.4 below base + flow (73.0); word overlap alone scores 60.0."
+        "In all, learner + flow (69.6) is 3.4 below base + flow (73.0). Word overlap alone scores 60.0."
     )
 
 
@@ -189,7 +189,200 @@ def test_findings_without_some_parts():
 def test_findings_of_several_ensembles_name_each():
     rows = [row("base", "base", 60.0)]
     rows += [row("ct", "member", 61.0), row("nli-ct", "member", 63.0)]
-    assert findings(rows, TASKS, 2) == "CT: CT raised the base by 1.0. NLI-CT: NLI-CT raised the base by 3.0."
+    assert findings(rows, TASKS, 2) == "CT raised the base by 1.0.\n\nNLI-CT raised the base by 3.0."
+    rows += [row("ct-sed", "learner", 61.5), row("sed", "learner", 61.0), row("word-overlap", "baseline", 50.0)]
+    assert findings(rows[:1] + rows[3:], TASKS, 2) == (
+        "CT: In all, learner (61.5) is 1.5 above base (60.0).\n\nIn all, learner (61.0) is 1.0 above base (60.0).\n\n"
+        "Word overlap alone scores 50.0."
+    )
+
+
+def test_findings_say_what_a_later_stage_brought():
+    """Against the members of the longest prefix that was scored, not only against the base."""
+    rows = [row("base", "base", 60.0), row("nli-ct-sts", "member", 67.0), row("nli-ct", "member", 70.0)]
+    assert "NLI-CT-STS raised the base by 7.0; STS lowered the members of NLI-CT by 3.0." in findings(rows, TASKS, 2)
+    rows[2] = row("nli", "member", 66.0)
+    assert "; CT-STS raised the members of NLI by 1.0." in findings(rows, TASKS, 2)
+    assert "members of" not in findings([*rows[:2], row("ct", "member", 66.0)], TASKS, 2)
+
+
+def learners(**scores):
+    return [row(recipe.replace("_", "-"), "learner", score) for recipe, score in scores.items()]
+
+
+@pytest.mark.parametrize(
+    ("scores", "sentence"),
+    [
+        (
+            {"ct_sed": 76.7, "ct_sed_flow": 77.1, "nli_ct_sed": 78.3, "nli_ct_sed_flow": 78.2, "sts_sed": 86.0},
+            "Without labels the best learner is ct-sed-flow (77.1); with NLI labels it is nli-ct-sed (78.3), 1.2 above "
+            "that; with STS labels it is sts-sed (86.0), 8.9 above that.",
+        ),
+        (
+            {"nli_sts_sed": 70.0, "mlm_ct_sed": 71.5},
+            "Without labels the best learner is mlm-ct-sed (71.5); with NLI + STS labels it is nli-sts-sed (70.0), 1.5 "
+            "below that.",
+        ),
+        ({"nli_sed": 70.05, "ct_sed": 70.0}, "with NLI labels it is nli-sed (70.0), no different from that."),
+        ({"nli_sed": 70.0, "sts_sed": 80.0}, None),
+        ({"ct_sed": 70.0, "mlm_ct_sed": 80.0}, None),
+    ],
+)
+def test_findings_say_what_labels_buy(scores, sentence):
+    text = findings([row("base", "base", 60.0), *learners(**scores)], TASKS, 2)
+    if sentence is None:
+        assert "labels" not in text
+    else:
+        assert sentence in text
+
+
+def calibrated(plain, after, recipe="ct-sed", kind="learner"):
+    """Two models whose dev scores are given; the calibration always helps on the headline tasks."""
+    rows = [row(recipe, kind, 70.0), row(f"{recipe}-flow", kind, 75.0)]
+    for model, score in zip(rows, (plain, after)):
+        model.metrics["dev"]["spearman"] = score
+    return rows
+
+
+def test_findings_say_that_a_calibration_makes_the_dev_score_worse():
+    worse = calibrated(80.0, 78.5)
+    said = "On dev, the task that choices are made on, ct-sed-flow scores 1.5 below ct-sed (78.5 against 80.0)"
+    assert findings(worse, TASKS, 2, "dev", "ct-sed").endswith(f"{said}, and ct-sed is exported.")
+    assert findings(worse, TASKS, 2, "dev", "ct-sed-flow").endswith(f"{said}."), "it was asked for by name"
+    assert findings(worse, TASKS, 2, "dev").endswith(f"{said}.")
+    base = calibrated(60.0, 59.0, "base", "base")
+    assert "base-flow scores 1.0 below base (59.0 against 60.0); ct-sed-flow" in findings(
+        [*base, *worse], TASKS, 2, "dev"
+    )
+    for rows, dev in ((calibrated(80.0, 80.5), "dev"), (calibrated(80.0, 79.95), "dev"), (worse, None)):
+        assert "choices" not in findings(rows, TASKS, 2, dev)
+
+
+def test_the_table_names_labels_where_a_recipe_uses_any():
+    rows = [*full_run(), *learners(nli_ct_sed=72.0, sts_sed=80.0, nli_sts_sed=81.0)]
+    table = headline_table(rows, TASKS, 2)
+    assert table.splitlines()[0].split()[:4] == ["models", "recipe", "labels", "max"]
+    assert [re.split(" {2,}", line)[1:3] for line in table.splitlines()[2:]] == [
+        ["word-overlap", "none"], ["base", "none"], ["base-flow", "none"], ["ct", "none"], ["ct", "none"],
+        ["ct-sed", "none"], ["ct-sed-flow", "none"], ["nli-ct-sed", "NLI"], ["sts-sed", "STS"],
+        ["nli-sts-sed", "NLI + STS"],
+    ]  # fmt: skip
+    assert "Labels are those" in Report("r", rows, TASKS, 2).to_markdown()
+    assert "abels" not in Report("r", full_run(), TASKS, 2).to_markdown()
+
+
+def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
+    """A grid as the report takes it, from lower bound to its models' dev scores."""
+    bounds = [
+        {
+            "lower_bound": bound,
+            "scores": values,
+            "mean": statistics.fmean(values),
+            "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "max": max(values),
+            "stopped_at": 1200 if bound in stopped else None,
+        }
+        for bound, values in scores.items()
+    ]
+    first, *others = sorted((b for b in bounds if b["stopped_at"] is None), key=lambda b: -b[statistic])
+    return {
+        "recipe": recipe, "criterion": "spearman", "statistic": statistic, "task": "dev", "scheduler": "none",
+        "updates": 3000, "updates_full": 6000, "winner": first["lower_bound"], "score": first[statistic],
+        "runner_up": others[0]["lower_bound"] if others else None,
+        "margin": first[statistic] - others[0][statistic] if others else None, "bounds": bounds, **changes,
+    }  # fmt: skip
+
+
+def test_grid_section_names_the_choice_and_its_margin():
+    clear = grid({0.5: [80.0, 80.2], 0.0: [78.9, 79.1], 0.9: [60.0, 62.0]})
+    report = Report("r", full_run(), TASKS, 2, grids=[clear])
+    text = report.to_markdown()
+    assert (
+        "`sts`: the lower bound 0.5 is chosen by the mean Spearman correlation of its models on dev, 80.10; it is 1.10 "
+        "above the next, 0; the standard error of this difference is 0.14, so the choice is clear.\n"
+    ) in text
+    assert [line for line in text.splitlines() if "| chosen" in line or "| next" in line] == [
+        "|           0 |      2 | 79.10 | 79.00 | 0.14 | next   |",
+        "|         0.5 |      2 | 80.20 | 80.10 | 0.14 | chosen |",
+    ]
+    assert text.count("## Lower bounds") == 1
+    assert json.loads(report.to_json())["grids"] == [clear]
+    assert "grids" not in json.loads(Report("r", full_run(), TASKS, 2).to_json())
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (grid({0.0: [79.0, 81.0], 0.5: [80.0, 80.2]}), "this difference is 1.00, so the choice is within noise."),
+        (grid({0.0: [79.0, 81.0], 0.5: [81.4, 81.6]}), "the next, 0; the standard error of this difference is 1.00."),
+        (grid({0.0: [80.0, 80.0], 0.5: [80.0, 80.0]}), "this difference is 0.00, so the choice is within noise."),
+        (grid({0.0: [79.0, 81.0], 0.5: [70.0, 80.0]}, statistic="max"), "of 1.41, so the choice is within noise."),
+        (grid({0.0: [79.0, 81.0], 0.5: [70.0, 75.0]}, statistic="max"), "deviation of 1.41, so the choice is clear."),
+        (grid({0.0: [79.0], 0.5: [80.0]}), "the next, 0; with one model per bound nothing can be said of chance."),
+        (grid({0.3: [79.0, 80.0]}), "on dev, 79.50; no other was tried."),
+        (grid({0.3: [79.0], 0.4: [70.0]}, stopped=[0.4]), "79.00; no other was trained to the end."),
+        (
+            grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6], scheduler="asha"),
+            "Bounds that looked hopeless were stopped: 3,000 updates were trained instead of 6,000 (50%).",
+        ),
+        (grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6]), "| stopped after update 1,200 |"),
+    ],
+)  # fmt: skip
+def test_grid_section_in_other_situations(found, words):
+    assert words in Report("r", full_run(), TASKS, 2, grids=[grid({0.1: [50.0]}, "other"), found]).to_markdown()
+
+
+def test_transfer_section_has_the_columns_of_the_paper():
+    def model(recipe, kind, index, average, **accuracies):
+        scores = {task: {"accuracy": accuracy, "C": 1.0} for task, accuracy in accuracies.items()}
+        scores["SICKRelatedness"] = {"pearson": 84.0, "spearman": 10.0}
+        return {"recipe": recipe, "kind": kind, "index": index, "layers": 1, "scores": scores, "average": average}
+
+    models = [
+        model("base", "base", 0, 80.0, TREC=90.0, MR=81.0),
+        model("ct-sed", "learner", 0, 82.0, TREC=92.0, MR=82.0),
+        model("ct-sed", "learner", 1, None, MR=84.0),
+    ]
+    report = Report("r", full_run(), TASKS, 2, transfer=models)
+    lines = report.to_markdown().split("## Transfer tasks")[1].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+    assert cells[0] == ["models", "recipe", "layers", "MR", "TREC", "SICKRelatedness", "average"]
+    assert cells[2] == ["base", "base", "1", "81.00", "90.00", "84.00", "80.00"]
+    assert cells[3] == ["learners (2)", "ct-sed", "1", "83.00", "92.00", "84.00", "82.00"]
+    assert json.loads(report.to_json())["transfer"][2]["average"] is None
+
+
+def test_analysis_section_shows_what_there_is():
+    analysis = {
+        "isotropy": {"base": {"cosine": 0.57641, "effective_rank": 212.36, "first_direction": 0.58679}},
+        "edit_distance": {
+            "task": "stsb-dev",
+            "models": {"gold": {"characters": -20.2, "words": -24.04, "gold": 100.0}},
+        },
+        "qnli": {"base": np.float64(70.3)},
+        "frequency": [
+            {"ranks": [start, stop], "norm": 1.0 + start, "distance": {3: 0.8, 5: 0.9}, "dot": {3: 0.73, 5: 0.72}}
+            for start, stop in ((0, 100), (500, 5000))
+        ],
+    }
+    report = Report("r", full_run(), TASKS, 2, analysis=analysis)
+    text = report.to_markdown()
+    for part in (
+        "| base   |                  0.576 |          212.4 |                        58.7% |",
+        "| gold       |                    -20.20 |               -24.04 |     100.00 |",
+        "| base   | 70.30 |",
+        "| rank of frequency                    | 0 to 100 | 500 to 5,000 |",
+        "| mean norm                            |     1.00 |       501.00 |",
+        "| mean distance to the 5 nearest words |     0.90 |         0.90 |",
+        "| mean of the 3 largest dot products   |     0.73 |         0.73 |",
+    ):
+        assert part in text, part
+    assert json.loads(report.to_json())["analysis"]["frequency"][0]["dot"] == {"3": 0.73, "5": 0.72}
+    headings = [line for line in text.splitlines() if line.startswith("###")]
+    assert headings == ["### Isotropy", "### Edit distance", "### Question and answer", "### Word frequency"]
+    part = Report("r", full_run(), TASKS, 2, analysis={"qnli": {"base": 70.3}, "frequency": []}).to_markdown()
+    assert [line for line in part.splitlines() if line.startswith("###")] == ["### Question and answer"]
+    assert "embedding space" not in Report("r", full_run(), TASKS, 2, analysis={"frequency": []}).to_markdown()
 
 
 def test_every_subset_of_a_run_makes_a_report():
@@ -287,13 +480,17 @@ def test_all_pictures_are_written_and_named(tmp_path):
         curves=curves(3),
         spectra={"base": singular_values(rng.normal(size=(30, 8))), "flow": singular_values(np.eye(8))},
         agreement={"base": (rng.normal(size=50), rng.integers(0, 6, 50).astype(float))},
+        grids=[grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]}), grid({0.0: [1.0], 0.1: [2.0]}, "nli-sts")],
+        distances={"gold score": (np.arange(9.0), np.arange(9, 0, -1))},
     )
-    names = ["scores", "training", "spectrum", "agreement"]
+    names = ["scores", "grid-sts", "grid-nli-sts", "training", "spectrum", "agreement", "edit-distance"]
     assert list(titles) == [f"plots/{name}.png" for name in names]
     assert all(is_picture(tmp_path / path) for path in titles)
     assert titles["plots/scores.png"] == "Best: base + flow 73.0, base encoder 66.0"
     assert titles["plots/training.png"] == "Training of 3 members, on average: loss 1 to 0.0244, dev 61 to 65"
     assert "flow 8" in titles["plots/spectrum.png"]
+    assert titles["plots/grid-sts.png"] == "sts: lower bound 0.5 wins, mean 80.10; 0.90 above the next, 0"
+    assert titles["plots/edit-distance.png"] == "Similarity and edit distance; Spearman: gold score -100.0"
 
 
 def test_pictures_without_numbers_are_skipped(tmp_path):
@@ -322,3 +519,16 @@ def test_degenerate_spectra_and_scores_are_drawn(tmp_path):
     title = plot_scores(tmp_path / "c.png", [row("base", "base", 66.0)], TASKS, 2)
     assert title == "Best: base 66.0"
     assert all(is_picture(tmp_path / name) for name in ("a.png", "b.png", "c.png"))
+
+
+def test_odd_grids_and_distances_are_drawn(tmp_path):
+    """One bound to the end, a bound whose models all failed, only equal distances; one bound alone is no picture."""
+    stopped = grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.0, 0.6])
+    assert plot_grid(tmp_path / "a.png", stopped) == "sts: lower bound 0.5 wins, mean 80.00"
+    failed = grid({0.0: [79.0], 0.5: [80.0]})
+    failed["bounds"].append({"lower_bound": 0.9, "scores": [], "mean": None, "std": None, "stopped_at": None})
+    assert plot_grid(tmp_path / "b.png", failed)
+    assert plot_edit_distance(tmp_path / "c.png", {"x": (np.array([0.5, 0.5]), np.array([0, 0]))})
+    assert all(is_picture(tmp_path / name) for name in ("a.png", "b.png", "c.png"))
+    assert plot_grid(tmp_path / "d.png", grid({0.0: [79.0, 80.0]})) is None
+    assert plot_edit_distance(tmp_path / "d.png", {}) is None and not (tmp_path / "d.png").exists()

@@ -43,7 +43,7 @@ class Run:
     seen: dict[int, list[int]] = field(default_factory=dict)
     said: list[dict] = field(default_factory=list)
 
-    def __call__(self, storage: Storage | None = None) -> "Run":
+    def __call__(self, storage: Storage | None = None, until: int | None = None) -> "Run":
         encoder, table = self.make_encoder("bert", layers=2), self.make_table(8 * EPOCH, longest=10)
         torch.manual_seed(1)  # the head's weights
         self.objective = MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4], rate=0.3)
@@ -58,6 +58,7 @@ class Run:
             evaluate=self.evaluate,
             checkpoints=storage and storage.checkpoints("model", {"setting": 1}),
             on_metrics=self.on_metrics,
+            until=until,
         )
         return self
 
@@ -121,6 +122,17 @@ def test_a_run_may_be_broken_again_and_again(unbroken, make_encoder, make_table,
     continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
     assert continued.result.resumed_at == 35
     assert_same_end(continued, unbroken)
+
+
+def test_a_run_in_parts_is_the_undisturbed_run(unbroken, make_encoder, make_table, tmp_path):
+    """`until` ends a part at any update; the last part gives the result, those before say what they have seen."""
+    storage = Storage(str(tmp_path), "run")
+    for until in (7, 7, 10, 33, None):
+        part = Run(make_encoder, make_table, unbroken.keep)(storage, until)
+        assert part.result.steps == (until or STEPS)
+        assert part.result.score_by(STEPS) == unbroken.result.score_by(until or STEPS)
+    assert part.result.resumed_at == 33
+    assert_same_end(part, unbroken)
 
 
 def test_a_damaged_state_falls_back_to_the_one_before(unbroken, make_encoder, make_table, tmp_path):
@@ -199,6 +211,16 @@ def test_the_best_evaluation_is_put_back():
         10: {"first": -6.0, "second": -16.0},
     }
     assert not line.training
+
+
+@pytest.mark.parametrize(("patience", "kept_step", "steps"), [(1, 8, 12), (2, 16, 24), (9, 16, 40), (None, 16, 40)])
+def test_the_training_ends_when_nothing_gets_better(patience, kept_step, steps):
+    """An evaluation every 4 updates; the score has a small peak after 4 updates and its largest after 16."""
+    score = {4: 1, 16: 2}
+    _, result, _ = train_line(lambda weight: score.get(weight, 0), steps=40, keep="best", patience=patience)
+    # The second model gets to 16 after 8 updates already, where patience 1 does not wait for the first.
+    assert (result.kept_step, result.steps) == (kept_step, steps)
+    assert result.kept == ("second" if patience == 1 else "first")
 
 
 def test_of_equal_scores_the_later_is_kept():

@@ -1,7 +1,7 @@
 """The dev score of an encoder while it trains."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from raysed.config import Config
 from raysed.encoder import Encoder, encode
@@ -9,8 +9,10 @@ from raysed.evaluation.sts import Evaluation, load_task
 from raysed.tokens import tokenize
 
 
-def dev_score(config: Config, tokenizer: Any) -> Callable[[Encoder], float] | None:
-    """Returns the dev task's Spearman x100 of an encoder, or None where the run has no dev task."""
+def dev_score(
+    config: Config, tokenizer: Any, metric: Literal["spearman", "pearson"] = "spearman"
+) -> Callable[[Encoder], float] | None:
+    """Returns the dev task's correlation x100 of an encoder, or None where the run has no dev task."""
     name = config.evaluation.dev
     if name is None:
         return None
@@ -19,6 +21,6 @@ def dev_score(config: Config, tokenizer: Any) -> Callable[[Encoder], float] | No
 
     def score(encoder: Encoder) -> float:
         embeddings_UD = encode(encoder, tokens, (config.encoder.layers,), config.resources.encode_token_budget)[0]
-        return round(evaluation.score(embeddings_UD)[name]["spearman"], 6)
+        return round(evaluation.score(embeddings_UD)[name][metric], 6)
 
     return score

@@ -6,7 +6,7 @@ concatenates the subsets (SBERT, BSL), `mean` averages their correlations (SED),
 by subset size (BERT-flow).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +20,9 @@ from raysed.errors import UserError
 COLUMNS = ("subset", "score", "sentence1", "sentence2")
 GOLD_COLUMNS = ("score", "label", "similarity_score")
 Subset = tuple[list[str], list[str], np.ndarray]
+Embeddings = np.ndarray | Mapping[str, np.ndarray]
+"""Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has its own embeddings
+(BERT-flow fits a flow per task), by task a matrix with a row for each of `Evaluation.rows`."""
 
 
 class _Pair(NamedTuple):
@@ -98,7 +101,7 @@ def _read(name: str, config: TaskConfig) -> Iterable[_Pair]:
 
 
 def _read_table(path: Path) -> Iterator[_Pair]:
-    header, *lines = _lines(path) or [""]
+    header, *lines = read_lines(path) or [""]
     names = header.split("\t")
     if sorted(names) != sorted(COLUMNS):
         raise UserError(
@@ -122,7 +125,7 @@ def _read_senteval(directory: Path) -> Iterator[_Pair]:
     for path in inputs:
         subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
         gold_path = directory / f"STS.gs.{subset}.txt"
-        lines, golds = _lines(path), _lines(gold_path)
+        lines, golds = read_lines(path), read_lines(gold_path)
         if len(lines) != len(golds):
             raise UserError(f"{path} has {len(lines)} lines but {gold_path.name} beside it has {len(golds)}")
         for number, (line, gold) in enumerate(zip(lines, golds), start=1):
@@ -164,8 +167,12 @@ def _read_hub(name: str, config: TaskConfig) -> Iterator[_Pair]:
         yield _Pair(f"dataset {config.source}, row {number}", "all", score, first, second)
 
 
-def _lines(path: Path) -> list[str]:
-    """Lines without their ends; str.splitlines would also cut at separators that belong to a sentence."""
+def read_lines(path: Path) -> list[str]:
+    """Returns a text file's lines without their ends; other Unicode line separators stay in their line.
+
+    Raises:
+        UserError: the file cannot be read, or is not UTF-8.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -227,15 +234,30 @@ class Evaluation:
         self._rows_P2 = np.array([[row[s] for s in side] for side in sides], dtype=np.int64).T
         self._whole, self._subsets = _groups(tasks)
 
-    def pair_rows(self) -> np.ndarray:
-        """Returns int64 [P, 2]: where in `sentences` the two sentences of every pair are, over all tasks."""
-        return self._rows_P2
+    def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
+        """Returns int64 [P, 2]: where in `sentences` the two sentences of every pair are.
 
-    def score(self, embeddings_UD: np.ndarray) -> dict[str, dict]:
+        Args:
+            tasks: the tasks whose pairs are meant, in this order; None: all.
+        """
+        if tasks is None:
+            return self._rows_P2
+        return np.concatenate([self._rows_P2[self._whole[task].pairs] for task in tasks])
+
+    def rows(self, task: str) -> np.ndarray:
+        """Returns where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
+        return np.unique(self.pair_rows([task]))
+
+    def of_task(self, embeddings: Embeddings, task: str) -> np.ndarray:
+        """Returns the embeddings of one task's distinct sentences, [U_task, D], in the order of `rows`."""
+        return embeddings[task] if isinstance(embeddings, Mapping) else embeddings[self.rows(task)]
+
+    def score(self, embeddings: Embeddings) -> dict[str, dict]:
         """Scores one model.
 
         Args:
-            embeddings_UD: one row for each of `sentences`, in their order.
+            embeddings: one row for each of `sentences`, in their order; or a matrix per task, and then only the
+                tasks that are there are scored.
 
         Returns:
             Per task `spearman` and `pearson` (x100, under `aggregation`), `pairs` and `aggregation`; where
@@ -244,7 +266,12 @@ class Evaluation:
         Raises:
             UserError: an embedding has a value that is not finite.
         """
-        return self.score_similarities(self._cosines(embeddings_UD, self._rows_P2))
+        if not isinstance(embeddings, Mapping):
+            return self.score_similarities(self._cosines(embeddings, np.arange(len(self.sentences)), self._rows_P2))
+        similarity_P, scored = np.zeros(len(self._rows_P2)), [task for task in self.tasks if task in embeddings]
+        for task in scored:
+            similarity_P[self._whole[task].pairs] = self.cosines(embeddings, task)[0]
+        return {task: self._metrics(task, similarity_P) for task in scored}
 
     def score_similarities(self, similarity_P: np.ndarray) -> dict[str, dict]:
         """Scores any similarity, one value per row of `pair_rows`; returns what `score` returns."""
@@ -252,22 +279,26 @@ class Evaluation:
             raise ValueError(f"{len(self._rows_P2)} finite similarities expected, got shape {similarity_P.shape}")
         return {name: self._metrics(name, similarity_P) for name in self.tasks}
 
-    def cosines(self, embeddings_UD: np.ndarray, task: str) -> tuple[np.ndarray, np.ndarray]:
+    def cosines(self, embeddings: Embeddings, task: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the cosine and the gold score of every pair of one task, both float64 [P]."""
-        rows_P2 = self._rows_P2[self._whole[task].pairs]
-        return self._cosines(embeddings_UD, rows_P2), gold_of(self.tasks[task])
+        rows_P2, gold_P = self.pair_rows([task]), gold_of(self.tasks[task])
+        if isinstance(embeddings, Mapping):
+            sentences_U = self.rows(task)
+            return self._cosines(embeddings[task], sentences_U, np.searchsorted(sentences_U, rows_P2)), gold_P
+        return self._cosines(embeddings, np.arange(len(self.sentences)), rows_P2), gold_P
 
-    def _cosines(self, embeddings_UD: np.ndarray, rows_P2: np.ndarray) -> np.ndarray:
+    def _cosines(self, embeddings_UD: np.ndarray, sentences_U: np.ndarray, rows_P2: np.ndarray) -> np.ndarray:
+        """Row i of the embeddings is that of sentence `sentences_U[i]`."""
         embeddings_UD = np.asarray(embeddings_UD)
-        if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(self.sentences):
-            raise ValueError(f"{len(self.sentences)} rows of embeddings expected, got shape {embeddings_UD.shape}")
-        self._refuse_not_finite(embeddings_UD)
+        if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(sentences_U):
+            raise ValueError(f"{len(sentences_U)} rows of embeddings expected, got shape {embeddings_UD.shape}")
+        self._refuse_not_finite(embeddings_UD, sentences_U)
         return _pair_cosines(embeddings_UD, rows_P2)
 
-    def _refuse_not_finite(self, embeddings_UD: np.ndarray) -> None:
+    def _refuse_not_finite(self, embeddings_UD: np.ndarray, sentences_U: np.ndarray) -> None:
         bad = np.flatnonzero(~np.isfinite(embeddings_UD).all(axis=1))
         if len(bad):
-            examples = ", ".join(repr(self.sentences[i][:60]) for i in bad[:3])
+            examples = ", ".join(repr(self.sentences[i][:60]) for i in sentences_U[bad[:3]])
             raise UserError(
                 f"{len(bad)} of {len(embeddings_UD)} embeddings are not finite, first those of {examples}: "
                 "the model has diverged; lower its learning rate"
@@ -280,6 +311,17 @@ class Evaluation:
         chosen = {key: ways[aggregation][key] for key in ("spearman", "pearson")}
         metrics = {**chosen, "pairs": self.tasks[task].pairs, "aggregation": aggregation}
         return {**metrics, **ways, "subsets": subsets} if len(subsets) > 1 else metrics
+
+
+def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
+    """Returns the mean of several models' embeddings, per task where theirs are.
+
+    >>> mean_embeddings([np.zeros((1, 2)), np.ones((1, 2))]).tolist()
+    [[0.5, 0.5]]
+    """
+    if isinstance(models[0], Mapping):
+        return {task: mean_embeddings([model[task] for model in models]) for task in models[0]}
+    return np.mean(models, axis=0)
 
 
 def gold_of(task: StsTask) -> np.ndarray:

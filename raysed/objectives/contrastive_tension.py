@@ -1,9 +1,10 @@
 """Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones.
 
 Numbers of SED appendix B.2; what is absent there (dropout off, maximum length, RMSprop's constants, the boundaries of
-the learning rate) follows the released code.
+the learning rate) follows the released code. The variant `in_batch` is that of sentence-transformers.
 """
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable
 from copy import deepcopy
@@ -35,22 +36,37 @@ class PairBatch(NamedTuple):
     ids: np.ndarray
 
 
-class ContrastiveTension(nn.Module):
+class _TwoModels(nn.Module):
+    """Two copies of an encoder that are both trained.
+
+    Args:
+        encoder: becomes the second model; the first is a copy.
+        dropout: whether their dropout is on while they train.
+    """
+
+    def __init__(self, encoder: Encoder, dropout: bool = False):
+        super().__init__()
+        self.first = deepcopy(encoder)
+        self.second = encoder
+        self._dropout = dropout
+        self.eval()
+
+    def train(self, mode: bool = True) -> "_TwoModels":
+        """Training mode only matters for dropout."""
+        return super().train(mode and self._dropout)
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """Both models; which one is kept is a setting."""
+        return {"first": self.first, "second": self.second}
+
+
+class ContrastiveTension(_TwoModels):
     """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs.
 
     Args:
         encoder: becomes the second model; the first is a copy. Both are trained.
+        dropout: whether their dropout is on while they train; the released code has it off.
     """
-
-    def __init__(self, encoder: Encoder):
-        super().__init__()
-        self.first = deepcopy(encoder)
-        self.second = encoder
-        self.eval()
-
-    def train(self, mode: bool = True) -> "ContrastiveTension":
-        """Dropout stays off while training, as in the released code."""
-        return super().train(False)
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
         """Returns the mean binary cross entropy."""
@@ -60,9 +76,31 @@ class ContrastiveTension(nn.Module):
         logits_P = (emb1_PD * emb2_PD).sum(-1)
         return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
 
-    def candidates(self) -> dict[str, nn.Module]:
-        """Both models; which one is kept is a setting."""
-        return {"first": self.first, "second": self.second}
+
+class InBatchContrastiveTension(_TwoModels):
+    """Each model finds its sentence among the other model's: the rest of the batch are the negatives.
+
+    The logits are cosines times a learnt scale; the loss is the mean cross entropy of both directions.
+
+    Args:
+        encoder: becomes the second model; the first is a copy. Both are trained.
+        scale: where the scale starts.
+        dropout: whether their dropout is on while they train: without it, equal models solve this too easily.
+    """
+
+    def __init__(self, encoder: Encoder, scale: float = 20.0, dropout: bool = True):
+        super().__init__(encoder, dropout)
+        # The logarithm keeps the scale positive.
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=encoder.transformer.device))
+
+    def loss(self, batch: PackedTokens) -> torch.Tensor:
+        """Returns the mean over both directions and B sentences, in full precision whatever the encoders' is."""
+        batch = batch.to(self.log_scale.device)
+        emb1_BD, emb2_BD = (F.normalize(model(batch), dim=-1) for model in (self.first, self.second))
+        with torch.autocast(batch.input_ids.device.type, enabled=False):
+            logits_BB = self.log_scale.exp() * (emb1_BD @ emb2_BD.T)
+        own_B = torch.arange(len(batch), device=logits_BB.device)
+        return (F.cross_entropy(logits_BB, own_B) + F.cross_entropy(logits_BB.T, own_B)) / 2
 
 
 class PairSampler:
@@ -100,7 +138,48 @@ class PairSampler:
         )
 
 
-def ct_optimizer(objective: ContrastiveTension) -> torch.optim.Optimizer:
+class SentenceSampler:
+    """Batches of different sentences, drawn uniformly and anew for every step.
+
+    Args:
+        table: the corpus.
+        batch_size: sentences per batch; all of the corpus where it has fewer.
+        seed: of the draws; a batch depends on (seed, step) only.
+    """
+
+    def __init__(self, table: TokenTable, batch_size: int, seed: int):
+        self.table, self.batch_size, self.seed = table, min(batch_size, len(table)), seed
+
+    def rows(self, step: int) -> np.ndarray:
+        """Returns the table rows of the batch of a step, [B]."""
+        return np.random.default_rng([self.seed, step]).choice(len(self.table), self.batch_size, replace=False)
+
+    def __call__(self, step: int) -> PackedTokens:
+        """Returns the batch of a step."""
+        return pack(self.table.take(self.rows(step)))
+
+
+def contrastive_tension(
+    config: CtConfig, encoder: Encoder, table: TokenTable, seed: int
+) -> tuple[nn.Module, Callable[[int], PairBatch | PackedTokens]]:
+    """Chooses by `config.variant`.
+
+    Args:
+        config: variant, sizes of the batch, scale and dropout.
+        encoder: becomes the second model.
+        table: the corpus.
+        seed: of the draws.
+
+    Returns:
+        The objective, and the batch of a step.
+    """
+    if config.variant == "pairs":
+        return ContrastiveTension(encoder, bool(config.dropout)), PairSampler(table, config, seed)
+    objective = InBatchContrastiveTension(encoder, config.scale, dropout=config.dropout is not False)
+    return objective, SentenceSampler(table, config.batch_size, seed)
+
+
+def ct_optimizer(objective: nn.Module) -> torch.optim.Optimizer:
     """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
     parameters = [p for p in objective.parameters() if p.requires_grad]
     return torch.optim.RMSprop(parameters, lr=1.0, alpha=0.9, eps=1e-7, momentum=0.0, centered=False)

@@ -1,0 +1,7 @@
+"""The papers' tables as runs, and both side by side.
+
+    published -> data -> plan -> run -> compare
+
+Published numbers, runs and places of cells are data (`jobs/tables/`), so that a table can be checked against its paper
+without reading code. Ours are read from report.json only.
+"""

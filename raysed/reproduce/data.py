@@ -1,0 +1,238 @@
+"""The data of a table: looked for below one directory, and brought into a form that a run can read."""
+
+import csv
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from raysed.config import TaskConfig
+from raysed.errors import UserError
+from raysed.evaluation.sts import load_task, read_lines
+
+Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]
+"""Subset to first sentences, second sentences and scores."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the user asks for.
+
+    Attributes:
+        table: its name.
+        scale: `paper`, or `small`.
+        data: directory of STS, NLI and SentEval files.
+        output: directory of the tables that are written, and of data made for them.
+        storage: of the runs; None: as in the configs.
+        encoder: of the scale `small`; None: the bundled one.
+        overrides: items `block.key=value` for every run.
+    """
+
+    table: str
+    scale: Literal["paper", "small"]
+    data: Path
+    output: Path
+    storage: str | None = None
+    encoder: str | None = None
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def small(self) -> bool:
+        """Whether rows are only to be shown to work."""
+        return self.scale == "small"
+
+    @property
+    def name(self) -> str:
+        """Of what is written."""
+        return f"{self.table}-small" if self.small else self.table
+
+    def sets(self, key: str) -> bool:
+        """Returns whether the user sets a setting, a part of it, or the block that it is in."""
+        given = [item.partition("=")[0] for item in self.overrides]
+        return any(key == other or other.startswith(f"{key}.") or key.startswith(f"{other}.") for other in given)
+
+
+class Finder:
+    """Finds data, and notes what is not there.
+
+    Args:
+        entries: `data` of `runs.yaml`: where each piece may lie, best first.
+        pairs: how many pairs of a task are kept at the scale `small`.
+        request: what the user asks for.
+
+    Attributes:
+        missing: places where something was looked for in vain, by its name.
+        notes: what stands in for what.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], pairs: int, request: Request):
+        self.missing: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._entries, self._pairs, self._request = entries, pairs, request
+        self._found: dict[str, Any] = {}
+        self._kinds = {
+            "splits": self._splits,
+            "each": self._each,
+            "folders": self._folder,
+            "sentences_of": self._sentences,
+        }
+
+    def source(self, name: str) -> Any:
+        """Returns what a setting can name: a path, or a list of paths; None where it is missing.
+
+        Raises:
+            UserError: a file that cannot be read; at the scale `paper`, one of another size than the paper's.
+        """
+        if name not in self._found:
+            self._found[name] = self._find(name, self._entries[name])
+        return self._found[name]
+
+    def task(self, name: str) -> dict[str, Any] | None:
+        """Returns the settings of a task; None where it is missing."""
+        source = self.source(name)
+        return {"source": source, **self._entries[name].get("task", {})} if source else None
+
+    def _find(self, name: str, entry: Mapping[str, Any]) -> Any:
+        for kind, find in self._kinds.items():
+            if kind in entry:
+                return find(name, entry)
+        path = self._first(name, entry)
+        return self._graded(name, path, entry) if path and "pairs" in entry else path
+
+    def _first(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        for place in [*entry["at"], *(entry.get("small", []) if self._request.small else [])]:
+            if place.startswith("bundled:"):
+                self.notes.append(f"{name}: {place} stands in for it.")
+                return place
+            if found := self._existing([place]):
+                return found
+        self.missing[name] = ", ".join(entry["at"])
+        return None
+
+    def _existing(self, places: Sequence[str]) -> str | None:
+        """The first place that exists."""
+        return next((str(self._request.data / p) for p in places if (self._request.data / p).exists()), None)
+
+    def _graded(self, name: str, path: str, entry: Mapping[str, Any]) -> str:
+        """Graded pairs: the file itself where a run can read it and takes all of it, else one made from it."""
+        subsets = read_pairs(name, TaskConfig(source=path, **entry.get("task", {})))
+        if self._request.small:
+            return self._write(name, draw_pairs(subsets, self._pairs))
+        count = sum(len(gold) for _, _, gold in subsets.values())
+        if count != entry["pairs"]:
+            raise UserError(
+                f"{path} has {count:,} scored pairs, the paper's {name} has {entry['pairs']:,}; get the whole file, or "
+                "use --scale small"
+            )
+        return path if _is_readable(path) else self._write(name, subsets)
+
+    def _splits(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """All splits of a task in one file, the split as subset; the test split has to be there."""
+        joined: Subsets = {}
+        for split, part in entry["splits"].items():
+            task = self.task(part)
+            if task:
+                subsets = read_pairs(part, TaskConfig(**task)).values()
+                joined[split] = tuple([value for columns in subsets for value in columns[i]] for i in range(3))
+        return self._write(name, joined) if "test" in joined else None
+
+    def _each(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:
+        """All of several files; at the scale `small` those that are there, or the small ones."""
+        found = [self._existing(places) for places in entry["each"]]
+        missing = [" or ".join(places) for places, source in zip(entry["each"], found) if not source]
+        if self._request.small and not any(found):
+            found = [self._existing([place]) for place in entry.get("small", [])]
+        sources = [source for source in found if source]
+        if sources and (self._request.small or not missing):
+            return sources
+        self.missing[name] = ", ".join(missing)
+        return None
+
+    def _folder(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """The folder in which a pattern finds something."""
+        for folder, pattern in [*entry["folders"], *(entry["small"] if self._request.small else [])]:
+            if (self._request.data / folder).is_dir() and any((self._request.data / folder).glob(pattern)):
+                return str(self._request.data / folder)
+        self.missing[name] = ", ".join(f"{folder}/{pattern}" for folder, pattern in entry["folders"])
+        return None
+
+    def _sentences(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """The questions and sentences of QNLI's files as text; lines 2i and 2i + 1 are a pair."""
+        sources = self._each(name, {"each": entry["sentences_of"]})
+        if sources is None:
+            return None
+        path = self._made(name, "txt")
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+            for source in sources:
+                for row in csv.DictReader(read_lines(Path(source)), delimiter="\t", quoting=csv.QUOTE_NONE):
+                    if row.get("question") and row.get("sentence"):
+                        file.write(f"{row['question']}\n{row['sentence']}\n")
+        return str(path)
+
+    def _write(self, name: str, subsets: Subsets) -> str:
+        path = self._made(name, "tsv")
+        write_pairs(path, subsets)
+        return str(path)
+
+    def _made(self, name: str, ending: str) -> Path:
+        path = (self._request.output / "data" / f"{self._request.scale}-{name}.{ending}").resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def read_pairs(name: str, task: TaskConfig) -> Subsets:
+    """Reads graded pairs: what a task can name, SentEval's STS benchmark (`sts-*.csv`) and its SICK (`SICK_*.txt`).
+
+    Pairs without a score are left out.
+
+    Raises:
+        UserError: names file and line.
+    """
+    if _is_readable(task.source):
+        return dict(load_task(name, task).subsets)
+    is_sick = Path(task.source).name.startswith("SICK_")  # with a header: id, A, B, relatedness, entailment
+    score, first, second = (3, 1, 2) if is_sick else (4, 5, 6)
+    columns: tuple[list, list, list] = ([], [], [])
+    for number, line in enumerate(read_lines(Path(task.source))[is_sick:], start=1 + is_sick):
+        cells = line.split("\t")
+        try:
+            triple = (cells[first], cells[second], float(cells[score]))
+        except (IndexError, ValueError):
+            raise UserError(
+                f"{task.source}, line {number}: no score and two sentences where SentEval has them"
+            ) from None
+        for column, value in zip(columns, triple):
+            column.append(value)
+    return {"all": columns}
+
+
+def draw_pairs(subsets: Subsets, count: int) -> Subsets:
+    """Draws about `count` pairs, as many from each subset; the same ones every time.
+
+    >>> pairs = (["a", "b", "c"], ["d", "e", "f"], [1.0, 2.0, 3.0])
+    >>> [len(gold) for _, _, gold in draw_pairs({"x": pairs, "y": pairs}, 3).values()]
+    [2, 2]
+    """
+    share = math.ceil(count / len(subsets))
+    drawn = {}
+    for name, columns in subsets.items():
+        rows = range(len(columns[0]))
+        chosen = sorted(random.Random(name).sample(rows, min(share, len(rows))))
+        drawn[name] = tuple([column[i] for i in chosen] for column in columns)
+    return drawn
+
+
+def write_pairs(path: Path, subsets: Subsets) -> None:
+    """Writes pairs as a table that a task can name."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write("subset\tscore\tsentence1\tsentence2\n")
+        for subset, columns in subsets.items():
+            for first, second, gold in zip(*columns):
+                file.write(f"{subset}\t{float(gold)}\t{first}\t{second}\n")
+
+
+def _is_readable(path: str) -> bool:
+    """Whether a task can name it."""
+    return not (path.endswith(".csv") or Path(path).name.startswith("SICK_"))
