@@ -35,7 +35,7 @@ def write_plots(
     tasks: Sequence[str],
     main_layers: int | str,
     *,
-    curves: Curves | None = None,
+    curves: Mapping[str, Curves] | None = None,
     spectra: Spectra | None = None,
     agreement: Agreement | None = None,
     grids: Sequence[Mapping[str, Any]] = (),
@@ -48,7 +48,7 @@ def write_plots(
         rows: scored models.
         tasks: the headline tasks.
         main_layers: pooled layers of the headline numbers.
-        curves: see `plot_training`.
+        curves: by node, see `plot_training`; a picture each, because losses of different kinds do not compare.
         spectra: see `plot_spectra`.
         agreement: see `plot_agreement`.
         grids: see `plot_grid`; a picture each.
@@ -61,7 +61,11 @@ def write_plots(
     titles = {
         "scores.png": plot_scores(directory / "scores.png", rows, tasks, main_layers),
         **{name: plot_grid(directory / name, grid) for grid in grids for name in [f"grid-{grid['recipe']}.png"]},
-        "training.png": plot_training(directory / "training.png", curves or {}),
+        **{
+            name: plot_training(directory / name, of_node)
+            for node, of_node in (curves or {}).items()
+            for name in [f"training-{node}.png"]
+        },
         "spectrum.png": plot_spectra(directory / "spectrum.png", spectra or {}),
         "agreement.png": plot_agreement(directory / "agreement.png", agreement or {}),
         "edit-distance.png": plot_edit_distance(directory / "edit-distance.png", distances or {}),

@@ -263,16 +263,14 @@ def _shown(job: Job, models: Sequence[ScoredModel]) -> dict[str, ScoredModel]:
     return {text: next(model for model in models if model.recipe == text) for text in wanted}
 
 
-def _curves(storage: Storage, facts: Facts) -> dict[str, list[dict[str, Any]]]:
-    curves = {}
-    for names in facts.members.values():
-        for name in names:
-            lines = (storage.fetch(name) / "history.jsonl").read_text().splitlines()
-            entries = [json.loads(line) for line in lines]
-            curves[name] = [
-                {**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries
-            ]
-    return curves
+def _curves(storage: Storage, facts: Facts) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The training histories of the members of every node."""
+    return {node: {name: _history(storage, name) for name in names} for node, names in facts.members.items()}
+
+
+def _history(storage: Storage, name: str) -> list[dict[str, Any]]:
+    entries = [json.loads(line) for line in (storage.fetch(name) / "history.jsonl").read_text().splitlines()]
+    return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
 
 
 def _report(

@@ -78,7 +78,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 500
     assert (finished / "report.md").read_text().startswith("# tiny")
     assert {p.name for p in (finished / "plots").iterdir()} == {
-        "scores.png", "training.png", "spectrum.png", "agreement.png", "edit-distance.png",
+        "scores.png", "training-ct.png", "spectrum.png", "agreement.png", "edit-distance.png",
     }  # fmt: skip
 
 

@@ -477,17 +477,17 @@ def test_all_pictures_are_written_and_named(tmp_path):
         full_run(),
         TASKS,
         2,
-        curves=curves(3),
+        curves={"ct": curves(3)},
         spectra={"base": singular_values(rng.normal(size=(30, 8))), "flow": singular_values(np.eye(8))},
         agreement={"base": (rng.normal(size=50), rng.integers(0, 6, 50).astype(float))},
         grids=[grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]}), grid({0.0: [1.0], 0.1: [2.0]}, "nli-sts")],
         distances={"gold score": (np.arange(9.0), np.arange(9, 0, -1))},
     )
-    names = ["scores", "grid-sts", "grid-nli-sts", "training", "spectrum", "agreement", "edit-distance"]
+    names = ["scores", "grid-sts", "grid-nli-sts", "training-ct", "spectrum", "agreement", "edit-distance"]
     assert list(titles) == [f"plots/{name}.png" for name in names]
     assert all(is_picture(tmp_path / path) for path in titles)
     assert titles["plots/scores.png"] == "Best: base + flow 73.0, base encoder 66.0"
-    assert titles["plots/training.png"] == "Training of 3 members, on average: loss 1 to 0.0244, dev 61 to 65"
+    assert titles["plots/training-ct.png"] == "Training of 3 members, on average: loss 1 to 0.0244, dev 61 to 65"
     assert "flow 8" in titles["plots/spectrum.png"]
     assert titles["plots/grid-sts.png"] == "sts: lower bound 0.5 wins, mean 80.10; 0.90 above the next, 0"
     assert titles["plots/edit-distance.png"] == "Similarity and edit distance; Spearman: gold score -100.0"
