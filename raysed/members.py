@@ -6,6 +6,7 @@ publishes its artefact there. Tune places the trials, restarts failed ones and n
 
 import json
 import logging
+import statistics
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,7 @@ from raysed.config import Config, derive_seed
 from raysed.encoder import load_start, write_checkpoint
 from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
-from raysed.grid import Ladder, Task, rungs_of
+from raysed.grid import Ladder, Task, choose_bound, rungs_of
 from raysed.resources import Share
 from raysed.setups import TABLES, Start, set_up, steps_of
 from raysed.storage import Entry, Storage
@@ -127,6 +128,47 @@ def train_members(
             outcome.failed[member.name], mistake = failed.get(member.name, ("it ended without a result", False))
             outcome.user_mistake |= mistake
     return outcome
+
+
+def describe_grid(node: str, scores: Mapping[float, Sequence[float]], ladder: Ladder, config: Config) -> dict[str, Any]:
+    """Chooses a grid's lower bound, and says how it came to that.
+
+    Args:
+        node: e.g. `sts`.
+        scores: dev scores of the models of every bound that was trained to the end.
+        ladder: how far the bounds came.
+        config: the run's settings.
+
+    Returns:
+        What `Report.grids` takes.
+    """
+    sts = config.sts
+    choice = choose_bound(scores, sts.statistic)
+    return {
+        "recipe": node,
+        "criterion": sts.criterion,
+        "statistic": sts.statistic,
+        "task": config.evaluation.dev,
+        "scheduler": sts.scheduler,
+        "updates": ladder.updates(),
+        "updates_full": len(sts.lower_bounds) * sts.models * ladder.rungs[-1],
+        "winner": choice.lower_bound,
+        "score": choice.score,
+        "runner_up": choice.runner_up,
+        "margin": choice.margin,
+        "bounds": [
+            {
+                "lower_bound": bound,
+                "scores": of_bound,
+                "mean": statistics.fmean(of_bound),
+                "std": statistics.stdev(of_bound) if len(of_bound) > 1 else 0.0,
+                "max": max(of_bound),
+                "stopped_at": updates if updates < ladder.rungs[-1] else None,
+            }
+            for bound, (updates, of_bound) in sorted(ladder.reached().items())
+            if of_bound
+        ],
+    }
 
 
 # -- the driver's side -----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ LADDER = [
         *("findings", "report", "plots", "export", "check", "resources", "reproduce"),
     },
     {"members", "targets", "frozen", "distill", "probing", "space", "results"},
+    {"lineage", "stages"},
     {"pipeline"},
 ]
 """Rooms by rung: a module imports from its own rung and from lower ones."""

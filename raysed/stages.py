@@ -1,0 +1,333 @@
+"""The stages of a run, one method each; pipeline.py has their order.
+
+Each reads and writes the run directory only, and does nothing where the manifest says that it is done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysed import members, probing, results
+from raysed.check import Job, check_tokenizer
+from raysed.config import derive_seed
+from raysed.corpus import CorpusReport, sentence_chunks
+from raysed.distill import distill
+from raysed.encoder import Encoder, load_encoder, load_start
+from raysed.errors import RunFailed, UserError
+from raysed.frozen import Embedding, Sentences, calibrate_all, embed_all
+from raysed.labelled import tokenize_pairs, write_pairs
+from raysed.lineage import Lineage, on_base
+from raysed.members import Member
+from raysed.recipe import BASE, Recipe, member_nodes, parse_recipe
+from raysed.resources import Share, plan_learner, plan_members, plan_teachers, uses_gpu, wait_for, what_is_missing
+from raysed.scratch import write_scratch
+from raysed.storage import Entry, Storage
+from raysed.targets import TeacherPlan, write_targets
+from raysed.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
+from raysed.tracking import Progress
+
+log = logging.getLogger(__name__)
+
+ENCODER_START = "encoder/start"
+"""The tokenizer and random weights of an encoder that is made from scratch."""
+
+
+@dataclass
+class Stages:
+    """The stages of one run; what they hand on lies in the run directory."""
+
+    job: Job
+    storage: Storage
+    say: Callable[[str], None]
+    left_out: dict[str, str] = field(default_factory=dict)
+    grids: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    transfer: list[dict[str, Any]] = field(default_factory=list)
+    qnli: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config = self.job.config
+        self.config, self.lineage = config, Lineage(self.job)
+        self.cluster = wait_for(what_is_missing(config), config.resources.wait_minutes, self.say)
+        self.gpu = uses_gpu(config, self.cluster)
+        self.share = plan_members(self.cluster, config, config.members.count)
+        self.say(f"cluster: {self.cluster}; members: {self.share}")
+        if self.storage.is_local and len(self.cluster.nodes) > 1:
+            log.warning("storage %s must be a directory that all nodes share, or use a URI", self.storage)
+        # One machine without GPU: this process is as good as any, and has imported everything.
+        self.frozen_share = self.share if self.gpu or len(self.cluster.nodes) > 1 else None
+
+    # encoder, corpus and tokens
+
+    def make_encoder(self) -> None:
+        """Loads the encoder; one without weights gets a tokenizer, trained on the corpus, and random weights."""
+        config = self.config
+        if config.encoder.scratch:
+            depends = {"encoder": self.job.inputs["encoder"]}
+            if not self.storage.finished(ENCODER_START, depends):
+                with self._timed("encoder"):
+                    self.storage.commit(ENCODER_START, lambda path: write_scratch(config, path), depends)
+            encoder, self.tokenizer = load_start(config.encoder, self.storage.fetch(ENCODER_START))
+        else:
+            encoder, self.tokenizer = load_encoder(config.encoder)
+        check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
+        tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
+        self.sentences = Sentences(tokens, self.job.evaluation)
+        self._check_disk(encoder)
+
+    def train_encoder(self) -> None:
+        """Trains an encoder from scratch by masked language modelling."""
+        if self.config.encoder.scratch:
+            depends = {"encoder": self.job.inputs["encoder"], **self.lineage.scratch_encoder()}
+            seed = derive_seed(self.config.seed, "encoder")
+            encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
+            with self._timed("encoder"):
+                outcome = members.train_members(
+                    {"encoder": [encoder]}, self.config, self.storage, self._share(1), self.gpu, self.rows
+                )
+            self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
+            self.lineage.encoder = outcome.finished[encoder.name]
+
+    def write_corpus(self) -> None:
+        """Cleans, draws and tokenises the corpus into the sentence table."""
+        if not self.job.needs_corpus:
+            return
+        depends = self.lineage.corpus()
+        entry = self.storage.finished("corpus", depends)
+        if entry is None:
+            with self._timed("corpus"):
+                meta: dict[str, Any] = {}
+                entry = self.storage.commit("corpus", lambda path: self._write_corpus(path, meta), depends, meta)
+        self.rows["corpus"] = entry.meta["lengths"]["sentences"]
+        self.say(f"corpus: {entry.meta['summary']}")
+        self.say(f"tokens: {entry.meta['length_summary']}")
+
+    def _write_corpus(self, path: Path, meta: dict[str, Any]) -> None:
+        config = self.config
+        report, lengths = CorpusReport(), LengthReport(config.encoder.max_length)
+        progress = Progress("read corpus", config.corpus.sentences or 0)
+        with pq.ParquetWriter(path / "part-00000.parquet", SENTENCE_SCHEMA) as writer:
+            for ids, sentences in sentence_chunks(config.corpus, config.seed, report):
+                table = tokenize(self.tokenizer, sentences, config.encoder.max_length, ids, lengths)
+                writer.write_table(_sentence_rows(table, sentences))
+                progress.update(int(ids[-1]) + 1)
+        meta |= {
+            "report": asdict(report),
+            "lengths": asdict(lengths),
+            "summary": report.summary(),
+            "length_summary": str(lengths),
+        }
+
+    def write_pairs(self) -> None:
+        """Tokenises the labelled sentence pairs into one table per kind of label."""
+        for kind, pairs in self.job.pairs.items():
+            depends = {"encoder": self.job.inputs["encoder"], kind: self.job.inputs[kind]}
+            name = f"pairs/{kind}"
+            entry = self.storage.finished(name, depends)
+            if entry is None:
+                with self._timed("pairs"):
+                    table = tokenize_pairs(self.tokenizer, *pairs.columns, self.config.encoder.max_length)
+                    meta = {"summary": pairs.summary(), "pairs": len(table)}
+                    entry = self.storage.commit(name, partial(write_pairs, table), depends, meta)
+            self.rows[name] = entry.meta["pairs"]
+            self.say(f"{kind} pairs: {entry.meta['summary']}")
+
+    # members and grid
+
+    def train_members(self, nodes: list[str]) -> None:
+        """Trains all nodes of one depth in one Tune experiment."""
+        planned = {node: self._plan(node) for node in nodes}
+        count = sum(len(group) for group in planned.values())
+        with self._timed("+".join(nodes)):
+            outcome = members.train_members(planned, self.config, self.storage, self._share(count), self.gpu, self.rows)
+        for node, group in planned.items():
+            failures = {m.name: outcome.failed[m.name] for m in group if m.name in outcome.failed}
+            if node in outcome.ladders and node not in self.grids:
+                self._choose_bound(node, group, outcome)
+            else:
+                self._accept(node, len(group), failures, outcome.user_mistake)
+                self.lineage.ensembles[node] = [outcome.finished[m.name] for m in group if m.name in outcome.finished]
+        used = {recipe.ensemble for recipe in self.job.recipes}
+        with self._timed("evaluation"):
+            self._embed([embedding for node in nodes if node in used for embedding in self.lineage.embeddings(node)])
+
+    def _plan(self, node: str) -> list[Member]:
+        """The members of a node; where a grid was decided before, its losers need no training, be they there or not."""
+        group = members.plan_node(node, self.config, self.job.inputs, self.lineage.parents(node))
+        choice = self.storage.finished(f"{node}/grid/choice", self.lineage.grid_choice(group))
+        if choice is None or group[0].lower_bound is None:
+            return group
+        self.grids[node] = choice.meta["grid"]
+        return [member for member in group if member.lower_bound == choice.meta["grid"]["winner"]]
+
+    def _choose_bound(self, node: str, group: list[Member], outcome: members.Outcome) -> None:
+        """Makes the models of the best lower bound the ensemble, and keeps the decision."""
+        for name, reason in outcome.failed.items():
+            if name.startswith(f"{node}/grid/"):
+                self.left_out[name] = reason
+                self.say(f"left out: {name}: {reason}")
+        complete = self._complete_bounds(node, group, outcome)
+        scores = {bound: [entry.meta["dev"] for entry in entries] for bound, entries in complete.items()}
+        grid = members.describe_grid(node, scores, outcome.ladders[node], self.config)
+        self.storage.commit(
+            f"{node}/grid/choice",
+            lambda path: (path / "choice.json").write_text(json.dumps(grid, indent=1)),
+            self.lineage.grid_choice(group),
+            {"grid": grid},
+        )
+        for member in group:
+            if member.name not in outcome.finished:  # stopped on its way
+                self.storage.checkpoints(member.name, member.depends).clear()
+        self.grids[node] = grid
+        self.lineage.ensembles[node] = complete[grid["winner"]]
+        self.say(f"{node}: lower bound {grid['winner']:g} wins with {grid['score']:.2f} on {grid['task']}")
+
+    def _complete_bounds(self, node: str, group: list[Member], outcome: members.Outcome) -> dict[float, list[Entry]]:
+        """The finished models of every lower bound that has enough of them."""
+        finished: dict[float, list[Entry]] = {}
+        for member in group:
+            if member.name in outcome.finished:
+                finished.setdefault(member.lower_bound, []).append(outcome.finished[member.name])
+        count = len({member.index for member in group})
+        needed = self.config.members.min_members or count
+        complete = {bound: entries for bound, entries in finished.items() if len(entries) >= min(needed, count)}
+        if not complete:
+            failures = {name: why for name, why in outcome.failed.items() if name.startswith(f"{node}/grid/")}
+            name, reason = next(iter(failures.items()), (node, "no model was trained to the end"))
+            message = f"no lower bound of {node} has the {min(needed, count)} models it needs; {name}: {reason}"
+            raise UserError(message) if outcome.user_mistake else RunFailed(message)
+        return complete
+
+    def _accept(self, node: str, count: int, failures: dict[str, str], user_mistake: bool) -> None:
+        needed = self.config.members.min_members or count
+        self.left_out |= failures
+        for name, reason in failures.items():
+            self.say(f"left out: {name}: {reason}")
+        if count - len(failures) < needed:
+            name, reason = next(iter(failures.items()))
+            message = (
+                f"{count - len(failures)} of {count} members of {node} could be trained, {needed} are needed "
+                f"(members.min_members); {name}: {reason}"
+            )
+            raise UserError(message) if user_mistake else RunFailed(message)
+
+    # mean and learner
+
+    def average_teachers(self, recipe: Recipe) -> None:
+        """Streams the mean of the ensemble's embeddings into the target table."""
+        teachers = self.lineage.ensembles[recipe.ensemble]
+        name, depends = self.lineage.targets(recipe)
+        learners = self.lineage.learners(recipe)
+        if self.storage.finished(name, depends) or all(self.storage.finished(x.name, x.depends) for x in learners):
+            return
+        names = [entry.name for entry in teachers]
+        size = sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir())
+        share, groups = plan_teachers(self.cluster, self.config, len(names), size)
+        plan = TeacherPlan(share, groups, self.config.resources.encode_token_budget, self.gpu)
+        meta: dict[str, Any] = {}
+        with self._timed(name):
+            self.storage.commit(
+                name, lambda path: meta.update(write_targets(names, self.storage, plan, path)), depends, meta
+            )
+
+    def distil(self, recipe: Recipe) -> None:
+        """Trains the learners on the target table, one after the other, each with all workers."""
+        share = plan_learner(self.cluster, self.config)
+        for learner in self.lineage.learners(recipe):
+            if not self.storage.finished(learner.name, learner.depends):
+                with self._timed(recipe.uncalibrated):
+                    distill(learner, self.config, self.storage, share)
+                if not self.storage.finished(learner.name, learner.depends):
+                    raise RunFailed(f"{learner.name} ended without a result; its log is {self.storage.uri('train')}")
+        with self._timed("evaluation"):
+            self._embed(self.lineage.embeddings(recipe.uncalibrated))
+
+    # calibration
+
+    def calibrate(self, recipe: Recipe) -> None:
+        """Fits the recipe's calibration on its models and on the base; each on its own frozen embeddings."""
+        if recipe.calibration:
+            jobs = [*self.lineage.calibrations(recipe), *self.lineage.calibrations(parse_recipe(on_base(recipe)))]
+            with self._timed("calibration"):
+                calibrate_all(jobs, self.sentences, self.config, self.storage, self.frozen_share)
+
+    # further tasks
+
+    def probe(self) -> None:
+        """Scores the first model of every recipe on transfer tasks and QNLI, where there are some."""
+        if self.job.further:
+            with self._timed("transfer"):
+                self.transfer, self.qnli = probing.probe(
+                    self.job.further, self.lineage.models(), self.config, self.storage, self.frozen_share
+                )
+
+    # dependencies: who is made from what
+
+    def _share(self, count: int) -> Share:
+        return plan_members(self.cluster, self.config, count)
+
+    # helpers
+
+    def embed_base(self) -> None:
+        """Embeds the evaluation's sentences by the untouched encoder: every run shows what it started from."""
+        with self._timed("evaluation"):
+            self._embed(self.lineage.embeddings(BASE))
+
+    def _embed(self, jobs: list[Embedding]) -> None:
+        embed_all(jobs, self.sentences, self.config, self.storage, self.frozen_share)
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        """Adds the stage's seconds to those of earlier attempts."""
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            timings = json.loads(self.storage.read_text("timings.json") or "{}")
+            seconds = timings.get(stage, {}).get("seconds", 0.0) + time.monotonic() - started
+            timings[stage] = {"seconds": round(seconds, 1)}
+            self.storage.write_text("timings.json", json.dumps(timings, indent=1))
+
+    def facts(self) -> results.Facts:
+        """Returns what the report and the model card say beside scores."""
+        corpus = self.storage.entry("corpus")
+        return results.Facts(
+            cluster=str(self.cluster),
+            corpus=corpus.meta if corpus else {},
+            left_out=self.left_out,
+            members={node: [entry.name for entry in entries] for node, entries in self.lineage.ensembles.items()},
+            grids=list(self.grids.values()),
+            transfer=self.transfer,
+            qnli=self.qnli,
+            pairs={kind: pairs.summary() for kind, pairs in self.job.pairs.items()},
+        )
+
+    def _check_disk(self, encoder: Encoder) -> None:
+        """Two checkpoints of both models with their optimizer state, and the result, for every member in flight."""
+        config, free = self.config, self.storage.free_bytes()
+        size = sum(p.numel() for p in encoder.parameters()) * 4
+        nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
+        grid = len(config.sts.lower_bounds) * config.sts.models
+        models = sum(grid if node.endswith("sts") else config.members.count for node in nodes)
+        needed = size * (models + 8 * self.share.workers + 4 * config.sed.learners)
+        if free is not None and free < needed:
+            raise UserError(
+                f"storage: {self.storage} has {free / 1e9:.1f} GB free, this run needs about {needed / 1e9:.1f} GB; "
+                "free some, or choose another --storage"
+            )
+
+
+def _sentence_rows(table: TokenTable, sentences: list[str]) -> pa.Table:
+    tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
+    return pa.Table.from_arrays([pa.array(table.ids), pa.array(sentences, pa.string()), tokens], schema=SENTENCE_SCHEMA)
