@@ -72,10 +72,10 @@ def check(config: Config) -> Job:
     config = _absolute_paths(config)
     _check_stages(config, recipes)
     layers = check_encoder(config.encoder)
-    for depth in config.evaluation.learner_layers:
+    for depth in config.evaluation.layers:
         if isinstance(depth, int) and not 1 <= depth <= layers:
             encoder = "encoder.scratch" if config.encoder.scratch else repr(config.encoder.path)
-            raise UserError(f"evaluation.learner_layers has {depth}, but {encoder} has {layers} layers")
+            raise UserError(f"evaluation.layers has {depth}, but {encoder} has {layers} layers")
     depth = config.evaluation.transfer.layers
     if isinstance(depth, int) and not 1 <= depth <= layers:
         raise UserError(f"evaluation.transfer.layers is {depth}, but the encoder has {layers} layers")

@@ -152,8 +152,8 @@ class EvaluationConfig(Block):
     """The tasks whose mean is the headline number; None: every task but `dev` (or `dev`, if it is the only one)."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
     """How a task with several subsets becomes one number; all three are recorded (SED takes `mean`)."""
-    learner_layers: list[Layers] = [1, 2, 3]
-    """Pooled layers at which learners are scored (SED table 8)."""
+    layers: list[Layers] = [1, 2, 3]
+    """Pooled layers at which every model is scored, beside `encoder.layers` (SED table 8)."""
     transfer: TransferConfig = TransferConfig()
     analysis: AnalysisConfig = AnalysisConfig()
 

@@ -118,14 +118,13 @@ class Lineage:
         """Returns what is to be embedded for the models of a recipe without calibration."""
         recipe = parse_recipe(uncalibrated)
         main = self.config.encoder.layers
-        poolings = tuple(dict.fromkeys([*self.config.evaluation.learner_layers, main]))
+        poolings = tuple(dict.fromkeys([*self.config.evaluation.layers, main]))
         if recipe.ensemble == BASE:
             made = self.encoder and self.encoder.name
             return [self._embedding(BASE, 0, made, self.job.inputs["encoder"], poolings)]
         if recipe.distils:
             finished = [(learner.name, stable_hash(learner.depends)) for learner in self.learners(recipe)]
         else:
-            poolings = (main,)
             finished = [(entry.name, entry.fingerprint) for entry in self.ensembles[recipe.ensemble]]
         return [
             self._embedding(uncalibrated, index, name, print_, poolings)

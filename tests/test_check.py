@@ -26,7 +26,7 @@ def config(**changes):
     settings = {
         "encoder": {"path": "encoder", "max_length": 16},
         "corpus": {"source": "corpus.txt"},
-        "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "learner_layers": [1, 2]},
+        "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1, 2]},
     }
     return make_config({**settings, **changes})
 
@@ -58,7 +58,7 @@ def test_inputs_are_known_by_content_and_not_by_place(inputs, monkeypatch):
     (inputs / "moved").mkdir()
     for name in ("encoder", "pairs.tsv"):
         shutil.move(inputs / name, inputs / "moved" / name)
-    tasks = {"tasks": {"mine": "moved/pairs.tsv"}, "dev": "mine", "learner_layers": [1]}
+    tasks = {"tasks": {"mine": "moved/pairs.tsv"}, "dev": "mine", "layers": [1]}
     moved = config(encoder={"path": "moved/encoder", "max_length": 16}, evaluation=tasks)
     assert check(moved).inputs == before
 

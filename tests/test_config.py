@@ -31,7 +31,7 @@ PAPERS = {
     "sed.warmup": 0.1,
     "sed.decay": "constant",
     "evaluation.aggregation": "mean",  # as the numbers of SED table 1 show
-    "evaluation.learner_layers": [1, 2, 3],  # SED table 8
+    "evaluation.layers": [1, 2, 3],  # SED table 8
     "flow.variant": "paper",
     "flow.depth": 3,  # BERT-flow table 7
     "flow.hidden": 32,
@@ -71,7 +71,7 @@ WRONG = [
     ({"members": {"count": "ten"}}, r"^setting members\.count: input should be a valid integer.* \(got 'ten'\)$"),
     ({"members": {"count": 1.5}}, r"^setting members\.count: .*fractional part \(got 1\.5\)$"),
     ({"members": {"count": True}}, r"^setting members\.count: yes, no, true and false .* \(got True\)$"),
-    ({"evaluation": {"learner_layers": [True]}}, r"^setting evaluation\.learner_layers: yes, no, true and false"),
+    ({"evaluation": {"layers": [True]}}, r"^setting evaluation\.layers: yes, no, true and false"),
     ({"sed": {"dropout": "maybe"}}, r"^setting sed\.dropout: input should be a valid boolean.* \(got 'maybe'\)$"),
     ({"recipes": "ct-sed"}, r"^setting recipes: input should be a valid list \(got 'ct-sed'\)$"),
     ({"recipes": ["ct", 5]}, r"^setting recipes\.1: input should be a valid string \(got 5\)$"),

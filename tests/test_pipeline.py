@@ -71,7 +71,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     kinds = [(row["recipe"], row["kind"], row["layers"]) for row in report["rows"]]
     expected = {("base", "base", k) for k in (1, 2, 3)} | {("base-flow", "base", k) for k in (1, 2, 3)}
     expected |= {(recipe, "learner", k) for recipe in ("ct-sed", "ct-sed-flow") for k in (1, 2, 3)}
-    expected |= {("ct", "member", 2), ("ct", "ensemble", 2), ("word-overlap", "baseline", 0)}
+    expected |= {("ct", "member", k) for k in (1, 2, 3)} | {("ct", "ensemble", 2), ("word-overlap", "baseline", 0)}
     assert set(kinds) == expected
     assert kinds.count(("ct", "member", 2)) == 3
     assert report["status"] == "complete"
@@ -220,7 +220,7 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster
     run(tmp_path, said, recipes=["ct"], members={**members, "min_members": 2})
     report = json.loads((tmp_path / "tiny/report.json").read_text())
     assert [(m["recipe"], m["index"]) for m in report["members"]] == [("ct", 1)]
-    assert sum(row["kind"] == "member" for row in report["rows"]) == 2
+    assert sum(row["kind"] == "member" and row["layers"] == 2 for row in report["rows"]) == 2
     assert any("left out: ct/members/01" in line for line in said)
 
 

@@ -28,7 +28,7 @@ def settings(storage: Path, **changes) -> dict:
         "storage": str(storage),
         "recipes": RECIPES,
         "corpus": {"source": "bundled:everyday", "sentences": 200},
-        "evaluation": {"learner_layers": [2]},
+        "evaluation": {"layers": [2]},
         "members": {"count": 2, "evaluate_every": 4, "checkpoint_every": 4},
         "mlm": {"batch_size": 20, "learning_rate": 1e-4},
         "nli": {"train": str(nli)},
