@@ -11,7 +11,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -20,12 +19,12 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig
 from raysed.errors import UserError, public
+from raysed.sources import ending, is_hub_id, readable
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
@@ -39,8 +38,6 @@ _ROWS = 4096
 _DRAW_HASHES = 1 << 24
 """A draw remembers 1 to 1.25 times this many hashes (128 to 160 MiB), or as many as it draws."""
 
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -286,7 +283,7 @@ class _File:
         if self.size > _DIGEST_BYTES:
             return {**known, "mtime_ns": self.mtime_ns}
         digest = blake2b(digest_size=8)
-        with _readable(self.name), self.filesystem.open_input_stream(self.path, compression=None) as stream:
+        with readable(self.name), self.filesystem.open_input_stream(self.path, compression=None) as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
         return {**known, "digest": digest.hexdigest()}
@@ -310,9 +307,9 @@ def _resolve(item: str, config: CorpusConfig) -> list[_Source]:
         return [_bundled_source(item)]
     files = _find_files(item)
     if files:
-        readers = [partial(_READERS[_ending(file.path)], file, config.column) for file in files]
+        readers = [partial(_READERS[ending(file.path)], file, config.column) for file in files]
         return [_Source(file.name, reader, file.identity) for file, reader in zip(files, readers)]
-    if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):
+    if is_hub_id(item):
         identity = partial(dict, hub=item, name=config.name, split=config.split)
         return [_Source(item, partial(_read_hub, item, config), identity)]
     raise UserError(f"corpus.source: nothing is at {public(item)}; name an existing file, directory or pattern")
@@ -320,7 +317,7 @@ def _resolve(item: str, config: CorpusConfig) -> list[_Source]:
 
 def _find_files(item: str) -> list[_File]:
     """Returns the corpus files that a path, directory, pattern or URI stands for, sorted; [] for none."""
-    with _readable(f"corpus.source: {public(item)}"):
+    with readable(f"corpus.source: {public(item)}"):
         filesystem, path, scheme = _locate(item)
         info = filesystem.get_file_info(path)
         if info.type == pafs.FileType.Directory:
@@ -329,7 +326,7 @@ def _find_files(item: str) -> list[_File]:
             infos = _list_pattern(filesystem, path)
         else:
             infos = [info]
-    known = sorted((info for info in infos if _ending(info.path) in _READERS), key=lambda info: info.path)
+    known = sorted((info for info in infos if ending(info.path) in _READERS), key=lambda info: info.path)
     if not known and (infos or info.type == pafs.FileType.Directory):
         raise UserError(
             f"corpus.source: {public(item)} is no corpus file and holds none; the endings known are"
@@ -376,23 +373,6 @@ def _matches(parts: list[str], patterns: list[str]) -> bool:
     if patterns[0] == "**":
         return _matches(parts, patterns[1:]) or _matches(parts[1:], patterns)
     return fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
-
-
-def _ending(path: str) -> str:
-    """Returns the ending that tells the format: `.txt` for `a.txt` and `a.txt.gz`."""
-    stem, ending = os.path.splitext(path.lower())
-    inner = os.path.splitext(stem)[1]
-    return inner if ending == ".gz" and inner != ".parquet" else ending
-
-
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """Turns failures of the file system and of decompression into a sentence about the file."""
-    try:
-        yield
-    except (OSError, pa.ArrowException) as error:
-        reason = public((str(error).splitlines() or [type(error).__name__])[0])
-        raise UserError(f"{name} cannot be read: {reason}") from None
 
 
 # Readers: one generator of blocks per format ----------------------------------------------------------------
@@ -458,7 +438,7 @@ def _delimited_texts(rows: Any, name: str, column: str | None) -> Iterator[str |
 
 
 def _read_parquet(file: _File, column: str | None) -> Iterator[_Block]:
-    with _readable(file.name), file.filesystem.open_input_file(file.path) as raw:
+    with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
         table = pq.ParquetFile(raw)
         field = _choose_column(column, table.schema_arrow.names, file.name)
         first = 1
@@ -526,7 +506,7 @@ def _line_blocks(file: _File) -> Iterator[tuple[int, list[str]]]:
     r"""Yields the number of the first line (from 1) and some lines; only \n ends a line."""
     number, rest = 1, b""
     opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
-    with _readable(file.name), opened() as stream:
+    with readable(file.name), opened() as stream:
         while data := stream.read(_BLOCK_BYTES):
             head, newline, rest = (rest + data).rpartition(b"\n")
             if newline:

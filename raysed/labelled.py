@@ -9,7 +9,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -28,6 +27,7 @@ from raysed.errors import UserError, public
 from raysed.evaluation.sts import StsTask, load_task
 from raysed.objectives.masked_lm import EpochOrder
 from raysed.objectives.siamese_nli import CLASSES, LabelledBatch
+from raysed.sources import ending, first_line, is_hub_id, readable
 from raysed.tokens import LengthReport, TokenTable, pack, tokenize
 
 PAIR_FILE = "part-00000.parquet"
@@ -42,8 +42,6 @@ _LABEL_COLUMNS = ("label", "gold_label", "entailment_label")
 _HUB_ORDER = ("entailment", "neutral", "contradiction")
 """What 0, 1 and 2 mean in the hub's SNLI, MultiNLI and AllNLI."""
 _UNLABELLED = ("", "-", "-1")
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BUFFER_BYTES = 1 << 20
 _TOKENIZED_AT_ONCE = 1 << 16
@@ -402,9 +400,9 @@ def _read(config: NliSource) -> _Source:
     """Reads a source, of a file the rows of the split."""
     file = _find_file(config.source)
     if file is not None:
-        source = _READERS[_ending(file.path)](file)
+        source = _READERS[ending(file.path)](file)
         return source if config.split is None else _in_split(source, config.split)
-    if _HUB_ID.fullmatch(config.source) and not _FILE_ENDING.search(config.source):
+    if is_hub_id(config.source):
         return _read_hub(config)
     raise UserError(f"nli.train: nothing is at {public(config.source)}; name an existing file or a hub dataset")
 
@@ -412,38 +410,18 @@ def _read(config: NliSource) -> _Source:
 def _find_file(item: str) -> _File | None:
     """The file that a path or URI names, None where nothing is there."""
     name = public(item)
-    with _readable(f"nli.train: {name}"):
+    with readable(f"nli.train: {name}"):
         filesystem, path = pafs.FileSystem.from_uri(item) if "://" in item else (pafs.LocalFileSystem(), item)
         path = os.path.expanduser(path)
         kind = filesystem.get_file_info(path).type
     if kind == pafs.FileType.NotFound:
         return None
-    if kind == pafs.FileType.Directory or _ending(path) not in _READERS:
+    if kind == pafs.FileType.Directory or ending(path) not in _READERS:
         raise UserError(
             f"nli.train: {name} is no file of labelled pairs; the endings known are {', '.join(_READERS)}, "
             "and .gz after those of text"
         )
     return _File(name, filesystem, path)
-
-
-def _ending(path: str) -> str:
-    """The ending that tells the format: `.tsv` for `a.tsv` and `a.tsv.gz`."""
-    stem, ending = os.path.splitext(path.lower())
-    inner = os.path.splitext(stem)[1]
-    return inner if ending == ".gz" and inner != ".parquet" else ending
-
-
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """Turns failures of the file system, of decompression and of Parquet into a sentence about the file."""
-    try:
-        yield
-    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
-        raise UserError(f"{name} cannot be read: {public(_first_line(error))}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _columns(names: Iterable[str], where: str) -> _Columns:
@@ -502,7 +480,7 @@ def _record(line: str, where: str) -> dict[str, Any]:
 
 
 def _read_parquet(file: _File) -> _Source:
-    with _readable(file.name), file.filesystem.open_input_file(file.path) as raw:
+    with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
         table = pq.ParquetFile(raw)
         columns = _columns(table.schema_arrow.names, file.name)
         wanted = [column for column in columns if column is not None]
@@ -527,7 +505,7 @@ def _read_hub(config: NliSource) -> _Source:
     except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
         raise UserError(
             f"nli.train: {config.source!r} is no file here, and as a hub dataset (name {config.name!r}, split "
-            f"{split!r}) it cannot be read: {_first_line(error)}"
+            f"{split!r}) it cannot be read: {first_line(error)}"
         ) from None
     columns = _columns(table.column_names, name)._replace(split=None)
     wanted = list(columns[:3])
@@ -539,7 +517,7 @@ def _read_hub(config: NliSource) -> _Source:
 def _lines(file: _File) -> Iterator[tuple[int, str]]:
     r"""Yields number (from 1) and text of every line that is not blank; only \n ends a line."""
     opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
-    with _readable(file.name), opened() as stream:
+    with readable(file.name), opened() as stream:
         for number, line in enumerate(io.BufferedReader(stream, _BUFFER_BYTES), 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")

@@ -12,7 +12,7 @@ HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", 
 
 LADDER = [
     {"errors", "interrupts", "bundled"},
-    {"config", "recipe", "grid", "storage", "tracking", "cli", "optimizers"},
+    {"config", "recipe", "grid", "sources", "storage", "tracking", "cli", "optimizers"},
     {"corpus", "tokens", "encoder", "augment", "objectives"},
     {
         *("training", "flow", "glow", "calibration", "evaluation", "labelled", "setups", "scratch", "foreign"),

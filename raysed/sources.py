@@ -1,0 +1,47 @@
+"""Where text comes from, as settings name it: files by their ending, and ids of hub datasets."""
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from raysed.errors import UserError, public
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
+
+
+def is_hub_id(item: str) -> bool:
+    """Whether a setting that names no file may be the id of a hub dataset.
+
+    >>> is_hub_id("stanfordnlp/snli"), is_hub_id("data/pairs.tsv")
+    (True, False)
+    """
+    return bool(_HUB_ID.fullmatch(item)) and not _FILE_ENDING.search(item)
+
+
+def ending(path: str) -> str:
+    """Returns the ending that tells the format.
+
+    >>> ending("a.txt"), ending("A.TSV.gz")
+    ('.txt', '.tsv')
+    """
+    stem, last = os.path.splitext(path.lower())
+    inner = os.path.splitext(stem)[1]
+    return inner if last == ".gz" and inner != ".parquet" else last
+
+
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Turns failures of the file system, of decompression and of decoding into a sentence about the file."""
+    try:
+        yield
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
+
+
+def first_line(error: Exception) -> str:
+    """Returns what a message of several lines begins with, or the error's name where it has none."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
