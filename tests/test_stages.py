@@ -188,3 +188,45 @@ def test_an_encoder_from_scratch_needs_no_weights(ray_cluster, tmp_path):
     before = published(tmp_path)
     assert run(tmp_path, **changes, sed={"epochs": 1, "start": "mlm"})[0].startswith("nothing to do")
     assert published(tmp_path) == before
+
+
+def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_cluster, tmp_path):
+    """On made-up rows: what follows is the same sentence, and an answer repeats its question."""
+    rng = np.random.default_rng(0)
+    words = "cat dog bird horse cow car tree house road river".split()
+    rows = []
+    for i in range(120):
+        split = ("train", "train", "dev", "test")[i // 3 % 4]
+        first, second = rng.choice(words, 3, replace=False), rng.choice(words, 3, replace=False)
+        label = ("entailment", "neutral", "contradiction")[i % 3]
+        second = first if label == "entailment" else second
+        rows.append(f"{split}\t{1 + 4 * (label == 'entailment')}\t{label}\t{' '.join(first)}.\t{' '.join(second)}.")
+    (tmp_path / "sick.tsv").write_text("\n".join(["split\trelatedness\tlabel\tpremise\thypothesis", *rows]) + "\n")
+    pairs = [(rng.choice(words, 3), i % 2) for i in range(40)]
+    qnli = [
+        f"{i}\tWhat about {' and '.join(w)}?\t{' and '.join(w if yes else rng.choice(words, 3))}.\t"
+        + ("entailment" if yes else "not_entailment")
+        for i, (w, yes) in enumerate(pairs)
+    ]
+    (tmp_path / "qnli.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *qnli]) + "\n")
+    changes = {
+        "recipes": ["base-whiten"],
+        "evaluation": {
+            "layers": [2],
+            "transfer": {"source": str(tmp_path), "tasks": ["SICKEntailment", "SICKRelatedness"]},
+            "analysis": {"qnli": str(tmp_path / "qnli.tsv")},
+        },
+    }
+    run(tmp_path, **changes)
+    found = report(tmp_path)
+    assert [row["recipe"] for row in found["transfer"]] == ["base", "base-whiten"]
+    for row in found["transfer"]:
+        assert row["scores"]["SICKEntailment"]["accuracy"] > 50  # a third are the same sentence twice
+        assert set(row["scores"]) == {"SICKEntailment", "SICKRelatedness"}
+    assert set(found["analysis"]["qnli"]) == {"base", "base-whiten"} and found["analysis"]["qnli"]["base"] > 90
+    text = (tmp_path / "stages/report.md").read_text()
+    assert "## Transfer tasks" in text and "### Question and answer" in text and "### Isotropy" in text
+    before = published(tmp_path)
+    run(tmp_path, **changes, export={"recipe": "base-whiten"})
+    remade = {name for name, when in published(tmp_path).items() if before.get(name) != when}
+    assert remade == {"model", "plots"}
