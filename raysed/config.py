@@ -238,6 +238,8 @@ class StsConfig(TuningConfig):
     """On the dev task."""
     statistic: Literal["mean", "max"] = "mean"
     """Of a bound's models."""
+    evaluate_every: int | None = Field(None, ge=1)
+    """Updates between two evaluations of a grid model; None: as `members.evaluate_every`."""
     scheduler: Literal["none", "asha"] = "none"
     """`asha`: bounds that look hopeless after a part of their updates are not trained further."""
     asha_reduction: int = Field(3, ge=2)
@@ -447,6 +449,11 @@ class Config(Block):
                 f"members.min_members is {self.members.min_members}, more than members.count ({self.members.count})"
             )
         return self
+
+    def evaluate_every(self, stage: str) -> int:
+        """Returns the updates between two evaluations of a member in a stage."""
+        own = self.sts.evaluate_every if stage == "sts" else None
+        return own or self.members.evaluate_every
 
     def report_tasks(self) -> list[str]:
         """Returns the names of the tasks whose mean is the headline number."""

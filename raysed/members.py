@@ -33,9 +33,9 @@ log = logging.getLogger(__name__)
 
 _GRID_SETTINGS = {
     *("train", "lower_bounds", "models", "criterion", "statistic"),
-    *("scheduler", "asha_reduction", "asha_rungs"),
+    *("scheduler", "asha_reduction", "asha_rungs", "evaluate_every"),
 }
-"""Settings of `sts` that a single grid model does not depend on (`criterion` counts as part of its selection)."""
+"""Settings of `sts` that a single grid model does not depend on (those that count in its selection stand there)."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ def _member(
         depends["selection"] = {
             "dev": inputs["dev"],
             "layers": config.encoder.layers,
-            "evaluate_every": config.members.evaluate_every,
+            "evaluate_every": config.evaluate_every(stage),
         }
     if bound is None:
         return Member(f"{node}/members/{index:02d}", stage, index, seed, start and start.name, depends)
@@ -224,7 +224,7 @@ def _group(node: str, members: Sequence[Member], config: Config, storage: Storag
         return _Group(node, steps, deque(m for m in members if not storage.finished(m.name, m.depends)))
     sts = config.sts
     asha = sts.scheduler == "asha"
-    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, config.members.evaluate_every)
+    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, config.evaluate_every("sts"))
     bounds = list(dict.fromkeys(member.lower_bound for member in members))
     count = len(members) // len(bounds)
     needed = min(config.members.min_members or count, count)

@@ -83,7 +83,7 @@ def steps_of(stage: str, config: Config, rows: Mapping[str, int]) -> int:
 def _contrastive_tension(config: Config, start: Start) -> Setup:
     objective, batch_at = contrastive_tension(config.ct, start.encoder, read_tokens(start.data), start.seed)
     keep = {"second": "second", "best_on_dev": "best"}[config.ct.keep]
-    plan = _plan(config, config.ct.steps, ct_schedule(config.ct), start.seed, keep)
+    plan = _plan(config, "ct", config.ct.steps, ct_schedule(config.ct), start.seed, keep)
     return Setup(objective, batch_at, plan, training.TorchEngine(objective, ct_optimizer(objective), bf16=_bf16(start)))
 
 
@@ -124,17 +124,19 @@ def _tuned(
     block: TuningConfig = getattr(config, stage)
     steps = steps_of(stage, config, {TABLES[stage]: rows})
     schedule = training.warmup_schedule(block.learning_rate, steps, block.warmup, block.decay)
-    plan = _plan(config, steps, schedule, start.seed, {"last": "encoder", "best_on_dev": "best"}[keep])
+    plan = _plan(config, stage, steps, schedule, start.seed, {"last": "encoder", "best_on_dev": "best"}[keep])
     optimizer = bert_optimizer(objective, block.weight_decay)
     return Setup(objective, batches, plan, training.TorchEngine(objective, optimizer, block.clip, _bf16(start)))
 
 
-def _plan(config: Config, steps: int, schedule: Callable[[int], float], seed: int, keep: str) -> training.Plan:
+def _plan(
+    config: Config, stage: str, steps: int, schedule: Callable[[int], float], seed: int, keep: str
+) -> training.Plan:
     return training.Plan(
         steps=steps,
         learning_rate=schedule,
         seed=seed,
-        evaluate_every=config.members.evaluate_every,
+        evaluate_every=config.evaluate_every(stage),
         checkpoint_every=config.members.checkpoint_every,
         log_every=max(1, min(100, steps // 50)),
         keep=keep,
