@@ -321,10 +321,9 @@ def documented() -> list[str]:
 
 def is_documented(path: str, patterns: list[str]) -> bool:
     node = re.sub(r"(^|/)(?<!pairs/)(?:base|ct|sts)(?:-[a-z]+)*/", r"\1WHAT/", path, count=1)
-    node = (
-        re.sub(r"/\d\d(?=[/.])", "/00", node).replace("grid-sts", "grid-WHAT").replace("training-ct", "training-WHAT")
-    )
-    node = node.replace("/0.35/", "/<b>/").replace("/sts12/", "/TASK/")
+    node = re.sub(r"/\d\d(?=[/.])", "/00", node)
+    node = re.sub(r"plots/(grid|training)-[a-z-]+", r"plots/\1-WHAT", node)
+    node = re.sub(r"/grid/[\d.]+/", "/grid/<b>/", node).replace("/sts12/", "/TASK/")
     return any(fnmatchcase(node, re.sub(r"\b(?:NODE|RECIPE)\b", "WHAT", pattern)) for pattern in patterns)
 
 
