@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
@@ -181,7 +181,7 @@ class MembersConfig(Block):
 
 
 class TuningConfig(Block):
-    """What `mlm`, `nli` and `sts` have in common: epochs of shuffled batches with AdamW."""
+    """What all stages but `ct` have in common: epochs of shuffled batches with AdamW."""
 
     epochs: float = Field(1.0, gt=0)
     batch_size: int = Field(16, ge=1)
@@ -297,6 +297,124 @@ class CtConfig(Block):
     def _one_rate_more_than_boundaries(self) -> "CtConfig":
         if len(self.learning_rates) != len(self.boundaries) + 1 or sorted(set(self.boundaries)) != self.boundaries:
             raise ValueError("ct.boundaries must increase, and ct.learning_rates have one value more than there are")
+        return self
+
+
+ViewKind = Literal["same", "files", "entailment", "synonym", "mlm", "back_translation"]
+Share = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ViewSource(Block):
+    """One source of pairs of sentences that mean the same."""
+
+    source: str
+    """TSV or TXT file of two columns, JSONL or Parquet file, or hub dataset id."""
+    columns: tuple[str, str] | None = None
+    """Names of the two columns; None: the first pair of known names, or of a TSV without names its two columns."""
+    split: str | None = None
+    """Split of a hub dataset, None: train."""
+    name: str | None = None
+    """Configuration name of a hub dataset."""
+
+
+class ViewsConfig(Block):
+    """Two views of the same meaning, which `bsl` and `contrastive` learn from (BSL sections 3.2 and 4.4)."""
+
+    files: list[ViewSource] = []
+    """Sources of the kind `files`, put together: back-translations, translations, paraphrases; a path alone will do."""
+    synonym_share: Share = 0.3
+    """Share of a sentence's words that the kind `synonym` replaces by others of the same WordNet sense."""
+    mlm_rate: Share = 0.2
+    """Share of a sentence's tokens that the kind `mlm` masks and fills."""
+    mlm_model: str | None = None
+    """Masked language model that fills, as `encoder.path`; None: the run's encoder (the paper: roberta-base)."""
+    pivots: list[tuple[str, str]] = [
+        ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),
+        ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en"),
+    ]
+    """Translation models there and back of the kind `back_translation`: two pairs give the two views (the paper), one
+    gives the sentence and its back-translation."""
+    beams: int = Field(1, ge=1)
+    """Of the translation's search; 1 is greedy."""
+    max_unusable: float = Field(0.5, ge=0, lt=1)
+    """Largest share of pairs with an empty view or two identical ones, which are left out; beyond it the run ends."""
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _paths_are_sources(cls, value: Any) -> Any:
+        return _as_blocks(value)
+
+    @model_validator(mode="after")
+    def _one_or_two_pivots(self) -> "ViewsConfig":
+        if not 1 <= len(self.pivots) <= 2:
+            raise ValueError(f"views.pivots has {len(self.pivots)} pairs of models; list one or two")
+        return self
+
+
+class TwoViewsConfig(TuningConfig):
+    """What `bsl` and `contrastive` have in common."""
+
+    views: list[ViewKind] = ["mlm"]
+    """Kinds of views, put together; the block `views` has their settings. `same`: each sentence of the corpus twice."""
+    keep: Literal["last", "best_on_dev"] = "last"
+    """`last`: as trained to the end; `best_on_dev`: at its best evaluation (the released code; uses dev labels)."""
+    steps: int | None = Field(None, ge=1)
+    """Updates, instead of `epochs`."""
+
+    @model_validator(mode="after")
+    def _kinds_differ(self) -> "TwoViewsConfig":
+        if not self.views or len(set(self.views)) < len(self.views):
+            raise ValueError(f"{self.stage}.views is {self.views}; list at least one kind, and each kind once")
+        return self
+
+
+class BslConfig(TwoViewsConfig):
+    """Bootstrapped sentence representations (BSL section 3; warm-up, decay and clipping are the released code's)."""
+
+    stage: ClassVar[str] = "bsl"
+
+    batch_size: int = 64
+    learning_rate: float = Field(5e-4, gt=0)
+    momentum: float = 0.999
+    """Of the target's moving average: 0 copies the online network, 1 leaves the target as it was."""
+    predictor: Literal["paper", "released", "none"] = "paper"
+    """`paper`: one MLP with two hidden layers, batch normalisation after both; `released`: three such MLPs in a row,
+    normalisation after the first layer of each, and four times the loss; `none`: an ablation that collapses."""
+    expansion: int | None = Field(None, ge=1)
+    """Width of the hidden layers as a multiple of the encoder's; None: 8 for `paper`, 10 for `released`."""
+
+    @model_validator(mode="after")
+    def _values_make_sense(self) -> "BslConfig":
+        if not 0 <= self.momentum <= 1:
+            raise ValueError(f"bsl.momentum is {self.momentum:g}; it is a share of 0 to 1, the paper's is 0.999")
+        if self.batch_size < 2:
+            raise ValueError(
+                f"bsl.batch_size is {self.batch_size}; the predictor's batch normalisation needs at least 2 pairs"
+            )
+        return self
+
+
+class ContrastiveConfig(TwoViewsConfig):
+    """In-batch contrastive learning over two views (BSL table 7); with `views: [same]` it is SimCSE."""
+
+    stage: ClassVar[str] = "contrastive"
+
+    views: list[ViewKind] = ["same"]
+    batch_size: int = 64
+    learning_rate: float = Field(3e-5, gt=0)
+    temperature: float = Field(0.05, gt=0)
+    negatives: Literal["other_view", "both_views"] = "other_view"
+    """`other_view`: the batch's other second views (SimCSE); `both_views`: all others of both views (SimCLR, BSL)."""
+
+    @model_validator(mode="after")
+    def _something_to_tell_apart(self) -> "ContrastiveConfig":
+        if self.batch_size < 2:
+            raise ValueError(
+                f"contrastive.batch_size is {self.batch_size}; the negatives are the batch's other pairs, so at least "
+                "2 are needed"
+            )
+        if "same" in self.views and not self.dropout:
+            raise ValueError("contrastive.views has same, whose two views are equal without contrastive.dropout")
         return self
 
 
@@ -420,6 +538,9 @@ class Config(Block):
     mlm: MlmConfig = MlmConfig()
     nli: NliConfig = NliConfig()
     ct: CtConfig = CtConfig()
+    views: ViewsConfig = ViewsConfig()
+    bsl: BslConfig = BslConfig()
+    contrastive: ContrastiveConfig = ContrastiveConfig()
     sts: StsConfig = StsConfig()
     sed: SedConfig = SedConfig()
     flow: FlowConfig = FlowConfig()
@@ -439,7 +560,7 @@ class Config(Block):
                     raise ValueError(
                         f"{key} names {name!r}, which is not in evaluation.tasks; there are {', '.join(tasks)}{instead}"
                     )
-        for name, other in (("ct", "second"), ("nli", "last"), ("sed", "last")):
+        for name, other in (("ct", "second"), *((name, "last") for name in ("nli", "bsl", "contrastive", "sed"))):
             if getattr(self, name).keep == "best_on_dev" and self.evaluation.dev is None:
                 raise ValueError(f"{name}.keep: best_on_dev needs evaluation.dev; set it, or use {name}.keep: {other}")
         if self.calibration.natsv_k == "dev" and self.evaluation.dev is None:
