@@ -141,10 +141,9 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
 
 def _word_overlap(evaluation: "Evaluation") -> dict[str, Any]:
     """The baseline that needs no model."""
-    from raysed.bundled import word_overlap
+    from raysed.results import score_word_overlap
 
-    first, second = ([evaluation.sentences[row] for row in side] for side in evaluation.pair_rows().T)
-    metrics = evaluation.score_similarities(word_overlap(first, second))
+    metrics = score_word_overlap(evaluation)
     return {"model": WORD_OVERLAP, "description": "cosine of word counts", "layers": [], "metrics": metrics}
 
 

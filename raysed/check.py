@@ -1,6 +1,7 @@
 """Everything about a run that can be checked before anything is started, and the identity of its inputs."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
+from raysed.augment import check_augmenter
 from raysed.calibration import check_fit
 from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
 from raysed.corpus import check_corpus, corpus_fingerprint
@@ -16,8 +18,9 @@ from raysed.errors import UserError
 from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.sts import Evaluation, StsTask, load_task
 from raysed.labelled import GradedRows, NliRows, identity, load_graded, load_nli
-from raysed.recipe import Recipe, parse_recipes
+from raysed.recipe import TWO_VIEW_STAGES, Recipe, parse_recipes
 from raysed.storage import sha256_of
+from raysed.views import ViewRows, entailment, load_files
 
 LabelledRows = NliRows | GradedRows
 FIT_ON = ("tasks", "nli", "corpus")
@@ -35,6 +38,7 @@ class Job:
         inputs: identities of encoder, corpus, tasks and other text to fit on, for dependencies.
         layers: number of the encoder's blocks.
         pairs: labelled sentence pairs, by kind: `nli`, `sts`.
+        views: kinds of views that have a table of their own; None where they are made from the corpus.
         further: transfer tasks and QNLI.
     """
 
@@ -44,6 +48,7 @@ class Job:
     inputs: dict[str, Any]
     layers: int
     pairs: dict[str, LabelledRows] = field(default_factory=dict)
+    views: dict[str, ViewRows | None] = field(default_factory=dict)
     further: FurtherTasks = field(default_factory=FurtherTasks)
 
     @property
@@ -91,13 +96,17 @@ def check(config: Config) -> Job:
         inputs["encoder"] |= {"corpus": corpus, "mlm": config.mlm.model_dump(mode="json"), "seed": config.seed}
     pairs = _labelled_pairs(config, recipes)
     inputs |= {kind: identity(rows) for kind, rows in pairs.items()}
+    views = {
+        kind: _view_rows(kind, config, pairs.get("nli")) for kind in _view_kinds(config, recipes) if kind != "same"
+    }
+    inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
     further = load_further(config)
     if further:
-        inputs["further"] = further.identity()
+        inputs["further"] = further.identity
     inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)
     if config.flow.fit_on not in FIT_ON:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
-    return Job(config, recipes, evaluation, inputs, layers, pairs, further)
+    return Job(config, recipes, evaluation, inputs, layers, pairs, views, further)
 
 
 def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> None:
@@ -122,6 +131,8 @@ def _check_stages(config: Config, recipes: list[Recipe]) -> None:
                 raise UserError(
                     f"recipe {recipe.text!r}: {stage} needs labelled sentence pairs; name them in {stage}.train"
                 )
+        for stage in set(TWO_VIEW_STAGES) & set(recipe.members):
+            _check_views(config, recipe, stage)
         if "sts" in recipe.members and config.evaluation.dev is None:
             raise UserError(f"recipe {recipe.text!r}: sts chooses its lower bound on evaluation.dev; name a dev task")
         if "sts" in recipe.members[1:]:
@@ -129,6 +140,23 @@ def _check_stages(config: Config, recipes: list[Recipe]) -> None:
         if recipe.distils:
             _check_learner(config, recipe)
     check_fit(config)
+
+
+def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
+    kinds = getattr(config, stage).views
+    for kind, key, source in (
+        ("files", "views.files", config.views.files),
+        ("entailment", "nli.train", config.nli.train),
+    ):
+        if kind in kinds and not source:
+            raise UserError(
+                f"recipe {recipe.text!r}: {stage}.views has {kind}, whose pairs come from {key}; name them there"
+            )
+    if "mlm" in kinds and config.encoder.scratch and config.views.mlm_model is None:
+        raise UserError(
+            f"recipe {recipe.text!r}: {stage}.views has mlm, but an encoder from scratch cannot fill tokens; name a "
+            "masked language model in views.mlm_model"
+        )
 
 
 def _check_grid_fits(config: Config, recipe: Recipe) -> None:
@@ -149,6 +177,39 @@ def _check_learner(config: Config, recipe: Recipe) -> None:
         )
 
 
+def _view_kinds(config: Config, recipes: list[Recipe]) -> list[str]:
+    """The kinds of views that the recipes need, in the order of the settings."""
+    stages = [stage for stage in TWO_VIEW_STAGES if any(stage in recipe.members for recipe in recipes)]
+    return list(dict.fromkeys(kind for stage in stages for kind in getattr(config, stage).views))
+
+
+def _view_rows(kind: str, config: Config, nli: NliRows | None) -> ViewRows | None:
+    """The views that are there; those that are made later are checked as far as that goes."""
+    if kind == "files":
+        return load_files(config.views)
+    if kind == "entailment":
+        return entailment(nli or load_nli(config.nli), config.views.max_unusable)
+    check_augmenter(kind, config.views, config.encoder)
+    return None
+
+
+def _views_identity(kind: str, rows: ViewRows | None, config: Config, inputs: Mapping[str, Any]) -> Any:
+    """What the views of a kind depend on, beside the tokenizer."""
+    if rows is not None:
+        return identity(rows)
+    views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}
+    if kind == "synonym":
+        return {**common, "share": views.synonym_share}
+    if kind == "mlm":
+        filler = EncoderConfig(path=views.mlm_model) if views.mlm_model else None
+        model = _model_identity(filler) if filler else inputs["encoder"]
+        return {**common, "rate": views.mlm_rate, "model": model}
+    names = dict.fromkeys(name for pair in views.pivots for name in pair)
+    models = {name: _model_identity(EncoderConfig(path=name)) for name in names}
+    pivots = [[models[name] for name in pair] for pair in views.pivots]
+    return {**common, "pivots": pivots, "beams": views.beams, "max_length": config.encoder.max_length}
+
+
 def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, LabelledRows]:
     stages = {stage for recipe in recipes for stage in recipe.members}
     if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
@@ -164,13 +225,17 @@ def _absolute_paths(config: Config) -> Config:
         name: task.model_copy(update={"source": _absolute(task.source)})
         for name, task in config.evaluation.tasks.items()
     }
-    evaluation = config.evaluation.model_copy(update={"tasks": tasks})
     transfer, analysis = config.evaluation.transfer, config.evaluation.analysis
     transfer = transfer.model_copy(update={"source": _absolute(transfer.source)})
     analysis = analysis.model_copy(update={"qnli": _absolute(analysis.qnli)})
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "transfer": transfer, "analysis": analysis})
     blocks: dict[str, Any] = {"encoder": encoder, "evaluation": evaluation}
     blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
+    views = config.views
+    files = [source.model_copy(update={"source": _absolute(source.source)}) for source in views.files]
+    pivots = [(_absolute(there), _absolute(back)) for there, back in views.pivots]
+    mlm_model = _absolute(views.mlm_model)
+    blocks["views"] = views.model_copy(update={"files": files, "pivots": pivots, "mlm_model": mlm_model})
     for name in ("nli", "sts"):
         block = getattr(config, name)
         train = [source.model_copy(update={"source": _absolute(source.source)}) for source in block.train]
@@ -188,7 +253,8 @@ def _absolute(path: str | None) -> str | None:
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
     fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
     trains_on_it = any(recipe.distils or {"ct", "mlm"} & set(recipe.members) for recipe in recipes)
-    return fits_on_it or trains_on_it or config.encoder.scratch is not None
+    rewrites_it = bool(set(_view_kinds(config, recipes)) - {"files", "entailment"})
+    return fits_on_it or trains_on_it or rewrites_it or config.encoder.scratch is not None
 
 
 def _corpus_identity(config: Config) -> dict[str, Any]:
@@ -213,17 +279,21 @@ def _encoder_identity(config: Config) -> dict[str, Any]:
     if config.encoder.scratch:
         return settings
     del settings["scratch"]
-    path = Path(encoder_path(config.encoder))
+    return {**_model_identity(config.encoder), **settings}
+
+
+def _model_identity(config: EncoderConfig) -> dict[str, Any]:
+    path = Path(encoder_path(config))
     if not path.is_dir():
-        return {"id": config.encoder.path, "commit": _cached_commit(config), **settings}
-    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py"))
-    return {"files": stable_hash({p.name: sha256_of(p) for p in files}), **settings}
+        return {"id": config.path, "commit": _cached_commit(config)}
+    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm"))
+    return {"files": stable_hash({p.name: sha256_of(p) for p in files})}
 
 
-def _cached_commit(config: Config) -> str | None:
+def _cached_commit(config: EncoderConfig) -> str | None:
     """The hub's commit that was just loaded, by the name of its folder in the cache."""
-    options = {key: value for key, value in config.encoder.model_kwargs.items() if key in ("cache_dir", "revision")}
-    found = try_to_load_from_cache(config.encoder.path, "config.json", **options)
+    options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
+    found = try_to_load_from_cache(config.path, "config.json", **options)
     return Path(found).parent.name if isinstance(found, str) else None
 
 

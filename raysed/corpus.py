@@ -6,7 +6,6 @@ duplicates are known by 8-byte hashes, and a random draw of k sentences keeps ab
 """
 
 import csv
-import json
 import os
 import re
 import unicodedata
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig
 from raysed.errors import UserError, public
-from raysed.sources import ending, is_hub_id, readable
+from raysed.sources import ending, is_hub_id, json_record, readable
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
@@ -389,25 +388,13 @@ def _read_jsonl(file: _File, column: str | None) -> Iterator[_Block]:
     for first, lines in _line_blocks(file):
         values = []
         for number, line in enumerate(lines, first):
-            record = _json_record(line, file.name, number)
+            record = json_record(line, f"{file.name}, line {number}") if line.strip() else None
             if record is not None:
                 field = field or _choose_column(column, record, f"{file.name}, line {number}")
                 if field not in record:
                     raise UserError(f"{file.name}, line {number}: no field {field!r} among {_listed(record)}")
             values.append(None if record is None else record[field])
         yield _checked(values, file.name, first, "line")
-
-
-def _json_record(line: str, name: str, number: int) -> dict[str, Any] | None:
-    if not line.strip():
-        return None
-    try:
-        record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{name}, line {number} is not valid JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise UserError(f"{name}, line {number} must hold an object {{...}}, not a {type(record).__name__}")
-    return record
 
 
 def _read_delimited(file: _File, column: str | None, **dialect: Any) -> Iterator[_Block]:

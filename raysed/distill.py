@@ -23,8 +23,9 @@ from torch.nn import functional as F
 from raysed import training
 from raysed.config import Config, SedConfig
 from raysed.encoder import Encoder, load_start, write_checkpoint
-from raysed.errors import RunFailed, UserError
+from raysed.errors import RunFailed, UserError, last_line
 from raysed.evaluation.dev import dev_score
+from raysed.objectives.base import EncoderObjective
 from raysed.resources import Share
 from raysed.storage import Storage
 from raysed.targets import TARGET_FILE
@@ -47,7 +48,7 @@ class TargetBatch:
         return self.tokens.ids
 
 
-class Distillation(nn.Module):
+class Distillation(EncoderObjective):
     """Mean squared error between the learner's last-layer embedding and the target (SED section 4).
 
     Args:
@@ -56,12 +57,8 @@ class Distillation(nn.Module):
     """
 
     def __init__(self, learner: Encoder, dropout: bool = False):
-        super().__init__()
-        self.learner, self._dropout = learner, dropout
-
-    def train(self, mode: bool = True) -> "Distillation":
-        """Training mode only matters for dropout."""
-        return super().train(mode and self._dropout)
+        super().__init__(dropout)
+        self.learner = learner
 
     def forward(self, batch: TargetBatch) -> torch.Tensor:
         """Returns the loss, a mean over sentences and dimensions."""
@@ -362,14 +359,9 @@ def _fit(trainer: TorchTrainer, board: Any, title: str) -> None:
             dev = f" · dev {said['dev']:.1f}" if said.get("dev") is not None else ""
             progress.update(said["step"], f"loss {said['loss']:.5f}{dev}")
     if errors:
-        raise RunFailed(f"{title} failed: {_last_line(errors[0])}") from errors[0]
+        raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
     if progress:
         progress.close()
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 # -- the worker's side -----------------------------------------------------------------------------------------------
@@ -402,8 +394,7 @@ def _train_and_commit(
     board: Any,
 ) -> None:
     started, sed = time.monotonic(), config.sed
-    start = storage.fetch(learner.start) if learner.start else None
-    encoder, tokenizer = load_start(config.encoder, start)
+    encoder, tokenizer = load_start(config.encoder, storage, learner.start)
     objective = Distillation(encoder.to("cuda" if share.gpus else "cpu"), sed.dropout)
     targets = storage.fetch(learner.targets)
     offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
@@ -432,7 +423,7 @@ def _train_and_commit(
     weights = engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage
     if rank:
         return
-    finished = Distillation(load_start(config.encoder, start)[0])
+    finished = Distillation(load_start(config.encoder, storage, learner.start)[0])
     finished.load_state_dict(weights)
     meta = {"dev": result.score, "steps": result.steps, "kept_step": result.kept_step, "resumed_at": result.resumed_at}
     meta["seconds"] = round(time.monotonic() - started, 1)

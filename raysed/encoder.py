@@ -22,7 +22,8 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 
 from raysed.bundled import ENCODER, PREFIX
 from raysed.config import EncoderConfig, Layers
-from raysed.errors import UserError
+from raysed.errors import UserError, first_line
+from raysed.storage import Storage
 from raysed.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
 
 log = logging.getLogger(__name__)
@@ -193,7 +194,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except _LOAD_ERRORS as error:
-        raise UserError(f"encoder.path: {config.path!r} cannot be loaded: {_first_line(error)}") from None
+        raise UserError(f"encoder.path: {config.path!r} cannot be loaded: {first_line(error)}") from None
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
         raise UserError(
@@ -205,10 +206,16 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     return encoder, tokenizer
 
 
-def load_start(config: EncoderConfig, path: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Loads what a training starts from: a checkpoint, or the pre-trained encoder where `path` is None."""
-    if path is None:
+def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
+    """Loads what a training starts from: an artefact of the run, or the pre-trained encoder where `name` is None.
+
+    Raises:
+        UserError: see `load_encoder`.
+        FileNotFoundError: the run has no such artefact.
+    """
+    if name is None:
         return load_encoder(config)
+    path = storage.fetch(name)
     return load_checkpoint(path), AutoTokenizer.from_pretrained(path)
 
 
@@ -273,7 +280,7 @@ def check_encoder(config: EncoderConfig) -> int:
     except _LOAD_ERRORS as error:
         raise UserError(
             f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: "
-            f"{_first_line(error)}"
+            f"{first_line(error)}"
         ) from None
     _check_length(config, getattr(found, "max_position_embeddings", None))
     if isinstance(config.layers, int) and not 1 <= config.layers <= found.num_hidden_layers:
@@ -413,7 +420,3 @@ def _silence_new_pooler(transformer: PreTrainedModel, missing: Collection[str]) 
         for name, parameter in transformer.named_parameters():
             if name in missing:
                 parameter.zero_()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].strip()

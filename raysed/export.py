@@ -42,6 +42,8 @@ _STAGES = {
     "mlm": "masked language modelling (guessing hidden words of the corpus, without labels)",
     "nli": "natural language inference (whether one sentence follows from another, with labels)",
     "ct": "Contrastive Tension (telling a sentence from others, without labels)",
+    "bsl": "bootstrapping (guessing what a slow copy of itself says of another wording of a sentence)",
+    "contrastive": "contrastive learning (finding a sentence's other wording among those of other sentences)",
     "sts": "regression on graded sentence pairs (how alike two sentences are, with labels)",
 }
 _CALIBRATIONS = {
@@ -75,6 +77,7 @@ class Card:
         settings: the settings that matter, e.g. `{"ct.steps": 50000}`.
         versions: package to version.
         pairs: labelled sentence pairs by stage, described in a line.
+        views: kinds of other wordings by stage, with what they are made of, described in a line each.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
     """
 
@@ -91,6 +94,7 @@ class Card:
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
     pairs: Mapping[str, str] = field(default_factory=dict)
+    views: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     language: str | None = None
 
 
@@ -272,7 +276,9 @@ def _training_rows(card: Card, layers: Layers) -> str:
     if recipe.distils:
         rows["members"] = f"{card.members} averaged, {card.left_out} left out"
     rows |= {f"{stage} pairs": card.pairs[stage] for stage in recipe.members if stage in card.pairs}
-    if recipe.distils or {"mlm", "ct"} & set(recipe.members):
+    views = {stage: card.views[stage] for stage in recipe.members if stage in card.views}
+    rows |= {f"{stage} views: {kind}": what for stage, kinds in views.items() for kind, what in kinds.items()}
+    if recipe.distils or {"mlm", "ct", *views} & set(recipe.members):
         rows["corpus"] = f"{card.corpus}: {lengths.sentences:,} sentences, {lengths.tokens:,} tokens"
         rows[f"cut at {lengths.max_length} tokens"] = f"{cut} of the sentences, which lost {lost} of all tokens"
     rows["pooling"] = f"mean over all tokens of the {_LAYER_NAMES.get(layers, f'last {layers} layers')}"

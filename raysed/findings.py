@@ -13,8 +13,8 @@ AVERAGE = "sts-avg"
 """Task name in summaries for the mean over the headline tasks."""
 CALIBRATIONS = {"flow": "the flow", "sn": "SN", "natsv": "NATSV", "whiten": "whitening"}
 """Last stages of a recipe, and what sentences call them."""
-LABELLED_STAGES = ("nli", "sts")
-"""Stages that train on labels."""
+LABELS: Mapping[str, str] = {"nli": "NLI", "sts": "STS"}
+"""The labels that stages train on, where these are part of the stage itself; views of a run may bring more."""
 NO_LABELS = "none"
 NO_DIFFERENCE = 0.1
 """Score differences smaller than this are reported as none."""
@@ -128,13 +128,17 @@ def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[tuple[str, str
     return sorted((group for group in groups if group[1] != "grid"), key=place)
 
 
-def labels_of(recipe: str) -> str:
+def labels_of(recipe: str, labels: Mapping[str, str] = LABELS) -> str:
     """Returns which labels a recipe trains on.
+
+    Args:
+        recipe: e.g. `nli-ct-sed`.
+        labels: what stages train on, by stage.
 
     >>> labels_of("ct-sed-flow"), labels_of("nli-ct-sed"), labels_of("nli-sts")
     ('none', 'NLI', 'NLI + STS')
     """
-    used = [stage.upper() for stage in LABELLED_STAGES if stage in _stages(recipe)[0]]
+    used = dict.fromkeys(labels[stage] for stage in _stages(recipe)[0] if stage in labels)
     return " + ".join(used) or NO_LABELS
 
 
@@ -161,6 +165,7 @@ def findings(
     main_layers: int | str,
     dev: str | None = None,
     exported: str | None = None,
+    labels: Mapping[str, str] = LABELS,
 ) -> str:
     """Returns in words what helped and what did not, computed from the headline scores.
 
@@ -176,6 +181,7 @@ def findings(
         main_layers: pooled layers of the headline numbers.
         dev: the task that choices are made on.
         exported: recipe of the exported model.
+        labels: what stages train on, by stage.
     """
     summary = summarise(rows, tasks, main_layers)
     scores = groups_of(summary)
@@ -183,7 +189,7 @@ def findings(
     several = len(families) > 1
     sentences = [_join(_calibration_clauses("base", scores))]
     sentences += [_about(family, scores, named=several) for family in families]
-    sentences += [_what_labels_buy(scores), _worse_on_dev(groups_of(summary, dev), dev, exported)]
+    sentences += [_what_labels_buy(scores, labels), _worse_on_dev(groups_of(summary, dev), dev, exported)]
     if any(sentences):
         return ("\n\n" if several else " ").join(filter(None, [*sentences, _overlap(scores)]))
     alone = [f"{display_name(recipe, kind)} {entry['mean']:.1f}" for (recipe, kind), entry in scores.items()]
@@ -269,19 +275,19 @@ def _overlap(scores: Groups) -> str:
     return f"Word overlap alone scores {score:.1f}." if score is not None else ""
 
 
-def _what_labels_buy(scores: Groups) -> str:
+def _what_labels_buy(scores: Groups, labels: Mapping[str, str]) -> str:
     """The best learner without labels against the best with each kind of labels (SED table 4)."""
     best: dict[str, tuple[str, float]] = {}
     for (recipe, kind), entry in scores.items():
-        labels = labels_of(recipe)
-        if kind == "learner" and (labels not in best or entry["mean"] > best[labels][1]):
-            best[labels] = recipe, entry["mean"]
+        used = labels_of(recipe, labels)
+        if kind == "learner" and (used not in best or entry["mean"] > best[used][1]):
+            best[used] = recipe, entry["mean"]
     recipe, without = best.pop(NO_LABELS, ("", 0.0))
     if not recipe or not best:
         return ""
     others = [
-        f"with {labels} labels it is {other} ({score:.1f}), {_position(score - without)} that"
-        for labels, (other, score) in best.items()
+        f"with {used} labels it is {other} ({score:.1f}), {_position(score - without)} that"
+        for used, (other, score) in best.items()
     ]
     return "; ".join([f"Without labels the best learner is {recipe} ({without:.1f})", *others]) + "."
 

@@ -75,38 +75,41 @@ class Calibration:
     depends: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Sentences:
-    """The evaluation, and the tokens of `Evaluation.sentences`."""
-
-    tokens: TokenTable
-    evaluation: Evaluation
-
-
 def embed_all(
-    jobs: Sequence[Embedding], sentences: Sentences, config: Config, storage: Storage, share: Share | None
+    jobs: Sequence[Embedding], tokens: TokenTable, config: Config, storage: Storage, share: Share | None
 ) -> None:
-    """Makes the embeddings that are not there yet, as tasks of that share each, or in this process without one."""
+    """Makes the embeddings that are not there yet, as tasks of that share each, or in this process without one.
+
+    Args:
+        jobs: what to make.
+        tokens: the sentences to embed, e.g. `Evaluation.sentences`.
+        config: the run's settings.
+        storage: the run directory.
+        share: of one task; None: no tasks.
+
+    Raises:
+        UserError: an embedding is not finite.
+    """
     todo = [job for job in jobs if not storage.finished(job.name, job.depends)]
-    _run("embed evaluation sentences", _embed, todo, sentences, config, storage, share)
+    _run("embed evaluation sentences", _embed, todo, tokens, config, storage, share)
 
 
 def calibrate_all(
-    jobs: Sequence[Calibration], sentences: Sentences, config: Config, storage: Storage, share: Share | None
+    jobs: Sequence[Calibration], evaluation: Evaluation, config: Config, storage: Storage, share: Share | None
 ) -> None:
     """Fits the calibrations that are not there yet, as tasks of that share each, or in this process without one.
 
     The entry of an artefact with `natsv` has in its meta data `natsv_k`, the directions removed, by pooling.
     """
     todo = [job for job in jobs if not storage.finished(job.name, job.depends)]
-    _run("fit calibrations", _calibrate, todo, sentences, config, storage, share)
+    _run("fit calibrations", _calibrate, todo, evaluation, config, storage, share)
 
 
 def _run(
     title: str,
     function: Any,
     jobs: Sequence,
-    sentences: Sentences,
+    data: Any,
     config: Config,
     storage: Storage,
     share: Share | None,
@@ -114,7 +117,7 @@ def _run(
     if not jobs:
         return
     progress = Progress(title, len(jobs))
-    shared = ray.put(sentences) if share else sentences
+    shared = ray.put(data) if share else data
     for count, failure in enumerate(_outcomes(function, jobs, (shared, config, storage, share), share), start=1):
         if failure:
             raise UserError(failure)
@@ -134,11 +137,11 @@ def _outcomes(function: Any, jobs: Sequence, arguments: tuple, share: Share | No
         yield ray.get(done[0])
 
 
-def _embed(job: Embedding, sentences: Sentences, config: Config, storage: Storage, share: Share | None) -> str | None:
+def _embed(job: Embedding, tokens: TokenTable, config: Config, storage: Storage, share: Share | None) -> str | None:
     """One task; returns a user's mistake as a sentence."""
     _set_up(share)
     encoder = _encoder(job, config, storage, share)
-    results = encode(encoder, sentences.tokens, job.poolings, config.resources.encode_token_budget)
+    results = encode(encoder, tokens, job.poolings, config.resources.encode_token_budget)
     if not all(np.isfinite(result).all() for result in results):
         return f"{job.model or config.encoder.path}: the embeddings of some evaluation sentences are not finite"
 
@@ -151,10 +154,10 @@ def _embed(job: Embedding, sentences: Sentences, config: Config, storage: Storag
 
 
 def _calibrate(
-    job: Calibration, sentences: Sentences, config: Config, storage: Storage, share: Share | None
+    job: Calibration, evaluation: Evaluation, config: Config, storage: Storage, share: Share | None
 ) -> str | None:
     _set_up(share)
-    poolings, evaluation = job.embedding.poolings, sentences.evaluation
+    poolings = job.embedding.poolings
     embeddings = [load_calibrated(storage, job.embedding.name, layers) for layers in poolings]
     try:
         parts, settings = _parts_to_fit(job, embeddings, evaluation, config, storage, share)
@@ -246,14 +249,14 @@ def _drawn(table: TokenTable, fit: FlowConfig, seed: int) -> tuple[TokenTable, F
 
 
 def _other_text(job: Embedding, config: Config, storage: Storage) -> TokenTable:
-    _, tokenizer = load_start(config.encoder, storage.fetch(job.model) if job.model else None)
+    _, tokenizer = load_start(config.encoder, storage, job.model)
     source = CorpusConfig(source=config.flow.fit_on)
     texts = [s for _, chunk in sentence_chunks(source, config.seed, CorpusReport()) for s in chunk]
     return tokenize(tokenizer, texts, config.encoder.max_length)
 
 
 def _encoder(job: Embedding, config: Config, storage: Storage, share: Share | None) -> Encoder:
-    encoder, _ = load_start(config.encoder, storage.fetch(job.model) if job.model else None)
+    encoder, _ = load_start(config.encoder, storage, job.model)
     return encoder.to("cuda" if share and share.gpus else "cpu")
 
 

@@ -4,46 +4,38 @@
 both become a `PairTable`, which `PairBatches` serves step by step.
 """
 
-import io
-import json
-import os
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from raysed.config import NliConfig, NliSource, StsConfig
+from raysed.batches import EpochOrder
+from raysed.config import NliConfig, StsConfig
 from raysed.errors import UserError, public
 from raysed.evaluation.sts import StsTask, load_task
-from raysed.objectives.masked_lm import EpochOrder
 from raysed.objectives.siamese_nli import CLASSES, LabelledBatch
-from raysed.sources import ending, first_line, is_hub_id, readable
+from raysed.pair_sources import SENTENCE_COLUMNS, Layout, PairSource, read_source
 from raysed.tokens import LengthReport, TokenTable, pack, tokenize
 
 PAIR_FILE = "part-00000.parquet"
 
-_SENTENCE_COLUMNS = (
-    ("premise", "hypothesis"),
-    ("sentence1", "sentence2"),
-    ("text1", "text2"),
-    ("sentence_a", "sentence_b"),
+_NLI = Layout(
+    setting="nli.train",
+    kind="labelled pairs",
+    sentences=SENTENCE_COLUMNS,
+    needed="premise and hypothesis (or sentence1 and sentence2) and label (or gold_label)",
+    labels=("label", "gold_label", "entailment_label"),
 )
-_LABEL_COLUMNS = ("label", "gold_label", "entailment_label")
 _HUB_ORDER = ("entailment", "neutral", "contradiction")
 """What 0, 1 and 2 mean in the hub's SNLI, MultiNLI and AllNLI."""
 _UNLABELLED = ("", "-", "-1")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_BUFFER_BYTES = 1 << 20
 _TOKENIZED_AT_ONCE = 1 << 16
 
 
@@ -142,7 +134,7 @@ def load_nli(config: NliConfig) -> NliRows:
     """
     if not config.train:
         raise UserError("nli.train is empty; name at least one file or hub dataset of labelled sentence pairs")
-    parts = [_labelled(_read(source)) for source in config.train]
+    parts = [_labelled(read_source(source, _NLI)) for source in config.train]
     rows = NliRows(
         [text for part in parts for text in part.premises],
         [text for part in parts for text in part.hypotheses],
@@ -177,8 +169,16 @@ def _scaled(task: StsTask, low: float, high: float) -> np.ndarray:
     return (np.concatenate([gold for _, _, gold in task.subsets.values()]) - low) / (high - low)
 
 
-def identity(rows: NliRows | GradedRows) -> str:
-    """Returns 16 hex digits that depend on the pairs, their order and their labels, and on nothing else.
+class PairRows(Protocol):
+    """P pairs of sentences, with or without a label."""
+
+    @property
+    def columns(self) -> tuple[list[str] | np.ndarray, ...]:
+        """Both sides and, where there is one, the label; [P] each."""
+
+
+def identity(rows: PairRows) -> str:
+    """Returns 16 hex digits that depend on the pairs, their order and their labels (if any), and on nothing else.
 
     >>> a, b = (GradedRows(["a", first], [second, "c"], np.zeros(2)) for first, second in (("bb", ""), ("b", "b")))
     >>> identity(a) == identity(a) != identity(b)
@@ -241,12 +241,24 @@ def tokenize_pairs(
     return PairTable(*sides, labels)
 
 
+def tokenized_parts(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None = None
+) -> Iterator[TokenTable]:
+    """Yields the tokens of N sentences as tables of 65,536, ids 0..N-1; arguments as for `tokens.tokenize`.
+
+    In parts, because the lists of Python numbers in between take ten times the memory of the table.
+    """
+    for start in range(0, len(sentences), _TOKENIZED_AT_ONCE):
+        part = sentences[start : start + _TOKENIZED_AT_ONCE]
+        yield tokenize(tokenizer, part, max_length, np.arange(start, start + len(part)), report)
+
+
 def write_pairs(table: PairTable, directory: Path) -> None:
     """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label into a directory."""
     columns = {
         "id": pa.array(table.first.ids),
-        "input_ids1": _lists(table.first),
-        "input_ids2": _lists(table.second),
+        "input_ids1": token_lists(table.first),
+        "input_ids2": token_lists(table.second),
         "label": pa.array(table.labels),
     }
     pq.write_table(pa.table(columns), Path(directory) / PAIR_FILE)
@@ -284,16 +296,11 @@ class PairBatches(EpochOrder):
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None
 ) -> TokenTable:
-    """In parts, because the lists of Python numbers in between take ten times the memory of the table."""
-    parts = [
-        tokenize(tokenizer, sentences[start : start + _TOKENIZED_AT_ONCE], max_length, report=report)
-        for start in range(0, len(sentences), _TOKENIZED_AT_ONCE)
-    ]
-    table = TokenTable.concatenate(parts)
-    return TokenTable(np.arange(len(sentences)), table.input_ids, table.offsets)
+    return TokenTable.concatenate(list(tokenized_parts(tokenizer, sentences, max_length, report)))
 
 
-def _lists(table: TokenTable) -> pa.Array:
+def token_lists(table: TokenTable) -> pa.Array:
+    """Returns N token lists as a column of a Parquet file."""
     # Large lists: the offsets of ordinary ones end at 2**31 tokens.
     return pa.LargeListArray.from_arrays(pa.array(table.offsets, pa.int64()), pa.array(table.input_ids, pa.int32()))
 
@@ -301,235 +308,28 @@ def _lists(table: TokenTable) -> pa.Array:
 # Labels -----------------------------------------------------------------------------------------------------
 
 
-_Row = tuple[Any, ...]
-"""First sentence, second sentence, label and, where there is one, split, as they stand in the source."""
-
-
-class _Columns(NamedTuple):
-    """What a source calls the columns of a row; None where it has no split."""
-
-    first: str
-    second: str
-    label: str
-    split: str | None
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A file or dataset that has been read.
-
-    Attributes:
-        name: as shown to the user.
-        unit: `line` or `row`.
-        numbers: lines or rows as the user counts them, one for each of `rows`.
-        rows: see `_Row`.
-        has_splits: whether there is a column `split`.
-        classes: names of the class ids, by id.
-    """
-
-    name: str
-    unit: str
-    numbers: Sequence[int]
-    rows: list[_Row]
-    has_splits: bool = False
-    classes: Sequence[str] = _HUB_ORDER
-
-    def where(self, place: int) -> str:
-        return f"{self.name}, {self.unit} {self.numbers[place]}"
-
-
-def _in_split(source: _Source, split: str) -> _Source:
-    if not source.has_splits:
-        raise UserError(f"nli.train: {source.name} has no column split, so leave the split {split!r} out")
-    places = [place for place, row in enumerate(source.rows) if row[3] == split]
-    if not places:
-        known = ", ".join(sorted({repr(row[3]) for row in source.rows}))
-        raise UserError(
-            f"nli.train: {source.name} has no rows of the split {split!r}; its splits are {known or 'none'}"
-        )
-    numbers, rows = ([values[place] for place in places] for values in (source.numbers, source.rows))
-    return replace(source, numbers=numbers, rows=rows)
-
-
-def _labelled(source: _Source) -> NliRows:
+def _labelled(source: PairSource) -> NliRows:
     """Takes the rows that have a class and two sentences."""
-    _check_texts(source)
-    labelled = [(row, id_) for row, id_ in zip(source.rows, _class_ids(source)) if id_ is not None]
-    stripped = [((row[0] or "").strip(), (row[1] or "").strip(), id_) for row, id_ in labelled]
-    kept = [pair for pair in stripped if pair[0] and pair[1]]
+    rows = zip(source.first, source.second, _class_ids(source))
+    labelled = [(first.strip(), second.strip(), id_) for first, second, id_ in rows if id_ is not None]
+    kept = [pair for pair in labelled if pair[0] and pair[1]]
     labels = np.array([id_ for *_, id_ in kept], np.int64)
-    unlabelled, empty = len(source.rows) - len(labelled), len(labelled) - len(kept)
+    unlabelled, empty = len(source) - len(labelled), len(labelled) - len(kept)
     return NliRows([pair[0] for pair in kept], [pair[1] for pair in kept], labels, unlabelled, empty)
 
 
-def _check_texts(source: _Source) -> None:
-    for place, row in enumerate(source.rows):
-        for text in row[:2]:
-            if text is not None and not isinstance(text, str):
-                raise UserError(f"{source.where(place)}: a sentence is a {type(text).__name__} where text is needed")
-            if text and not text.isascii() and _SURROGATE.search(text):
-                raise UserError(f"{source.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is no text")
-
-
-def _class_ids(source: _Source) -> list[int | None]:
+def _class_ids(source: PairSource) -> list[int | None]:
     """Class ids of all rows, None where there is none."""
     named = {name: id_ for id_, name in enumerate(CLASSES)}
-    numbered = {str(i): named[name.lower()] for i, name in enumerate(source.classes) if name.lower() in named}
+    classes = _HUB_ORDER if source.classes is None else source.classes
+    numbered = {str(i): named[name.lower()] for i, name in enumerate(classes) if name.lower() in named}
     known = {**named, **numbered, **dict.fromkeys(_UNLABELLED)}
-    labels = ["" if row[2] is None else str(row[2]).strip().lower() for row in source.rows]
+    labels = ["" if label is None else str(label).strip().lower() for label in source.labels]
     unknown = next((place for place, label in enumerate(labels) if label not in known), None)
     if unknown is not None:
         meanings = ", ".join(f"{label} ({CLASSES[id_]})" for label, id_ in numbered.items())
         raise UserError(
-            f"{source.where(unknown)}: label {source.rows[unknown][2]!r} is unknown; known are {', '.join(CLASSES)}, "
+            f"{source.where(unknown)}: label {source.labels[unknown]!r} is unknown; known are {', '.join(CLASSES)}, "
             f"{meanings + ', ' if meanings else ''}and '-' or -1 for none"
         )
     return [known[label] for label in labels]
-
-
-# Where pairs come from --------------------------------------------------------------------------------------
-
-
-class _File(NamedTuple):
-    name: str
-    filesystem: pafs.FileSystem
-    path: str
-
-
-def _read(config: NliSource) -> _Source:
-    """Reads a source, of a file the rows of the split."""
-    file = _find_file(config.source)
-    if file is not None:
-        source = _READERS[ending(file.path)](file)
-        return source if config.split is None else _in_split(source, config.split)
-    if is_hub_id(config.source):
-        return _read_hub(config)
-    raise UserError(f"nli.train: nothing is at {public(config.source)}; name an existing file or a hub dataset")
-
-
-def _find_file(item: str) -> _File | None:
-    """The file that a path or URI names, None where nothing is there."""
-    name = public(item)
-    with readable(f"nli.train: {name}"):
-        filesystem, path = pafs.FileSystem.from_uri(item) if "://" in item else (pafs.LocalFileSystem(), item)
-        path = os.path.expanduser(path)
-        kind = filesystem.get_file_info(path).type
-    if kind == pafs.FileType.NotFound:
-        return None
-    if kind == pafs.FileType.Directory or ending(path) not in _READERS:
-        raise UserError(
-            f"nli.train: {name} is no file of labelled pairs; the endings known are {', '.join(_READERS)}, "
-            "and .gz after those of text"
-        )
-    return _File(name, filesystem, path)
-
-
-def _columns(names: Iterable[str], where: str) -> _Columns:
-    """Finds the columns, whatever the case of their letters."""
-    names = list(names)
-    found = {name.strip().lower(): name for name in names}
-    sentences = next((pair for pair in _SENTENCE_COLUMNS if found.keys() >= set(pair)), None)
-    label = next((name for name in _LABEL_COLUMNS if name in found), None)
-    if sentences is None or label is None:
-        raise UserError(
-            f"{where}: columns premise and hypothesis (or sentence1 and sentence2) and label (or gold_label) are "
-            f"needed, found {', '.join(names) or 'none'}"
-        )
-    return _Columns(found[sentences[0]], found[sentences[1]], found[label], found.get("split"))
-
-
-def _read_tsv(file: _File) -> _Source:
-    lines = _lines(file)
-    header = next(lines, (1, ""))[1].split("\t")
-    columns = _columns(header, f"{file.name}, line 1")
-    places = [header.index(column) for column in columns if column is not None]
-    numbers, rows = [], []
-    for number, line in lines:
-        cells = line.split("\t")
-        if not max(places) < len(cells) <= len(header):
-            raise UserError(
-                f"{file.name}, line {number}: {len(cells)} tab-separated columns where the header has {len(header)}"
-            )
-        numbers.append(number)
-        rows.append(tuple(cells[place] for place in places))
-    return _Source(file.name, "line", numbers, rows, columns.split is not None)
-
-
-def _read_jsonl(file: _File) -> _Source:
-    columns: _Columns | None = None
-    numbers, rows = [], []
-    for number, line in _lines(file):
-        record = _record(line, f"{file.name}, line {number}")
-        columns = columns or _columns(record, f"{file.name}, line {number}")
-        missing = [column for column in columns if column is not None and column not in record]
-        if missing:
-            raise UserError(f"{file.name}, line {number}: no field {missing[0]!r} among {', '.join(record) or 'none'}")
-        numbers.append(number)
-        rows.append(tuple(record[column] for column in columns if column is not None))
-    return _Source(file.name, "line", numbers, rows, columns is not None and columns.split is not None)
-
-
-def _record(line: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{where}: not valid JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: an object {{...}} is needed, not a {type(record).__name__}")
-    return record
-
-
-def _read_parquet(file: _File) -> _Source:
-    with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
-        table = pq.ParquetFile(raw)
-        columns = _columns(table.schema_arrow.names, file.name)
-        wanted = [column for column in columns if column is not None]
-        data = table.read(wanted)
-        rows = list(zip(*(data.column(column).to_pylist() for column in wanted)))
-    classes = _classes_in(table.schema_arrow.metadata or {}, columns.label)
-    return _Source(file.name, "row", range(1, len(rows) + 1), rows, columns.split is not None, classes)
-
-
-def _classes_in(metadata: dict[bytes, bytes], label: str) -> Sequence[str]:
-    """The names of class ids that the hub writes into its Parquet files."""
-    features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
-    return features.get(label, {}).get("names", _HUB_ORDER)
-
-
-def _read_hub(config: NliSource) -> _Source:
-    name, split = f"dataset {config.source}", config.split or "train"
-    try:
-        import datasets  # heavy, and needed by this kind of source only
-
-        table = datasets.load_dataset(config.source, config.name, split=split)
-    except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
-        raise UserError(
-            f"nli.train: {config.source!r} is no file here, and as a hub dataset (name {config.name!r}, split "
-            f"{split!r}) it cannot be read: {first_line(error)}"
-        ) from None
-    columns = _columns(table.column_names, name)._replace(split=None)
-    wanted = list(columns[:3])
-    data = table.select_columns(wanted)[:]
-    classes = getattr(table.features[columns.label], "names", _HUB_ORDER)
-    return _Source(name, "row", range(1, len(table) + 1), list(zip(*map(data.get, wanted))), classes=classes)
-
-
-def _lines(file: _File) -> Iterator[tuple[int, str]]:
-    r"""Yields number (from 1) and text of every line that is not blank; only \n ends a line."""
-    opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
-    with readable(file.name), opened() as stream:
-        for number, line in enumerate(io.BufferedReader(stream, _BUFFER_BYTES), 1):
-            try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-            except UnicodeDecodeError:
-                raise UserError(f"{file.name}, line {number}: not valid UTF-8; save the file as UTF-8") from None
-            if text.strip():
-                yield number, text
-
-
-_READERS: dict[str, Callable[[_File], _Source]] = {
-    ".tsv": _read_tsv,
-    ".txt": _read_tsv,
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
-}

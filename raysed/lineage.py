@@ -12,7 +12,7 @@ from raysed.check import FIT_ON, Job
 from raysed.config import derive_seed, stable_hash
 from raysed.distill import Learner
 from raysed.frozen import Calibration, Embedding
-from raysed.members import Member
+from raysed.members import GRID_CHOICE, Member
 from raysed.recipe import BASE, Recipe, parse_recipe
 from raysed.results import ScoredModel
 from raysed.storage import Entry
@@ -21,8 +21,6 @@ _SED_WITHOUT_EFFECT = {
     *("learners", "workers", "zero_stage", "checkpoint_every", "evaluate_every", "max_retries", "patience", "start"),
 }
 """Settings of `sed` that do not change a learner's weights, beyond the order of sums, or that count elsewhere."""
-_GRID_CHOICE = {"lower_bounds", "models", "criterion", "statistic", "scheduler", "asha_reduction", "asha_rungs"}
-"""Settings of `sts` that decide which lower bound wins."""
 
 
 @dataclass
@@ -62,20 +60,24 @@ class Lineage:
         """What the corpus and everything learnt from it depend on."""
         return {"corpus": self.job.inputs["corpus"], "encoder": self.job.inputs["encoder"]}
 
-    def scratch_encoder(self) -> dict[str, Any]:
-        """What an encoder from scratch depends on beside its own settings."""
-        return {"corpus": self.job.inputs["corpus"], "mlm": self.config.mlm.model_dump(mode="json")}
+    def views(self, kind: str) -> dict[str, Any]:
+        """What the table of views of a kind depends on."""
+        return {"encoder": self.job.inputs["encoder"], kind: self.job.inputs[f"views/{kind}"]}
+
+    def healthy(self, node: str) -> list[Entry]:
+        """Returns the members of a node that have not collapsed: those that are continued and averaged."""
+        return [entry for entry in self.ensembles[node] if "collapsed" not in entry.meta]
 
     def parents(self, node: str) -> list[Entry | None]:
         """Returns the models that a node continues; None stands for the pre-trained encoder."""
         before, _, stage = node.rpartition("-")
         if before:
-            return list(self.ensembles[before])
+            return list(self.healthy(before))
         return [self.encoder] * (self.config.sts.models if stage == "sts" else self.config.members.count)
 
     def grid_choice(self, group: Sequence[Member]) -> dict[str, Any]:
         """What the choice of a grid's lower bound depends on."""
-        sts = self.config.sts.model_dump(mode="json", include=_GRID_CHOICE)
+        sts = self.config.sts.model_dump(mode="json", include=GRID_CHOICE)
         return {
             "models": stable_hash([m.depends for m in group]),
             **sts,
@@ -84,7 +86,7 @@ class Lineage:
 
     def targets(self, recipe: Recipe) -> tuple[str, dict[str, Any]]:
         """Returns name and dependencies of a recipe's target table."""
-        teachers = {entry.name: entry.fingerprint for entry in self.ensembles[recipe.ensemble]}
+        teachers = {entry.name: entry.fingerprint for entry in self.healthy(recipe.ensemble)}
         return f"{recipe.uncalibrated}/targets", {"teachers": teachers, **self.corpus()}
 
     def learners(self, recipe: Recipe) -> list[Learner]:

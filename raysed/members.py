@@ -21,20 +21,20 @@ from ray.tune.search import Searcher
 from raysed import training
 from raysed.config import Config, derive_seed
 from raysed.encoder import load_start, write_checkpoint
-from raysed.errors import UserError
+from raysed.errors import UserError, last_line
 from raysed.evaluation.dev import dev_score
 from raysed.grid import Ladder, Task, choose_bound, rungs_of
 from raysed.resources import Share
-from raysed.setups import TABLES, Start, set_up, steps_of
+from raysed.setups import Start, set_up, steps_of, tables_of
+from raysed.spread import collapse
 from raysed.storage import Entry, Storage
 from raysed.tracking import MetricsLog, Progress, quiet_libraries
 
 log = logging.getLogger(__name__)
 
-_GRID_SETTINGS = {
-    *("train", "lower_bounds", "models", "criterion", "statistic"),
-    *("scheduler", "asha_reduction", "asha_rungs", "evaluate_every"),
-}
+GRID_CHOICE = {"lower_bounds", "models", "criterion", "statistic", "scheduler", "asha_reduction", "asha_rungs"}
+"""Settings of `sts` that decide which lower bound wins."""
+_GRID_SETTINGS = {*GRID_CHOICE, "train", "evaluate_every"}
 """Settings of `sts` that a single grid model does not depend on (those that count in its selection stand there)."""
 
 
@@ -79,7 +79,7 @@ def plan_node(node: str, config: Config, inputs: Mapping[str, Any], parents: Seq
     Args:
         node: e.g. `ct`, `nli-ct` or `sts`.
         config: the run's settings.
-        inputs: identities of encoder, corpus, labelled pairs and dev task.
+        inputs: identities of encoder, corpus, views, labelled pairs and dev task.
         parents: the finished models that the node continues, one each; None stands for the pre-trained encoder.
     """
     stage = node.split("-")[-1]
@@ -186,9 +186,9 @@ def _member(
     # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
     seed = derive_seed(config.seed, node, index)
     settings = config.model_dump(mode="json")[stage]
-    table = TABLES[stage].removeprefix("pairs/")
+    tables = {name: inputs[name] for name in (table.removeprefix("pairs/") for table in tables_of(stage, config))}
     settings = {key: value for key, value in settings.items() if bound is None or key not in _GRID_SETTINGS}
-    depends = {"encoder": inputs["encoder"], table: inputs[table], stage: settings, "seed": seed}
+    depends = {"encoder": inputs["encoder"], **tables, stage: settings, "seed": seed}
     if start is not None:
         depends["start"] = start.fingerprint
     if settings.get("keep") == "best_on_dev" or bound is not None:
@@ -347,9 +347,7 @@ def _trial_name(trial: Any) -> str:
 def _reason(result: Any) -> tuple[str, bool]:
     if result.error is None:
         return result.metrics["failed"], True
-    cause = getattr(result.error, "cause", None) or result.error
-    lines = [line for line in str(cause).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(cause).__name__, False
+    return last_line(getattr(result.error, "cause", None) or result.error), False
 
 
 class _ProgressCallback(tune.Callback):
@@ -426,9 +424,9 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, unti
     """Trains to `until`; publishes the member where that is the end. Returns its dev score so far."""
     config, storage = shared.config, shared.storage
     started = time.monotonic()
-    encoder, tokenizer = load_start(config.encoder, storage.fetch(member.start) if member.start else None)
+    encoder, tokenizer = load_start(config.encoder, storage, member.start)
     encoder.to("cuda" if shared.gpu else "cpu")
-    data = storage.fetch(TABLES[member.stage])
+    data = {name: storage.fetch(name) for name in tables_of(member.stage, config)}
     setup = set_up(member.stage, config, Start(encoder, tokenizer, data, member.seed, member.lower_bound))
     checkpoints = storage.checkpoints(member.name, member.depends)
     report = _Reporter(setup.plan.steps, member.name, config.run, metrics)
@@ -446,6 +444,8 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, unti
         return result.score_by(until)
     kept = setup.objective.candidates()[result.kept]
     outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
+    if reason := collapse(result.history):
+        outcome["collapsed"] = reason
     description = {"member": member.name, "stage": member.stage, **outcome, **member.depends}
     meta = {**outcome, "seconds": round(time.monotonic() - started, 1), "resumed_at": result.resumed_at}
     storage.commit(

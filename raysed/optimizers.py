@@ -1,4 +1,4 @@
-"""AdamW as BERT's first release has it: without bias correction, and with no decay on biases and layer norms."""
+"""Adam with decoupled decay, with bias correction and without; biases and normalisations are not decayed."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -41,14 +41,22 @@ class UncorrectedAdamW(torch.optim.AdamW):
 
 
 def bert_optimizer(module: nn.Module, weight_decay: float) -> UncorrectedAdamW:
-    """Returns the optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one.
+    """Returns BERT's optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one."""
+    return UncorrectedAdamW(_groups(module, weight_decay), learning_rate=1.0)
 
-    Biases and the weights of layer norms are not decayed; they are the parameters of fewer than two dimensions,
-    whatever an architecture calls them.
+
+def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
+    """Returns Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its rate is 1, too."""
+    return torch.optim.AdamW(_groups(module, weight_decay), lr=1.0, eps=1e-6, fused=True)
+
+
+def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Biases and the weights of normalisations are not decayed.
+
+    They are the parameters of fewer than two dimensions, whatever an architecture calls them.
     """
     trained = [p for p in module.parameters() if p.requires_grad]
-    groups = [
+    return [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
-    return UncorrectedAdamW(groups, learning_rate=1.0)

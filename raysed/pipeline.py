@@ -1,6 +1,6 @@
 """START HERE: the stages of a run in order, skipping what the manifest says is done.
 
-    corpus -> tokens -> members -> teacher mean -> learner -> calibration -> evaluation -> export
+    corpus -> tokens -> views -> members -> teacher mean -> learner -> calibration -> evaluation -> export
 
 Everything that can be checked is checked before the first second of training. Each stage reads and writes the run
 directory only, so that the same command continues a run that was stopped at any point.
@@ -63,13 +63,14 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
 
 
 def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
-    """Corpus -> members -> mean -> learner -> calibration -> evaluation -> export."""
+    """Corpus -> views -> members -> mean -> learner -> calibration -> evaluation -> export."""
     from raysed.stages import Stages  # brings Ray
 
     stages = Stages(job, storage, say)
     stages.make_encoder()
     stages.write_corpus()
     stages.write_pairs()
+    stages.write_views()
     stages.train_encoder()
     stages.embed_base()
     for depth in member_nodes(job.recipes):

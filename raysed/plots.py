@@ -29,6 +29,10 @@ FEW_EDITS = 4
 """Pairs of at most so many edits are set off in their picture (BERT-flow figure 2)."""
 
 
+_PANELS = {"loss": "training loss", "dev": "dev Spearman x100", "spread": "spread of embeddings\n(0: collapsed)"}
+"""Of the pictures of trainings."""
+
+
 def write_plots(
     directory: Path,
     rows: Sequence[Row],
@@ -192,27 +196,28 @@ def _draw_bounds(axes: Axes, bounds: Sequence[Mapping[str, Any]], winner: float)
 
 
 def plot_training(path: Path, curves: Curves) -> str | None:
-    """Draws training loss and dev score of every member against its updates.
+    """Draws training loss, dev score and the spread of the embeddings of every member against its updates.
 
     Args:
         path: the PNG file.
-        curves: member name to its records, each with `step` and, where measured, `loss` and `dev` (x100).
+        curves: member name to its records, each with `step` and, where measured, `loss`, `dev` (x100) and `spread`.
 
     Returns:
         The title; None where no member has a record.
     """
     series = {
-        key: {name: xy for name, records in curves.items() if len((xy := _series(records, key))[0])}
-        for key in ("loss", "dev")
+        key: {name: xy for name, records in curves.items() if len((xy := _series(records, key))[0])} for key in _PANELS
     }
-    panels = [key for key in ("loss", "dev") if series[key]]
+    panels = [key for key in _PANELS if series[key]]
     if not panels:
         return None
     figure = Figure(figsize=(8, 0.9 + 2.7 * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axes, key in zip(all_axes, panels):
         _draw_curves(axes, series[key])
-        axes.set_ylabel({"loss": "training loss", "dev": "dev Spearman x100"}[key])
+        axes.set_ylabel(_PANELS[key])
+        if key == "spread":
+            axes.set_ylim(0, 1.05)
         if key == "loss" and min(y.min() for _, y in series[key].values()) > 0:
             axes.set_yscale("log")
         _clean(axes)

@@ -18,9 +18,8 @@ from raysed.config import Config, Layers
 from raysed.encoder import load_start
 from raysed.evaluation.analysis import qnli_auc
 from raysed.evaluation.further import FurtherTasks
-from raysed.evaluation.sts import Evaluation, StsTask
 from raysed.evaluation.transfer import SED_TASKS, combine, jobs, run_probe, transfer_average
-from raysed.frozen import Embedding, Sentences, embed_all
+from raysed.frozen import Embedding, embed_all
 from raysed.recipe import parse_recipe
 from raysed.resources import Share
 from raysed.results import ScoredModel
@@ -66,27 +65,20 @@ def _embed(
     share: Share | None,
 ) -> dict[str, Embedding]:
     """The embedding of every recipe without its calibration."""
-    _, tokenizer = load_start(config.encoder, _weights(shown[0], storage))
-    sentences = Sentences(tokenize(tokenizer, further.sentences, config.encoder.max_length), _NO_EVALUATION)
+    _, tokenizer = load_start(config.encoder, storage, shown[0].weights)
+    tokens = tokenize(tokenizer, further.sentences, config.encoder.max_length)
     embedded = {}
     for model in shown:
         if not parse_recipe(model.recipe).calibration:
             depends = {
                 "embeddings": storage.entry(model.embeddings).fingerprint,
-                "sentences": further.identity(),
+                "sentences": further.identity,
                 "layers": layers,
             }
             name = f"{model.recipe}/probes/{model.index:02d}"
             embedded[model.recipe] = Embedding(name, model.weights, (layers,), depends)
-    embed_all(list(embedded.values()), sentences, config, storage, share)
+    embed_all(list(embedded.values()), tokens, config, storage, share)
     return embedded
-
-
-_NO_EVALUATION = Evaluation([StsTask("none", {"all": (["."], ["."], np.zeros(1))})])
-
-
-def _weights(model: ScoredModel, storage: Storage) -> Any:
-    return storage.fetch(model.weights) if model.weights else None
 
 
 def _vectors(model: ScoredModel, embedded: dict[str, Embedding], layers: Layers, storage: Storage) -> np.ndarray:
@@ -112,7 +104,7 @@ def _transfer(
     for place, model in enumerate(shown):
         depends = {
             "vectors": storage.entry(model.embeddings).fingerprint,
-            "sentences": further.identity(),
+            "sentences": further.identity,
             "layers": layers,
             "seed": config.evaluation.transfer.seed,
         }

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 from raysed.errors import UserError
 
-MEMBER_STAGES = ("mlm", "nli", "ct", "sts")
+MEMBER_STAGES = ("mlm", "nli", "ct", "bsl", "contrastive", "sts")
 LABELLED_STAGES = ("nli", "sts")
 """Those that learn from sentence pairs with labels."""
+TWO_VIEW_STAGES = ("bsl", "contrastive")
+"""Those that learn from two views of a sentence."""
 AFFINE_STAGES = ("sn", "natsv", "whiten")
 CALIBRATIONS = (*AFFINE_STAGES, "flow")
 BASE, SED = "base", "sed"

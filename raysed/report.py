@@ -8,6 +8,7 @@ import json
 import math
 import os
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from raysed.evaluation.transfer import SED_TASKS, main_score
 from raysed.findings import (
+    LABELS,
     NO_LABELS,
     Groups,
     Row,
@@ -25,11 +27,18 @@ from raysed.findings import (
     summarise,
     task_names,
 )
+from raysed.spread import COLLAPSED
 
 _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation"}
 
 
-def headline_table(rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str, markdown: bool = False) -> str:
+def headline_table(
+    rows: Sequence[Row],
+    tasks: Sequence[str],
+    main_layers: int | str,
+    markdown: bool = False,
+    labels: Mapping[str, str] = LABELS,
+) -> str:
     """Returns the main result as a table, for the terminal or as Markdown (shaped like SED table 3).
 
     Where a recipe trains on labels, a column says which (SED table 4).
@@ -39,18 +48,19 @@ def headline_table(rows: Sequence[Row], tasks: Sequence[str], main_layers: int |
         tasks: the headline tasks; where there are several, each has a column with the mean of its group.
         main_layers: pooled layers of the headline numbers.
         markdown: a Markdown table instead of aligned plain text.
+        labels: what stages train on, by stage.
     """
     summary = summarise(rows, tasks, main_layers)
     columns = {task: groups_of(summary, task) for task in tasks} if len(tasks) > 1 else {}
     groups = groups_of(summary)
-    labelled = any(labels_of(recipe) != NO_LABELS for recipe, _ in groups)
+    labelled = any(labels_of(recipe, labels) != NO_LABELS for recipe, _ in groups)
     lines = []
     for (recipe, kind), entry in groups.items():
-        labels = [labels_of(recipe)] if labelled else []
+        used = [labels_of(recipe, labels)] if labelled else []
         std = _number(entry["std"] if entry["n"] > 1 else None)
         values = [_mean(by_group, recipe, kind) for by_group in columns.values()]
         numbers = [_number(entry["max"]), _number(entry["mean"]), std, str(entry["n"])]
-        lines.append([display_name(recipe, kind, entry["n"]), recipe, *labels, *numbers, *values])
+        lines.append([display_name(recipe, kind, entry["n"]), recipe, *used, *numbers, *values])
     header = ["models", "recipe", *(["labels"] if labelled else []), "max", "mean", "std", "n", *columns]
     return table_text(header, lines, markdown)
 
@@ -130,6 +140,10 @@ class Report:
     """Counts: lines, empty, duplicates, too long, truncated sentences and tokens."""
     members: Sequence[Mapping[str, Any]] = ()
     """Members that were left out: recipe, index and reason."""
+    views: Mapping[str, str] = field(default_factory=dict)
+    """By kind of views, what is in their table and what was left out of it."""
+    labels: Mapping[str, str] = field(default_factory=lambda: LABELS)
+    """The labels that stages train on, by stage."""
     grids: Sequence[Mapping[str, Any]] = ()
     """A grid of lower bounds each: `recipe`; `task`, `criterion` and `statistic` that chose; `scheduler`, `updates`
     trained and `updates_full` of a whole grid; `winner`, `score`, `runner_up` and `margin` (None where there is one
@@ -154,12 +168,15 @@ class Report:
 
     def findings(self) -> str:
         """Returns the conclusion in words; see `raysed.findings.findings`."""
-        return findings(self.rows, self.tasks, self.main_layers, self.dev, self.exported)
+        found = findings(self.rows, self.tasks, self.main_layers, self.dev, self.exported, self.labels)
+        collapsed = Counter(m["recipe"] for m in self.members if m["reason"].startswith(COLLAPSED))
+        counts = ", ".join(f"{count} of {recipe}" for recipe, count in collapsed.items())
+        return f"{found} Collapsed members, which no mean contains: {counts}." if counts else found
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics")
-        parts = {name: getattr(self, name) for name in ("grids", "transfer", "analysis")}
+        parts = {name: getattr(self, name) for name in ("views", "grids", "transfer", "analysis")}
         return _plain(
             {
                 "run": self.run,
@@ -190,7 +207,7 @@ class Report:
         sections += [*_aggregation_section(self), *_grid_section(self)]
         sections += [*_transfer_section(self), *_analysis_section(self)]
         sections += [f"![{caption}]({path})" for path, caption in list(self.plots.items())[1:]]
-        sections += [*_corpus_section(self), *_members_section(self)]
+        sections += [*_corpus_section(self), *_views_section(self), *_members_section(self)]
         sections += [*_timings_section(self), *_environment_section(self)]
         if self.command:
             sections += ["## Repeat", f"```sh\n{self.command}\n```"]
@@ -223,9 +240,9 @@ def _scores_section(report: Report) -> list[str]:
     tasks = ", ".join(report.tasks)
     depth = _depth_name(report.main_layers)
     note = f"Spearman correlation x100 between cosine and gold score, mean over {tasks}; {depth} pooled."
-    if any(labels_of(row.recipe) != NO_LABELS for row in report.rows):
+    if any(labels_of(row.recipe, report.labels) != NO_LABELS for row in report.rows):
         note += " Labels are those that a recipe was trained on."
-    table = headline_table(report.rows, report.tasks, report.main_layers, markdown=True)
+    table = headline_table(report.rows, report.tasks, report.main_layers, markdown=True, labels=report.labels)
     layers = layers_table(report.rows, report.tasks, markdown=True)
     picture = [f"![{caption}]({path})" for path, caption in list(report.plots.items())[:1]]
     return ["## Scores", note, table, *picture, *(["## By pooled layers", layers] if layers else [])]
@@ -415,6 +432,11 @@ def _frequency_part(analysis: Mapping[str, Any]) -> list[str]:
 def _corpus_section(report: Report) -> list[str]:
     lines = [[key.replace("_", " "), str(count)] for key, count in _plain(report.corpus).items()]
     return ["## Corpus", table_text(["what", "count"], lines, markdown=True)] if lines else []
+
+
+def _views_section(report: Report) -> list[str]:
+    lines = [[kind, summary] for kind, summary in report.views.items()]
+    return ["## Views", table_text(["kind", "what"], lines, markdown=True)] if lines else []
 
 
 def _members_section(report: Report) -> list[str]:

@@ -198,6 +198,20 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     return Share(places // groups, cpus, 1.0 if gpu else 0.0, threads), groups
 
 
+def plan_rewriters(cluster: Cluster, config: Config) -> Share:
+    """Plans the actors that make views: one per GPU, or one per CPU; a CPU stays free for the tasks beside them.
+
+    >>> plan_rewriters(Cluster(((8, 2),)), Config()), plan_rewriters(Cluster(((2, 0),)), Config())
+    (Share(workers=2, cpus=1, gpus=1.0, threads=1), Share(workers=1, cpus=1, gpus=0.0, threads=2))
+    """
+    if uses_gpu(config, cluster):
+        places, cpus = _places_on_gpus(cluster)
+        return Share(places, cpus, 1.0, threads=1)
+    total = cluster.fit(1, 0.0)
+    workers = max(total - 1, 1)
+    return Share(workers, 1 if total > 1 else 0, 0.0, threads=max(1, total // workers))
+
+
 def plan_learner(cluster: Cluster, config: Config) -> Share:
     """Plans the training workers: one per GPU as far as they can share a batch evenly, or one with all CPUs of a node.
 

@@ -5,7 +5,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,10 +19,10 @@ from raysed.calibration import load_calibrated, load_calibration
 from raysed.check import Job
 from raysed.config import Layers
 from raysed.encoder import load_start
-from raysed.evaluation.sts import Embeddings, mean_embeddings
+from raysed.evaluation.sts import Embeddings, Evaluation, mean_embeddings
 from raysed.export import Card, export_model, parity
-from raysed.findings import Row
-from raysed.recipe import BASE, parse_recipe
+from raysed.findings import LABELS, Row
+from raysed.recipe import BASE, TWO_VIEW_STAGES, parse_recipe
 from raysed.report import Report, headline_table, layers_table
 from raysed.space import Space, analyse
 from raysed.storage import Storage
@@ -42,6 +42,7 @@ _PACKAGES = (
 )
 _PARITY_SENTENCES = 64
 _PARITY = 1e-4
+_SAME = "each sentence of the corpus twice, told apart by dropout"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class Facts:
     transfer: Sequence[Mapping[str, Any]] = ()
     qnli: Mapping[str, float] = field(default_factory=dict)
     pairs: Mapping[str, str] = field(default_factory=dict)
+    views: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_complete(job: Job, storage: Storage) -> bool:
@@ -98,7 +100,7 @@ def publish(
     """
     rows = score(job, storage, models, facts)
     tasks, main = job.config.report_tasks(), job.config.encoder.layers
-    chosen, why = choose(job, rows, models)
+    chosen, why = choose(job, rows, models, facts.left_out)
     export(job, storage, chosen, rows, facts)
     pictures: dict[str, str] = {}
     space = analyse(job, storage, _shown(job, models))
@@ -111,7 +113,7 @@ def publish(
     for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
         storage.write_text(name, text)
     say("")
-    say(headline_table(rows, tasks, main))
+    say(headline_table(rows, tasks, main, labels=report.labels))
     by_layers = layers_table(rows, tasks)
     if by_layers:
         say(f"\nby pooled layers\n{by_layers}")
@@ -124,7 +126,8 @@ def publish(
 
 def score(job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts) -> list[Row]:
     """Scores every model at every pooling, every ensemble by its mean embedding, grid models and word overlap."""
-    rows = [_word_overlap(job), *grid_rows(job, facts.grids)]
+    overlap = Row("word-overlap", "baseline", 0, None, 0, score_word_overlap(job.evaluation))
+    rows = [overlap, *grid_rows(job, facts.grids)]
     for recipe in dict.fromkeys(model.recipe for model in models):
         group = [model for model in models if model.recipe == recipe]
         for model in group:
@@ -132,12 +135,15 @@ def score(job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Fact
                 Row(recipe, model.kind, model.index, None, layers, job.evaluation.score(_load(storage, model, layers)))
                 for layers in model.poolings
             ]
-        if group[0].kind == "member":
-            rows.append(_ensemble(job, storage, group))
+        healthy = [model for model in group if model.weights not in facts.left_out]
+        if group[0].kind == "member" and healthy:
+            rows.append(_ensemble(job, storage, healthy))
     return rows
 
 
-def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tuple[ScoredModel, str]:
+def choose(
+    job: Job, rows: Sequence[Row], models: Sequence[ScoredModel], left_out: Container[str] = ()
+) -> tuple[ScoredModel, str]:
     """Chooses the model to export, and says why.
 
     It comes from `export.recipe`, or from the last recipe; where that ends in a calibration, its version without it
@@ -149,6 +155,7 @@ def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tupl
     if config.flow.per_task:  # a calibration for each task is not one model
         texts = [last.uncalibrated]
     candidates = [model for model in models if model.recipe in texts]
+    candidates = [model for model in candidates if model.weights not in left_out] or candidates
     dev, main = config.evaluation.dev, config.encoder.layers
     if dev is None:
         model = next(model for model in candidates if model.recipe == texts[-1])
@@ -170,7 +177,7 @@ def export(job: Job, storage: Storage, chosen: ScoredModel, rows: Sequence[Row],
         RuntimeError: they differ.
     """
     config = job.config
-    encoder, tokenizer = load_start(config.encoder, storage.fetch(chosen.weights) if chosen.weights else None)
+    encoder, tokenizer = load_start(config.encoder, storage, chosen.weights)
     calibration = None
     if parse_recipe(chosen.recipe).calibration:
         calibration = load_calibration(storage.fetch(chosen.embeddings) / f"layers-{config.encoder.layers}")
@@ -203,11 +210,10 @@ def grid_rows(job: Job, grids: Sequence[Mapping[str, Any]]) -> list[Row]:
     return rows
 
 
-def _word_overlap(job: Job) -> Row:
-    sentences = np.array(job.evaluation.sentences, dtype=object)
-    first, second = sentences[job.evaluation.pair_rows()].T
-    metrics = job.evaluation.score_similarities(word_overlap(list(first), list(second)))
-    return Row("word-overlap", "baseline", 0, None, 0, metrics)
+def score_word_overlap(evaluation: Evaluation) -> dict[str, dict]:
+    """Scores the baseline that needs no model, the cosine of word counts; returns what `Evaluation.score` returns."""
+    first, second = ([evaluation.sentences[row] for row in side] for side in evaluation.pair_rows().T)
+    return evaluation.score_similarities(word_overlap(first, second))
 
 
 def _ensemble(job: Job, storage: Storage, members: Sequence[ScoredModel]) -> Row:
@@ -294,6 +300,8 @@ def _report(
         config=config.model_dump(mode="json"),
         corpus={**facts.corpus.get("report", {}), **facts.corpus.get("lengths", {})},
         members=left_out,
+        views=facts.views,
+        labels=_labels(job),
         grids=facts.grids,
         transfer=facts.transfer,
         analysis={**space.words, **({"qnli": facts.qnli} if facts.qnli else {})},
@@ -302,6 +310,17 @@ def _report(
         command=shlex.join(["python", *sys.argv]),
         plots=pictures,
     )
+
+
+def _views(job: Job) -> dict[str, list[str]]:
+    """Kinds of views by stage."""
+    stages = {stage for recipe in job.recipes for stage in recipe.members}
+    return {stage: getattr(job.config, stage).views for stage in TWO_VIEW_STAGES if stage in stages}
+
+
+def _labels(job: Job) -> dict[str, str]:
+    """The labels that stages train on: pairs labelled entailment are labelled, whatever is made of them."""
+    return {**LABELS, **{stage: LABELS["nli"] for stage, kinds in _views(job).items() if "entailment" in kinds}}
 
 
 def _left_out(name: str, reason: str) -> dict[str, Any]:
@@ -317,16 +336,17 @@ def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> C
         name=f"{config.run}-{chosen.recipe}",
         recipe=chosen.recipe,
         base=_public_name(config.encoder.path),
-        members=len(facts.members.get(recipe.ensemble, [])),
+        members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
         left_out=len(facts.left_out),
         corpus=", ".join(_public_name(item) for item in ([source] if isinstance(source, str) else source)),
         lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
-        scores=headline_table(rows, config.report_tasks(), config.encoder.layers, markdown=True),
+        scores=headline_table(rows, config.report_tasks(), config.encoder.layers, markdown=True, labels=_labels(job)),
         tasks=config.report_tasks(),
         aggregation=config.evaluation.aggregation,
         settings=_settings(job, recipe),
         versions=_versions(),
         pairs=facts.pairs,
+        views={stage: {kind: facts.views.get(kind, _SAME) for kind in kinds} for stage, kinds in _views(job).items()},
         language=None,
     )
 
@@ -337,9 +357,15 @@ def _public_name(path: str) -> str:
 
 
 def _settings(job: Job, recipe: Any) -> dict[str, Any]:
-    sources = {"nli": {"train"}, "sts": {"train"}}  # the card names them by what they hold
+    sources = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}  # the card names them by what they hold
     blocks = job.config.model_dump(mode="json", exclude=sources)
-    names = [*recipe.members, *(["sed"] if recipe.distils else []), *(["flow"] if "flow" in recipe.calibration else [])]
+    views = ["views"] if set(TWO_VIEW_STAGES) & set(recipe.members) else []
+    names = [
+        *views,
+        *recipe.members,
+        *(["sed"] if recipe.distils else []),
+        *(["flow"] if "flow" in recipe.calibration else []),
+    ]
     return {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
 
 

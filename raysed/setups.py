@@ -9,18 +9,23 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from raysed import training
-from raysed.config import Config, TuningConfig
+from raysed.batches import EpochBatches
+from raysed.config import BslConfig, Config, CtConfig, TuningConfig, TwoViewsConfig
 from raysed.encoder import Encoder
 from raysed.labelled import PairBatches, read_pairs
+from raysed.objectives.bootstrap import Bootstrap, make_predictor
+from raysed.objectives.contrastive import Contrastive
 from raysed.objectives.contrastive_tension import contrastive_tension, ct_optimizer, ct_schedule
-from raysed.objectives.masked_lm import EpochBatches, MaskedLM
+from raysed.objectives.masked_lm import MaskedLM
 from raysed.objectives.siamese_nli import SiameseNLI
 from raysed.objectives.sts_regression import CosineRegression
-from raysed.optimizers import bert_optimizer
+from raysed.optimizers import adam_optimizer, bert_optimizer
+from raysed.recipe import TWO_VIEW_STAGES
 from raysed.tokens import read_tokens
+from raysed.views import ViewBatches, ViewTable, read_views, same_twice
 
-TABLES = {"mlm": "corpus", "ct": "corpus", "nli": "pairs/nli", "sts": "pairs/sts"}
-"""The artefact that holds what a stage learns from."""
+_TABLES = {"mlm": "corpus", "ct": "corpus", "nli": "pairs/nli", "sts": "pairs/sts"}
+"""The artefact that holds what a stage learns from; those of two views have their own, see `tables_of`."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +35,14 @@ class Start:
     Attributes:
         encoder: its weights, on the device that trains.
         tokenizer: of the encoder.
-        data: directory of the stage's table.
+        data: directories of the stage's tables, by artefact.
         seed: of its batches and of everything random in its updates.
         lower_bound: of a grid model.
     """
 
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
-    data: Path
+    data: Mapping[str, Path]
     seed: int
     lower_bound: float | None = None
 
@@ -56,7 +61,7 @@ def set_up(stage: str, config: Config, start: Start) -> Setup:
     """Prepares the training of one member.
 
     Args:
-        stage: `mlm`, `nli`, `ct` or `sts`.
+        stage: one of `recipe.MEMBER_STAGES`.
         config: the run's settings.
         start: weights, data and seed.
     """
@@ -64,24 +69,44 @@ def set_up(stage: str, config: Config, start: Start) -> Setup:
     return _SETUPS[stage](config, start)
 
 
+def tables_of(stage: str, config: Config) -> list[str]:
+    """Returns the artefacts that hold what a stage learns from.
+
+    >>> tables_of("nli", Config()), tables_of("contrastive", Config()), tables_of("bsl", Config())
+    (['pairs/nli'], ['corpus'], ['views/mlm'])
+    """
+    if stage in TWO_VIEW_STAGES:
+        return ["corpus" if kind == "same" else f"views/{kind}" for kind in getattr(config, stage).views]
+    return [_TABLES[stage]]
+
+
 def steps_of(stage: str, config: Config, rows: Mapping[str, int]) -> int:
     """Returns the updates of one member.
 
     Args:
-        stage: `mlm`, `nli`, `ct` or `sts`.
+        stage: one of `recipe.MEMBER_STAGES`.
         config: the run's settings.
         rows: sizes of the tables, by artefact.
     """
-    if stage == "ct":
-        return config.ct.steps
-    block: TuningConfig = getattr(config, stage)
-    count = rows[TABLES[stage]]
+    return _updates(getattr(config, stage), sum(rows[table] for table in tables_of(stage, config)))
+
+
+def predictor_parameters(config: BslConfig, width: int) -> int:
+    """Returns the size of the predictor of `bsl`, without making it."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in make_predictor(config, width).parameters())
+
+
+def _updates(block: CtConfig | TuningConfig, count: int) -> int:
+    """Of a block of settings, over a table of so many rows."""
+    if getattr(block, "steps", None) is not None:
+        return block.steps
     # The small term keeps a product such as 0.29 * 100 from being cut to 28.
     return max(1, int(count // min(block.batch_size, count) * block.epochs + 1e-9))
 
 
 def _contrastive_tension(config: Config, start: Start) -> Setup:
-    objective, batch_at = contrastive_tension(config.ct, start.encoder, read_tokens(start.data), start.seed)
+    objective, batch_at = contrastive_tension(config.ct, start.encoder, read_tokens(start.data["corpus"]), start.seed)
     keep = {"second": "second", "best_on_dev": "best"}[config.ct.keep]
     plan = _plan(config, "ct", config.ct.steps, ct_schedule(config.ct), start.seed, keep)
     return Setup(objective, batch_at, plan, training.TorchEngine(objective, ct_optimizer(objective), bf16=_bf16(start)))
@@ -91,8 +116,22 @@ def _masked_lm(config: Config, start: Start) -> Setup:
     mlm, tokenizer = config.mlm, start.tokenizer
     objective = MaskedLM(start.encoder, tokenizer.mask_token_id, tokenizer.all_special_ids, mlm.rate, mlm.dropout)
     objective.to(start.encoder.transformer.device)
-    table = read_tokens(start.data)
+    table = read_tokens(start.data["corpus"])
     return _tuned(config, "mlm", start, objective, EpochBatches(table, mlm.batch_size, start.seed), len(table), "last")
+
+
+def _bootstrap(config: Config, start: Start) -> Setup:
+    bsl = config.bsl
+    predictor = make_predictor(bsl, start.encoder.width).to(start.encoder.transformer.device)
+    objective = Bootstrap(start.encoder, predictor, bsl.momentum, bsl.predictor == "released", bsl.dropout)
+    return _on_views(config, "bsl", start, objective)
+
+
+def _contrastive(config: Config, start: Start) -> Setup:
+    block = config.contrastive
+    both_views = block.negatives == "both_views"
+    objective = Contrastive(start.encoder, block.temperature, both_views, block.dropout)
+    return _on_views(config, "contrastive", start, objective)
 
 
 def _siamese_nli(config: Config, start: Start) -> Setup:
@@ -106,8 +145,19 @@ def _cosine_regression(config: Config, start: Start) -> Setup:
     return _on_pairs(config, "sts", start, objective, "best_on_dev")
 
 
+def _on_views(config: Config, stage: str, start: Start, objective: torch.nn.Module) -> Setup:
+    block: TwoViewsConfig = getattr(config, stage)
+    table = ViewTable.concatenate([_views(name, start.data[name]) for name in tables_of(stage, config)])
+    batches = ViewBatches(table, block.batch_size, start.seed)
+    return _tuned(config, stage, start, objective, batches, len(table), block.keep)
+
+
+def _views(name: str, directory: Path) -> ViewTable:
+    return same_twice(read_tokens(directory)) if name == "corpus" else read_views([directory])
+
+
 def _on_pairs(config: Config, stage: str, start: Start, objective: torch.nn.Module, keep: str) -> Setup:
-    table = read_pairs(start.data)
+    table = read_pairs(start.data[_TABLES[stage]])
     batches = PairBatches(table, getattr(config, stage).batch_size, start.seed)
     return _tuned(config, stage, start, objective, batches, len(table), keep)
 
@@ -122,10 +172,11 @@ def _tuned(
     keep: str,
 ) -> Setup:
     block: TuningConfig = getattr(config, stage)
-    steps = steps_of(stage, config, {TABLES[stage]: rows})
+    steps = _updates(block, rows)
     schedule = training.warmup_schedule(block.learning_rate, steps, block.warmup, block.decay)
     plan = _plan(config, stage, steps, schedule, start.seed, {"last": "encoder", "best_on_dev": "best"}[keep])
-    optimizer = bert_optimizer(objective, block.weight_decay)
+    make = adam_optimizer if stage in TWO_VIEW_STAGES else bert_optimizer
+    optimizer = make(objective, block.weight_decay)
     return Setup(objective, batches, plan, training.TorchEngine(objective, optimizer, block.clip, _bf16(start)))
 
 
@@ -151,5 +202,7 @@ _SETUPS: dict[str, Callable[[Config, Start], Setup]] = {
     "mlm": _masked_lm,
     "nli": _siamese_nli,
     "ct": _contrastive_tension,
+    "bsl": _bootstrap,
+    "contrastive": _contrastive,
     "sts": _cosine_regression,
 }

@@ -1,13 +1,15 @@
 """Where text comes from, as settings name it: files by their ending, and ids of hub datasets."""
 
+import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 
-from raysed.errors import UserError, public
+from raysed.errors import UserError, first_line, public
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
@@ -33,6 +35,24 @@ def ending(path: str) -> str:
     return inner if last == ".gz" and inner != ".parquet" else last
 
 
+def json_record(line: str, where: str) -> dict[str, Any]:
+    """Returns the record that stands on a line of a JSONL file; `where` names file and line.
+
+    >>> json_record('{"sentence": "It rains."}', "a.jsonl, line 1")
+    {'sentence': 'It rains.'}
+
+    Raises:
+        UserError: broken JSON, or no object.
+    """
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{where}: not valid JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: an object {{...}} is needed, not a {type(record).__name__}")
+    return record
+
+
 @contextmanager
 def readable(name: str) -> Iterator[None]:
     """Turns failures of the file system, of decompression and of decoding into a sentence about the file."""
@@ -40,8 +60,3 @@ def readable(name: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
-
-
-def first_line(error: Exception) -> str:
-    """Returns what a message of several lines begins with, or the error's name where it has none."""
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,6 +10,7 @@ from raysed.calibration import load_calibrated
 from raysed.check import Job
 from raysed.encoder import load_start
 from raysed.evaluation.analysis import edit_distance_table, edit_distances, frequency_table, isotropy, singular_values
+from raysed.evaluation.sts import gold_of
 from raysed.storage import Storage
 from raysed.tokens import read_tokens
 
@@ -47,8 +48,8 @@ def analyse(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"]) -> S
     }
     of_task = {label: job.evaluation.of_task(embeddings, task) for label, embeddings in of_model.items()}
     cosines = {label: job.evaluation.cosines(embeddings, task)[0] for label, embeddings in of_model.items()}
-    first, second, gold_P = _pairs(job, task)
-    distances = edit_distances(first, second)
+    rows_P2, gold_P = job.evaluation.pair_rows([task]), gold_of(job.evaluation.tasks[task])
+    distances = edit_distances(*([job.evaluation.sentences[row] for row in side] for side in rows_P2.T))
     words: dict[str, Any] = {
         "isotropy": {label: isotropy(x_ND, config.seed) for label, x_ND in of_task.items()},
         "edit_distance": {"task": task, "models": edit_distance_table(distances, gold_P, cosines)},
@@ -63,18 +64,11 @@ def analyse(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"]) -> S
     )
 
 
-def _pairs(job: Job, task: str) -> tuple[list[str], list[str], np.ndarray]:
-    subsets = job.evaluation.tasks[task].subsets.values()
-    first, second = ([sentence for subset in subsets for sentence in subset[side]] for side in (0, 1))
-    return first, second, np.concatenate([gold for _, _, gold in subsets])
-
-
 def _frequencies(job: Job, storage: Storage, base: "ScoredModel") -> list[dict[str, Any]]:
     """Of the base's input embeddings, by the corpus' token counts; nothing where no corpus was read."""
     if storage.entry("corpus") is None or not job.needs_corpus:
         return []
-    weights = storage.fetch(base.weights) if base.weights else None
-    encoder, tokenizer = load_start(job.config.encoder, weights)
+    encoder, tokenizer = load_start(job.config.encoder, storage, base.weights)
     embeddings_VD = encoder.transformer.get_input_embeddings().weight.detach().numpy()
     counts_V = np.bincount(read_tokens(storage.fetch("corpus")).input_ids, minlength=len(embeddings_VD))
     counts_V[tokenizer.all_special_ids] = 0

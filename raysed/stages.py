@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,19 +23,31 @@ from raysed.check import Job, check_tokenizer
 from raysed.config import derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
 from raysed.distill import distill
-from raysed.encoder import Encoder, load_encoder, load_start
+from raysed.encoder import Encoder, load_start
 from raysed.errors import RunFailed, UserError
-from raysed.frozen import Embedding, Sentences, calibrate_all, embed_all
+from raysed.frozen import Embedding, calibrate_all, embed_all
 from raysed.labelled import tokenize_pairs, write_pairs
 from raysed.lineage import Lineage, on_base
 from raysed.members import Member
-from raysed.recipe import BASE, Recipe, member_nodes, parse_recipe
-from raysed.resources import Share, plan_learner, plan_members, plan_teachers, uses_gpu, wait_for, what_is_missing
+from raysed.recipe import BASE, TWO_VIEW_STAGES, Recipe, member_nodes, parse_recipe
+from raysed.resources import (
+    Share,
+    plan_learner,
+    plan_members,
+    plan_rewriters,
+    plan_teachers,
+    uses_gpu,
+    wait_for,
+    what_is_missing,
+)
+from raysed.rewriting import blocks_of, rewrite
 from raysed.scratch import write_scratch
+from raysed.setups import predictor_parameters, tables_of
 from raysed.storage import Entry, Storage
 from raysed.targets import TeacherPlan, write_targets
 from raysed.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
 from raysed.tracking import Progress
+from raysed.views import usable, write_views
 
 log = logging.getLogger(__name__)
 
@@ -72,30 +84,28 @@ class Stages:
 
     def make_encoder(self) -> None:
         """Loads the encoder; one without weights gets a tokenizer, trained on the corpus, and random weights."""
-        config = self.config
+        config, start = self.config, None
         if config.encoder.scratch:
-            depends = {"encoder": self.job.inputs["encoder"]}
+            start, depends = ENCODER_START, {"encoder": self.job.inputs["encoder"]}
             if not self.storage.finished(ENCODER_START, depends):
                 with self._timed("encoder"):
                     self.storage.commit(ENCODER_START, lambda path: write_scratch(config, path), depends)
-            encoder, self.tokenizer = load_start(config.encoder, self.storage.fetch(ENCODER_START))
-        else:
-            encoder, self.tokenizer = load_encoder(config.encoder)
+        encoder, self.tokenizer = load_start(config.encoder, self.storage, start)
         check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
-        tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
-        self.sentences = Sentences(tokens, self.job.evaluation)
+        self.tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
         self._check_disk(encoder)
 
     def train_encoder(self) -> None:
         """Trains an encoder from scratch by masked language modelling."""
         if self.config.encoder.scratch:
-            depends = {"encoder": self.job.inputs["encoder"], **self.lineage.scratch_encoder()}
+            depends = {"encoder": self.job.inputs["encoder"]}
             seed = derive_seed(self.config.seed, "encoder")
             encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
             with self._timed("encoder"):
                 outcome = members.train_members(
                     {"encoder": [encoder]}, self.config, self.storage, self._share(1), self.gpu, self.rows
                 )
+            self._leave_out(outcome.failed)
             self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
             self.lineage.encoder = outcome.finished[encoder.name]
 
@@ -143,6 +153,42 @@ class Stages:
             self.rows[name] = entry.meta["pairs"]
             self.say(f"{kind} pairs: {entry.meta['summary']}")
 
+    def write_views(self) -> None:
+        """Writes the two views of each kind in use as a table that all members share."""
+        for kind in self.job.views:
+            name, depends, meta = f"views/{kind}", self.lineage.views(kind), {}
+            entry = self.storage.finished(name, depends)
+            if entry is None:
+                with self._timed("views"):
+                    write = partial(self._write_views, kind, depends, meta)
+                    entry = self.storage.commit(name, write, depends, meta)
+                    self.storage.remove(blocks_of(kind))
+            self.rows[name] = entry.meta["pairs"]
+            self.say(f"{kind} views: {entry.meta['summary']}")
+        for recipe in self.job.recipes:
+            self._check_views(recipe)
+
+    def _write_views(self, kind: str, depends: dict[str, Any], meta: dict[str, Any], path: Path) -> None:
+        config, rows, counts = self.config, self.job.views[kind], ""
+        if rows is None:
+            share = plan_rewriters(self.cluster, config)
+            made = rewrite(kind, config, self.storage, share, depends)
+            rows, counts = (
+                usable(made.first, made.second, f"{kind} views", config.views.max_unusable),
+                f"; {made.counts}",
+            )
+        lengths = LengthReport(config.encoder.max_length)
+        write_views(rows, self.tokenizer, config.encoder.max_length, path, lengths)
+        meta |= {"pairs": len(rows), "summary": f"{rows.summary()}{counts}", "lengths": str(lengths)}
+
+    def _check_views(self, recipe: Recipe) -> None:
+        for stage in set(TWO_VIEW_STAGES) & set(recipe.members):
+            pairs = sum(self.rows[table] for table in tables_of(stage, self.config))
+            if pairs < 2:
+                raise UserError(
+                    f"recipe {recipe.text!r}: {stage} learns from batches of at least 2 pairs, found {pairs}"
+                )
+
     # members and grid
 
     def train_members(self, nodes: list[str]) -> None:
@@ -153,11 +199,13 @@ class Stages:
             outcome = members.train_members(planned, self.config, self.storage, self._share(count), self.gpu, self.rows)
         for node, group in planned.items():
             failures = {m.name: outcome.failed[m.name] for m in group if m.name in outcome.failed}
+            self._leave_out(failures)
             if node in outcome.ladders and node not in self.grids:
                 self._choose_bound(node, group, outcome)
             else:
                 self._accept(node, len(group), failures, outcome.user_mistake)
                 self.lineage.ensembles[node] = [outcome.finished[m.name] for m in group if m.name in outcome.finished]
+                self._leave_out_collapsed(node)
         used = {recipe.ensemble for recipe in self.job.recipes}
         with self._timed("evaluation"):
             self._embed([embedding for node in nodes if node in used for embedding in self.lineage.embeddings(node)])
@@ -173,10 +221,6 @@ class Stages:
 
     def _choose_bound(self, node: str, group: list[Member], outcome: members.Outcome) -> None:
         """Makes the models of the best lower bound the ensemble, and keeps the decision."""
-        for name, reason in outcome.failed.items():
-            if name.startswith(f"{node}/grid/"):
-                self.left_out[name] = reason
-                self.say(f"left out: {name}: {reason}")
         complete = self._complete_bounds(node, group, outcome)
         scores = {bound: [entry.meta["dev"] for entry in entries] for bound, entries in complete.items()}
         grid = members.describe_grid(node, scores, outcome.ladders[node], self.config)
@@ -209,11 +253,14 @@ class Stages:
             raise UserError(message) if outcome.user_mistake else RunFailed(message)
         return complete
 
-    def _accept(self, node: str, count: int, failures: dict[str, str], user_mistake: bool) -> None:
-        needed = self.config.members.min_members or count
+    def _leave_out(self, failures: Mapping[str, str]) -> None:
+        """Keeps for the report why members failed, and says it."""
         self.left_out |= failures
         for name, reason in failures.items():
             self.say(f"left out: {name}: {reason}")
+
+    def _accept(self, node: str, count: int, failures: Mapping[str, str], user_mistake: bool) -> None:
+        needed = self.config.members.min_members or count
         if count - len(failures) < needed:
             name, reason = next(iter(failures.items()))
             message = (
@@ -222,11 +269,31 @@ class Stages:
             )
             raise UserError(message) if user_mistake else RunFailed(message)
 
+    def _leave_out_collapsed(self, node: str) -> None:
+        """Members that give one vector to everything are scored and reported, but neither averaged nor continued."""
+        entries = self.lineage.ensembles[node]
+        collapsed = {entry.name: entry.meta["collapsed"] for entry in entries if "collapsed" in entry.meta}
+        self._leave_out(collapsed)
+        healthy, needed = len(entries) - len(collapsed), self.config.members.min_members or 1
+        if healthy < needed and self._is_used(node):
+            name, reason = next(iter(collapsed.items()))
+            raise UserError(
+                f"{healthy} of {len(entries)} members of {node} have not collapsed, {needed} are needed; {name}: "
+                f"{reason}; try a lower learning rate, and for bsl a momentum near 1 and a predictor"
+            )
+
+    def _is_used(self, node: str) -> bool:
+        """Whether something is made of a node's members."""
+        return any(
+            (recipe.distils and recipe.ensemble == node) or recipe.ensemble.startswith(f"{node}-")
+            for recipe in self.job.recipes
+        )
+
     # mean and learner
 
     def average_teachers(self, recipe: Recipe) -> None:
         """Streams the mean of the ensemble's embeddings into the target table."""
-        teachers = self.lineage.ensembles[recipe.ensemble]
+        teachers = self.lineage.healthy(recipe.ensemble)
         name, depends = self.lineage.targets(recipe)
         learners = self.lineage.learners(recipe)
         if self.storage.finished(name, depends) or all(self.storage.finished(x.name, x.depends) for x in learners):
@@ -260,7 +327,7 @@ class Stages:
         if recipe.calibration:
             jobs = [*self.lineage.calibrations(recipe), *self.lineage.calibrations(parse_recipe(on_base(recipe)))]
             with self._timed("calibration"):
-                calibrate_all(jobs, self.sentences, self.config, self.storage, self.frozen_share)
+                calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self.frozen_share)
 
     # further tasks
 
@@ -272,12 +339,10 @@ class Stages:
                     self.job.further, self.lineage.models(), self.config, self.storage, self.frozen_share
                 )
 
-    # dependencies: who is made from what
+    # helpers
 
     def _share(self, count: int) -> Share:
         return plan_members(self.cluster, self.config, count)
-
-    # helpers
 
     def embed_base(self) -> None:
         """Embeds the evaluation's sentences by the untouched encoder: every run shows what it started from."""
@@ -285,7 +350,7 @@ class Stages:
             self._embed(self.lineage.embeddings(BASE))
 
     def _embed(self, jobs: list[Embedding]) -> None:
-        embed_all(jobs, self.sentences, self.config, self.storage, self.frozen_share)
+        embed_all(jobs, self.tokens, self.config, self.storage, self.frozen_share)
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
@@ -311,6 +376,7 @@ class Stages:
             transfer=self.transfer,
             qnli=self.qnli,
             pairs={kind: pairs.summary() for kind, pairs in self.job.pairs.items()},
+            views={kind: self.storage.entry(f"views/{kind}").meta["summary"] for kind in self.job.views},
         )
 
     def _check_disk(self, encoder: Encoder) -> None:
@@ -320,7 +386,10 @@ class Stages:
         nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
         grid = len(config.sts.lower_bounds) * config.sts.models
         models = sum(grid if node.endswith("sts") else config.members.count for node in nodes)
-        needed = size * (models + 8 * self.share.workers + 4 * config.sed.learners)
+        states = 8 * size  # of bsl two encoders and the predictor, of which one encoder has no optimizer state
+        if any("bsl" in recipe.members for recipe in self.job.recipes):
+            states = max(states, 2 * (4 * size + 12 * predictor_parameters(config.bsl, encoder.width)))
+        needed = size * (models + 4 * config.sed.learners) + states * self.share.workers
         if free is not None and free < needed:
             raise UserError(
                 f"storage: {self.storage} has {free / 1e9:.1f} GB free, this run needs about {needed / 1e9:.1f} GB; "

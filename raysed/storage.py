@@ -27,7 +27,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow.fs as pafs
 
 from raysed.config import stable_hash
-from raysed.errors import UserError
+from raysed.errors import UserError, first_line
 
 log = logging.getLogger(__name__)
 
@@ -242,7 +242,7 @@ class Storage:
         try:
             self._fs.get_file_info(self._root)
         except OSError as error:
-            raise UserError(f"storage: {self} cannot be reached: {_first_line(error)}") from None
+            raise UserError(f"storage: {self} cannot be reached: {_reason(error)}") from None
 
     def _tidy(self) -> None:
         """Clears what a killed process left; nobody else writes while the lock is held."""
@@ -373,7 +373,7 @@ class Storage:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                log.warning("%s: %s; trying again in %g s", self, _first_line(error), pause)
+                log.warning("%s: %s; trying again in %g s", self, _reason(error), pause)
                 time.sleep(pause)
         return action()
 
@@ -434,9 +434,7 @@ def _filesystem(location: str) -> tuple[pafs.FileSystem, str]:
     except UserError:
         raise
     except (ValueError, OSError) as error:
-        raise UserError(
-            f"storage: {location!r} is no directory or URI that can be used: {_first_line(error)}"
-        ) from None
+        raise UserError(f"storage: {location!r} is no directory or URI that can be used: {_reason(error)}") from None
 
 
 def _entry_text(entry: Entry) -> str:
@@ -525,7 +523,7 @@ def _disk_errors(where: str, *unusable: type[OSError]) -> Iterator[None]:
         if _is_full(error):
             raise UserError(f"no disk space left for {where}; free some, or choose another --storage") from None
         if isinstance(error, (PermissionError, *unusable)) or getattr(error, "errno", None) == errno.EROFS:
-            raise UserError(f"storage: {where} cannot be written: {_first_line(error)}") from None
+            raise UserError(f"storage: {where} cannot be written: {_reason(error)}") from None
         raise
 
 
@@ -535,5 +533,6 @@ def _is_full(error: Exception) -> bool:
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or bool(re.search(full, str(error)))
 
 
-def _first_line(error: Exception) -> str:
-    return getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
+def _reason(error: Exception) -> str:
+    """The system's own words, without number and path, where there are some."""
+    return getattr(error, "strerror", None) or first_line(error)

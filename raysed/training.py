@@ -27,7 +27,11 @@ _NAMED_ROWS = 40
 
 
 class Objective(Protocol):
-    """A module that turns a batch into a loss, and names what may be kept of it in the end."""
+    """A module that turns a batch into a loss, and names what may be kept of it in the end.
+
+    It may also have `after_update()`, called after each update of the weights, and `measures()`, numbers about the last
+    batch for the history; see `objectives.base`.
+    """
 
     def loss(self, batch: Any) -> torch.Tensor:
         """Returns the mean loss of one batch."""
@@ -79,7 +83,8 @@ class Result:
     """How a training ended.
 
     Attributes:
-        history: one entry per logged step: step, loss, learning_rate and, where evaluated, scores by candidate.
+        history: one entry per logged step: step, loss, learning_rate, what the objective measures and, where evaluated,
+            scores by candidate. With measures the first update is logged, too: it saw the untouched weights.
         kept: name of the candidate that was kept; its module holds the kept weights.
         kept_step: after how many updates.
         score: its dev score, None without a dev task.
@@ -119,6 +124,7 @@ class TorchEngine:
     ):
         self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._after_update = getattr(objective, "after_update", lambda: None)
 
     def update(self, batch: Any, learning_rate: float) -> float:
         """See `Engine.update`."""
@@ -140,6 +146,7 @@ class TorchEngine:
         if self.clip is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
         self.optimizer.step()
+        self._after_update()
         return True
 
     def state_dict(self) -> dict[str, Any]:
@@ -218,6 +225,7 @@ class _Run:
         if plan.keep not in ("best", *names):
             raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
         self.objective, self.plan, self.engine, self.evaluate = objective, plan, engine, evaluate
+        self.measures = getattr(objective, "measures", dict)
         self.step = 0
         self.result = Result()
         self.best: dict[str, torch.Tensor] = {}
@@ -226,9 +234,11 @@ class _Run:
         """Counts the update; returns the history's new entry if there is one."""
         self.step = self.result.steps = step + 1
         evaluates = self.evaluate and (self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps)
-        if not evaluates and self.step % self.plan.log_every and self.step != self.plan.steps:
+        is_logged = evaluates or self.step % self.plan.log_every == 0 or self.step == self.plan.steps
+        measured = self.measures() if is_logged or self.step == 1 else {}
+        if not is_logged and not measured:
             return None
-        entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step)}
+        entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step), **measured}
         if evaluates:
             entry["dev"] = self._scores()
         self.result.history.append(entry)

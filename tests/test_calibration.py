@@ -23,7 +23,7 @@ from raysed.encoder import encode, load_encoder
 from raysed.errors import UserError
 from raysed.evaluation.sts import Evaluation, StsTask, mean_embeddings, spearman
 from raysed.flow import Flow, distinct_pairs, fit_flow
-from raysed.frozen import Calibration, Embedding, Sentences, _drawn, calibrate_all
+from raysed.frozen import Calibration, Embedding, _drawn, calibrate_all
 from raysed.labelled import PairTable, write_pairs
 from raysed.storage import Storage
 from raysed.tokens import TokenTable, tokenize
@@ -287,7 +287,7 @@ class TestArtefacts:
         )
         return Evaluation([first, second])
 
-    def calibrate(self, tmp_path, evaluation, stages, tokens=None, x=None, **settings):
+    def calibrate(self, tmp_path, evaluation, stages, x=None, **settings):
         """Returns the storage, and the embeddings by pooling."""
         tasks = {"tasks": {"dev/a": "a.tsv", "b": "b.tsv"}, "dev": "dev/a"}
         config = make_config({"recipes": ["base-" + "-".join(stages)], "evaluation": tasks, **settings})
@@ -300,7 +300,7 @@ class TestArtefacts:
             {},
         )
         job = Calibration("fitted", tuple(stages), embedding, 5, {"x": 1})
-        calibrate_all([job], Sentences(tokens, evaluation), config, storage, None)
+        calibrate_all([job], evaluation, config, storage, None)
         return storage, x
 
     def test_all_tasks_together(self, tmp_path, evaluation):
@@ -383,7 +383,7 @@ class TestArtefacts:
         tokens = tokenize(tokenizer, evaluation.sentences, 75)
         x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
         self.calibrate(
-            tmp_path, evaluation, ["flow"], tokens, x,
+            tmp_path, evaluation, ["flow"], x,
             flow={"fit_on": "nli", "batch_size": 2, "epochs": 2}, nli={"train": "pairs.tsv"},
         )  # fmt: skip
         mixed = tokenize(tokenizer, [text for pair in zip(texts[:6], texts[6:]) for text in pair], 75)

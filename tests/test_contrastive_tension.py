@@ -123,7 +123,7 @@ def test_dropout_is_off_in_training(make_encoder, make_table):
     batch = PairSampler(make_table(30), CONFIG, seed=0)(0)
     for _ in range(2):
         assert torch.equal(objective.loss(batch), objective.loss(batch))
-        assert not any(module.training for module in objective.modules())
+        assert not any(module.training for encoder in objective.encoders() for module in encoder.modules())
         objective.train()
 
 
@@ -255,7 +255,9 @@ def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, 
 def test_the_settings_choose_the_variant(make_encoder, make_table, settings, kind, batch, trains):
     encoder, table = make_encoder("bert"), make_table(30)
     objective, batch_at = contrastive_tension(CtConfig(**settings, scale=7.0), encoder, table, seed=4)
-    assert type(objective) is kind and objective.second is encoder and objective.train().training is trains
+    assert type(objective) is kind and objective.second is encoder
+    objective.train()
+    assert objective.first.training is objective.second.training is trains
     found = batch_at(2)
     assert len(found.labels if kind is ContrastiveTension else found) == batch
     other = contrastive_tension(CtConfig(**settings), encoder, table, seed=5)[1](2)

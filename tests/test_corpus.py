@@ -450,7 +450,7 @@ def test_line_number_far_into_a_file(tmp_path):
     lines = [f'{{"text": "number {i}"}}\n' for i in range(40_000)]
     path = write(tmp_path / "a.jsonl", "".join(lines) + "oops\n")
     check(path)
-    assert f"{path}, line 40001 is not valid JSON" in message(read, path)
+    assert f"{path}, line 40001: not valid JSON" in message(read, path)
 
 
 def test_invalid_utf8_in_parquet(tmp_path, monkeypatch):

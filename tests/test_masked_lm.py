@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from raysed.objectives.masked_lm import EpochBatches, MaskedLM
+from raysed.batches import EpochBatches
+from raysed.objectives.masked_lm import MaskedLM
 from raysed.tokens import TokenTable, pack
 from raysed.training import Plan, TorchEngine, train
 

@@ -33,6 +33,7 @@ NOT_THE_MEAN = {
     ("sed-table-7", "BERT-L-NLI-CT-SED-Flow"): 81.27,
     ("bsl-table-1", "SBERT"): 74.86,
     ("bsl-table-2", "IS-BERT"): 85.83,
+    ("bsl-table-2", "BERT avg"): 84.954,
 }
 """Printed averages that are not the mean of the printed cells, and what that would be."""
 
@@ -68,7 +69,8 @@ def test_cells_are_complete_and_in_range(name):
         assert len(source["cells"].split()) == len(table.columns), row.label
         for cell in row.cells.values():
             assert list(cell) == table.metrics, row.label
-            assert any(value is not None for value in cell.values()) or row.label.startswith("full ensemble")
+            is_printed = any(value is not None for value in cell.values())
+            assert is_printed or row.copied or row.label.startswith("full ensemble") or name == "bsl-table-8"
             assert all(value is None or -100 <= value <= 100 for value in cell.values())
 
 
@@ -105,8 +107,18 @@ def test_rows_that_tables_share_are_the_same():
         first = "sed-table-2" if "NLI" in label else "sed-table-1"
         second = "sed-table-6" if "NLI" in label else "sed-table-5"
         assert rows[first, label] == rows[second, label]
-    theirs, copied = rows["bert-flow-table-2", "BERT-base-flow (NLI)"], rows["bsl-table-1", "BERT-flow (NLI)"]
-    assert all(copied[column] == theirs[column] for column in theirs)
+    for table, theirs, ours in (
+        ("bert-flow-table-2", "BERT-base-flow (NLI)", "BERT-flow (NLI)"),
+        ("bert-flow-table-3", "BERT-base-NLI-flow (NLI)", "BERT-flow (NLI) after NLI"),
+        ("bert-flow-table-3", "SBERT-base-NLI *", "SBERT"),
+        ("bert-flow-table-3", "SRoBERTa-base-NLI *", "SRoBERTa"),
+        ("bert-flow-table-3", "USE *", "USE"),
+        ("bert-flow-table-2", "Avg. GloVe *", "GloVe avg"),
+        ("bert-flow-table-2", "Avg. BERT *", "BERT avg"),
+    ):
+        assert all(rows["bsl-table-1", ours][column] == cell for column, cell in rows[table, theirs].items()), ours
+    assert rows["bsl-table-4", "NLI"] == rows["bsl-table-4", "back-translation"] == rows["bsl-table-1", "BSL-BERT"]
+    assert rows["bsl-table-6", "BSL-BERT"]["0.999"] == rows["bsl-table-1", "BSL-BERT"]["STS-B"]
 
 
 def test_best_learner_of_table_3_is_the_one_of_tables_1_and_2():
@@ -117,8 +129,9 @@ def test_best_learner_of_table_3_is_the_one_of_tables_1_and_2():
 
 def test_the_tables_that_are_there():
     sed, flow = (f"sed-table-{i}" for i in range(1, 9)), (f"bert-flow-table-{i}" for i in (1, 2, 3, 4, 5, 6, 8))
-    assert list(list_tables(TABLES)) == [*sed, *flow]
-    assert {f"bsl-table-{i}" for i in (1, 2, 3, 4, 6, 7, 9, 10)} <= set(PUBLISHED)
+    bsl = (f"bsl-table-{i}" for i in (1, 2, 3, 4, 6, 7, 8, 9, 10))
+    assert list(list_tables(TABLES)) == [*sed, *flow, *bsl] == list(PUBLISHED)
+    assert set(RUNS["no_scores"]) == {"bert-flow-table-7", "bsl-table-5", "bsl-table-11"}
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -136,8 +149,8 @@ def test_every_row_has_a_run_that_makes_it(name):
             continue
         assert row.recipe or definition["recipes"], row.label
         for variant in plan.variants(row).values():
-            run = RUNS["runs"][plan.run_of(row, variant)]
-            assert (CONFIGS / f"{run['config']}.yaml").is_file()
+            for run in plan.runs_of(row, variant):
+                assert (CONFIGS / f"{RUNS['runs'][run]['config']}.yaml").is_file()
             for column in table.columns:
                 assert plan.places(row, column, variant)
 
@@ -145,6 +158,9 @@ def test_every_row_has_a_run_that_makes_it(name):
 def test_definitions_name_data_that_is_described():
     named = {name for run in RUNS["runs"].values() for name in run.get("data", {}).values()}
     named |= {name for table in RUNS["tables"].values() for name in (*table.get("data", {}).values(), *table["tasks"])}
+    for entry in RUNS["data"].values():
+        named |= {entry[kind] for kind in ("text_of",) if kind in entry}
+        named |= {*entry.get("together", []), *entry.get("splits", {}).values()}
     assert named <= set(RUNS["data"])
     assert {run.get("dev", "stsb-dev") for run in RUNS["runs"].values()} == {"stsb-dev"}
 
@@ -154,7 +170,7 @@ def test_runs_are_all_used():
     for name, definition in RUNS["tables"].items():
         plan = Plan(PUBLISHED[name], definition)
         rows = [row for row in PUBLISHED[name].rows if not row.copied]
-        used |= {plan.run_of(row, variant) for row in rows for variant in plan.variants(row).values()}
+        used |= {run for row in rows for variant in plan.variants(row).values() for run in plan.runs_of(row, variant)}
     assert used == set(RUNS["runs"])
 
 
@@ -183,11 +199,12 @@ def write_senteval(directory: Path, pairs: dict[str, int]) -> None:
 
 @pytest.fixture
 def small_data(tmp_path) -> Path:
-    """Some tasks, no STS14 and STS16, NLI and text."""
+    """Some tasks, no STS14 and STS16, NLI and text; no translations, books or arguments."""
     for name in ("sts12", "sts13", "sts15", "stsb-train", "stsb-dev", "stsb-test"):
         write_task(tmp_path / f"data/sts/{name}.tsv", 400, subsets=4)
     (tmp_path / "data/nli").mkdir()
-    (tmp_path / "data/nli/snli-sample.tsv").write_text("split\tlabel\tpremise\thypothesis\n")
+    rows = "".join(f"train\tentailment\tA man runs {i}.\tHe moves {i}.\n" for i in range(3))
+    (tmp_path / "data/nli/snli-sample.tsv").write_text(f"split\tlabel\tpremise\thypothesis\n{rows}")
     (tmp_path / "data/corpus").mkdir()
     (tmp_path / "data/corpus/wikipedia-12k.txt").write_text("A sentence.\n")
     return tmp_path
@@ -202,6 +219,13 @@ def paper_data(tmp_path_factory) -> Path:
     for year, counts in sizes.items():
         write_senteval(downstream / f"STS/STS{year}-en-test", {f"part{i}": n for i, n in enumerate(counts)})
     files = {"wikipedia-sentences.txt": ["A sentence."], "downstream/MR/rt-polarity.pos": []}
+    files |= {"books-5m-sentences.txt": ["Said she."]}
+    files |= {f"nli-translations/en-{other}.tsv": ["One.\tEin."] for other in ("ar", "es", "tr", "de", "fr")}
+    for languages in ("en-en", "es-es", "ar-ar", "en-ar", "en-de", "en-tr", "es-en", "fr-en"):
+        files[f"STS2017-extended/STS.{languages}.txt"] = [f"one {i}\ttwo {i}\t{i % 6}" for i in range(250)]
+    for topic in ("DP", "GC", "GM"):
+        lines = [f'{i % 6},"{topic} one, {i}",{topic} two {i}' for i in range(5)]
+        files[f"AFS/ArgPairs_{topic}.csv"] = ["regression_label,sentence_1,sentence_2", *lines]
     for split, count in (("train", 5749), ("dev", 1500), ("test", 1379)):
         lines = [f"news\tx\t2017\t{i}\t{i % 6}\tone {i}\ttwo {i}\textra" for i in range(count)]
         files[f"downstream/STS/STSBenchmark/sts-{split}.csv"] = lines
@@ -212,7 +236,8 @@ def paper_data(tmp_path_factory) -> Path:
         header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
         files[f"downstream/SICK/SICK_{split}.txt"] = [header, *lines]
     for name in ("snli_1.0_train", "snli_1.0_dev", "snli_1.0_test", "multinli_1.0_train"):
-        files[f"nli/{name}.jsonl"] = []
+        pair = {"gold_label": "entailment", "sentence1": f"In {name}.", "sentence2": "Said\nso."}
+        files[f"nli/{name}.jsonl"] = [json.dumps(pair), json.dumps({**pair, "gold_label": "-"})]
     for name, lines in files.items():
         path = directory / "data" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -275,6 +300,100 @@ def test_paper_settings_of_bert_flow(paper_data):
         "test": 1379,
     }
     assert load_task("sickr", target.evaluation.tasks["sickr"]).pairs == 9927
+
+
+def test_paper_settings_of_bsl(paper_data):
+    """BSL sections 3.2, 4 and 4.1, appendix A; one model a row, years put together as `all`."""
+    configs = plan_of(paper_data, "bsl-table-1", "paper").configs
+    assert {name: config.recipes for name, config in configs.items()} == {
+        "bsl-bert": ["base", "mlm", "bsl"],
+        "bsl-roberta": ["bsl"],
+        "bsl-entailment": ["nli", "nli-bsl"],
+        "bsl-roberta-entailment": ["nli", "nli-bsl"],
+    }
+    assert configs["bsl-roberta-entailment"].encoder.path == "FacebookAI/roberta-base"
+    assert configs["bsl-bert"].encoder.path == "google-bert/bert-base-uncased"
+    for config in configs.values():
+        bsl = config.bsl
+        assert (bsl.batch_size, bsl.learning_rate, bsl.momentum, bsl.expansion, bsl.epochs) == (64, 5e-4, 0.999, 8, 1)
+        assert (bsl.predictor, bsl.keep, bsl.steps, config.evaluation.dev) == ("paper", "best_on_dev", None, "stsb-dev")
+        assert (config.members.count, config.encoder.layers, config.encoder.max_length) == (1, 1, 64)
+        assert config.evaluation.aggregation == "all" and len(config.report_tasks()) == 7
+    assert configs["bsl-bert"].bsl.views == ["back_translation"]
+    assert configs["bsl-entailment"].bsl.views == ["entailment"]
+    assert Path(configs["bsl-entailment"].nli.train[0].source).name == "snli_1.0_train.jsonl"
+    lines = Path(configs["bsl-bert"].corpus.source).read_text().splitlines()
+    assert lines == ["In snli_1.0_train.", "Said so.", "In multinli_1.0_train.", "Said so."]
+
+
+def test_paper_settings_of_bsls_analysis(paper_data):
+    """BSL section 4.4: corpora and views, decay, batch sizes; table 8: the grid."""
+    configs = plan_of(paper_data, "bsl-table-4", "paper").configs
+    assert {name: config.bsl.views for name, config in configs.items()} == {
+        "bsl-bert": ["back_translation"],
+        "bsl-books": ["back_translation"],
+        "bsl-books-and-nli": ["back_translation"],
+        "bsl-synonym": ["synonym"],
+        "bsl-mlm": ["mlm"],
+        "bsl-entailment": ["entailment"],
+        "bsl-back-translation-entailment": ["back_translation", "entailment"],
+    }
+    views = configs["bsl-mlm"].views
+    assert (views.mlm_model, views.mlm_rate, views.synonym_share) == ("FacebookAI/roberta-base", 0.2, 0.3)
+    books, both = configs["bsl-books"].corpus.source, configs["bsl-books-and-nli"].corpus.source
+    assert Path(books).name == "books-5m-sentences.txt"
+    assert both == [books, configs["bsl-bert"].corpus.source]
+
+    plan = plan_of(paper_data, "bsl-table-6", "paper")
+    decays = {c: plan.configs[plan.run_of(plan.table.rows[0], c, {})].bsl.momentum for c in plan.table.columns}
+    assert decays == {"0.5": 0.5, "0.9": 0.9, "0.99": 0.99, "0.999": 0.999, "1": 1.0}
+
+    plan = plan_of(paper_data, "bsl-table-7", "paper")
+    for column in plan.table.columns:
+        (bsl, contrastive) = (plan.configs[plan.run_of(row, column, {})] for row in plan.table.rows)
+        assert bsl is contrastive and bsl.recipes == ["bsl", "contrastive"]
+        assert bsl.bsl.batch_size == bsl.contrastive.batch_size == int(column)
+        assert bsl.bsl.views == bsl.contrastive.views and bsl.contrastive.negatives == "both_views"
+
+    plan = plan_of(paper_data, "bsl-table-8", "paper")
+    assert len(plan.configs) == 12
+    for row in plan.table.rows:
+        for column in plan.table.columns:
+            config = plan.configs[plan.run_of(row, column, {})].bsl
+            assert (config.learning_rate, config.batch_size) == (float(row.label.split()[1]), int(column))
+
+
+def test_paper_settings_of_bsl_across_languages_and_on_arguments(paper_data):
+    """BSL section 4.3 and appendix B."""
+    plan = plan_of(paper_data, "bsl-table-3", "paper")
+    uns, sup, base = (plan.configs[name] for name in ("bsl-mbert", "bsl-xlm-r-sbert", "bsl-xlm-r"))
+    assert (uns.recipes, sup.recipes, base.recipes) == (["base", "bsl"], ["base", "bsl"], ["base"])
+    assert sup.encoder.path == "sentence-transformers/stsb-xlm-r-multilingual"
+    names = [Path(source.source).stem for source in uns.views.files]
+    assert uns.bsl.views == ["files"] and names == ["en-ar", "en-es", "en-tr", "en-de", "en-fr"]
+    for column in plan.table.columns:
+        (place,) = plan.places(plan.table.rows[0], column, {})
+        task = load_task(column, uns.evaluation.tasks[place["task"]])
+        first, second = Path(uns.evaluation.tasks[place["task"]].source).stem.removeprefix("STS.").split("-")
+        assert task.pairs == 250 and {first, second} == set(column.split("-"))
+
+    plan = plan_of(paper_data, "bsl-table-10", "paper")
+    config = plan.configs["bsl-afs"]
+    assert config.recipes == ["base", "mlm", "bsl"] and plan.configs["bsl-entailment"].recipes == ["nli"]
+    task = load_task("afs", config.evaluation.tasks["afs"])
+    assert list(task.subsets) == ["DP", "GC", "GM"] and task.aggregation == "mean"
+    lines = Path(config.corpus.source).read_text().splitlines()
+    assert lines[:2] == ["DP one, 0", "DP two 0"] and len(lines) == 30
+
+
+def test_arguments_without_a_topic_are_refused_at_the_scale_of_the_paper(paper_data, tmp_path):
+    entries = {"afs": {**RUNS["data"]["afs"], "at": ["AFS"]}}
+    (tmp_path / "data/AFS").mkdir(parents=True)
+    for topic in ("DP", "GC"):
+        text = (paper_data / f"data/AFS/ArgPairs_{topic}.csv").read_text()
+        (tmp_path / f"data/AFS/ArgPairs_{topic}.csv").write_text(text)
+    with pytest.raises(UserError, match=r"AFS has no pairs of GM, which the paper's afs has"):
+        Finder(entries, 150, request(tmp_path, "any", "paper")).task("afs")
 
 
 @each_run
@@ -358,6 +477,68 @@ def test_equal_runs_are_done_once_at_the_small_scale(small_data):
     assert len([note for note in plan.notes if "not run again" in note]) == 2
 
 
+def test_equal_runs_make_the_recipes_of_all_rows(small_data):
+    plan = plan_of(small_data, "bsl-table-1")
+    assert {name: config.recipes for name, config in plan.configs.items()} == {
+        "bsl-bert": ["base", "mlm", "bsl"],
+        "bsl-entailment": ["nli", "nli-bsl"],
+    }
+    assert plan.same["bsl-roberta"] == "bsl-bert" and plan.same["bsl-roberta-entailment"] == "bsl-entailment"
+
+
+def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_said(small_data, monkeypatch):
+    monkeypatch.setattr("raysed.reproduce.plan._has_wordnet", lambda config: False)
+    plan = plan_of(small_data, "bsl-table-4")
+    assert {name: config.bsl.views for name, config in plan.configs.items()} == {
+        "bsl-bert": ["mlm"],
+        "bsl-books": ["mlm"],
+        "bsl-books-and-nli": ["mlm"],
+        "bsl-entailment": ["entailment"],
+        "bsl-back-translation-entailment": ["mlm", "entailment"],
+    }
+    assert plan.same["bsl-synonym"] == plan.same["bsl-mlm"] == "bsl-bert"
+    assert plan.notes.count("Views of the kind mlm stand in for back_translation.") == 1
+    assert "Views of the kind mlm stand in for synonym." in plan.notes
+    assert "books: bundled:everyday stands in for it." in plan.notes
+    assert all(config.views.mlm_model == "bundled:encoder" for config in plan.configs.values())
+
+
+def test_wordnet_is_used_where_it_is(small_data, monkeypatch):
+    monkeypatch.setattr("raysed.reproduce.plan._has_wordnet", lambda config: True)
+    assert plan_of(small_data, "bsl-table-4").configs["bsl-synonym"].bsl.views == ["synonym"]
+
+
+def test_views_that_the_user_sets_are_kept(small_data):
+    plan = plan_of(small_data, "bsl-table-9", overrides=("bsl.views=[back_translation]",))
+    assert plan.configs["bsl-bert"].bsl.views == ["back_translation"]
+    assert not any("stand in for back_translation" in note for note in plan.notes)
+
+
+def test_translations_are_replaced_only_where_they_are_not(small_data):
+    plan = plan_of(small_data, "bsl-table-3")
+    assert plan.configs["bsl-mbert"].bsl.views == ["mlm"] and "nli-translations" in plan.missing
+    assert {name: config.recipes for name, config in plan.configs.items()} == {
+        "bsl-mbert": ["base", "bsl"],
+        "bsl-xlm-r": ["base"],
+    }
+    assert Path(plan.configs["bsl-mbert"].corpus.source).name == "small-nli-sentences.txt"
+    assert plan.missing_tasks == {f"sts17-{pair}" for pair in "es-es ar-ar en-ar en-de en-tr en-es en-fr".split()}
+    (small_data / "data/nli-translations").mkdir()
+    (small_data / "data/nli-translations/en-tr.tsv").write_text("A cat.\tBir kedi.\n")
+    config = plan_of(small_data, "bsl-table-3").configs["bsl-mbert"]
+    assert config.bsl.views == ["files"] and [Path(s.source).name for s in config.views.files] == ["en-tr.tsv"]
+
+
+def test_a_recipe_needs_what_its_views_are_made_of(tmp_path):
+    """Without any data: text stands in for NLI's sentences, and rows that need labels are left out."""
+    plan = plan_of(tmp_path, "bsl-table-1")
+    assert {name: config.recipes for name, config in plan.configs.items()} == {"bsl-bert": ["base", "mlm", "bsl"]}
+    assert plan.configs["bsl-bert"].corpus.source == "bundled:everyday"
+    plan = plan_of(tmp_path, "bsl-table-4")
+    assert "bsl-entailment" not in plan.configs and "bsl-back-translation-entailment" not in plan.configs
+    assert set(plan.missing) >= {"nli", "sts12", "sickr-test"}
+
+
 def test_equal_runs_are_not_merged_where_encoders_differ(paper_data):
     assert set(plan_of(paper_data, "sed-table-6", "paper").configs) == {
         "sed-distilbert",
@@ -421,6 +602,33 @@ def test_the_test_split_has_to_be_there(tmp_path):
     write_task(tmp_path / "data/sick-test.tsv", 20, low=1)
     task = Finder(entries, 150, request(tmp_path, "any")).task("sickr")
     assert set(load_task("sickr", TaskConfig(**task)).subsets) == {"train", "test"}
+
+
+def test_both_sentences_of_every_pair_become_lines(tmp_path):
+    """Graded and labelled pairs; line ends within a sentence are blanks."""
+    (tmp_path / "data").mkdir()
+    write_pairs(tmp_path / "data/graded.tsv", {"x": (["a  b", "ç"], ["d", "e"], [1.0, 2.0])})
+    rows = [{"premise": "p\nq", "hypothesis": "h", "label": 0}, {"premise": "r", "hypothesis": "s", "label": 1}]
+    (tmp_path / "data/nli.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    entries = {
+        "graded": {"pairs": 2, "at": ["graded.tsv"]},
+        "nli": {"each": [["nli.jsonl"]]},
+        "graded-text": {"text_of": "graded"},
+        "nli-text": {"text_of": "nli"},
+        "both": {"together": ["graded-text", "nli-text"]},
+    }
+    finder = Finder(entries, 150, request(tmp_path, "any", "paper"))
+    texts = [Path(path).read_text(encoding="utf-8") for path in finder.source("both")]
+    assert texts == ["a b\nd\nç\ne\n", "p q\nh\nr\ns\n"]
+
+
+def test_sources_together_are_all_there_at_the_scale_of_the_paper(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/one.txt").write_text("One.\n")
+    entries = {"one": {"at": ["one.txt"]}, "two": {"at": ["two.txt"]}, "both": {"together": ["one", "two"]}}
+    finder = Finder(entries, 150, request(tmp_path, "any", "paper"))
+    assert finder.source("both") is None and finder.missing == {"two": "two.txt"}
+    assert Finder(entries, 150, request(tmp_path, "any")).source("both") == [str(tmp_path / "data/one.txt")]
 
 
 # -- values ----------------------------------------------------------------------------------------------------------
@@ -634,7 +842,7 @@ def test_every_table_from_the_request_to_its_files(name, small_data):
         assert bool(row["ours"]) != published.copied
         for ours in row["ours"]:
             assert set(ours["columns"]) == set(PUBLISHED[name].columns)
-    if name not in ("sed-table-7", "bert-flow-table-1", "bert-flow-table-4", "bert-flow-table-6"):
+    if name not in ("sed-table-7", "bert-flow-table-1", "bert-flow-table-4", "bert-flow-table-6", "bsl-table-2"):
         assert written["no_result"] == []
         shown = [c for row in written["rows"] for ours in row["ours"] for c in ours["columns"].values()]
         assert any("reason" not in cell for cell in shown)
@@ -687,6 +895,8 @@ def job_module():
         (["sed-table-9"], "'sed-table-9' is no table; there are sed-table-1"),
         ([], "name a table; there are sed-table-1"),
         (["sed-table-1", "--encoder", "x"], "--encoder is for --scale small"),
+        (["bsl-table-5"], "bsl-table-5 shows a sentence and what each kind of view makes of it; it prints no score"),
+        (["bert-flow-table-7"], "bert-flow-table-7 lists the settings of the flow; it prints no score"),
         (["sed-table-1", "--data", "nowhere"], "sed-table-1 needs data that is not in nowhere"),
     ],
 )

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysed import training
+from raysed.batches import EpochBatches
 from raysed.config import make_config
 from raysed.encoder import encode
 from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
-from raysed.objectives.masked_lm import EpochBatches, MaskedLM
+from raysed.objectives.masked_lm import MaskedLM
 from raysed.storage import Storage
 from raysed.tokens import tokenize
 from raysed.training import Plan, Result, TorchEngine, load_state, save_state, seed_everything, train, warmup_schedule

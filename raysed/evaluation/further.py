@@ -1,6 +1,7 @@
 """Tasks beside graded pairs, which need further sentences: transfer tasks, and QNLI."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -24,14 +25,15 @@ class FurtherTasks:
     def __bool__(self) -> bool:
         return bool(self.transfer) or self.qnli is not None
 
-    @property
+    @cached_property
     def sentences(self) -> list[str]:
         """The distinct sentences: those of the transfer tasks first, in the order of `sentences_of`."""
         questions, answers, _ = self.qnli or ((), (), ())
         return list(dict.fromkeys([*sentences_of(self.transfer), *questions, *answers]))
 
+    @cached_property
     def identity(self) -> str:
-        """Returns a digest of sentences and labels."""
+        """A digest of sentences and labels."""
         labels = [split.labels.tolist() for task in self.transfer for split in task.splits.values()]
         return stable_hash([self.sentences, labels, [] if self.qnli is None else self.qnli[2].tolist()])
 

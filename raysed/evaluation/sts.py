@@ -6,6 +6,8 @@ concatenates the subsets (SBERT, BSL), `mean` averages their correlations (SED),
 by subset size (BERT-flow).
 """
 
+import csv
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,7 @@ from raysed.errors import UserError
 
 COLUMNS = ("subset", "score", "sentence1", "sentence2")
 GOLD_COLUMNS = ("score", "label", "similarity_score")
+ARGUMENT_COLUMNS = ("regression_label", "sentence_1", "sentence_2")
 Subset = tuple[list[str], list[str], np.ndarray]
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
 """Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has its own embeddings
@@ -55,11 +58,19 @@ class StsTask:
 def load_task(name: str, config: TaskConfig) -> StsTask:
     """Reads the pairs that `config.source` names.
 
-    Four kinds of source: a .tsv or .csv file with the tab-separated columns subset, score, sentence1 and
-    sentence2, without quoting; a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line
-    by line); `bundled:train`, `bundled:dev` or `bundled:test`; a dataset of the Hugging Face hub. A pair with
-    a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Lines end at a newline only:
-    other Unicode line separators stay in their sentence.
+    Kinds of source:
+    - a .tsv or .csv file with the tab-separated columns subset, score, sentence1 and sentence2, without quoting;
+    - a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line by line), or one such
+      `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
+    - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated (a pair of languages
+      of STS 2017 extended, `STS.en-de.txt`);
+    - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv` with the columns
+      regression_label, sentence_1 and sentence_2, each topic a subset; Latin-1 where it is not UTF-8;
+    - `bundled:train`, `bundled:dev` or `bundled:test`;
+    - a dataset of the Hugging Face hub.
+
+    A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Lines end at a newline
+    only: other Unicode line separators stay in their sentence.
 
     Args:
         name: what the task is called in reports.
@@ -92,11 +103,13 @@ def _read(name: str, config: TaskConfig) -> Iterable[_Pair]:
         return _read_bundled(name, config.source)
     path = Path(config.source).expanduser()
     if path.is_dir():
-        return _read_senteval(path)
-    if path.suffix.lower() in (".tsv", ".csv"):
-        return _read_table(path)
+        topics = sorted(path.glob("ArgPairs_*.csv"))
+        return _read_arguments(topics) if topics else _read_senteval(path)
+    reader = {".tsv": _read_table, ".csv": _read_table, ".txt": _read_text}.get(path.suffix.lower())
+    if reader:
+        return reader(path)
     if path.exists() or path.is_absolute() or config.source.startswith((".", "~")) or len(path.parts) > 2:
-        raise UserError(f"task {name}: {path} is neither a SentEval directory nor a .tsv or .csv file")
+        raise UserError(f"task {name}: {path} is neither a directory of graded pairs nor a .tsv, .csv or .txt file")
     return _read_hub(name, config)
 
 
@@ -111,10 +124,9 @@ def _read_table(path: Path) -> Iterator[_Pair]:
     for number, line in enumerate(lines, start=2):
         if not line:
             continue
-        cells = line.split("\t")
-        if len(cells) != len(names):
-            raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns instead of {len(names)}")
-        yield _Pair(f"{path}, line {number}", *(cells[i] for i in order))
+        where = f"{path}, line {number}"
+        cells = _cells(line, len(names), where)
+        yield _Pair(where, *(cells[i] for i in order))
 
 
 def _read_senteval(directory: Path) -> Iterator[_Pair]:
@@ -123,16 +135,73 @@ def _read_senteval(directory: Path) -> Iterator[_Pair]:
     if not inputs:
         raise UserError(f"{directory} holds no STS.input.<subset>.txt, so it is no SentEval directory")
     for path in inputs:
-        subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
-        gold_path = directory / f"STS.gs.{subset}.txt"
-        lines, golds = read_lines(path), read_lines(gold_path)
-        if len(lines) != len(golds):
-            raise UserError(f"{path} has {len(lines)} lines but {gold_path.name} beside it has {len(golds)}")
-        for number, (line, gold) in enumerate(zip(lines, golds), start=1):
-            cells = line.split("\t")
-            if len(cells) != 2:
-                raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns instead of 2")
-            yield _Pair(f"{gold_path}, line {number}", subset, gold, *cells)
+        yield from _read_graded_lines(path)
+
+
+def _read_text(path: Path) -> Iterator[_Pair]:
+    if path.name.startswith("STS.input."):
+        yield from _read_graded_lines(path)
+        return
+    for number, line in enumerate(read_lines(path), start=1):
+        if line:
+            where = f"{path}, line {number}"
+            first, second, score = _cells(line, 3, where)
+            yield _Pair(where, "all", score, first, second)
+
+
+def _read_graded_lines(path: Path) -> Iterator[_Pair]:
+    """One `STS.input.<subset>.txt` and the scores that lie beside it."""
+    subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
+    gold_path = path.with_name(f"STS.gs.{subset}.txt")
+    lines, golds = read_lines(path), read_lines(gold_path)
+    if len(lines) != len(golds):
+        raise UserError(f"{path} has {len(lines)} lines but {gold_path.name} beside it has {len(golds)}")
+    for number, (line, gold) in enumerate(zip(lines, golds), start=1):
+        yield _Pair(f"{gold_path}, line {number}", subset, gold, *_cells(line, 2, f"{path}, line {number}"))
+
+
+def _cells(line: str, count: int, where: str) -> list[str]:
+    cells = line.split("\t")
+    if len(cells) != count:
+        raise UserError(f"{where}: {len(cells)} tab-separated columns instead of {count}")
+    return cells
+
+
+def _read_arguments(paths: Sequence[Path]) -> Iterator[_Pair]:
+    for path in paths:
+        topic = path.stem.removeprefix("ArgPairs_")
+        rows = csv.DictReader(io.StringIO(_decoded(path), newline=""))
+        names = rows.fieldnames or []
+        if not set(ARGUMENT_COLUMNS) <= set(names):
+            raise UserError(
+                f"{path}, line 1: comma-separated columns {', '.join(ARGUMENT_COLUMNS)} are needed, "
+                f"found {', '.join(names) or 'none'}"
+            )
+        try:
+            yield from (_argument_pair(row, topic, f"{path}, line {rows.line_num}") for row in rows)
+        except csv.Error as error:
+            raise UserError(f"{path}, line {rows.line_num}: not readable as comma-separated text: {error}") from None
+
+
+def _argument_pair(row: Mapping[str, str | None], topic: str, where: str) -> _Pair:
+    cells = [row[column] for column in ARGUMENT_COLUMNS]
+    if None in cells:
+        raise UserError(f"{where}: fewer comma-separated columns than in the header")
+    # A quoted cell may hold line ends, which tables of pairs cannot.
+    score, first, second = (" ".join(cell.split()) for cell in cells)
+    return _Pair(where, topic, score, first, second)
+
+
+def _decoded(path: Path) -> str:
+    """The text of a file that is UTF-8 or else Latin-1."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 def _read_bundled(name: str, source: str) -> Iterator[_Pair]:

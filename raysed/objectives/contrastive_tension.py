@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from raysed.config import CtConfig
 from raysed.encoder import Encoder
+from raysed.objectives.base import EncoderObjective
 from raysed.tokens import PackedTokens, TokenTable, pack
 
 
@@ -36,7 +37,7 @@ class PairBatch(NamedTuple):
     ids: np.ndarray
 
 
-class _TwoModels(nn.Module):
+class _TwoModels(EncoderObjective):
     """Two copies of an encoder that are both trained.
 
     Args:
@@ -45,15 +46,10 @@ class _TwoModels(nn.Module):
     """
 
     def __init__(self, encoder: Encoder, dropout: bool = False):
-        super().__init__()
+        super().__init__(dropout)
         self.first = deepcopy(encoder)
         self.second = encoder
-        self._dropout = dropout
         self.eval()
-
-    def train(self, mode: bool = True) -> "_TwoModels":
-        """Training mode only matters for dropout."""
-        return super().train(mode and self._dropout)
 
     def candidates(self) -> dict[str, nn.Module]:
         """Both models; which one is kept is a setting."""

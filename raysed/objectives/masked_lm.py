@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from raysed.encoder import Encoder
-from raysed.tokens import PackedTokens, TokenTable, pack
+from raysed.objectives.base import EncoderObjective
+from raysed.tokens import PackedTokens
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(EncoderObjective):
     """Predicts the masked tokens through BERT's head, whose output matrix is the input embedding.
 
     Args:
@@ -25,18 +25,14 @@ class MaskedLM(nn.Module):
     def __init__(
         self, encoder: Encoder, mask_id: int, special_ids: list[int], rate: float = 0.15, dropout: bool = True
     ):
-        super().__init__()
-        self.encoder, self.mask_id, self.rate, self._dropout = encoder, mask_id, rate, dropout
+        super().__init__(dropout)
+        self.encoder, self.mask_id, self.rate = encoder, mask_id, rate
         config = encoder.transformer.config
         self.transform = nn.Sequential(
             nn.Linear(config.hidden_size, config.hidden_size), nn.GELU(), nn.LayerNorm(config.hidden_size)
         )
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.register_buffer("special_ids", torch.tensor(special_ids, dtype=torch.long), persistent=False)
-
-    def train(self, mode: bool = True) -> "MaskedLM":
-        """Training mode only matters for dropout."""
-        return super().train(mode and self._dropout)
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Returns the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
@@ -65,43 +61,3 @@ class MaskedLM(nn.Module):
         random_ids = torch.randint_like(input_ids, len(self.bias))
         corrupted = torch.where(chosen & (fate < 0.8), self.mask_id, input_ids)
         return torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random_ids, corrupted)
-
-
-class EpochOrder:
-    """Rows of a shuffled table: each one once per epoch, order by (seed, epoch), any step at once.
-
-    Args:
-        count: rows of the table.
-        batch_size: rows per batch; the last, partial one of an epoch is dropped.
-        seed: of the order.
-    """
-
-    def __init__(self, count: int, batch_size: int, seed: int):
-        self.count, self.batch_size, self.seed = count, min(batch_size, count), seed
-        self.per_epoch = count // self.batch_size
-        self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
-
-    def rows(self, step: int) -> np.ndarray:
-        """Returns the table rows of the batch of a step."""
-        epoch, index = divmod(step, self.per_epoch)
-        if self._order[0] != epoch:
-            self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.count)
-        return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
-
-
-class EpochBatches(EpochOrder):
-    """Batches of a shuffled table: each sentence once per epoch.
-
-    Args:
-        table: N sentences.
-        batch_size: sentences per batch; the last, partial one of an epoch is dropped.
-        seed: of the order.
-    """
-
-    def __init__(self, table: TokenTable, batch_size: int, seed: int):
-        super().__init__(len(table), batch_size, seed)
-        self.table = table
-
-    def __call__(self, step: int) -> PackedTokens:
-        """Returns the batch of a step."""
-        return pack(self.table.take(self.rows(step)))

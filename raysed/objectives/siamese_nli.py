@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.encoder import Encoder
+from raysed.objectives.base import EncoderObjective
 from raysed.tokens import PackedTokens
 
 CLASSES = ("contradiction", "entailment", "neutral")
@@ -28,7 +29,7 @@ class LabelledBatch(NamedTuple):
     ids: np.ndarray
 
 
-class Siamese(nn.Module):
+class Siamese(EncoderObjective):
     """Both sentences of a pair go through the same encoder: mean of the last layer.
 
     Args:
@@ -37,12 +38,8 @@ class Siamese(nn.Module):
     """
 
     def __init__(self, encoder: Encoder, dropout: bool = True):
-        super().__init__()
-        self.encoder, self._dropout = encoder, dropout
-
-    def train(self, mode: bool = True) -> "Siamese":
-        """Training mode only matters for dropout."""
-        return super().train(mode and self._dropout)
+        super().__init__(dropout)
+        self.encoder = encoder
 
     def embed(self, batch: LabelledBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the embeddings of the first and of the second sentences, emb_BD each."""

@@ -3,12 +3,12 @@
 import csv
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from raysed.config import TaskConfig
+from raysed.config import NliConfig, TaskConfig
 from raysed.errors import UserError
 from raysed.evaluation.sts import load_task, read_lines
 
@@ -77,6 +77,8 @@ class Finder:
             "each": self._each,
             "folders": self._folder,
             "sentences_of": self._sentences,
+            "text_of": self._text,
+            "together": self._together,
         }
 
     def source(self, name: str) -> Any:
@@ -99,16 +101,20 @@ class Finder:
             if kind in entry:
                 return find(name, entry)
         path = self._first(name, entry)
-        return self._graded(name, path, entry) if path and "pairs" in entry else path
+        return self._graded(name, path, entry) if path and {"pairs", "subsets"} & set(entry) else path
 
     def _first(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        for place in [*entry["at"], *(entry.get("small", []) if self._request.small else [])]:
-            if place.startswith("bundled:"):
+        found = self._existing(entry["at"]) or self._stand_in(name, entry)
+        if not found:
+            self.missing[name] = ", ".join(entry["at"])
+        return found
+
+    def _stand_in(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """A further place, which will do at the scale `small`."""
+        for place in entry.get("small", []) if self._request.small else []:
+            if found := place if place.startswith("bundled:") else self._existing([place]):
                 self.notes.append(f"{name}: {place} stands in for it.")
-                return place
-            if found := self._existing([place]):
                 return found
-        self.missing[name] = ", ".join(entry["at"])
         return None
 
     def _existing(self, places: Sequence[str]) -> str | None:
@@ -121,7 +127,10 @@ class Finder:
         if self._request.small:
             return self._write(name, draw_pairs(subsets, self._pairs))
         count = sum(len(gold) for _, _, gold in subsets.values())
-        if count != entry["pairs"]:
+        lacking = [subset for subset in entry.get("subsets", []) if subset not in subsets]
+        if lacking:
+            raise UserError(f"{path} has no pairs of {', '.join(lacking)}, which the paper's {name} has; add them")
+        if count != entry.get("pairs", count):
             raise UserError(
                 f"{path} has {count:,} scored pairs, the paper's {name} has {entry['pairs']:,}; get the whole file, or "
                 "use --scale small"
@@ -144,6 +153,8 @@ class Finder:
         missing = [" or ".join(places) for places, source in zip(entry["each"], found) if not source]
         if self._request.small and not any(found):
             found = [self._existing([place]) for place in entry.get("small", [])]
+            if any(found):
+                self.notes.append(f"{name}: {', '.join(entry['small'])} stand in for it.")
         sources = [source for source in found if source]
         if sources and (self._request.small or not missing):
             return sources
@@ -163,12 +174,33 @@ class Finder:
         sources = self._each(name, {"each": entry["sentences_of"]})
         if sources is None:
             return None
+        rows = (
+            row
+            for source in sources
+            for row in csv.DictReader(read_lines(Path(source)), delimiter="\t", quoting=csv.QUOTE_NONE)
+        )
+        return self._write_text(
+            name, ((row["question"], row["sentence"]) for row in rows if row.get("question") and row.get("sentence"))
+        )
+
+    def _text(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """Both sentences of all pairs of other data, graded or with labels, which are left out; as `_sentences`."""
+        of = entry["text_of"]
+        source = self.source(of)
+        if not source:
+            return self._stand_in(name, entry)
+        pairs = _labelled_pairs(source) if isinstance(source, list) else _graded_pairs(of, self.task(of))
+        return self._write_text(name, ((_one_line(first), _one_line(second)) for first, second in pairs))
+
+    def _together(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:
+        """Several sources as one; at the scale `small` those that are there."""
+        found = [self.source(part) for part in entry["together"]]
+        return [source for source in found if source] if all(found) or (self._request.small and any(found)) else None
+
+    def _write_text(self, name: str, pairs: Iterable[tuple[str, str]]) -> str:
         path = self._made(name, "txt")
         with path.open("w", encoding="utf-8", newline="\n") as file:
-            for source in sources:
-                for row in csv.DictReader(read_lines(Path(source)), delimiter="\t", quoting=csv.QUOTE_NONE):
-                    if row.get("question") and row.get("sentence"):
-                        file.write(f"{row['question']}\n{row['sentence']}\n")
+            file.writelines(f"{first}\n{second}\n" for first, second in pairs)
         return str(path)
 
     def _write(self, name: str, subsets: Subsets) -> str:
@@ -231,6 +263,22 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
         for subset, columns in subsets.items():
             for first, second, gold in zip(*columns):
                 file.write(f"{subset}\t{float(gold)}\t{first}\t{second}\n")
+
+
+def _labelled_pairs(sources: Sequence[str]) -> Iterable[tuple[str, str]]:
+    from raysed.labelled import load_nli  # brings torch, and is needed by a few tables only
+
+    rows = load_nli(NliConfig(train=list(sources)))
+    return zip(rows.premises, rows.hypotheses)
+
+
+def _graded_pairs(name: str, task: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    subsets = read_pairs(name, TaskConfig(**task))
+    return ((first, second) for firsts, seconds, _ in subsets.values() for first, second in zip(firsts, seconds))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _is_readable(path: str) -> bool:

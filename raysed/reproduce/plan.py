@@ -9,7 +9,7 @@ from typing import Any
 from raysed.cli import find_config
 from raysed.config import Config, dump_config, load_config
 from raysed.errors import UserError
-from raysed.recipe import BASE, Recipe, parse_recipe
+from raysed.recipe import BASE, TWO_VIEW_STAGES, Recipe, parse_recipe
 from raysed.reproduce.data import Finder, Request
 from raysed.reproduce.published import Row, Table, load_published, load_yaml
 
@@ -46,9 +46,18 @@ class Plan:
             return own["variants"]
         return {"": {}} if "layers" in own else self.definition.get("variants", {"": {}})
 
-    def run_of(self, row: Row, variant: Place) -> str:
-        """Returns the run that has the values of a row."""
-        return variant.get("run") or self._of_row(row).get("run") or self.definition["runs"][row.encoder]
+    def run_of(self, row: Row, column: str, variant: Place) -> str:
+        """Returns the run that has the value of a cell."""
+        own = self._of_row(row)
+        of_cell = own.get("columns", {}).get(column, {})
+        candidates = (variant, of_cell, own, self._of_column(column))
+        named = next((place["run"] for place in candidates if "run" in place), None)
+        return named or self.definition["runs"][row.encoder]
+
+    def runs_of(self, row: Row, variant: Place) -> list[str]:
+        """Returns the runs that have the values of a row, in the order of the columns."""
+        columns = [column for column in self.table.columns if column != self.table.average]
+        return list(dict.fromkeys(self.run_of(row, column, variant) for column in columns))
 
     def places(self, row: Row, column: str, variant: Place) -> list[Place]:
         """Returns where the value of a cell is, or all the values that it is the mean of."""
@@ -60,13 +69,16 @@ class Plan:
             place |= {"recipe": row.recipe, "kind": _kind(parse_recipe(row.recipe))}
         if column in self.definition["tasks"]:
             place["task"] = column
-        place |= self.definition.get("place", {}) | self.definition.get("columns", {}).get(column, {})
-        place |= {key: value for key, value in self._of_row(row).items() if key != "variants"}
-        place |= {**variant, "run": self.run_of(row, variant)}
+        place |= self.definition.get("place", {}) | self._of_column(column)
+        place |= {key: value for key, value in self._of_row(row).items() if key not in ("variants", "columns")}
+        place |= {**variant, "run": self.run_of(row, column, variant)}
         return [{**place, "task": task} for task in place["tasks"]] if "tasks" in place else [place]
 
     def _of_row(self, row: Row) -> dict[str, Any]:
         return self.definition.get("rows", {}).get(row.label, {})
+
+    def _of_column(self, column: str) -> dict[str, Any]:
+        return self.definition.get("columns", {}).get(column, {})
 
 
 def list_tables(directory: Path) -> dict[str, str]:
@@ -84,19 +96,24 @@ def make_plan(request: Request, directory: Path, configs: Path) -> Plan:
         configs: of the configs that the runs start from.
 
     Raises:
-        UserError: no such table, a wrong setting; at the scale `paper`, data that is missing or of another size.
+        UserError: no such table, or one without scores; a wrong setting; at the scale `paper`, data that is missing or
+            of another size.
     """
     definitions = load_yaml(directory / "runs.yaml")
+    if request.table in definitions["no_scores"]:
+        raise UserError(
+            f"{request.table} {definitions['no_scores'][request.table]}; it prints no score that could be compared"
+        )
     if request.table not in definitions["tables"]:
         raise UserError(f"{request.table!r} is no table; there are {', '.join(definitions['tables'])}")
     plan = Plan(load_published(directory)[request.table], definitions["tables"][request.table])
     finder = Finder(definitions["data"], definitions["small"]["pairs"], request)
     for name, recipes in _recipes_by_run(plan).items():
-        builder = _Builder(request, plan, finder, definitions["runs"][name], definitions["small"]["set"])
-        config = builder.config(definitions["runs"][name].get("run", name), recipes, configs)
+        builder = _Builder(name, request, plan, finder, definitions["runs"][name], definitions["small"])
+        config = builder.config(recipes, configs)
         if config:
             plan.configs[name] = config
-    plan.missing, plan.notes = finder.missing, finder.notes
+    plan.missing, plan.notes = finder.missing, list(dict.fromkeys(finder.notes))
     if plan.missing and not request.small:
         wanted = "; ".join(f"{name} ({places})" for name, places in plan.missing.items())
         raise UserError(
@@ -113,7 +130,8 @@ def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:
         if not row.copied:
             for variant in plan.variants(row).values():
                 recipes = [row.recipe] if row.recipe else plan.definition.get("recipes", [])
-                runs.setdefault(plan.run_of(row, variant), []).extend(recipes)
+                for run in plan.runs_of(row, variant):
+                    runs.setdefault(run, []).extend(recipes)
     return {name: list(dict.fromkeys(recipes)) for name, recipes in runs.items() if recipes}
 
 
@@ -121,41 +139,69 @@ def _recipes_by_run(plan: Plan) -> dict[str, list[str]]:
 class _Builder:
     """Makes the settings of one run."""
 
+    name: str
     request: Request
     plan: Plan
     finder: Finder
     run: Mapping[str, Any]
     small: Mapping[str, Any]
 
-    def config(self, name: str, recipes: list[str], configs: Path) -> Config | None:
+    def config(self, recipes: list[str], configs: Path) -> Config | None:
         """The settings, or None where nothing can be run."""
-        path, own = find_config(self.run["config"], configs), self.run.get("set", {})
+        path, own = find_config(self.run["config"], configs), dict(self.run.get("set", {}))
         forced = [*_items(self._small()), *self.request.overrides]
-        every_task = {name: {"source": name} for name in self._names()}
-        flow = load_config(path, [*_items({**own, **self._evaluation(every_task)}), *forced]).flow
-        data, recipes = self._data(recipes, flow.fit_on)
+        every_task = self._evaluation({name: {"source": name} for name in self._names()})
+        own |= self._views(load_config(path, [*_items({**own, **every_task}), *forced]), recipes)
+        wanted = load_config(path, [*_items({**own, **every_task}), *forced])
+        data, recipes = self._data(recipes, wanted)
         tasks = self._tasks()
         scored = [task for task in self.plan.definition["tasks"] if task in tasks]
         if not scored or not recipes:
             return None
-        settings = {**own, **data, **self._evaluation(tasks), "run": f"small-{name}" if self.request.small else name}
+        run = self.run.get("run", self.name)
+        settings = {**own, **data, **self._evaluation(tasks), "run": f"small-{run}" if self.request.small else run}
         settings |= {"storage": self.request.storage} if self.request.storage else {}
-        if flow.fit_tasks:
-            settings["flow.fit_tasks"] = [task for task in flow.fit_tasks if task in scored] or None
-        settings |= _export(recipes, flow.per_task)
+        if wanted.flow.fit_tasks:
+            settings["flow.fit_tasks"] = [task for task in wanted.flow.fit_tasks if task in scored] or None
+        settings |= _export(recipes, wanted.flow.per_task)
         return load_config(path, [*_items(settings), *forced])
 
     def _small(self) -> dict[str, Any]:
         if not self.request.small:
             return {}
-        return {**self.small, **({"encoder.path": self.request.encoder} if self.request.encoder else {})}
+        encoder = {"encoder.path": self.request.encoder} if self.request.encoder else {}
+        return {**self.small["set"], **self.run.get("small", {}), **encoder}
 
-    def _data(self, recipes: list[str], fit_on: str) -> tuple[dict[str, Any], list[str]]:
+    def _views(self, config: Config, recipes: list[str]) -> dict[str, list[str]]:
+        """Other kinds of views, at the small scale, for those that cannot be made on a machine as it is."""
+        found = {}
+        for stage in self._two_view_stages(recipes) if self.request.small else ():
+            kinds = getattr(config, stage).views
+            missing = [kind for kind in kinds if not self._makes(kind, config)]
+            if missing:
+                there = [self.small["views"] if kind in missing else kind for kind in kinds]
+                found[f"{stage}.views"] = list(dict.fromkeys(there))
+                names = " and ".join(missing)
+                self.finder.notes.append(f"Views of the kind {self.small['views']} stand in for {names}.")
+        return found
+
+    def _two_view_stages(self, recipes: list[str]) -> list[str]:
+        """Those of the recipes whose views the user does not set."""
+        stages = [stage for recipe in recipes for stage in parse_recipe(recipe).members if stage in TWO_VIEW_STAGES]
+        return [stage for stage in dict.fromkeys(stages) if not self.request.sets(f"{stage}.views")]
+
+    def _makes(self, kind: str, config: Config) -> bool:
+        """Whether views of a kind can be made without network, and within seconds."""
+        if kind == "files":
+            return self.request.sets("views.files") or bool(self.finder.source(self.run["data"]["views.files"]))
+        return _has_wordnet(config) if kind == "synonym" else kind != "back_translation"
+
+    def _data(self, recipes: list[str], config: Config) -> tuple[dict[str, Any], list[str]]:
         """The settings that name data, and the recipes that can be run with what is there."""
         found, runnable = {}, list(recipes)
         always = self.plan.definition.get("data", {})
         for key, name in {**self.run.get("data", {}), **always}.items():
-            needing = [recipe for recipe in recipes if key in always or _needs(key, parse_recipe(recipe), fit_on)]
+            needing = [recipe for recipe in recipes if key in always or _needs(key, parse_recipe(recipe), config)]
             if needing and not self.request.sets(key):
                 found[key] = self.finder.source(name)
                 runnable = runnable if found[key] else [recipe for recipe in runnable if recipe not in needing]
@@ -187,17 +233,30 @@ class _Builder:
         }
 
 
-def _needs(key: str, recipe: Recipe, fit_on: str) -> bool:
+def _needs(key: str, recipe: Recipe, config: Config) -> bool:
     """Whether a recipe needs the data that a setting names."""
-    fits = bool(recipe.calibration)
+    fit_on = config.flow.fit_on if recipe.calibration else None
+    views = {kind for stage in TWO_VIEW_STAGES if stage in recipe.members for kind in getattr(config, stage).views}
     return {
         "corpus.source": recipe.distils
-        or bool({"mlm", "ct", "bsl"} & set(recipe.members))
-        or (fits and fit_on == "corpus"),
-        "nli.train": "nli" in recipe.members or (fits and fit_on == "nli"),
+        or bool({"mlm", "ct"} & set(recipe.members))
+        or bool(views - {"files", "entailment"})
+        or fit_on == "corpus",
+        "nli.train": "nli" in recipe.members or "entailment" in views or fit_on == "nli",
         "sts.train": "sts" in recipe.members,
-        "flow.fit_on": fits,
+        "views.files": "files" in views,
+        "flow.fit_on": fit_on is not None,
     }[key]
+
+
+def _has_wordnet(config: Config) -> bool:
+    from raysed.augment import check_augmenter  # brings torch, and is needed by a few tables only
+
+    try:
+        check_augmenter("synonym", config.views, config.encoder)
+    except UserError:
+        return False
+    return True
 
 
 def _export(recipes: list[str], per_task: bool) -> dict[str, Any]:
@@ -217,10 +276,13 @@ def _kind(recipe: Recipe) -> str:
 
 
 def _merge_equal(plan: Plan) -> None:
-    """Finds runs that differ in their name only: at the scale `small` one encoder stands for several."""
+    """Finds runs that differ in their name and recipes only: at the scale `small` one encoder stands for several."""
     seen: dict[str, str] = {}
     for name, config in list(plan.configs.items()):
-        plan.same[name] = seen.setdefault(dump_config(config.model_copy(update={"run": "any"})), name)
-        if plan.same[name] != name:
+        first = seen.setdefault(dump_config(config.model_copy(update={"run": "any", "recipes": ["base"]})), name)
+        plan.same[name] = first
+        if first != name:
+            recipes = list(dict.fromkeys([*plan.configs[first].recipes, *config.recipes]))
+            plan.configs[first] = plan.configs[first].model_copy(update={"recipes": recipes})
             del plan.configs[name]
-            plan.notes.append(f"{name} has the settings of {plan.same[name]} at this scale, and is not run again.")
+            plan.notes.append(f"{name} has the settings of {first} at this scale, and is not run again.")
