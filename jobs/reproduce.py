@@ -1,4 +1,4 @@
-"""Runs a table of the SED or BERT-flow paper and prints ours beside the published numbers.
+"""Runs a table of the SED, BERT-flow or BSL paper and prints ours beside the published numbers.
 
 All tables:       python jobs/reproduce.py --list
 On this machine:  python jobs/reproduce.py sed-table-1 --scale small --data ../shared/data

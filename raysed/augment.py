@@ -1,7 +1,8 @@
 """Two views of a sentence that mean the same (BSL sections 3.2 and 4.4): by synonyms, masked language model or pivot.
 
 An augmenter is built once per worker and called with some sentences and their ids. What it draws for a sentence depends
-on the seed and the sentence's id alone, so it does not matter how sentences are spread over calls and workers.
+on the seed and the sentence's id alone, so it does not matter how sentences are spread over calls and workers; only the
+last bits of what a model computes may depend on the batch.
 """
 
 import importlib.util
@@ -32,7 +33,7 @@ from raysed.errors import UserError, first_line
 Pairs = list[tuple[str, str]]
 """The two views of each sentence."""
 
-_CELLS = 8192
+_CELLS = 4096
 """Tokens and padding per forward pass."""
 _CACHED_WORDS = 1 << 18
 _WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:['’-][^\W\d_]+)*")
@@ -143,7 +144,7 @@ class SynonymAugmenter(Augmenter):
 
     def _rewritten(self, sentence: str, key: int) -> str:
         words = list(_WORD.finditer(sentence))
-        common = [match for match in words if not _is_name(match, sentence)]
+        common = _without_names(words, sentence)
         options = [(match, synonyms) for match in common if (synonyms := self._synonyms(match[0].lower()))]
         rng = np.random.default_rng([self._seed, key])
         chosen = _draw(len(options), self._share * len(words), rng).tolist()
@@ -156,9 +157,11 @@ class SynonymAugmenter(Augmenter):
         return _replace(sentence, replacements)
 
 
-def _is_name(match: re.Match, sentence: str) -> bool:
-    """Whether a word has a capital of its own; in a line that is all capitals, or a title, that says nothing."""
-    return match.start() > 0 and match[0][0].isupper() and not sentence.isupper() and not sentence.istitle()
+def _without_names(words: list[re.Match], sentence: str) -> list[re.Match]:
+    """Leaves out capitalised words but the first, unless all are: a title or a line of capitals."""
+    if sentence.isupper() or sentence.istitle():
+        return words
+    return words[:1] + [match for match in words[1:] if not match[0][0].isupper()]
 
 
 def _draw(count: int, expected: float, rng: np.random.Generator) -> np.ndarray:
@@ -512,11 +515,11 @@ def _limit(max_length: int, model: PreTrainedModel) -> int:
 
 
 def _padded_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Rows by falling length, in batches of at most `_CELLS` cells when padded to their longest."""
-    order = np.argsort(-np.asarray(lengths), kind="stable").tolist()
+    """Rows that are not empty by falling length, in batches of at most `_CELLS` cells when padded to their longest."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")[: np.count_nonzero(lengths)].tolist()
     start = 0
     while start < len(order):
-        stop = start + max(1, _CELLS // max(1, lengths[order[start]]))
+        stop = start + max(1, _CELLS // lengths[order[start]])
         yield order[start:stop]
         start = stop
 

@@ -312,7 +312,7 @@ class ViewSource(Block):
     columns: tuple[str, str] | None = None
     """Names of the two columns; None: the first pair of known names, or of a TSV without names its two columns."""
     split: str | None = None
-    """Split of a hub dataset, None: train."""
+    """Split of a hub dataset, None: train; of a file with a column `split`, the rows to take, None: all."""
     name: str | None = None
     """Configuration name of a hub dataset."""
 

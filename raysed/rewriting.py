@@ -91,7 +91,7 @@ def rewrite(kind: str, config: Config, storage: Storage, share: Share, depends: 
 
 def blocks_of(kind: str) -> str:
     """Returns the path of the blocks of a kind, which can go when the table of views is there."""
-    return f"view-blocks/{kind}"
+    return f"views/{kind}.blocks"
 
 
 def _outcomes(task: _Task, blocks: Sequence[int]) -> Iterator[str]:

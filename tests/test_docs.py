@@ -27,7 +27,8 @@ FILES_OF_A_RUN = """
 .lock config.yaml report.json report.md timings.json
 plots/agreement.png plots/scores.png plots/spectrum.png plots/training-ct.png
 plots/grid-sts.png plots/edit-distance.png
-corpus/part-00000.parquet pairs/nli/part-00000.parquet pairs/sts/part-00000.parquet
+corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet
+pairs/nli/part-00000.parquet pairs/sts/part-00000.parquet
 encoder/start/model.safetensors encoder/trained/model.safetensors
 sts/grid/0.35/00/model.safetensors sts/grid/choice/choice.json logs/sts/grid/0.35/00/metrics.jsonl
 logs/sts/grid/0.35/00/events.out.tfevents.1.host checkpoints/sts/grid/0.35/00/step-000000500/state.json
@@ -320,10 +321,13 @@ def documented() -> list[str]:
 
 
 def is_documented(path: str, patterns: list[str]) -> bool:
-    node = re.sub(r"(^|/)(?<!pairs/)(?:base|ct|sts)(?:-[a-z]+)*/", r"\1WHAT/", path, count=1)
+    node = re.sub(
+        r"(^|/)(?<!pairs/)(?<!views/)(?:base|bsl|contrastive|ct|mlm|nli|sts)(?:-[a-z]+)*/", r"\1WHAT/", path, count=1
+    )
     node = re.sub(r"/\d\d(?=[/.])", "/00", node)
     node = re.sub(r"plots/(grid|training)-[a-z-]+", r"plots/\1-WHAT", node)
     node = re.sub(r"/grid/[\d.]+/", "/grid/<b>/", node).replace("/sts12/", "/TASK/")
+    node = re.sub(r"^views/[a-z_]+", "views/KIND", node)
     return any(fnmatchcase(node, re.sub(r"\b(?:NODE|RECIPE)\b", "WHAT", pattern)) for pattern in patterns)
 
 

@@ -13,17 +13,17 @@ HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", 
 LADDER = [
     {"errors", "interrupts", "bundled"},
     {"config", "recipe", "grid", "sources", "storage", "tracking", "cli", "optimizers"},
-    {"corpus", "tokens", "encoder", "augment", "objectives"},
+    {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {
-        *("training", "flow", "glow", "calibration", "evaluation", "labelled", "setups", "scratch", "foreign"),
+        *("training", "flow", "glow", "calibration", "evaluation", "labelled", "views", "setups", "scratch", "foreign"),
         *("findings", "report", "plots", "export", "check", "resources", "reproduce"),
     },
-    {"members", "targets", "frozen", "distill", "probing", "space", "results"},
+    {"members", "rewriting", "targets", "frozen", "distill", "probing", "space", "results"},
     {"lineage", "stages"},
     {"pipeline"},
 ]
 """Rooms by rung: a module imports from its own rung and from lower ones."""
-RAY = {"resources", "members", "targets", "frozen", "distill", "probing", "pipeline"}
+RAY = {"resources", "members", "rewriting", "targets", "frozen", "distill", "probing", "pipeline"}
 DEEPSPEED = {"distill"}
 
 

@@ -18,6 +18,9 @@ GOOD = {
     "ct-sed-flow": (("ct",), True, ("flow",), "ct", "ct-sed"),
     "nli-ct-sed-flow": (("nli", "ct"), True, ("flow",), "nli-ct", "nli-ct-sed"),
     "mlm-ct-sed": (("mlm", "ct"), True, (), "mlm-ct", "mlm-ct-sed"),
+    "bsl-sed-flow": (("bsl",), True, ("flow",), "bsl", "bsl-sed"),
+    "nli-bsl": (("nli", "bsl"), False, (), "nli-bsl", "nli-bsl"),
+    "contrastive-ct": (("contrastive", "ct"), False, (), "contrastive-ct", "contrastive-ct"),
     "sts-flow": (("sts",), False, ("flow",), "sts", "sts"),
     "mlm-nli-ct-sts": (("mlm", "nli", "ct", "sts"), False, (), "mlm-nli-ct-sts", "mlm-nli-ct-sts"),
     "ct-sed-sn-natsv-whiten": (("ct",), True, ("sn", "natsv", "whiten"), "ct", "ct-sed"),
@@ -39,7 +42,7 @@ def test_every_order_of_affine_calibrations_is_allowed():
 
 
 BAD = {
-    "": r"'' is no stage; stages are base, mlm, nli, ct, sts, sed, sn, natsv, whiten, flow$",
+    "": r"'' is no stage; stages are base, mlm, nli, ct, bsl, contrastive, sts, sed, sn, natsv, whiten, flow$",
     "-": r"'' is no stage",
     "ct-": r"'' is no stage",
     "ct--sed": r"'' is no stage",

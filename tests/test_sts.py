@@ -277,6 +277,108 @@ def test_a_senteval_directory_without_files_is_refused(tmp_path):
         load(tmp_path)
 
 
+def test_a_pair_of_languages_is_read_from_three_columns(tmp_path):
+    """STS 2017 extended: no header, any script; marks, quotes and joiners stay as they are."""
+    pairs = [
+        ("طفلٌ يلعب بالكرة.", "A child plays with a ball.", "4.8"),
+        ("¿Qué dijo «él»?", 'He said "nothing', " 1 "),
+        ("Işık İstanbul'da yanıyor.", "می\u200cخواهم\u2028بروم", "0"),
+    ]
+    path = tmp_path / "STS.ar-en.txt"
+    path.write_bytes(("\ufeff" + "\r\n".join("\t".join(pair) for pair in pairs) + "\n\n").encode())
+    first, second, gold = load(path).subsets["all"]
+    assert list(zip(first, second)) == [pair[:2] for pair in pairs]
+    assert gold.tolist() == [4.8, 1.0, 0.0]
+
+
+def test_a_track_of_sts_2017_is_read_with_the_scores_beside_it(tmp_path):
+    senteval(tmp_path, **{"track4a.es-en": ("Un niño.\tA boy.\nUna niña.\tA girl.\n", "4.5\n\n")})
+    task = load(tmp_path / "STS.input.track4a.es-en.txt")
+    first, second, gold = task.subsets["track4a.es-en"]
+    assert (first, second, gold.tolist(), task.dropped) == (["Un niño."], ["A boy."], [4.5], 1)
+    (tmp_path / "STS.gs.track4a.es-en.txt").unlink()
+    with pytest.raises(UserError, match=r"STS\.gs\.track4a\.es-en\.txt cannot be read"):
+        load(tmp_path / "STS.input.track4a.es-en.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tb\t1\nc\td\n", r"line 2: 2 tab-separated columns instead of 3"),
+        ("a\tb\t1\nc\td\t2\te\n", r"line 2: 4 tab-separated columns instead of 3"),
+        ("sentence1\tsentence2\tscore\n", r"line 1: score 'score' is no number"),
+        ("a\tb\t\n", r"no pair with a gold score"),
+        ("", r"no pair with a gold score"),
+    ],
+)
+def test_bad_lines_of_three_columns_are_refused(tmp_path, text, message):
+    (tmp_path / "STS.en-de.txt").write_text(text)
+    with pytest.raises(UserError, match=rf"STS\.en-de\.txt.*{message}"):
+        load(tmp_path / "STS.en-de.txt")
+
+
+def arguments(tmp_path, **topics):
+    """A directory of argument facet similarity; contents as bytes."""
+    for topic, content in topics.items():
+        (tmp_path / f"ArgPairs_{topic}.csv").write_bytes(content)
+    return tmp_path
+
+
+def test_arguments_are_read_by_topic(tmp_path):
+    """Other columns in between, commas and line ends in quotes, and text that is Latin-1."""
+    gun = 'regression_label,csid,sentence_1,sentence_2\n4.2,7,"Guns, he says, ""kill"".","So do\ncars."\n,8,x,y\n'
+    death = "\ufeffsentence_2,sentence_1,regression_label\r\nNo.,Döner costs £2.,0\r\n"
+    task = load(
+        arguments(tmp_path, GC=gun.encode(), DP=death.encode(), GM=gun.replace("cars", "caf\xe9s").encode("latin-1"))
+    )
+    assert list(task.subsets) == ["DP", "GC", "GM"] and task.dropped == 2
+    assert {topic: (a, b, gold.tolist()) for topic, (a, b, gold) in task.subsets.items()} == {
+        "DP": (["Döner costs £2."], ["No."], [0.0]),
+        "GC": (['Guns, he says, "kill".'], ["So do cars."], [4.2]),
+        "GM": (['Guns, he says, "kill".'], ["So do cafés."], [4.2]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"label,sentence_1,sentence_2\n1,a,b\n", r"line 1: .* regression_label, .* needed, found label, sentence_1"),
+        (b"", r"line 1: .* needed, found none"),
+        (b"regression_label,sentence_1,sentence_2\n1,a,b\n2,c\n", r"line 3: fewer comma-separated columns"),
+        (b"regression_label,sentence_1,sentence_2\nhigh,a,b\n", r"line 2: score 'high' is no number"),
+        (b"regression_label,sentence_1,sentence_2\n6,a,b\n", r"line 2: score 6 is outside"),
+        (b'regression_label,sentence_1,sentence_2\n1,"' + b"a" * 200_000, r"not readable as comma-separated text"),
+    ],
+)
+def test_bad_arguments_are_refused_by_file_and_line(tmp_path, content, message):
+    with pytest.raises(UserError, match=rf"ArgPairs_GC\.csv.*{message}"):
+        load(arguments(tmp_path, GC=content))
+
+
+def test_the_mean_over_topics_is_that_of_their_correlations(tmp_path):
+    """BSL table 10: Pearson and Spearman of each topic, averaged, whatever the topics' sizes."""
+    rng = np.random.default_rng(5)
+    rows = {
+        topic: [(i % 6, f"{topic} {i}", f"{topic} not {i}") for i in range(n)] for topic, n in (("DP", 9), ("GC", 30))
+    }
+    for topic, lines in rows.items():
+        text = "".join(f"{score},{first},{second}\n" for score, first, second in lines)
+        arguments(tmp_path, **{topic: f"regression_label,sentence_1,sentence_2\n{text}".encode()})
+    evaluation = Evaluation([load(tmp_path, aggregation="mean")], aggregation="all")
+    embeddings = rng.normal(size=(len(evaluation.sentences), 4))
+    vector = dict(zip(evaluation.sentences, embeddings.tolist()))
+    pearsons, spearmans = [], []
+    for lines in rows.values():
+        cosines, gold = [slow_cosine(vector[a], vector[b]) for _, a, b in lines], [score for score, *_ in lines]
+        pearsons.append(slow_pearson(cosines, gold))
+        spearmans.append(slow_pearson(slow_ranks(cosines), slow_ranks(gold)))
+    metrics = evaluation.score(embeddings)["toy"]
+    assert metrics["aggregation"] == "mean"
+    assert metrics["pearson"] == pytest.approx(100 * sum(pearsons) / 2)
+    assert metrics["spearman"] == pytest.approx(100 * sum(spearmans) / 2)
+    assert metrics["all"]["pearson"] != pytest.approx(metrics["pearson"])
+
+
 def test_bundled_pairs_are_one_subset(monkeypatch):
     fake = SimpleNamespace(pairs=lambda split: [(1.0, f"{split} a", "b"), (4.0, "c", "d")])
     monkeypatch.setitem(sys.modules, "raysed.bundled", fake)

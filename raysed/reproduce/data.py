@@ -152,9 +152,9 @@ class Finder:
         found = [self._existing(places) for places in entry["each"]]
         missing = [" or ".join(places) for places, source in zip(entry["each"], found) if not source]
         if self._request.small and not any(found):
-            found = [self._existing([place]) for place in entry.get("small", [])]
-            if any(found):
-                self.notes.append(f"{name}: {', '.join(entry['small'])} stand in for it.")
+            places = [place for place in entry.get("small", []) if self._existing([place])]
+            found = [self._existing([place]) for place in places]
+            self.notes += [f"{name}: {place} stands in for it." for place in places]
         sources = [source for source in found if source]
         if sources and (self._request.small or not missing):
             return sources
