@@ -354,6 +354,23 @@ class TestMasked:
         monkeypatch.setattr(augmenter._model, "get_output_embeddings", lambda: None)
         assert augmenter(sentences, ids) == expected
 
+    def test_no_token_means_that_nothing_is_filled(self, filler, tmp_path):
+        """With a tokenizer that adds no special tokens, an empty sentence has none."""
+        for file in filler.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        tokenizer = json.loads((filler / "tokenizer.json").read_text()) | {"post_processor": None}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+        (_, empty), (old, new) = self.make(tmp_path, rate=0.9)(["", "The man started a fire."], np.arange(2))
+        assert empty == "" and new != old
+
+    def test_reserved_and_special_entries_are_no_text(self):
+        words = ["PAD", "mask it", "[unused7]", "<0x0A>", "<", "[]", "a", "##b", "##-", "##", "\u200b"]
+        backend = Tokenizer(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="PAD"))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="PAD", mask_token="mask it")
+        texts, kinds = augment._texts_and_kinds(tokenizer)
+        assert kinds.tolist() == [-1, -1, -1, -1, 2, 2, 3, 1, 0, -1, -1]
+        assert texts[4:9] == ["<", "[]", "a", "b", "-"]
+
 
 class Reference:
     """Fills one sentence after the other, without padding, looking at one token of the vocabulary after the other."""
@@ -493,7 +510,7 @@ def translators(tmp_path_factory) -> list[str]:
         options |= {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("ffn_dim", "attention_heads")}
         options |= {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
         config = transformers.MarianConfig(
-            **options, decoder_start_token_id=0, max_position_embeddings=26, tie_word_embeddings=False
+            **options, decoder_start_token_id=0, max_position_embeddings=18, tie_word_embeddings=False
         )
         write_model(marian, config, path / name, seed)
     return [str(path / name) for name in ("a", "b", "c", "d")]
@@ -513,9 +530,9 @@ def marian(config: transformers.MarianConfig) -> transformers.MarianMTModel:
 def translated(path: str, sentence: str) -> str:
     """Greedy search, one sentence at a time and all of it again for each new token."""
     model, tokenizer = loaded(path)
-    source = tokenizer(sentence, truncation=True, max_length=24, return_tensors="pt")["input_ids"]
+    source = tokenizer(sentence, truncation=True, max_length=16, return_tensors="pt")["input_ids"]
     target = [0]
-    while len(target) <= 24 and target[-1] != 3:
+    while len(target) <= 16 and target[-1] != 3:
         with torch.no_grad():
             logits = model(input_ids=source, decoder_input_ids=torch.tensor([target])).logits[0, -1]
         logits[0] = -torch.inf  # the padding, as the generation configuration has it
