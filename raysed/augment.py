@@ -276,8 +276,8 @@ class MaskedAugmenter(Augmenter):
             return []
         options = dict(truncation=True, max_length=self._limit, return_offsets_mapping=True, verbose=False)
         coded = self._tokenizer(list(sentences), **options)
-        tokens = [np.array(row) for row in coded["input_ids"]]
-        spans = [np.array(row).reshape(-1, 2) for row in coded["offset_mapping"]]
+        tokens = [np.array(row, np.int64) for row in coded["input_ids"]]
+        spans = [np.array(row, np.int64).reshape(-1, 2) for row in coded["offset_mapping"]]
         chosen = [self._choose(*one) for one in zip(tokens, spans, ids.tolist())]
         filled = self._fill(tokens, chosen)
         return [(one[0], self._rewritten(*one)) for one in zip(sentences, tokens, spans, chosen, filled)]

@@ -128,7 +128,7 @@ def write(tmp_path):
         ),
         ("flow.fit_on=/no/such/file.txt", r"flow\.fit_on: nothing is at /no/such/file\.txt; name an existing .*"),
         ("evaluation.tasks.everyday-dev=/no/x.tsv", r"/no/x\.tsv cannot be read: No such file or directory"),
-        ("evaluation.tasks.everyday-dev=/no/x", r"task everyday-dev: /no/x is neither a SentEval directory nor .*"),
+        ("evaluation.tasks.everyday-dev=/no/x", r"task everyday-dev: /no/x is neither a directory of graded pairs nor .*"),
     ],
 )
 def test_a_wrong_setting_is_named(refused, setting, sentence):
@@ -169,6 +169,38 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
             ["calibration.natsv_k=dev", "evaluation.dev=null", "ct.keep=second"],
             r"calibration\.natsv_k: dev needs evaluation\.dev; set it, or give a number",
         ),
+        (["bsl.momentum=1.5"], r"bsl\.momentum is 1\.5; it is a share of 0 to 1, the paper's is 0\.999"),
+        (["bsl.batch_size=1"], r"bsl\.batch_size is 1; the predictor's batch normalisation needs at least 2 pairs"),
+        (["bsl.views=[]"], r"bsl\.views is \[\]; list at least one kind, and each kind once"),
+        (["bsl.views=[mlm, mlm]"], r"bsl\.views is \['mlm', 'mlm'\]; list at least one kind, and each kind once"),
+        (["contrastive.batch_size=1"], r"contrastive\.batch_size is 1; the negatives are .* at least 2 are needed"),
+        (["contrastive.dropout=false"], r"contrastive\.views has same, whose two views are equal without .*dropout"),
+        (["views.pivots=[]"], r"views\.pivots has 0 pairs of models; list one or two"),
+        (
+            ["recipes=[bsl]", "bsl.keep=best_on_dev", "evaluation.dev=null", "ct.keep=second"],
+            r"bsl\.keep: best_on_dev needs evaluation\.dev; set it, or use bsl\.keep: last",
+        ),
+        (
+            ["recipes=[bsl]", "bsl.views=[files]"],
+            r"recipe 'bsl': bsl\.views has files, whose pairs come from views\.files; name them there",
+        ),
+        (
+            ["recipes=[contrastive]", "contrastive.views=[entailment]"],
+            r"recipe 'contrastive': contrastive\.views has entailment, whose pairs come from nli\.train; .*",
+        ),
+        (
+            ["recipes=[bsl]", "bsl.views=[files]", "views.files=/no/x.tsv"],
+            r"views\.files: nothing is at /no/x\.tsv; name .*",
+        ),
+        (["recipes=[bsl]", "views.mlm_model=/no/model"], r"views\.mlm_model: '/no/model' cannot be loaded: .*"),
+        (
+            ["recipes=[bsl]", "bsl.views=[back_translation]", "views.pivots=[[/no/there, /no/back]]"],
+            r"views\.pivots: '/no/there' cannot be loaded: .*",
+        ),
+        (
+            ["recipes=[bsl]", "encoder.scratch={}"],
+            r"recipe 'bsl': bsl\.views has mlm, but an encoder from scratch cannot fill tokens; .* views\.mlm_model",
+        ),
         (["encoder.scratch={layers: 1}"], r"encoder\.layers is 2, but encoder\.scratch\.layers is 1"),
         (["evaluation.transfer.layers=9"], r"evaluation\.transfer\.layers is 9, but the encoder has \d+ layers"),
         (["evaluation.transfer.source=/no/data"], r".*/no/data.*"),
@@ -187,6 +219,40 @@ def test_a_wrong_label_or_score_is_named_by_file_and_line(refused, write):
     sts = write("sts.tsv", "subset\tscore\tsentence1\tsentence2\na\t3\tA.\tB.\na\t7\tC.\tD.\n")
     line = refused("recipes=[sts]", f"sts.train={sts}")
     assert f"{sts}, line 3" in line and "7" in line and "0 to 5" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("A car.\tA wagon.\nA bus.\n", r"{path}, line 2: one column where two are needed; .*"),
+        ("A car.\nA bus.\n", r"{path}, line 1: one column where two are needed; .*"),
+        ("", r"views\.files: {path} has no pair of views"),
+        (
+            "A car.\tA car.\nA bus.\t\nA bike.\tA bicycle.\n",
+            r"views\.files \({path}\): 2 of 3 pairs are unusable, 1 with an empty view and 1 with two identical views, "
+            r".*views\.max_unusable.*",
+        ),
+    ],
+)
+def test_a_broken_file_of_views_is_named(refused, write, text, sentence):
+    path = write("views.tsv", text)
+    line = refused("recipes=[bsl]", "bsl.views=[files]", f"views.files={path}")
+    assert re.fullmatch(sentence.format(path=path), line), line
+
+
+def test_synonyms_without_wordnet_are_refused_before_anything_starts(refused, monkeypatch, tmp_path):
+    nltk = pytest.importorskip("nltk")
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    line = refused("recipes=[bsl]", "bsl.views=[synonym]")
+    assert "python -m nltk.downloader wordnet" in line and "mlm" in line
+
+
+def test_one_pair_of_views_is_too_few(refused, write, monkeypatch):
+    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
+    path = write("views.tsv", "A car.\tA wagon.\n")
+    settings = ("recipes=[bsl]", "bsl.views=[files]", f"views.files={path}")
+    line = refused(*settings, ray_starts=True)
+    assert line == "recipe 'bsl': bsl learns from batches of at least 2 pairs, found 1"
 
 
 def test_a_transfer_task_without_a_split_is_refused(refused, write, tmp_path):
