@@ -44,7 +44,7 @@ def line(report: dict, task: str) -> str:
     ]
     histories = [Path(report["storage"]) / f"bsl/members/{i:02d}/history.jsonl" for i in range(len(scores))]
     ends = [json.loads(history.read_text().splitlines()[-1]) for history in histories]
-    spread, cosine = (statistics.fmean(end[name] for end in ends) for name in ("spread", "cosine"))
+    measures = [statistics.fmean(end[name] for end in ends) for name in ("spread", "directions", "cosine")]
     bsl = report["config"]["bsl"]
     cells = [
         ", ".join(bsl["views"]),
@@ -53,8 +53,7 @@ def line(report: dict, task: str) -> str:
         ", ".join(f"{score:.2f}" for score in scores),
         f"{statistics.fmean(scores):.2f}",
         f"{statistics.fmean(scores) - base:+.2f}",
-        f"{spread:.2f}",
-        f"{cosine:.2f}",
+        *(f"{measure:.2f}" for measure in measures),
         f"{len(report['members'])} of {len(scores)}",
     ]
     return f"| {' | '.join(cells)} |"
@@ -74,8 +73,10 @@ def main() -> None:
         report["storage"] = arguments.storage / RUN
         lines.append(line(report, arguments.task))
         print(lines[-1], flush=True)
-    header = "| views | momentum | predictor | seeds | mean | over the base | spread | cosine | collapsed |"
-    print("\n".join([header, "|---|---:|---|---|---:|---:|---:|---:|---:|", *lines]))
+    header = (
+        "| views | momentum | predictor | seeds | mean | over the base | spread | directions | cosine | collapsed |"
+    )
+    print("\n".join([header, "|---|---:|---|---|---:|---:|---:|---:|---:|---:|", *lines]))
 
 
 if __name__ == "__main__":

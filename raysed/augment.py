@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
-from raysed.encoder import _LOAD_ERRORS, encoder_path
+from raysed.encoder import LOAD_ERRORS, encoder_path
 from raysed.errors import UserError, first_line
 
 Pairs = list[tuple[str, str]]
@@ -476,7 +476,7 @@ def _load_translation_tokenizer(name: str) -> PreTrainedTokenizerBase:
             raise ValueError(f"a {config.model_type} model does not translate; name one such as Marian's")
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
-        except _LOAD_ERRORS:
+        except LOAD_ERRORS:
             if config.model_type != "marian" or not needed:
                 raise
             tokenizer = None
@@ -499,7 +499,7 @@ def _loading(setting: str, name: str) -> Iterator[None]:
         yield
     except UserError as error:
         raise UserError(str(error).replace("encoder.path:", f"{setting}:", 1)) from None
-    except _LOAD_ERRORS as error:
+    except LOAD_ERRORS as error:
         raise UserError(f"{setting}: {name!r} cannot be loaded: {first_line(error)}") from None
 
 

@@ -29,7 +29,7 @@ from raysed.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
 log = logging.getLogger(__name__)
 
 _PACKAGE = "package:"
-_LOAD_ERRORS = (
+LOAD_ERRORS = (
     OSError,
     ValueError,
     TypeError,
@@ -193,7 +193,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
             path, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options, **config.model_kwargs
         )
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
-    except _LOAD_ERRORS as error:
+    except LOAD_ERRORS as error:
         raise UserError(f"encoder.path: {config.path!r} cannot be loaded: {first_line(error)}") from None
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
@@ -277,7 +277,7 @@ def check_encoder(config: EncoderConfig) -> int:
     path = encoder_path(config)
     try:
         found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
-    except _LOAD_ERRORS as error:
+    except LOAD_ERRORS as error:
         raise UserError(
             f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: "
             f"{first_line(error)}"

@@ -29,7 +29,11 @@ FEW_EDITS = 4
 """Pairs of at most so many edits are set off in their picture (BERT-flow figure 2)."""
 
 
-_PANELS = {"loss": "training loss", "dev": "dev Spearman x100", "spread": "spread of embeddings\n(0: collapsed)"}
+_PANELS = {
+    "loss": "training loss",
+    "dev": "dev Spearman x100",
+    "directions": "directions of the embeddings\n(few: collapsed)",
+}
 """Of the pictures of trainings."""
 
 
@@ -196,11 +200,11 @@ def _draw_bounds(axes: Axes, bounds: Sequence[Mapping[str, Any]], winner: float)
 
 
 def plot_training(path: Path, curves: Curves) -> str | None:
-    """Draws training loss, dev score and the spread of the embeddings of every member against its updates.
+    """Draws training loss, dev score and the directions of the embeddings of every member against its updates.
 
     Args:
         path: the PNG file.
-        curves: member name to its records, each with `step` and, where measured, `loss`, `dev` (x100) and `spread`.
+        curves: member name to its records, each with `step` and, where measured, `loss`, `dev` (x100) and `directions`.
 
     Returns:
         The title; None where no member has a record.
@@ -216,8 +220,8 @@ def plot_training(path: Path, curves: Curves) -> str | None:
     for axes, key in zip(all_axes, panels):
         _draw_curves(axes, series[key])
         axes.set_ylabel(_PANELS[key])
-        if key == "spread":
-            axes.set_ylim(0, 1.05)
+        if key == "directions":
+            axes.set_ylim(bottom=0)
         if key == "loss" and min(y.min() for _, y in series[key].values()) > 0:
             axes.set_yscale("log")
         _clean(axes)

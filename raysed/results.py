@@ -22,7 +22,7 @@ from raysed.encoder import load_start
 from raysed.evaluation.sts import Embeddings, Evaluation, mean_embeddings
 from raysed.export import Card, export_model, parity
 from raysed.findings import LABELS, Row
-from raysed.recipe import BASE, TWO_VIEW_STAGES, parse_recipe
+from raysed.recipe import BASE, TWO_VIEW_STAGES, Recipe, parse_recipe
 from raysed.report import Report, headline_table, layers_table
 from raysed.space import Space, analyse
 from raysed.storage import Storage
@@ -42,6 +42,12 @@ _PACKAGES = (
 )
 _PARITY_SENTENCES = 64
 _PARITY = 1e-4
+_VIEW_SETTINGS = {
+    "synonym": ["synonym_share"],
+    "mlm": ["mlm_rate", "mlm_model"],
+    "back_translation": ["pivots", "beams"],
+}
+"""Settings of `views` that a kind depends on."""
 _SAME = "each sentence of the corpus twice, told apart by dropout"
 
 
@@ -356,17 +362,15 @@ def _public_name(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path
 
 
-def _settings(job: Job, recipe: Any) -> dict[str, Any]:
-    sources = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}  # the card names them by what they hold
-    blocks = job.config.model_dump(mode="json", exclude=sources)
-    views = ["views"] if set(TWO_VIEW_STAGES) & set(recipe.members) else []
-    names = [
-        *views,
-        *recipe.members,
-        *(["sed"] if recipe.distils else []),
-        *(["flow"] if "flow" in recipe.calibration else []),
-    ]
-    return {f"{name}.{key}": value for name in names for key, value in blocks[name].items()}
+def _settings(job: Job, recipe: Recipe) -> dict[str, Any]:
+    """The settings of the recipe's stages; the card names sources of text by what they hold."""
+    blocks = job.config.model_dump(mode="json", exclude={"nli": {"train"}, "sts": {"train"}})
+    kinds = {kind for stage in recipe.members for kind in _views(job).get(stage, [])}
+    blocks["views"] = {
+        key: blocks["views"][key] for kind in _VIEW_SETTINGS if kind in kinds for key in _VIEW_SETTINGS[kind]
+    }
+    names = [*recipe.members, *(["sed"] if recipe.distils else []), *(["flow"] if "flow" in recipe.calibration else [])]
+    return {f"{name}.{key}": value for name in ["views", *names] for key, value in blocks[name].items()}
 
 
 def _versions() -> dict[str, str]:

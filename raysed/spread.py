@@ -1,7 +1,8 @@
 """How far embeddings are spread, and whether a training has lost it: the watch for collapse.
 
-Learning to agree has a trivial solution, the same vector for every sentence. A run on its way there shows a falling
-loss and nothing else, so the spread of the training's own embeddings is logged beside it, and judged in the end.
+Learning to agree has trivial solutions: the same vector for every sentence, or vectors along a line. A run on its way
+there shows a falling loss and nothing else, so the spread of the training's own embeddings is logged beside it, and
+judged in the end.
 """
 
 import statistics
@@ -14,9 +15,11 @@ from torch.nn import functional as F
 COLLAPSED = "collapsed"
 """How the reason begins for which a member is left out."""
 _LEFT = 0.25
-"""Of its spread at the start, a model that has not more than this left counts as collapsed."""
+"""A model counts as collapsed that has not more than this left of what it had at its first update."""
 _LAST = 5
-"""Logged updates that are averaged for the spread at the end."""
+"""Logged updates that are averaged for the end."""
+_WATCHED = {"spread": "the spread", "directions": "the number of directions"}
+"""What must not fall, and what sentences call it."""
 
 
 def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
@@ -24,36 +27,39 @@ def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
 
     Returns:
         `spread`, the standard deviation of the normalised embeddings, mean over dimensions, times the root of D: near 1
-        for directions that are spread evenly, 0 for a single one; and `cosine`, the mean over all pairs.
+        for directions that are spread evenly, 0 for a single one; `directions`, how many directions carry that
+        deviation (the participation ratio of its principal components; at most B - 1, and 0 where there is none); and
+        `cosine`, the mean over all pairs.
 
     >>> {name: round(value, 3) for name, value in spread_of(torch.ones(4, 3)).items()}
-    {'spread': 0.0, 'cosine': 1.0}
+    {'spread': 0.0, 'directions': 0.0, 'cosine': 1.0}
     >>> {name: round(value, 3) for name, value in spread_of(torch.eye(3) - 1 / 3).items()}
-    {'spread': 1.0, 'cosine': -0.5}
+    {'spread': 1.0, 'directions': 2.0, 'cosine': -0.5}
     """
     count, width = emb_BD.shape
     unit_BD = F.normalize(emb_BD.float(), dim=-1)
-    spread = unit_BD.std(dim=0, correction=0).mean() * width**0.5
+    centred_BD = unit_BD - unit_BD.mean(0)
+    spread = centred_BD.square().mean(0).sqrt().mean() * width**0.5
+    gram_BB = centred_BD @ centred_BD.T
+    # In single precision equal rows leave a rest of about 1e-14, whose directions mean nothing.
+    directions = gram_BB.trace() ** 2 / gram_BB.square().sum().clamp(min=1e-16)
     cosine = (unit_BD.sum(0).square().sum() - count) / (count * (count - 1))
-    return {"spread": spread.item(), "cosine": cosine.item()}
+    return {"spread": spread.item(), "directions": directions.item(), "cosine": cosine.item()}
 
 
 def collapse(history: Iterable[Mapping[str, Any]]) -> str | None:
     """Returns why a training has collapsed, from its history; None where it has not, or is not watched.
 
     Args:
-        history: entries with `spread` and `cosine`, the first one of untouched weights.
+        history: entries with what `spread_of` returns, the first one of untouched weights.
     """
     watched = [entry for entry in history if "spread" in entry]
-    if not watched:
-        return None
-    start, end, cosine = watched[0]["spread"], _end(watched, "spread"), _end(watched, "cosine")
-    if end > _LEFT * start:
-        return None
-    return (
-        f"{COLLAPSED}: different sentences have a mean cosine of {cosine:.3f}, and the spread of their embeddings fell "
-        f"from {start:.2f} to {end:.2f}"
-    )
+    for name, words in _WATCHED.items() if watched else ():
+        start, end = watched[0][name], _end(watched, name)
+        if end <= _LEFT * start:
+            cosine = f"mean cosine of different sentences: {_end(watched, 'cosine'):.3f}"
+            return f"{COLLAPSED}: {words} of the embeddings fell from {start:.2f} to {end:.2f} ({cosine})"
+    return None
 
 
 def _end(entries: Sequence[Mapping[str, Any]], name: str) -> float:

@@ -128,7 +128,10 @@ def write(tmp_path):
         ),
         ("flow.fit_on=/no/such/file.txt", r"flow\.fit_on: nothing is at /no/such/file\.txt; name an existing .*"),
         ("evaluation.tasks.everyday-dev=/no/x.tsv", r"/no/x\.tsv cannot be read: No such file or directory"),
-        ("evaluation.tasks.everyday-dev=/no/x", r"task everyday-dev: /no/x is neither a directory of graded pairs nor .*"),
+        (
+            "evaluation.tasks.everyday-dev=/no/x",
+            r"task everyday-dev: /no/x is neither a directory of graded pairs nor .*",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(refused, setting, sentence):

@@ -92,4 +92,4 @@ def test_measures_are_of_the_first_views(batch):
     embeddings = torch.cat([torch.ones(4, 6), torch.randn(4, 6)])
     objective = Contrastive(Fixed(embeddings))
     objective.loss(batch)
-    assert objective.measures() == pytest.approx({"spread": 0.0, "cosine": 1.0}, abs=1e-5)
+    assert objective.measures() == pytest.approx({"spread": 0.0, "directions": 0.0, "cosine": 1.0}, abs=1e-5)

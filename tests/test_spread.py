@@ -30,20 +30,31 @@ def test_numbers_equal_plain_sums(seed):
     found = spread_of(torch.tensor(matrix))
     assert found["cosine"] == pytest.approx(cosine, abs=1e-5)
     assert found["spread"] == pytest.approx(sum(deviations) / 5 * math.sqrt(5), abs=1e-5)
+    variances = np.linalg.eigvalsh(np.cov(np.array(rows).T))
+    assert found["directions"] == pytest.approx(variances.sum() ** 2 / (variances**2).sum(), abs=1e-4)
 
 
 def test_even_directions_have_spread_one_and_equal_ones_zero():
     even = torch.randn(4096, 64, generator=torch.Generator().manual_seed(0))
     assert spread_of(even)["spread"] == pytest.approx(1.0, abs=0.01)
-    assert spread_of(even[:1].repeat(9, 1))["spread"] == pytest.approx(0.0, abs=1e-3)
+    assert spread_of(even)["directions"] == pytest.approx(63, abs=1.5)
+    same = spread_of(even[:1].repeat(9, 1))
+    assert same["spread"] == pytest.approx(0.0, abs=1e-3) and same["directions"] < 0.1
+    line = spread_of(even[:1] + 0.1 * even[1:2] * torch.linspace(-1, 1, 16)[:, None])
+    assert line["directions"] == pytest.approx(1.0, abs=0.05)
 
 
-def history(*spreads):
-    return [{"step": i, "spread": value, "cosine": 1 - value} for i, value in enumerate(spreads)]
+def history(*spreads, directions=None):
+    return [
+        {"step": i, "spread": value, "directions": (directions or [9.0] * 9)[i], "cosine": 1 - value}
+        for i, value in enumerate(spreads)
+    ]
 
 
 def test_what_counts_as_collapsed():
-    assert "from 0.80 to 0.02" in collapse(history(0.8, 0.4, *[0.02] * 5))
+    assert "the spread of the embeddings fell from 0.80 to 0.02 (" in collapse(history(0.8, 0.4, *[0.02] * 5))
+    flat = history(*[0.5] * 6, directions=[11.0, *[1.5] * 5])
+    assert "the number of directions of the embeddings fell from 11.00 to 1.50 (" in collapse(flat)
     assert collapse(history(0.8, 0.02, *[0.7] * 5)) is None, "it has recovered"
     assert collapse(history(0.1, *[0.09] * 5)) is None, "some encoders start narrow"
     assert collapse([{"step": 1, "loss": 2.0}]) is None, "not watched"
@@ -65,7 +76,7 @@ def trained(make_encoder, make_table, momentum, predictor):
 
 def test_a_missing_predictor_collapses_and_is_noticed(make_encoder, make_table):
     reason = collapse(trained(make_encoder, make_table, 0.0, "none"))
-    assert reason is not None and reason.startswith("collapsed: different sentences have a mean cosine of ")
+    assert reason is not None and reason.startswith("collapsed: the spread of the embeddings fell from ")
 
 
 def test_the_paper_s_predictor_and_momentum_do_not(make_encoder, make_table):

@@ -12,6 +12,7 @@ from raysed.reproduce.compare import SMALL_NOTE, Comparison, compare
 from raysed.reproduce.data import Request
 from raysed.reproduce.plan import Plan
 from raysed.storage import Storage
+from raysed.tracking import quiet_libraries
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ def reproduce(request: Request, plan: Plan, runner: Runner, say: Callable[[str],
         UserError: a wrong setting or input.
         RunFailed: a run ended without a complete report.
     """
+    quiet_libraries()
     for config in plan.configs.values():
         runner.check(config)
     if request.small:
