@@ -1,8 +1,10 @@
 """Batches of a table: each row once per epoch, order by (seed, epoch), any step at once."""
 
+from typing import Any, Protocol
+
 import numpy as np
 
-from raysed.tokens import PackedTokens, TokenTable, pack
+from raysed.tokens import pack
 
 
 class EpochOrder:
@@ -27,19 +29,32 @@ class EpochOrder:
         return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
 
 
+class Table(Protocol):
+    """Rows that can be counted and taken."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: np.ndarray) -> Any:
+        """Returns the rows at these positions, in that order."""
+
+
 class EpochBatches(EpochOrder):
-    """Batches of a shuffled table: each sentence once per epoch.
+    """Batches of a shuffled table: each row once per epoch. This one packs sentences; pairs have their own.
 
     Args:
-        table: N sentences.
-        batch_size: sentences per batch; the last, partial one of an epoch is dropped.
+        table: N rows.
+        batch_size: rows per batch; the last, partial one of an epoch is dropped.
         seed: of the order.
     """
 
-    def __init__(self, table: TokenTable, batch_size: int, seed: int):
+    def __init__(self, table: Table, batch_size: int, seed: int):
         super().__init__(len(table), batch_size, seed)
         self.table = table
 
-    def __call__(self, step: int) -> PackedTokens:
+    def __call__(self, step: int) -> Any:
         """Returns the batch of a step."""
-        return pack(self.table.take(self.rows(step)))
+        return self.batch(self.table.take(self.rows(step)))
+
+    def batch(self, rows: Any) -> Any:
+        """Returns rows as what an objective takes."""
+        return pack(rows)

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from raysed.batches import EpochOrder
+from raysed.batches import EpochBatches
 from raysed.config import NliConfig, StsConfig
 from raysed.errors import UserError, public
 from raysed.evaluation.sts import StsTask, load_task
@@ -273,24 +273,13 @@ def read_pairs(directory: Path) -> PairTable:
     return PairTable(*map(TokenTable.from_arrow, sides), table.column("label").to_numpy())
 
 
-class PairBatches(EpochOrder):
-    """Batches of a shuffled table of pairs: each pair once per epoch, order by (seed, epoch), any step at once.
+class PairBatches(EpochBatches):
+    """Batches of a shuffled `PairTable`, as `LabelledBatch`."""
 
-    Args:
-        table: P pairs.
-        batch_size: pairs per batch; the last, partial one of an epoch is dropped.
-        seed: of the order.
-    """
-
-    def __init__(self, table: PairTable, batch_size: int, seed: int):
-        super().__init__(len(table), batch_size, seed)
-        self.table = table
-
-    def __call__(self, step: int) -> LabelledBatch:
-        """Returns the batch of a step."""
-        pairs = self.table.take(self.rows(step))
-        tokens = pack(TokenTable.concatenate([pairs.first, pairs.second]))
-        return LabelledBatch(tokens, torch.from_numpy(pairs.labels), pairs.first.ids)
+    def batch(self, rows: PairTable) -> LabelledBatch:
+        """Returns B pairs: the B first sentences and then the B second ones, with the labels."""
+        tokens = pack(TokenTable.concatenate([rows.first, rows.second]))
+        return LabelledBatch(tokens, torch.from_numpy(rows.labels), rows.first.ids)
 
 
 def _tokenize(

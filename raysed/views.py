@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from transformers import PreTrainedTokenizerBase
 
-from raysed.batches import EpochOrder
+from raysed.batches import EpochBatches
 from raysed.config import ViewsConfig, ViewSource
 from raysed.errors import UserError, public
 from raysed.labelled import PAIR_FILE, NliRows, token_lists, tokenized_parts
@@ -242,20 +242,9 @@ def _read_table(directory: Path) -> ViewTable:
     )
 
 
-class ViewBatches(EpochOrder):
-    """Batches of a shuffled table of views: each pair once per epoch, order by (seed, epoch), any step at once.
+class ViewBatches(EpochBatches):
+    """Batches of a shuffled `ViewTable`, as packed sentences."""
 
-    Args:
-        table: P pairs.
-        batch_size: B pairs per batch; the last, partial one of an epoch is dropped.
-        seed: of the order.
-    """
-
-    def __init__(self, table: ViewTable, batch_size: int, seed: int):
-        super().__init__(len(table), batch_size, seed)
-        self.table = table
-
-    def __call__(self, step: int) -> PackedTokens:
-        """Returns the batch of a step: 2 B sentences, the B first views and then the B second ones."""
-        pairs = self.table.take(self.rows(step))
-        return pack(TokenTable.concatenate([pairs.first, pairs.second]))
+    def batch(self, rows: ViewTable) -> PackedTokens:
+        """Returns 2 B sentences, the B first views and then the B second ones."""
+        return pack(TokenTable.concatenate([rows.first, rows.second]))
