@@ -6,18 +6,21 @@ last bits of what a model computes may depend on the batch.
 """
 
 import importlib.util
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
+from huggingface_hub import is_offline_mode, try_to_load_from_cache
 from tokenizers import decoders
 from transformers import (
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForMaskedLM,
     AutoModelForSeq2SeqLM,
@@ -25,8 +28,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
-from raysed.config import EncoderConfig, ViewsConfig, derive_seed
+from raysed.config import EncoderConfig, ViewsConfig, derive_seed, stable_hash
 from raysed.encoder import LOAD_ERRORS, encoder_path
 from raysed.errors import UserError, first_line
 
@@ -41,6 +45,10 @@ _RESERVED = re.compile(r"\[.+\]|<.+>")
 """Entries of a vocabulary that stand for no text: `[unused7]`, `<0x0A>`, `<extra_id_3>`."""
 _CONTINUES, _BYTES_START, _STARTS = "##", "Ġ", "▁"
 """How vocabularies tell tokens that begin a word: WordPiece marks the others; byte-level BPE and SentencePiece them."""
+_TRANSLATORS = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
+"""Types of models of one direction, and the packages of their tokenizers; other types must be told the languages."""
+_UNKNOWN_WEIGHTS = 300_000_000
+"""Bytes of a model that has not been fetched yet; a Marian model of the paper has about as many."""
 _UNUSED_POSITIONS = 2
 """RoBERTa never uses the first two; other models lose two tokens of their very longest sentences."""
 
@@ -105,7 +113,7 @@ def check_augmenter(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> No
     """Finds before a run starts what `make_augmenter` would refuse, without making anything.
 
     Looks for WordNet's files, loads the masked language model once (whether it has its head is seen in no other way),
-    and loads configurations and tokenizers of translation models, not their weights.
+    and loads configurations and tokenizers of translation models, not their weights, which are only looked for.
 
     Raises:
         UserError: as `make_augmenter`.
@@ -117,6 +125,68 @@ def check_augmenter(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> No
     else:
         for name in dict.fromkeys(name for pair in views.pivots for name in pair):
             _load_translation_tokenizer(name)
+
+
+def weights_bytes(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> int:
+    """Bounds the memory that the weights of one augmenter take, from the sizes of their files and without loading any.
+
+    Args:
+        kind: as for `make_augmenter`, and so are the others.
+        views: which models it loads; one that is named several times counts once.
+        encoder: the run's encoder.
+
+    Returns:
+        Bytes in fp32: weights stored in half precision count double; a model whose files are not here counts 300 MB.
+
+    Raises:
+        UserError: a model's name or configuration cannot be right.
+    """
+    models = [("views.pivots", EncoderConfig(path=name)) for pair in views.pivots for name in pair]
+    if kind != "back_translation":
+        models = [_filler(views, encoder)] if kind == "mlm" else []
+    sizes = {}
+    for setting, config in models:
+        with _loading(setting, config.path):
+            path = encoder_path(config)
+            sizes[path] = _bytes_of(path)
+    return sum(sizes.values())
+
+
+def _bytes_of(path: str) -> int:
+    folder = _folder(path)
+    files = sorted(folder.glob("*.safetensors")) if folder else []
+    if not files:
+        return _UNKNOWN_WEIGHTS
+    whole = folder / SAFE_WEIGHTS_NAME
+    size = sum(file.stat().st_size for file in ([whole] if whole in files else files))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    is_half = (config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16")
+    return 2 * size if is_half else size
+
+
+def _folder(path: str) -> Path | None:
+    """The model's directory, or its folder in the hub's cache."""
+    if Path(path).is_dir():
+        return Path(path)
+    found = try_to_load_from_cache(path, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def wordnet_identity() -> str:
+    """Returns 16 hex digits for the WordNet that synonyms are taken from, which change with its files.
+
+    Only their names and sizes are looked at, so it is cheap; whether they are packed in a zip makes no difference.
+
+    Raises:
+        UserError: as `make_augmenter`.
+    """
+    root = _find_wordnet()
+    if hasattr(root, "zipfile"):
+        inside = (entry for entry in root.zipfile.infolist() if entry.filename.startswith(root.entry))
+        sizes = {entry.filename.removeprefix(root.entry): entry.file_size for entry in inside if not entry.is_dir()}
+    else:
+        sizes = {file.name: file.stat().st_size for file in Path(root).iterdir() if file.is_file()}
+    return stable_hash(sizes)
 
 
 class SynonymAugmenter(Augmenter):
@@ -229,12 +299,16 @@ def _load_wordnet() -> Any:
     return wordnet
 
 
-def _find_wordnet() -> None:
+def _find_wordnet() -> Any:
+    """Where nltk's own loader looks: in a directory, or in the zip that its downloader leaves."""
     try:
         import nltk
 
-        nltk.data.find("corpora/wordnet")
-    except (ImportError, LookupError) as error:
+        try:
+            return nltk.data.find("corpora/wordnet")
+        except LookupError:
+            return nltk.data.find("corpora/wordnet.zip/wordnet/")
+    except (ImportError, LookupError, BadZipFile) as error:
         what = "the package nltk" if isinstance(error, ImportError) else "nltk's WordNet data"
         raise UserError(
             f"views of the kind synonym need {what}, which is not installed: run pip install 'raysed[wordnet]' and "
@@ -371,14 +445,7 @@ def _is_text(text: str) -> bool:
 
 def _load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Loads the masked language model, in fp32, and its tokenizer."""
-    setting, config = "encoder.path", encoder
-    if views.mlm_model is not None:
-        setting, config = "views.mlm_model", EncoderConfig(path=views.mlm_model)
-    if config.scratch:
-        raise UserError(
-            "views of the kind mlm need a masked language model, and encoder.scratch has not been trained: set "
-            "views.mlm_model to one, e.g. bundled:encoder or roberta-base"
-        )
+    setting, config = _filler(views, encoder)
     with _loading(setting, config.path):
         path, options = encoder_path(config), {"trust_remote_code": config.trust_remote_code}
         model, info = AutoModelForMaskedLM.from_pretrained(
@@ -387,6 +454,18 @@ def _load_filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrained
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
     _check_filler(f"{setting}: {config.path!r}", model, tokenizer, info["missing_keys"])
     return model, tokenizer
+
+
+def _filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[str, EncoderConfig]:
+    """The setting that names the masked language model, and how to load it."""
+    if views.mlm_model is not None:
+        return "views.mlm_model", EncoderConfig(path=views.mlm_model)
+    if encoder.scratch:
+        raise UserError(
+            "views of the kind mlm need a masked language model, and encoder.scratch has not been trained: set "
+            "views.mlm_model to one, e.g. bundled:encoder or roberta-base"
+        )
+    return "encoder.path", encoder
 
 
 def _check_filler(who: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, missing: set[str]) -> None:
@@ -467,24 +546,37 @@ class _Translator:
 
 
 def _load_translation_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """Loads configuration and tokenizer of a translation model."""
+    """Loads configuration and tokenizer of a translation model, and looks for its weights."""
     path = _translation_path(name)
-    needed = [package for package in ("sentencepiece", "sacremoses") if importlib.util.find_spec(package) is None]
     with _loading("views.pivots", name):
-        config = AutoConfig.from_pretrained(path)
-        if type(config) not in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
-            raise ValueError(f"a {config.model_type} model does not translate; name one such as Marian's")
+        kind = AutoConfig.from_pretrained(path).model_type
+        if kind not in _TRANSLATORS:
+            raise UserError(
+                f"views.pivots: {name!r} is a {kind} model, but only models of the types {' and '.join(_TRANSLATORS)} "
+                "translate from one language into one other untold; name one such as Helsinki-NLP/opus-mt-en-de"
+            )
+        needed = [package for package in _TRANSLATORS[kind] if importlib.util.find_spec(package) is None]
         try:
             tokenizer = AutoTokenizer.from_pretrained(path)
         except LOAD_ERRORS:
-            if config.model_type != "marian" or not needed:
+            if not needed:
                 raise
             tokenizer = None
     if needed and (tokenizer is None or type(tokenizer).__name__ == "MarianTokenizer"):
         raise UserError(
             f"views.pivots: the tokenizer of {name!r} needs {' and '.join(needed)}: run pip install {' '.join(needed)}"
         )
+    if _lacks_safetensors(path):
+        raise _no_safetensors("views.pivots", name)
     return tokenizer
+
+
+def _lacks_safetensors(path: str) -> bool:
+    """Whether that is certain: a hub that can be reached may convert a model's weights when they are asked for."""
+    if not Path(path).is_dir() and not is_offline_mode():
+        return False
+    folder = _folder(path)
+    return folder is not None and not any(folder.glob("*.safetensors"))
 
 
 def _translation_path(name: str) -> str:
@@ -500,7 +592,18 @@ def _loading(setting: str, name: str) -> Iterator[None]:
     except UserError as error:
         raise UserError(str(error).replace("encoder.path:", f"{setting}:", 1)) from None
     except LOAD_ERRORS as error:
+        # What transformers says of a model without safetensors speaks of an argument that is no setting here.
+        if any(word in str(error) for word in (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, "use_safetensors")):
+            raise _no_safetensors(setting, name) from None
         raise UserError(f"{setting}: {name!r} cannot be loaded: {first_line(error)}") from None
+
+
+def _no_safetensors(setting: str, name: str) -> UserError:
+    return UserError(
+        f"{setting}: no {SAFE_WEIGHTS_NAME} of {name!r} can be had, and safetensors is the only format of weights that "
+        "is read; load the model elsewhere with transformers, write it with save_pretrained and name that directory, "
+        "or name another model"
+    )
 
 
 def _dtype(device: str) -> torch.dtype:

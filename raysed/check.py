@@ -9,7 +9,7 @@ from typing import Any
 from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
-from raysed.augment import check_augmenter
+from raysed.augment import check_augmenter, wordnet_identity
 from raysed.calibration import check_fit
 from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
 from raysed.corpus import check_corpus, corpus_fingerprint
@@ -199,7 +199,7 @@ def _views_identity(kind: str, rows: ViewRows | None, config: Config, inputs: Ma
         return identity(rows)
     views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}
     if kind == "synonym":
-        return {**common, "share": views.synonym_share}
+        return {**common, "share": views.synonym_share, "wordnet": wordnet_identity()}
     if kind == "mlm":
         filler = EncoderConfig(path=views.mlm_model) if views.mlm_model else None
         model = _model_identity(filler) if filler else inputs["encoder"]

@@ -301,7 +301,7 @@ class CtConfig(Block):
 
 
 ViewKind = Literal["same", "files", "entailment", "synonym", "mlm", "back_translation"]
-Share = Annotated[float, Field(gt=0, lt=1)]
+Part = Annotated[float, Field(gt=0, lt=1)]
 
 
 class ViewSource(Block):
@@ -322,9 +322,9 @@ class ViewsConfig(Block):
 
     files: list[ViewSource] = []
     """Sources of the kind `files`, put together: back-translations, translations, paraphrases; a path alone will do."""
-    synonym_share: Share = 0.3
+    synonym_share: Part = 0.3
     """Share of a sentence's words that the kind `synonym` replaces by others of the same WordNet sense."""
-    mlm_rate: Share = 0.2
+    mlm_rate: Part = 0.2
     """Share of a sentence's tokens that the kind `mlm` masks and fills."""
     mlm_model: str | None = None
     """Masked language model that fills, as `encoder.path`; None: the run's encoder (the paper: roberta-base)."""

@@ -69,7 +69,7 @@ class Card:
         base: hub id of the pre-trained encoder, or what a reader of the card should call it.
         members: ensemble members whose embeddings were averaged.
         left_out: members that were trained and left out.
-        corpus: what a reader should call the corpus.
+        corpus: what a reader should call the corpus; empty where the recipe has read none.
         lengths: what the maximum length cost on it.
         scores: a Markdown table, see `raysed.report.headline_table`.
         tasks: the headline tasks.
@@ -278,7 +278,7 @@ def _training_rows(card: Card, layers: Layers) -> str:
     rows |= {f"{stage} pairs": card.pairs[stage] for stage in recipe.members if stage in card.pairs}
     views = {stage: card.views[stage] for stage in recipe.members if stage in card.views}
     rows |= {f"{stage} views: {kind}": what for stage, kinds in views.items() for kind, what in kinds.items()}
-    if recipe.distils or {"mlm", "ct", *views} & set(recipe.members):
+    if card.corpus:
         rows["corpus"] = f"{card.corpus}: {lengths.sentences:,} sentences, {lengths.tokens:,} tokens"
         rows[f"cut at {lengths.max_length} tokens"] = f"{cut} of the sentences, which lost {lost} of all tokens"
     rows["pooling"] = f"mean over all tokens of the {_LAYER_NAMES.get(layers, f'last {layers} layers')}"
@@ -294,7 +294,8 @@ def _limits(card: Card, max_length: int, needs_code: bool) -> str:
     lines = [f"Text beyond {max_length} tokens is cut off and has no influence."]
     if parse_recipe(card.recipe).members:
         language = f" (language: {card.language})" if card.language else ""
-        lines.append(f"It was trained on {card.corpus}{language}: expect less on other languages and subjects.")
+        text = card.corpus or "the pairs named above"
+        lines.append(f"It was trained on {text}{language}: expect less on other languages and subjects.")
     lines.append("The licences of the base encoder and of the corpus apply to it.")
     if needs_code:
         lines.append("The flow serves comparison by cosine; a classifier does better without it (SED, table 7).")

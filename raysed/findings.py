@@ -47,10 +47,12 @@ class Row:
     """Pooled layers."""
     metrics: Mapping[str, Mapping[str, Any]]
     """Task name to what `Evaluation.score` returned for it."""
+    left_out: bool = False
+    """Whether the model has collapsed: it is in the list of rows, and in no mean."""
 
     def counts(self, main_layers: int | str) -> bool:
-        """Returns whether the row is part of the headline: it is at the main pooling depth, or has none."""
-        return self.layers == main_layers or self.kind == "baseline"
+        """Returns whether the row is part of the headline: not left out, and at the main pooling depth, or without."""
+        return not self.left_out and (self.layers == main_layers or self.kind == "baseline")
 
     def average(self, tasks: Sequence[str]) -> float | None:
         """Returns the mean Spearman correlation over `tasks`; None where one of them was not scored."""

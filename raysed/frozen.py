@@ -48,12 +48,14 @@ class Embedding:
         model: artefact of the encoder; None for the pre-trained one.
         poolings: one file each.
         depends: everything that the numbers depend on.
+        index: of the model among its like.
     """
 
     name: str
     model: str | None
     poolings: tuple[Layers, ...]
     depends: dict[str, Any]
+    index: int = 0
 
 
 @dataclass(frozen=True)

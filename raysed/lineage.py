@@ -49,24 +49,35 @@ class Lineage:
 
     def _models(self, recipe: Recipe) -> list[ScoredModel]:
         kind = "base" if recipe.ensemble == BASE else "learner" if recipe.distils else "member"
-        embeddings = self.embeddings(recipe.uncalibrated)
-        names = [c.name for c in self.calibrations(recipe)] if recipe.calibration else [e.name for e in embeddings]
+        if recipe.calibration:
+            named = [(calibration.name, calibration.embedding) for calibration in self.calibrations(recipe)]
+        else:
+            named = [(embedding.name, embedding) for embedding in self.embeddings(recipe.uncalibrated)]
+        collapsed = self.collapsed()
         return [
-            ScoredModel(recipe.text, kind, index, name, embedding.poolings, embedding.model)
-            for index, (name, embedding) in enumerate(zip(names, embeddings))
+            ScoredModel(recipe.text, kind, e.index, name, e.poolings, e.model, e.model in collapsed)
+            for name, e in named
         ]
 
     def corpus(self) -> dict[str, Any]:
         """What the corpus and everything learnt from it depend on."""
         return {"corpus": self.job.inputs["corpus"], "encoder": self.job.inputs["encoder"]}
 
+    def texts(self, kind: str) -> dict[str, Any]:
+        """What the text of the views of a kind depends on."""
+        return {kind: self.job.inputs[f"views/{kind}"]}
+
     def views(self, kind: str) -> dict[str, Any]:
         """What the table of views of a kind depends on."""
-        return {"encoder": self.job.inputs["encoder"], kind: self.job.inputs[f"views/{kind}"]}
+        return {"encoder": self.job.inputs["encoder"], **self.texts(kind)}
 
     def healthy(self, node: str) -> list[Entry]:
         """Returns the members of a node that have not collapsed: those that are continued and averaged."""
         return [entry for entry in self.ensembles[node] if "collapsed" not in entry.meta]
+
+    def collapsed(self) -> set[str]:
+        """Returns the names of all members that have collapsed."""
+        return {e.name for entries in self.ensembles.values() for e in entries if "collapsed" in e.meta}
 
     def parents(self, node: str) -> list[Entry | None]:
         """Returns the models that a node continues; None stands for the pre-trained encoder."""
@@ -140,7 +151,7 @@ class Lineage:
             "tasks": self.job.inputs["tasks"],
             "layers": list(poolings),
         }
-        return Embedding(f"{node}/embeddings/{index:02d}", model, poolings, depends)
+        return Embedding(f"{node}/embeddings/{index:02d}", model, poolings, depends, index)
 
     def calibrations(self, recipe: Recipe) -> list[Calibration]:
         """Returns what is to be fitted for a recipe: one for each of its models."""
@@ -155,10 +166,12 @@ class Lineage:
         if "natsv" in recipe.calibration and self.config.calibration.natsv_k == "dev":
             settings["selection"] = {"dev": self.job.inputs["dev"], "aggregation": self._dev_aggregation()}
         calibrations = []
-        for index, embedding in enumerate(self.embeddings(recipe.uncalibrated)):
-            seed = derive_seed(self.config.seed, recipe.text, index)
+        for embedding in self.embeddings(recipe.uncalibrated):
+            if embedding.model in self.collapsed():  # equal vectors cannot be calibrated
+                continue
+            seed = derive_seed(self.config.seed, recipe.text, embedding.index)
             depends = {**settings, "embedding": stable_hash(embedding.depends), "seed": seed}
-            name = f"{recipe.text}/calibrations/{index:02d}"
+            name = f"{recipe.text}/calibrations/{embedding.index:02d}"
             calibrations.append(Calibration(name, recipe.calibration, embedding, seed, depends))
         return calibrations
 

@@ -444,7 +444,7 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, unti
         return result.score_by(until)
     kept = setup.objective.candidates()[result.kept]
     outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
-    if reason := collapse(result.history):
+    if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
         outcome["collapsed"] = reason
     description = {"member": member.name, "stage": member.stage, **outcome, **member.depends}
     meta = {**outcome, "seconds": round(time.monotonic() - started, 1), "resumed_at": result.resumed_at}

@@ -22,7 +22,7 @@ from raysed.evaluation.transfer import SED_TASKS, combine, jobs, run_probe, tran
 from raysed.frozen import Embedding, embed_all
 from raysed.recipe import parse_recipe
 from raysed.resources import Share
-from raysed.results import ScoredModel
+from raysed.results import ScoredModel, first_healthy
 from raysed.storage import Storage
 from raysed.tokens import tokenize
 from raysed.tracking import Progress
@@ -31,7 +31,7 @@ from raysed.tracking import Progress
 def probe(
     further: FurtherTasks, models: Sequence[ScoredModel], config: Config, storage: Storage, share: Share | None
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Puts the first model of every recipe to the test.
+    """Puts the first model of every recipe to the test, of members one that has not collapsed.
 
     Args:
         further: what is asked.
@@ -44,7 +44,8 @@ def probe(
         What `Report.transfer` and, as `qnli`, `Report.analysis` take.
     """
     layers = config.evaluation.transfer.layers or config.encoder.layers
-    shown = [model for model in models if model.index == 0 and _can_be_asked(model, layers, config)]
+    first = [first_healthy(models, recipe) for recipe in dict.fromkeys(model.recipe for model in models)]
+    shown = [model for model in first if _can_be_asked(model, layers, config)]
     embedded = _embed(further, shown, layers, config, storage, share)
     transfer = _transfer(further, shown, embedded, layers, config, storage) if further.transfer else []
     qnli = {m.recipe: _auc(further, _vectors(m, embedded, layers, storage)) for m in shown} if further.qnli else {}

@@ -73,7 +73,7 @@ def layers_table(rows: Sequence[Row], tasks: Sequence[str], markdown: bool = Fal
     cells: dict[tuple[str, str], dict[int | str, list[float]]] = {}
     for row in rows:
         average = row.average(tasks)
-        if row.kind not in ("baseline", "grid") and average is not None:
+        if row.kind not in ("baseline", "grid") and average is not None and not row.left_out:
             cells.setdefault((row.recipe, row.kind), {}).setdefault(row.layers, []).append(average)
     cells = {group: by_layers for group, by_layers in cells.items() if len(by_layers) > 1}
     depths = sorted({depth for by_layers in cells.values() for depth in by_layers}, key=_depth_order)
@@ -175,7 +175,7 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
-        names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics")
+        names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
         parts = {name: getattr(self, name) for name in ("views", "grids", "transfer", "analysis")}
         return _plain(
             {

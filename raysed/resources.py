@@ -17,6 +17,8 @@ from raysed.errors import UserError
 
 log = logging.getLogger(__name__)
 
+_REWRITER_BYTES = 7e8
+"""Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
 _MEMBERS_PER_GPU = 4
 _GPU_GB = {
     **{"K80": 12, "P100": 12, "P4": 8, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
@@ -198,17 +200,27 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     return Share(places // groups, cpus, 1.0 if gpu else 0.0, threads), groups
 
 
-def plan_rewriters(cluster: Cluster, config: Config) -> Share:
-    """Plans the actors that make views: one per GPU, or one per CPU; a CPU stays free for the tasks beside them.
+def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
+    """Plans the actors that make views: one per GPU, or as many as there are CPUs and memory for.
 
-    >>> plan_rewriters(Cluster(((8, 2),)), Config()), plan_rewriters(Cluster(((2, 0),)), Config())
+    A CPU stays free for the tasks beside them. Where memory allows fewer actors than CPUs, each has more threads.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        weights: bytes of the models that one actor loads; without any, GPUs are of no use.
+
+    >>> plan_rewriters(Cluster(((8, 2),)), Config(), 10**9), plan_rewriters(Cluster(((2, 0),)), Config(), 10**9)
     (Share(workers=2, cpus=1, gpus=1.0, threads=1), Share(workers=1, cpus=1, gpus=0.0, threads=2))
+    >>> plan_rewriters(Cluster(((16, 0),), node_bytes=16e9), Config(), 10**9)
+    Share(workers=4, cpus=1, gpus=0.0, threads=4)
     """
-    if uses_gpu(config, cluster):
+    if weights and uses_gpu(config, cluster):
         places, cpus = _places_on_gpus(cluster)
         return Share(places, cpus, 1.0, threads=1)
     total = cluster.fit(1, 0.0)
-    workers = max(total - 1, 1)
+    per_node = int(cluster.node_bytes / 2 // (_REWRITER_BYTES + weights))
+    workers = max(1, min(total - 1, per_node * len(cluster.nodes)))
     return Share(workers, 1 if total > 1 else 0, 0.0, threads=max(1, total // workers))
 
 

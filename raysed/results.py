@@ -5,7 +5,7 @@ import json
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,7 @@ class ScoredModel:
         embeddings: artefact with a file per pooling.
         poolings: the poolings.
         weights: artefact of the encoder, None for the pre-trained one.
+        left_out: whether it has collapsed: it is scored, and nothing else comes of it.
     """
 
     recipe: str
@@ -70,6 +71,7 @@ class ScoredModel:
     embeddings: str
     poolings: tuple[Layers, ...]
     weights: str | None
+    left_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def publish(
     """
     rows = score(job, storage, models, facts)
     tasks, main = job.config.report_tasks(), job.config.encoder.layers
-    chosen, why = choose(job, rows, models, facts.left_out)
+    chosen, why = choose(job, rows, models)
     export(job, storage, chosen, rows, facts)
     pictures: dict[str, str] = {}
     space = analyse(job, storage, _shown(job, models))
@@ -138,18 +140,17 @@ def score(job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Fact
         group = [model for model in models if model.recipe == recipe]
         for model in group:
             rows += [
-                Row(recipe, model.kind, model.index, None, layers, job.evaluation.score(_load(storage, model, layers)))
+                Row(recipe, model.kind, model.index, None, layers, scores, model.left_out)
                 for layers in model.poolings
+                for scores in [job.evaluation.score(_load(storage, model, layers))]
             ]
-        healthy = [model for model in group if model.weights not in facts.left_out]
+        healthy = [model for model in group if not model.left_out]
         if group[0].kind == "member" and healthy:
             rows.append(_ensemble(job, storage, healthy))
     return rows
 
 
-def choose(
-    job: Job, rows: Sequence[Row], models: Sequence[ScoredModel], left_out: Container[str] = ()
-) -> tuple[ScoredModel, str]:
+def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tuple[ScoredModel, str]:
     """Chooses the model to export, and says why.
 
     It comes from `export.recipe`, or from the last recipe; where that ends in a calibration, its version without it
@@ -161,7 +162,7 @@ def choose(
     if config.flow.per_task:  # a calibration for each task is not one model
         texts = [last.uncalibrated]
     candidates = [model for model in models if model.recipe in texts]
-    candidates = [model for model in candidates if model.weights not in left_out] or candidates
+    candidates = [model for model in candidates if not model.left_out] or candidates
     dev, main = config.evaluation.dev, config.encoder.layers
     if dev is None:
         model = next(model for model in candidates if model.recipe == texts[-1])
@@ -200,6 +201,12 @@ def export(job: Job, storage: Storage, chosen: ScoredModel, rows: Sequence[Row],
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
 
     storage.commit("model", write, job.depends, {"recipe": chosen.recipe, "index": chosen.index})
+
+
+def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
+    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none."""
+    group = sorted((model for model in models if model.recipe == recipe), key=lambda model: model.left_out)
+    return group[0] if group else None
 
 
 def grid_rows(job: Job, grids: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -268,11 +275,11 @@ def _draw(
 
 
 def _shown(job: Job, models: Sequence[ScoredModel]) -> dict[str, ScoredModel]:
-    """The first model of the base, and of the last recipe without and with its calibration."""
+    """The first healthy model of the base, and of the last recipe without and with its calibration."""
     last = parse_recipe(job.config.recipes[-1])
     calibrated_base = "-".join([BASE, *last.calibration])
     wanted = dict.fromkeys([BASE, calibrated_base, last.uncalibrated, last.text])
-    return {text: next(model for model in models if model.recipe == text) for text in wanted}
+    return {text: model for text in wanted if (model := first_healthy(models, text))}
 
 
 def _curves(storage: Storage, facts: Facts) -> dict[str, dict[str, list[dict[str, Any]]]]:
@@ -337,14 +344,13 @@ def _left_out(name: str, reason: str) -> dict[str, Any]:
 def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> Card:
     config = job.config
     recipe = parse_recipe(chosen.recipe)
-    source = config.corpus.source
     return Card(
         name=f"{config.run}-{chosen.recipe}",
         recipe=chosen.recipe,
         base=_public_name(config.encoder.path),
         members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
-        left_out=len(facts.left_out),
-        corpus=", ".join(_public_name(item) for item in ([source] if isinstance(source, str) else source)),
+        left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
+        corpus=_text_of(job, recipe),
         lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
         scores=headline_table(rows, config.report_tasks(), config.encoder.layers, markdown=True, labels=_labels(job)),
         tasks=config.report_tasks(),
@@ -355,6 +361,14 @@ def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> C
         views={stage: {kind: facts.views.get(kind, _SAME) for kind in kinds} for stage, kinds in _views(job).items()},
         language=None,
     )
+
+
+def _text_of(job: Job, recipe: Recipe) -> str:
+    """What a recipe has read of the corpus; empty where it has read other things only."""
+    kinds = {kind for stage in recipe.members for kind in _views(job).get(stage, [])}
+    reads = recipe.distils or {"mlm", "ct"} & set(recipe.members) or kinds - {"files", "entailment"}
+    source = job.config.corpus.source
+    return ", ".join(map(_public_name, [source] if isinstance(source, str) else source)) if reads else ""
 
 
 def _public_name(path: str) -> str:

@@ -6,6 +6,7 @@ long translation goes on with the blocks that are missing.
 """
 
 import logging
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ import torch
 
 from raysed.augment import make_augmenter
 from raysed.config import Config, derive_seed, stable_hash
-from raysed.errors import UserError
+from raysed.errors import RunFailed, UserError, last_line
 from raysed.resources import Share
 from raysed.storage import Storage
 from raysed.tracking import Progress, quiet_libraries
@@ -29,6 +30,7 @@ log = logging.getLogger(__name__)
 _BLOCK = 512
 """Sentences of one block."""
 _FILE = "views.parquet"
+_SCHEMA = pa.schema([("first", pa.string()), ("second", pa.string())])
 
 
 @dataclass(frozen=True)
@@ -57,41 +59,61 @@ class _Task:
     depends: dict[str, Any]
 
     def name(self, block: int) -> str:
-        return f"{blocks_of(self.kind)}/{stable_hash(self.depends)}/{block:06d}"
+        return f"{_blocks_of(self.kind)}/{stable_hash(self.depends)}/{block:06d}"
 
 
 def rewrite(kind: str, config: Config, storage: Storage, share: Share, depends: Mapping[str, Any]) -> Rewritten:
-    """Makes two views of every sentence of the corpus, on all workers; what was made before is not made again.
+    """Returns two views of every sentence of the corpus, which are made where no run at this location has them yet.
 
     Args:
         kind: `synonym`, `mlm` or `back_translation`.
         config: the run's settings.
-        storage: the run directory, with the sentence table.
+        storage: the run directory, with the sentence table; gets the artefact `views/KIND.text`.
         share: how many workers, and what each gets.
         depends: everything that the views depend on.
 
     Raises:
         UserError: what the augmenter says of its model or data.
+        RunFailed: the workers failed for another reason.
     """
-    task = _Task(kind, config, storage, share, dict(depends))
-    sentences = _Sentences(storage.fetch("corpus"))
-    count = -(-len(sentences) // _BLOCK)
-    missing = [block for block in range(count) if not storage.finished(task.name(block), task.depends)]
-    progress = Progress(f"make {kind} views", len(sentences))
-    done = count - len(missing)
-    log.info("%s views: %d of %d blocks are there; %s", kind, done, count, share)
-    for failure in _outcomes(task, missing):
-        if failure:
-            raise UserError(failure)
-        done += 1
-        progress.update(min(done * _BLOCK, len(sentences)), f"{done} of {count} blocks")
-    progress.close()
-    return _collect(task, count)
+    name, task = f"views/{kind}.text", _Task(kind, config, storage, share, dict(depends))
+    entry = storage.finished(name, depends)
+    if entry is None and (other := storage.elsewhere(name, depends)):
+        log.info("%s views: those of %s serve this run, too", kind, other)
+        copied = other.fetch(name)
+        meta = other.entry(name).meta
+        entry = storage.commit(name, lambda path: shutil.copytree(copied, path, dirs_exist_ok=True), depends, meta)
+    if entry is None:
+        count = _make_blocks(task)
+        meta = {}
+        entry = storage.commit(name, lambda path: meta.update(_join_blocks(task, count, path)), depends, meta)
+    storage.remove(_blocks_of(kind))
+    table = pq.read_table(storage.fetch(name) / _FILE)
+    return Rewritten(table.column("first").to_pylist(), table.column("second").to_pylist(), entry.meta["counts"])
 
 
-def blocks_of(kind: str) -> str:
-    """Returns the path of the blocks of a kind, which can go when the table of views is there."""
+def _blocks_of(kind: str) -> str:
     return f"views/{kind}.blocks"
+
+
+def _make_blocks(task: _Task) -> int:
+    """Makes the blocks that are not there yet; returns how many there are."""
+    sentences = len(_Sentences(task.storage.fetch("corpus")))
+    count = -(-sentences // _BLOCK)
+    missing = [block for block in range(count) if not task.storage.finished(task.name(block), task.depends)]
+    progress = Progress(f"make {task.kind} views", sentences)
+    done = count - len(missing)
+    log.info("%s views: %d of %d blocks are there; %s", task.kind, done, count, task.share)
+    try:
+        for failure in _outcomes(task, missing):
+            if failure:
+                raise UserError(failure)
+            done += 1
+            progress.update(min(done * _BLOCK, sentences), f"{done} of {count} blocks")
+    except ray.exceptions.RayError as error:
+        raise RunFailed(f"{task.kind} views: {last_line(error)}") from error
+    progress.close()
+    return count
 
 
 def _outcomes(task: _Task, blocks: Sequence[int]) -> Iterator[str]:
@@ -137,14 +159,12 @@ class _Rewriter:
                 self._augmenter = make_augmenter(task.kind, task.config.views, task.config.encoder, seed, device)
             ids, sentences = self._sentences.block(block)
             before = self._augmenter.tally
-            first, second = zip(*self._augmenter(sentences, ids))
+            table = pa.Table.from_arrays(list(zip(*self._augmenter(sentences, ids))), schema=_SCHEMA)
+            meta = {"tally": np.subtract(self._augmenter.tally, before).tolist(), "unit": self._augmenter.unit}
+            task.storage.commit(task.name(block), lambda path: pq.write_table(table, path / _FILE), task.depends, meta)
         except UserError as error:
             self._failure = str(error)
-            return self._failure
-        table = pa.table({"first": pa.array(first, pa.string()), "second": pa.array(second, pa.string())})
-        meta = {"tally": np.subtract(self._augmenter.tally, before).tolist(), "unit": self._augmenter.unit}
-        task.storage.commit(task.name(block), lambda path: pq.write_table(table, path / _FILE), task.depends, meta)
-        return ""
+        return self._failure
 
 
 class _Sentences:
@@ -173,15 +193,14 @@ class _Sentences:
         return file.read_row_group(index, columns=["id", "sentence"])
 
 
-def _collect(task: _Task, count: int) -> Rewritten:
-    """All blocks in the order of the corpus."""
-    first, second, tally, unit = [], [], np.zeros(3, int), ""
-    for block in range(count):
-        entry = task.storage.entry(task.name(block))
-        tally, unit = tally + entry.meta["tally"], entry.meta["unit"]
-        table = pq.read_table(task.storage.fetch(task.name(block)) / _FILE)
-        first += table.column("first").to_pylist()
-        second += table.column("second").to_pylist()
+def _join_blocks(task: _Task, count: int, path: Path) -> dict[str, Any]:
+    """Writes all blocks as one file, in the order of the corpus; returns what was done in them, in words."""
+    tally, unit = np.zeros(3, int), ""
+    with pq.ParquetWriter(path / _FILE, _SCHEMA) as writer:
+        for name in map(task.name, range(count)):
+            meta = task.storage.entry(name).meta
+            tally, unit = tally + meta["tally"], meta["unit"]
+            writer.write_table(pq.read_table(task.storage.fetch(name) / _FILE))
     chosen, changed, total = tally.tolist()
     share = 100 * chosen / max(total, 1)
-    return Rewritten(first, second, f"{chosen:,} of {total:,} {unit} rewritten ({share:.1f} %), {changed:,} differ")
+    return {"counts": f"{chosen:,} of {total:,} {unit} rewritten ({share:.1f} %), {changed:,} differ"}

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed import members, probing, results
+from raysed.augment import weights_bytes
 from raysed.check import Job, check_tokenizer
 from raysed.config import derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
@@ -40,7 +41,7 @@ from raysed.resources import (
     wait_for,
     what_is_missing,
 )
-from raysed.rewriting import blocks_of, rewrite
+from raysed.rewriting import rewrite
 from raysed.scratch import write_scratch
 from raysed.setups import predictor_parameters, tables_of
 from raysed.storage import Entry, Storage
@@ -160,26 +161,22 @@ class Stages:
             entry = self.storage.finished(name, depends)
             if entry is None:
                 with self._timed("views"):
-                    write = partial(self._write_views, kind, depends, meta)
-                    entry = self.storage.commit(name, write, depends, meta)
-                    self.storage.remove(blocks_of(kind))
+                    entry = self.storage.commit(name, partial(self._write_views, kind, meta), depends, meta)
             self.rows[name] = entry.meta["pairs"]
             self.say(f"{kind} views: {entry.meta['summary']}")
         for recipe in self.job.recipes:
             self._check_views(recipe)
 
-    def _write_views(self, kind: str, depends: dict[str, Any], meta: dict[str, Any], path: Path) -> None:
+    def _write_views(self, kind: str, meta: dict[str, Any], path: Path) -> None:
         config, rows, counts = self.config, self.job.views[kind], ""
         if rows is None:
-            share = plan_rewriters(self.cluster, config)
-            made = rewrite(kind, config, self.storage, share, depends)
-            rows, counts = (
-                usable(made.first, made.second, f"{kind} views", config.views.max_unusable),
-                f"; {made.counts}",
-            )
+            share = plan_rewriters(self.cluster, config, weights_bytes(kind, config.views, config.encoder))
+            made = rewrite(kind, config, self.storage, share, self.lineage.texts(kind))
+            rows = usable(made.first, made.second, f"{kind} views", config.views.max_unusable)
+            counts = f"; {made.counts}"
         lengths = LengthReport(config.encoder.max_length)
         write_views(rows, self.tokenizer, config.encoder.max_length, path, lengths)
-        meta |= {"pairs": len(rows), "summary": f"{rows.summary()}{counts}", "lengths": str(lengths)}
+        meta |= {"pairs": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
 
     def _check_views(self, recipe: Recipe) -> None:
         for stage in set(TWO_VIEW_STAGES) & set(recipe.members):

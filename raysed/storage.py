@@ -156,6 +156,18 @@ class Storage:
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
+    def elsewhere(self, name: str, depends: Mapping[str, Any]) -> "Storage | None":
+        """Returns another run at this location that has finished the same artefact from the same dependencies."""
+        base = self._root.rpartition("/")[0]
+        infos = self._fs.get_file_info(pafs.FileSelector(base, allow_not_found=True))
+        for run in sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory):
+            if run != self.run and not run.startswith("."):
+                other = Storage(self.location, run)
+                entry = other.entry(name)
+                if entry and entry.depends == _plain(depends) and other._intact(entry):
+                    return other
+        return None
+
     def entries(self, below: str) -> list[Entry]:
         """Returns all manifest entries below a path, by name."""
         names = [path.removeprefix("manifest/").removesuffix(".json") for path in self._list(f"manifest/{below}")]

@@ -3,12 +3,14 @@
 import hashlib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 
+import huggingface_hub
 import numpy as np
 import pytest
 import torch
@@ -17,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from raysed import augment, bundled
-from raysed.augment import Tally, check_augmenter, make_augmenter
+from raysed.augment import Tally, check_augmenter, make_augmenter, weights_bytes, wordnet_identity
 from raysed.config import EncoderConfig, ScratchConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
 from raysed.scratch import train_tokenizer
@@ -181,6 +183,45 @@ class TestSynonyms:
 
     def test_the_check_passes_where_wordnet_is(self, wordnet):
         check_augmenter("synonym", ViewsConfig(), ENCODER)
+
+    @staticmethod
+    def pack(root: Path) -> None:
+        """As nltk's downloader leaves it: a zip with one directory."""
+        shutil.make_archive(str(root / "corpora" / "wordnet"), "zip", root / "corpora", "wordnet")
+        shutil.rmtree(root / "corpora" / "wordnet")
+
+    def test_a_zip_that_was_not_unpacked_will_do(self, wordnet):
+        """The same synonyms come out of it, exceptions and counts included."""
+        sentences, ids = self.sentences(40, [*EXPECTED, *NONE]), np.arange(40)
+        unpacked = self.make()(sentences, ids)
+        self.pack(wordnet)
+        sys.modules["nltk"].corpus.wordnet._unload()
+        check_augmenter("synonym", ViewsConfig(), ENCODER)
+        assert self.make()(sentences, ids) == unpacked
+        assert any(first != second for first, second in unpacked)
+
+    def test_a_broken_zip_is_no_wordnet(self, wordnet):
+        self.pack(wordnet)
+        (wordnet / "corpora" / "wordnet.zip").write_bytes(b"PK")
+        with pytest.raises(UserError, match=r"nltk's WordNet data.*nltk\.downloader wordnet"):
+            check_augmenter("synonym", ViewsConfig(), ENCODER)
+
+    def test_the_identity_changes_with_the_files_alone(self, wordnet):
+        """Not with the place, the packing or the times of the files."""
+        identity = wordnet_identity()
+        assert re.fullmatch("[0-9a-f]{16}", identity)
+        (wordnet / "corpora" / "wordnet" / "noun.exc").touch()
+        assert wordnet_identity() == identity
+        with (wordnet / "corpora" / "wordnet" / "noun.exc").open("a") as file:
+            file.write("oxen ox\n")
+        changed = wordnet_identity()
+        self.pack(wordnet)
+        assert identity != changed == wordnet_identity()
+
+    def test_no_wordnet_has_no_identity(self, wordnet):
+        shutil.rmtree(wordnet / "corpora")
+        with pytest.raises(UserError, match="nltk's WordNet data"):
+            wordnet_identity()
 
 
 def write_wordnet(path: Path, senses: tuple, exceptions: dict[str, str]) -> None:
@@ -579,8 +620,8 @@ class TestBackTranslation:
         assert self.make([tuple(translators[:2])])([], np.empty(0, np.int64)) == []
 
     def test_the_check_needs_no_weights(self, translators, tmp_path):
-        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
-            (tmp_path / name).write_bytes((Path(translators[0]) / name).read_bytes())
+        copy_model(Path(translators[0]), tmp_path)
+        (tmp_path / "model.safetensors").write_bytes(b"")
         check_augmenter("back_translation", ViewsConfig(pivots=[(translators[0], str(tmp_path))]), ENCODER)
         with pytest.raises(UserError, match=rf"^views\.pivots: '{tmp_path}' cannot be loaded"):
             self.make([(translators[0], str(tmp_path))])
@@ -591,9 +632,30 @@ class TestBackTranslation:
             with pytest.raises(UserError, match=message):
                 use("back_translation", views, ENCODER)
 
+    RIGHT = r"marian and fsmt.*such as Helsinki-NLP/opus-mt-en-de"
+
     def test_what_is_no_translation_model_is_refused(self):
-        self.refused("bundled:encoder", r"^views\.pivots: 'bundled:encoder'.* a bert model does not translate")
+        self.refused("bundled:encoder", rf"^views\.pivots: 'bundled:encoder' is a bert model, .*{self.RIGHT}")
         self.refused("no/such/directory", r"^views\.pivots: 'no/such/directory' cannot be loaded")
+
+    @pytest.mark.parametrize("kind", ["t5", "m2m_100", "mbart"])
+    def test_models_that_must_be_told_the_languages_are_refused(self, kind, tmp_path):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        self.refused(str(tmp_path), rf"^views\.pivots: '{tmp_path}' is a {kind} model, .*{self.RIGHT}")
+
+    def test_fsmt_models_translate(self, tmp_path):
+        tokenizer = word_piece_tokenizer(everyday(300))
+        tokenizer.save_pretrained(tmp_path)
+        options = {f"{side}_{what}": 1 for side in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+        options |= {"encoder_ffn_dim": 4, "decoder_ffn_dim": 4, "d_model": 8, "max_position_embeddings": 18}
+        options |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 3}
+        vocabulary = dict.fromkeys(("src_vocab_size", "tgt_vocab_size"), len(tokenizer))
+        config = transformers.FSMTConfig(langs=["en", "de"], **vocabulary, **options)
+        write_model(transformers.FSMTForConditionalGeneration, config, tmp_path)
+        pivots = [(str(tmp_path), str(tmp_path))]
+        check_augmenter("back_translation", ViewsConfig(pivots=pivots), ENCODER)
+        sentences = everyday(3)
+        assert [first for first, _ in self.make(pivots)(sentences, np.arange(3))] == sentences
 
     def test_missing_packages_are_named(self, tmp_path, monkeypatch):
         """A published Marian model has SentencePiece files, and no tokenizer that works without the packages."""
@@ -603,3 +665,127 @@ class TestBackTranslation:
             (tmp_path / name).write_bytes(b"")
         monkeypatch.setattr(augment.importlib.util, "find_spec", lambda package: None)
         self.refused(str(tmp_path), "needs sentencepiece and sacremoses: run pip install sentencepiece sacremoses")
+
+
+def copy_model(source: Path, target: Path) -> None:
+    """All but the weights."""
+    target.mkdir(parents=True, exist_ok=True)
+    for file in source.iterdir():
+        if file.suffix != ".safetensors":
+            shutil.copy(file, target)
+
+
+def cached_model(source: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, Path]:
+    """A model without weights in a hub cache of its own: its id and folder."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(root))
+    model = root / "models--some--model"
+    copy_model(source, model / "snapshots" / ("0" * 40))
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("0" * 40)
+    return "some/model", model / "snapshots" / ("0" * 40)
+
+
+class TestSafetensorsOnly:
+    """Models whose weights are pickled are refused with one sentence, before anything is made of a corpus."""
+
+    MESSAGE = r"^{}: no model\.safetensors of '{}' can be had, and safetensors is the only format .*save_pretrained.*"
+
+    def refused(self, kind: str, name: str, use: Callable = check_augmenter) -> None:
+        views = ViewsConfig(mlm_model=name, pivots=[(name, name)])
+        setting = "views.mlm_model" if kind == "mlm" else "views.pivots"
+        with pytest.raises(UserError, match=self.MESSAGE.format(re.escape(setting), name)) as caught:
+            use(kind, views, ENCODER)
+        assert "use_safetensors" not in str(caught.value) and "\n" not in str(caught.value)
+
+    @pytest.mark.parametrize("kind", ["mlm", "back_translation"])
+    def test_in_a_directory(self, kind, translators, tmp_path):
+        copy_model(bundled.ENCODER if kind == "mlm" else Path(translators[0]), tmp_path)
+        (tmp_path / "pytorch_model.bin").write_bytes(b"")
+        self.refused(kind, str(tmp_path))
+        self.refused(kind, str(tmp_path), lambda *arguments: make_augmenter(*arguments, seed=0))
+
+    @pytest.mark.parametrize("kind", ["mlm", "back_translation"])
+    def test_in_the_cache_of_a_hub_that_cannot_be_asked(self, kind, translators, tmp_path, monkeypatch):
+        source = bundled.ENCODER if kind == "mlm" else Path(translators[0])
+        name, folder = cached_model(source, tmp_path, monkeypatch)
+        (folder / "pytorch_model.bin").write_bytes(b"")
+        self.refused(kind, name)
+        shutil.copy(source / "model.safetensors", folder)
+        check_augmenter(kind, ViewsConfig(mlm_model=name, pivots=[(name, name)]), ENCODER)
+
+    def test_weights_in_several_files_will_do(self, translators, tmp_path):
+        copy_model(Path(translators[0]), tmp_path)
+        model, _ = loaded(translators[0])
+        model.save_pretrained(tmp_path, max_shard_size="4KB")
+        assert not (tmp_path / "model.safetensors").exists()
+        views = ViewsConfig(pivots=[(str(tmp_path), str(tmp_path))])
+        check_augmenter("back_translation", views, ENCODER)
+        assert make_augmenter("back_translation", views, ENCODER, 0)(["a"], np.zeros(1, int))
+
+    def test_the_load_decides_where_the_hub_may_convert(self, translators, tmp_path, monkeypatch):
+        """The check then says nothing; what transformers raises if that fails is put in our words."""
+        name, _ = cached_model(Path(translators[0]), tmp_path, monkeypatch)
+        monkeypatch.setattr(augment, "is_offline_mode", lambda: False)
+        check_augmenter("back_translation", ViewsConfig(pivots=[(name, name)]), ENCODER)
+        self.refused("back_translation", name, lambda *arguments: make_augmenter(*arguments, seed=0))
+
+    @pytest.mark.parametrize(
+        "message, ours",
+        [
+            ("Could not create a PR. If you load a variant, use `use_safetensors=False` to load the original.", True),
+            ("Can't load the model for 'x'; make sure that it is a directory with a file pytorch_model.bin.", True),
+            ("[Errno 28] No space left on device", False),
+        ],
+    )
+    def test_other_failures_keep_their_words(self, message, ours, translators, monkeypatch):
+        def fail(*arguments, **options):
+            raise OSError(message)
+
+        monkeypatch.setattr(augment.AutoModelForSeq2SeqLM, "from_pretrained", fail)
+        expected = "safetensors is the only format" if ours else f"cannot be loaded: {re.escape(message)}$"
+        with pytest.raises(UserError, match=expected) as caught:
+            make_augmenter("back_translation", ViewsConfig(pivots=[tuple(translators[:2])]), ENCODER, 0)
+        assert "use_safetensors" not in str(caught.value)
+
+
+class TestWeightsBytes:
+    SIZE = staticmethod(lambda path: (Path(path) / "model.safetensors").stat().st_size)
+
+    def test_synonyms_need_none(self):
+        assert weights_bytes("synonym", ViewsConfig(), ENCODER) == 0
+
+    def test_half_precision_counts_double(self, filler):
+        """The bundled encoder is in half precision, the tiny models are not."""
+        assert weights_bytes("mlm", ViewsConfig(), ENCODER) == 2 * self.SIZE(bundled.ENCODER)
+        assert weights_bytes("mlm", ViewsConfig(mlm_model=str(filler)), ENCODER) == self.SIZE(filler)
+
+    def test_each_model_counts_once(self, translators):
+        a, b, c, _ = translators
+        expected = sum(map(self.SIZE, (a, b, c)))
+        assert weights_bytes("back_translation", ViewsConfig(pivots=[(a, b), (c, b)]), ENCODER) == expected
+
+    def test_shards_add_up(self, translators, tmp_path):
+        loaded(translators[0])[0].save_pretrained(tmp_path, max_shard_size="4KB")
+        shards = [file.stat().st_size for file in tmp_path.glob("model-*.safetensors")]
+        assert len(shards) > 1
+        views = ViewsConfig(pivots=[(str(tmp_path), str(tmp_path))])
+        assert weights_bytes("back_translation", views, ENCODER) == sum(shards)
+
+    def test_models_of_the_hub(self, translators, tmp_path, monkeypatch):
+        """Their sizes in the cache; a usual size before they are there."""
+        name, folder = cached_model(Path(translators[0]), tmp_path, monkeypatch)
+        views = ViewsConfig(pivots=[(name, translators[1])])
+        assert weights_bytes("back_translation", views, ENCODER) == 300_000_000 + self.SIZE(translators[1])
+        shutil.copy(Path(translators[0]) / "model.safetensors", folder)
+        assert weights_bytes("back_translation", views, ENCODER) == self.SIZE(folder) + self.SIZE(translators[1])
+        absent = ViewsConfig(mlm_model="absent/model")
+        assert weights_bytes("mlm", absent, ENCODER) == 300_000_000
+
+    @pytest.mark.parametrize("kind, setting", [("mlm", "views.mlm_model"), ("back_translation", "views.pivots")])
+    def test_a_name_that_cannot_be_is_refused(self, kind, setting):
+        views = ViewsConfig(mlm_model="package:none/a", pivots=[("package:none/a", "no/such/directory")])
+        with pytest.raises(UserError, match=rf"^{setting}: 'package:none/a'"):
+            weights_bytes(kind, views, ENCODER)
+        views = ViewsConfig(mlm_model="no/such/directory", pivots=[("no/such/directory",) * 2])
+        with pytest.raises(UserError, match=rf"^{setting}: 'no/such/directory'"):
+            weights_bytes(kind, views, ENCODER)

@@ -27,8 +27,8 @@ FILES_OF_A_RUN = """
 .lock config.yaml report.json report.md timings.json
 plots/agreement.png plots/scores.png plots/spectrum.png plots/training-ct.png
 plots/grid-sts.png plots/edit-distance.png
-corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet
-pairs/nli/part-00000.parquet pairs/sts/part-00000.parquet
+corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet 
+views/mlm.text/views.parquet pairs/nli/part-00000.parquet pairs/sts/part-00000.parquet
 encoder/start/model.safetensors encoder/trained/model.safetensors
 sts/grid/0.35/00/model.safetensors sts/grid/choice/choice.json logs/sts/grid/0.35/00/metrics.jsonl
 logs/sts/grid/0.35/00/events.out.tfevents.1.host checkpoints/sts/grid/0.35/00/step-000000500/state.json

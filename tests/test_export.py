@@ -408,7 +408,7 @@ class TestCard:
         assert "trust_remote_code" not in without
 
     def test_untrained_base_claims_no_training(self):
-        card = export._card_text(replace(CARD, recipe="base-whiten"), WIDTH, 2, MAX_LENGTH, needs_code=False)
+        card = export._card_text(replace(CARD, recipe="base-whiten", corpus=""), WIDTH, 2, MAX_LENGTH, needs_code=False)
         assert "everyday English" not in card and "averaged" not in card and "whitening" in card
 
     @pytest.mark.parametrize("base", ["bundled:encoder", "/models/mine", "."])

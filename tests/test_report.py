@@ -410,7 +410,9 @@ def test_report_json_has_the_documented_shape(tmp_path):
 
     data = json.loads((tmp_path / "new" / "report.json").read_text("utf-8"), parse_constant=refuse)
     assert list(data) == ("run status rows summary timings environment config corpus members findings".split())
-    assert all(list(r) == ["recipe", "kind", "index", "lower_bound", "layers", "metrics"] for r in data["rows"])
+    assert all(
+        list(r) == ["recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out"] for r in data["rows"]
+    )
     assert {tuple(e) for e in data["summary"]} == {("recipe", "kind", "task", "max", "mean", "std", "n")}
     assert data["rows"][0]["metrics"]["dev"]["spearman"] is None
     assert data["rows"][1]["metrics"]["dev"]["spearman"] == 0.5

@@ -75,7 +75,7 @@ def copied(finished, tmp_path) -> Path:
 
 def test_each_kind_is_one_table_that_stages_share(finished):
     storage, said = finished
-    assert {path.name for path in (storage / "views/views").iterdir()} == {"mlm", "entailment", "files"}
+    assert {path.name for path in (storage / "views/views").iterdir()} == {"mlm", "mlm.text", "entailment", "files"}
     table = pq.read_table(storage / "views/views/mlm")
     assert table.column_names == ["id", "sentence1", "sentence2", "input_ids1", "input_ids2"]
     originals = pq.read_table(storage / "views/corpus", columns=["sentence"]).column("sentence").to_pylist()
@@ -130,7 +130,7 @@ def test_a_collapsed_member_is_named_and_left_out_of_the_mean(copied):
     shutil.copytree(storage.fetch(entry.name), kept)
     meta = {**entry.meta, "collapsed": "collapsed: as a test"}
     storage.commit(entry.name, lambda path: shutil.copytree(kept, path, dirs_exist_ok=True), entry.depends, meta)
-    said = run(copied, recipes=["bsl-sed"])
+    said = run(copied, recipes=["bsl-whiten", "bsl-sed"])
     assert "left out: bsl/members/00: collapsed: as a test" in said
     assert list(manifest(copied, "bsl-sed/targets")["depends"]["teachers"]) == ["bsl/members/01"]
     found = report(copied)
@@ -138,6 +138,11 @@ def test_a_collapsed_member_is_named_and_left_out_of_the_mean(copied):
     rows = {(row["kind"], row["index"]): row for row in found["rows"] if row["recipe"] == "bsl"}
     assert set(rows) == {("member", 0), ("member", 1), ("ensemble", 0)}
     assert rows["ensemble", 0]["metrics"] == rows["member", 1]["metrics"]
+    assert [rows["member", index]["left_out"] for index in range(2)] == [True, False]
+    counts = {(entry["kind"], entry["n"]) for entry in found["summary"] if entry["recipe"] == "bsl"}
+    assert counts == {("member", 1), ("ensemble", 1)}
+    assert not (copied / "views/bsl-whiten/calibrations/00").exists()
+    assert (copied / "views/bsl-whiten/calibrations/01").exists()
     assert "1 of bsl" in found["findings"]
 
 
@@ -172,7 +177,7 @@ def made(storage, workers=1, threads=1):
 
 def test_views_are_the_same_whatever_the_number_of_workers(corpus):
     alone = made(corpus)
-    corpus.remove("views/mlm.blocks")
+    corpus.remove("views/mlm.text")
     together = made(corpus, workers=2)
     assert len(alone.first) == SENTENCES and alone == together
     share = float(alone.counts.split("(")[1].split(" %")[0])
@@ -180,18 +185,46 @@ def test_views_are_the_same_whatever_the_number_of_workers(corpus):
 
 
 def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
-    whole = made(corpus)
-    blocks = sorted(Path(corpus.uri("views/mlm.blocks")).glob("*/*"))
-    assert [block.name for block in blocks] == ["000000", "000001", "000002"]
-    shutil.rmtree(blocks[1])
-    times = [block.stat().st_mtime_ns for block in (blocks[0], blocks[2])]
+    """Stopped after two of three blocks, it makes the third."""
     asked = []
     original = raysed.rewriting._outcomes
-    monkeypatch.setattr(raysed.rewriting, "_outcomes", lambda task, b: (asked.append(list(b)), original(task, b))[1])
-    corpus = Storage(corpus.location, corpus.run)
-    assert made(corpus) == whole
-    assert asked == [[1]]
-    assert [block.stat().st_mtime_ns for block in (blocks[0], blocks[2])] == times
+
+    def stopped(task, blocks):
+        asked.append(list(blocks))
+        for count, outcome in enumerate(original(task, blocks)):
+            if len(asked) == 1 and count == 2:
+                raise KeyboardInterrupt
+            yield outcome
+
+    monkeypatch.setattr(raysed.rewriting, "_outcomes", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        made(corpus)
+    blocks = sorted(Path(corpus.uri("views/mlm.blocks")).glob("*/*"))
+    times = {block.name: block.stat().st_mtime_ns for block in blocks}
+    assert {"000000", "000001"} <= set(times) <= {"000000", "000001", "000002"}
+    monkeypatch.setattr(corpus, "remove", lambda name: None)
+    whole = made(corpus)
+    assert asked == [[0, 1, 2], [block for block in range(3) if f"{block:06d}" not in times]]
+    assert {block.name: block.stat().st_mtime_ns for block in blocks} == times
+    monkeypatch.undo()
+    corpus.remove("views/mlm.text")
+    corpus.remove("views/mlm.blocks")
+    assert made(corpus) == whole and not Path(corpus.uri("views/mlm.blocks")).exists()
+
+
+def test_text_that_another_run_has_is_taken_from_there(corpus, monkeypatch, caplog):
+    first = made(corpus)
+    other = Storage(corpus.location, "other")
+    other.commit(
+        "corpus", lambda path: shutil.copytree(corpus.fetch("corpus"), path, dirs_exist_ok=True), {"corpus": 1}
+    )
+    monkeypatch.setattr(raysed.rewriting, "_make_blocks", lambda task: pytest.fail("made again"))
+    with caplog.at_level("INFO", logger="raysed"):
+        assert made(other) == first
+    assert any(str(corpus) in message and "serve this run, too" in message for message in caplog.messages)
+    config = make_config({"seed": 3})
+    with pytest.raises(pytest.fail.Exception):
+        rewrite("mlm", config, other, Share(1, 1, 0.0, 1), {"rate": 0.3})
 
 
 def test_a_mistake_that_shows_in_a_worker_is_one_sentence(corpus):
