@@ -8,7 +8,8 @@ import copy
 import importlib.util
 import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from raysed.bundled import ENCODER, PREFIX
 from raysed.config import EncoderConfig, Layers
@@ -189,9 +191,15 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     path = encoder_path(config)
     options = {"trust_remote_code": config.trust_remote_code}
     try:
-        transformer, info = AutoModel.from_pretrained(
-            path, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options, **config.model_kwargs
-        )
+        with _without_report():  # what is missing is looked at here, and what is left over does not matter
+            transformer, info = AutoModel.from_pretrained(
+                path,
+                output_loading_info=True,
+                use_safetensors=True,
+                dtype=torch.float32,
+                **options,
+                **config.model_kwargs,
+            )
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except LOAD_ERRORS as error:
         raise UserError(f"encoder.path: {config.path!r} cannot be loaded: {first_line(error)}") from None
@@ -204,6 +212,16 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     encoder = Encoder(transformer)
     _check_fit(config, encoder, tokenizer)
     return encoder, tokenizer
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
 
 
 def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
