@@ -18,7 +18,7 @@ from raysed.errors import UserError
 from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.sts import Evaluation, StsTask, load_task
 from raysed.labelled import GradedRows, NliRows, identity, load_graded, load_nli
-from raysed.recipe import TWO_VIEW_STAGES, Recipe, parse_recipes
+from raysed.recipe import Recipe, parse_recipes
 from raysed.storage import sha256_of
 from raysed.views import ViewRows, entailment, load_files
 
@@ -96,9 +96,8 @@ def check(config: Config) -> Job:
         inputs["encoder"] |= {"corpus": corpus, "mlm": config.mlm.model_dump(mode="json"), "seed": config.seed}
     pairs = _labelled_pairs(config, recipes)
     inputs |= {kind: identity(rows) for kind, rows in pairs.items()}
-    views = {
-        kind: _view_rows(kind, config, pairs.get("nli")) for kind in _view_kinds(config, recipes) if kind != "same"
-    }
+    kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config) if kind != "same")
+    views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
     further = load_further(config)
     if further:
@@ -131,7 +130,7 @@ def _check_stages(config: Config, recipes: list[Recipe]) -> None:
                 raise UserError(
                     f"recipe {recipe.text!r}: {stage} needs labelled sentence pairs; name them in {stage}.train"
                 )
-        for stage in set(TWO_VIEW_STAGES) & set(recipe.members):
+        for stage in recipe.two_view_stages:
             _check_views(config, recipe, stage)
         if "sts" in recipe.members and config.evaluation.dev is None:
             raise UserError(f"recipe {recipe.text!r}: sts chooses its lower bound on evaluation.dev; name a dev task")
@@ -175,12 +174,6 @@ def _check_learner(config: Config, recipe: Recipe) -> None:
             f"recipe {recipe.text!r} keeps the learner's best weights, which ZeRO stage 3 does not hold in one place; "
             "use sed.zero_stage: 2 or less"
         )
-
-
-def _view_kinds(config: Config, recipes: list[Recipe]) -> list[str]:
-    """The kinds of views that the recipes need, in the order of the settings."""
-    stages = [stage for stage in TWO_VIEW_STAGES if any(stage in recipe.members for recipe in recipes)]
-    return list(dict.fromkeys(kind for stage in stages for kind in getattr(config, stage).views))
 
 
 def _view_rows(kind: str, config: Config, nli: NliRows | None) -> ViewRows | None:
@@ -252,9 +245,8 @@ def _absolute(path: str | None) -> str | None:
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
     fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
-    trains_on_it = any(recipe.distils or {"ct", "mlm"} & set(recipe.members) for recipe in recipes)
-    rewrites_it = bool(set(_view_kinds(config, recipes)) - {"files", "entailment"})
-    return fits_on_it or trains_on_it or rewrites_it or config.encoder.scratch is not None
+    trains_on_it = any(recipe.trains_on_corpus(config) for recipe in recipes)
+    return fits_on_it or trains_on_it or config.encoder.scratch is not None
 
 
 def _corpus_identity(config: Config) -> dict[str, Any]:

@@ -22,8 +22,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig
-from raysed.errors import UserError, public
-from raysed.sources import ending, is_hub_id, json_record, readable
+from raysed.errors import UserError, first_line, public
+from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, readable
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
@@ -38,7 +38,6 @@ _DRAW_HASHES = 1 << 24
 """A draw remembers 1 to 1.25 times this many hashes (128 to 160 MiB), or as many as it draws."""
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 _Block = list[str | None]
 """Some texts as they stand in the source; None where a field is null."""
@@ -452,10 +451,9 @@ def _read_hub(path: str, config: CorpusConfig) -> Iterator[_Block]:
     except UserError:
         raise
     except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"corpus.source: {path!r} is no file here, and as a hub dataset (corpus.split {config.split!r},"
-            f" corpus.name {config.name!r}) it cannot be read: {reason}"
+            f" corpus.name {config.name!r}) it cannot be read: {first_line(error)}"
         ) from None
 
 
@@ -540,6 +538,6 @@ def _checked(values: list[Any], name: str, first: int, unit: str) -> _Block:
         if value is not None and not isinstance(value, str):
             kind = type(value).__name__
             raise UserError(f"corpus.column: {name}, {unit} {number} holds a {kind} where text is needed")
-        if value and not value.isascii() and _SURROGATE.search(value):
-            raise UserError(f"{name}, {unit} {number}: half a surrogate pair (\\ud800 to \\udfff) is no text")
+        if value and not is_text(value):
+            raise UserError(f"{name}, {unit} {number}: {NO_TEXT}")
     return values

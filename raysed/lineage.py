@@ -165,9 +165,9 @@ class Lineage:
             settings["text"] = self.job.inputs[fit_on if fit_on in FIT_ON else "fit_on"]
         if "natsv" in recipe.calibration and self.config.calibration.natsv_k == "dev":
             settings["selection"] = {"dev": self.job.inputs["dev"], "aggregation": self._dev_aggregation()}
-        calibrations = []
+        calibrations, collapsed = [], self.collapsed()
         for embedding in self.embeddings(recipe.uncalibrated):
-            if embedding.model in self.collapsed():  # equal vectors cannot be calibrated
+            if embedding.model in collapsed:  # equal vectors cannot be calibrated
                 continue
             seed = derive_seed(self.config.seed, recipe.text, embedding.index)
             depends = {**settings, "embedding": stable_hash(embedding.depends), "seed": seed}

@@ -7,7 +7,6 @@ called and what messages say comes from a `Layout`; labelled pairs and pairs of 
 import io
 import json
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import NliSource, ViewSource
 from raysed.errors import UserError, first_line, public
-from raysed.sources import ending, is_hub_id, json_record, readable
+from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, readable
 
 SENTENCE_COLUMNS = (
     ("premise", "hypothesis"),
@@ -29,7 +28,6 @@ SENTENCE_COLUMNS = (
 )
 """What the two sentences of a pair are often called."""
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _BUFFER_BYTES = 1 << 20
 _SHOWN_CHARACTERS = 40
 
@@ -128,8 +126,8 @@ def _texts(source: PairSource, values: list[Any]) -> list[str]:
     for place, text in enumerate(values):
         if text is not None and not isinstance(text, str):
             raise UserError(f"{source.where(place)}: a sentence is a {type(text).__name__} where text is needed")
-        if text and not text.isascii() and _SURROGATE.search(text):
-            raise UserError(f"{source.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is no text")
+        if text and not is_text(text):
+            raise UserError(f"{source.where(place)}: {NO_TEXT}")
     return [text or "" for text in values]
 
 

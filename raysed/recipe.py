@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from raysed.config import Config
 from raysed.errors import UserError
 
 MEMBER_STAGES = ("mlm", "nli", "ct", "bsl", "contrastive", "sts")
@@ -9,6 +10,8 @@ LABELLED_STAGES = ("nli", "sts")
 """Those that learn from sentence pairs with labels."""
 TWO_VIEW_STAGES = ("bsl", "contrastive")
 """Those that learn from two views of a sentence."""
+GIVEN_VIEWS = ("files", "entailment")
+"""Kinds of views that are read; the others are made of the corpus."""
 AFFINE_STAGES = ("sn", "natsv", "whiten")
 CALIBRATIONS = (*AFFINE_STAGES, "flow")
 BASE, SED = "base", "sed"
@@ -39,6 +42,20 @@ class Recipe:
     def uncalibrated(self) -> str:
         """The recipe without its calibration."""
         return "-".join([self.ensemble, *([SED] if self.distils else [])])
+
+    @property
+    def two_view_stages(self) -> tuple[str, ...]:
+        """Its stages that learn from two views of a sentence."""
+        return tuple(stage for stage in TWO_VIEW_STAGES if stage in self.members)
+
+    def view_kinds(self, config: Config) -> list[str]:
+        """Returns the kinds of views that its stages learn from, each once, in the order of the settings."""
+        return list(dict.fromkeys(kind for stage in self.two_view_stages for kind in getattr(config, stage).views))
+
+    def trains_on_corpus(self, config: Config) -> bool:
+        """Returns whether a stage of its training reads the corpus, as it is or rewritten."""
+        rewritten = set(self.view_kinds(config)) - set(GIVEN_VIEWS)
+        return self.distils or bool(rewritten or {"mlm", "ct"} & set(self.members))
 
 
 def parse_recipe(text: str) -> Recipe:

@@ -153,6 +153,15 @@ def uses_gpu(config: Config, cluster: Cluster) -> bool:
     return cluster.gpus > 0 if config.resources.gpu is None else config.resources.gpu
 
 
+def quiet_ray_data() -> ray.data.DataContext:
+    """Keeps Ray Data from printing, because the driver shows one line of its own; returns this process' context."""
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    return context
+
+
 def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
     """Shares the cluster among members.
 

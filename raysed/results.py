@@ -22,7 +22,7 @@ from raysed.encoder import load_start
 from raysed.evaluation.sts import Embeddings, Evaluation, mean_embeddings
 from raysed.export import Card, export_model, parity
 from raysed.findings import LABELS, Row
-from raysed.recipe import BASE, TWO_VIEW_STAGES, Recipe, parse_recipe
+from raysed.recipe import BASE, Recipe, parse_recipe
 from raysed.report import Report, headline_table, layers_table
 from raysed.space import Space, analyse
 from raysed.storage import Storage
@@ -225,8 +225,7 @@ def grid_rows(job: Job, grids: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def score_word_overlap(evaluation: Evaluation) -> dict[str, dict]:
     """Scores the baseline that needs no model, the cosine of word counts; returns what `Evaluation.score` returns."""
-    first, second = ([evaluation.sentences[row] for row in side] for side in evaluation.pair_rows().T)
-    return evaluation.score_similarities(word_overlap(first, second))
+    return evaluation.score_similarities(word_overlap(*evaluation.pair_sentences()))
 
 
 def _ensemble(job: Job, storage: Storage, members: Sequence[ScoredModel]) -> Row:
@@ -327,8 +326,7 @@ def _report(
 
 def _views(job: Job) -> dict[str, list[str]]:
     """Kinds of views by stage."""
-    stages = {stage for recipe in job.recipes for stage in recipe.members}
-    return {stage: getattr(job.config, stage).views for stage in TWO_VIEW_STAGES if stage in stages}
+    return {stage: getattr(job.config, stage).views for recipe in job.recipes for stage in recipe.two_view_stages}
 
 
 def _labels(job: Job) -> dict[str, str]:
@@ -365,10 +363,9 @@ def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> C
 
 def _text_of(job: Job, recipe: Recipe) -> str:
     """What a recipe has read of the corpus; empty where it has read other things only."""
-    kinds = {kind for stage in recipe.members for kind in _views(job).get(stage, [])}
-    reads = recipe.distils or {"mlm", "ct"} & set(recipe.members) or kinds - {"files", "entailment"}
     source = job.config.corpus.source
-    return ", ".join(map(_public_name, [source] if isinstance(source, str) else source)) if reads else ""
+    names = map(_public_name, [source] if isinstance(source, str) else source)
+    return ", ".join(names) if recipe.trains_on_corpus(job.config) else ""
 
 
 def _public_name(path: str) -> str:
@@ -379,7 +376,7 @@ def _public_name(path: str) -> str:
 def _settings(job: Job, recipe: Recipe) -> dict[str, Any]:
     """The settings of the recipe's stages; the card names sources of text by what they hold."""
     blocks = job.config.model_dump(mode="json", exclude={"nli": {"train"}, "sts": {"train"}})
-    kinds = {kind for stage in recipe.members for kind in _views(job).get(stage, [])}
+    kinds = recipe.view_kinds(job.config)
     blocks["views"] = {
         key: blocks["views"][key] for kind in _VIEW_SETTINGS if kind in kinds for key in _VIEW_SETTINGS[kind]
     }

@@ -21,7 +21,7 @@ import torch
 from raysed.augment import make_augmenter
 from raysed.config import Config, derive_seed, stable_hash
 from raysed.errors import RunFailed, UserError, last_line
-from raysed.resources import Share
+from raysed.resources import Share, quiet_ray_data
 from raysed.storage import Storage
 from raysed.tracking import Progress, quiet_libraries
 
@@ -120,10 +120,7 @@ def _outcomes(task: _Task, blocks: Sequence[int]) -> Iterator[str]:
     """The sentence that is wrong, or nothing, for each block as it ends."""
     if not blocks:
         return
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False  # the driver shows one line of its own
-    context.print_on_execution_start = False
+    quiet_ray_data()
     dataset = ray.data.from_items([{"block": block} for block in blocks], override_num_blocks=len(blocks))
     dataset = dataset.map_batches(
         _Rewriter,

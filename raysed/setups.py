@@ -153,7 +153,7 @@ def _on_views(config: Config, stage: str, start: Start, objective: torch.nn.Modu
 
 
 def _views(name: str, directory: Path) -> ViewTable:
-    return same_twice(read_tokens(directory)) if name == "corpus" else read_views([directory])
+    return same_twice(read_tokens(directory)) if name == "corpus" else read_views(directory)
 
 
 def _on_pairs(config: Config, stage: str, start: Start, objective: torch.nn.Module, keep: str) -> Setup:

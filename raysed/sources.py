@@ -12,6 +12,9 @@ import pyarrow as pa
 from raysed.errors import UserError, first_line, public
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
+NO_TEXT = "half a surrogate pair (\\ud800 to \\udfff) is no text"
+"""What to say of a string that is no text, see `is_text`."""
 _FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
 
 
@@ -51,6 +54,15 @@ def json_record(line: str, where: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise UserError(f"{where}: an object {{...}} is needed, not a {type(record).__name__}")
     return record
+
+
+def is_text(value: str) -> bool:
+    r"""Whether a string can be written as UTF-8.
+
+    >>> is_text("Döner"), is_text("\ud800")
+    (True, False)
+    """
+    return value.isascii() or not _HALF_SURROGATE.search(value)
 
 
 @contextmanager

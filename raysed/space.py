@@ -48,8 +48,8 @@ def analyse(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"]) -> S
     }
     of_task = {label: job.evaluation.of_task(embeddings, task) for label, embeddings in of_model.items()}
     cosines = {label: job.evaluation.cosines(embeddings, task)[0] for label, embeddings in of_model.items()}
-    rows_P2, gold_P = job.evaluation.pair_rows([task]), gold_of(job.evaluation.tasks[task])
-    distances = edit_distances(*([job.evaluation.sentences[row] for row in side] for side in rows_P2.T))
+    gold_P = gold_of(job.evaluation.tasks[task])
+    distances = edit_distances(*job.evaluation.pair_sentences([task]))
     words: dict[str, Any] = {
         "isotropy": {label: isotropy(x_ND, config.seed) for label, x_ND in of_task.items()},
         "edit_distance": {"task": task, "models": edit_distance_table(distances, gold_P, cosines)},

@@ -30,7 +30,7 @@ from raysed.frozen import Embedding, calibrate_all, embed_all
 from raysed.labelled import tokenize_pairs, write_pairs
 from raysed.lineage import Lineage, on_base
 from raysed.members import Member
-from raysed.recipe import BASE, TWO_VIEW_STAGES, Recipe, member_nodes, parse_recipe
+from raysed.recipe import BASE, Recipe, member_nodes, parse_recipe
 from raysed.resources import (
     Share,
     plan_learner,
@@ -179,7 +179,7 @@ class Stages:
         meta |= {"pairs": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
 
     def _check_views(self, recipe: Recipe) -> None:
-        for stage in set(TWO_VIEW_STAGES) & set(recipe.members):
+        for stage in recipe.two_view_stages:
             pairs = sum(self.rows[table] for table in tables_of(stage, self.config))
             if pairs < 2:
                 raise UserError(

@@ -18,7 +18,7 @@ import torch
 
 from raysed.encoder import encode, load_checkpoint
 from raysed.errors import UserError
-from raysed.resources import Share
+from raysed.resources import Share, quiet_ray_data
 from raysed.storage import Storage
 from raysed.tokens import TokenTable
 from raysed.tracking import Progress, quiet_libraries
@@ -76,11 +76,7 @@ def write_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan, 
 
 def stream_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan) -> Iterator[pa.Table]:
     """Yields tables id, input_ids, target, in id order, while the cluster works on the next ones."""
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False  # the driver shows one line of its own
-    context.print_on_execution_start = False
+    quiet_ray_data().execution_options.preserve_order = True
     dataset = ray.data.read_parquet(storage.uri("corpus")).select_columns(["id", "input_ids"])
     # One file is one block, however long: cut, so that actors share it and little is in flight at a time.
     dataset = dataset.repartition(target_num_rows_per_block=_BLOCK)

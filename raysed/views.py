@@ -2,7 +2,7 @@
 
 Views of the kind `files` are read by `load_files` (back-translations, translations, paraphrases), those of the kind
 `entailment` are taken from labelled pairs by `entailment` (BSL section 4.4); views made by augmentation pass through
-`usable` like these. `write_views` tokenises them into one table per kind, `read_views` puts tables together, and
+`usable` like these. `write_views` tokenises them into one table per kind, `read_views` reads it, and
 `ViewBatches` serves them step by step.
 """
 
@@ -229,12 +229,8 @@ def write_views(
             writer.write_table(pa.table(columns, schema=VIEW_SCHEMA))
 
 
-def read_views(directories: Sequence[Path]) -> ViewTable:
-    """Reads the tokens of one or several tables of views, put together in the order given (see `concatenate`)."""
-    return ViewTable.concatenate([_read_table(directory) for directory in directories])
-
-
-def _read_table(directory: Path) -> ViewTable:
+def read_views(directory: Path) -> ViewTable:
+    """Reads the tokens of what `write_views` wrote."""
     names = ("input_ids1", "input_ids2")
     table = pq.read_table(directory, columns=["id", *names])
     return ViewTable(

@@ -120,6 +120,25 @@ def data_dir() -> Path:
     return DATA
 
 
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list]:
+    """Puts a dataset, or an exception, in the place of the dataset hub; returns the calls that are made to it."""
+
+    def stand_in(table: Any) -> list:
+        calls: list = []
+
+        def load_dataset(*arguments: Any, **named: Any) -> Any:
+            calls.append((arguments, named))
+            if isinstance(table, Exception):
+                raise table
+            return table
+
+        monkeypatch.setattr("datasets.load_dataset", load_dataset)
+        return calls
+
+    return stand_in
+
+
 @pytest.fixture(scope="session")
 def make_transformer() -> Callable[..., PreTrainedModel]:
     """Builds a tiny random transformer: bert, roberta, distilbert or mpnet."""

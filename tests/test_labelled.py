@@ -52,20 +52,6 @@ def found(rows: NliRows) -> dict[tuple[str, str], int]:
     return dict(zip(zip(rows.premises, rows.hypotheses), rows.labels.tolist()))
 
 
-def hub(monkeypatch, table):
-    """Stands in for the hub; returns the calls."""
-    calls = []
-
-    def load_dataset(*arguments, **named):
-        calls.append((arguments, named))
-        if isinstance(table, Exception):
-            raise table
-        return table
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return calls
-
-
 # -- formats ---------------------------------------------------------------------------------------------------------
 
 
@@ -204,26 +190,26 @@ def test_names_in_a_parquet_file_of_the_hub_count(tmp_path):
 # -- the hub ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_hub_dataset_is_read_with_its_class_names(monkeypatch):
+def test_a_hub_dataset_is_read_with_its_class_names(hub):
     names = ["neutral", "entailment", "contradiction"]
     features = datasets.Features(
         hypothesis=datasets.Value("string"), premise=datasets.Value("string"), label=datasets.ClassLabel(names=names)
     )
     columns = {"premise": ["a", "b", "c", "d"], "hypothesis": ["x", "y", "z", "w"], "label": [1, 0, 2, -1]}
-    calls = hub(monkeypatch, datasets.Dataset.from_dict(columns, features=features))
+    calls = hub(datasets.Dataset.from_dict(columns, features=features))
     rows = nli("nyu/sets")
     assert found(rows) == {("a", "x"): 1, ("b", "y"): 2, ("c", "z"): 0} and rows.unlabelled == 1
     nli({"source": "nyu/sets", "name": "mnli", "split": "validation"})
     assert calls == [(("nyu/sets", None), {"split": "train"}), (("nyu/sets", "mnli"), {"split": "validation"})]
 
 
-def test_a_hub_dataset_without_class_names_has_the_usual_order(monkeypatch):
+def test_a_hub_dataset_without_class_names_has_the_usual_order(hub):
     columns = {"sentence1": ["a", "b", "c"], "sentence2": ["x", "y", "z"], "label": [0, 1, 2]}
-    hub(monkeypatch, datasets.Dataset.from_dict(columns))
+    hub(datasets.Dataset.from_dict(columns))
     assert nli("some/set").labels.tolist() == [1, 2, 0]
 
 
-def test_another_task_of_the_hub_is_refused(monkeypatch):
+def test_another_task_of_the_hub_is_refused(hub):
     """QNLI has the same columns and other classes."""
     features = datasets.Features(
         sentence1=datasets.Value("string"),
@@ -231,13 +217,13 @@ def test_another_task_of_the_hub_is_refused(monkeypatch):
         label=datasets.ClassLabel(names=["entailment", "not_entailment"]),
     )
     columns = {"sentence1": ["a", "b"], "sentence2": ["x", "y"], "label": [0, 1]}
-    hub(monkeypatch, datasets.Dataset.from_dict(columns, features=features))
+    hub(datasets.Dataset.from_dict(columns, features=features))
     with pytest.raises(UserError, match=r"^dataset glue/qnli, row 2: label 1 is unknown; .* 0 \(entailment\), and"):
         nli("glue/qnli")
 
 
-def test_a_hub_that_fails_says_why(monkeypatch):
-    hub(monkeypatch, ValueError('Unknown split "trian". Should be one of ["train", "test"].\nmore'))
+def test_a_hub_that_fails_says_why(hub):
+    hub(ValueError('Unknown split "trian". Should be one of ["train", "test"].\nmore'))
     with pytest.raises(
         UserError, match=r"nli.train: 'some/set' .*'trian'.* cannot be read: Unknown split .*test\"\]\.$"
     ):

@@ -74,20 +74,6 @@ def write(path, pairs=PAIRS, names=None):
     return path
 
 
-def hub(monkeypatch, table):
-    """Stands in for the hub; returns the calls."""
-    calls = []
-
-    def load_dataset(*arguments, **named):
-        calls.append((arguments, named))
-        if isinstance(table, Exception):
-            raise table
-        return table
-
-    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    return calls
-
-
 # -- formats ---------------------------------------------------------------------------------------------------------
 
 
@@ -166,10 +152,10 @@ def test_null_views_are_empty(tmp_path):
     assert found(rows) == [("a", "x"), ("c", "d")] and rows.empty == 3
 
 
-def test_a_hub_dataset_of_parallel_sentences(monkeypatch):
+def test_a_hub_dataset_of_parallel_sentences(hub):
     english, other = map(list, zip(*TRANSLATIONS))
     table = datasets.Dataset.from_dict({"id": [1, 2, 3, 4], "english": english, "non_english": other})
-    calls = hub(monkeypatch, table)
+    calls = hub(table)
     assert found(views("talks/parallel")) == TRANSLATIONS
     views({"source": "talks/parallel", "name": "en-tr", "split": "dev", "columns": ("non_english", "english")})
     assert calls == [
@@ -281,14 +267,14 @@ def test_splits_that_are_not_there(tmp_path):
         views({"source": str(named), "split": "dev"})
 
 
-def test_what_is_not_there_is_named(tmp_path, monkeypatch):
+def test_what_is_not_there_is_named(tmp_path, hub):
     with pytest.raises(UserError, match=r"^views.files is empty; name at least one file or hub dataset of pairs"):
         views()
     with pytest.raises(UserError, match=r"^views.files: nothing is at no/such.tsv; name an existing file or a hub"):
         views("no/such.tsv")
     with pytest.raises(UserError, match=r"^views.files: .* is no file of pairs of views"):
         views(tmp_path)
-    hub(monkeypatch, ValueError("Unknown split\nmore"))
+    hub(ValueError("Unknown split\nmore"))
     with pytest.raises(UserError) as error:
         views({"source": "some/set", "name": "en-fr"})
     assert str(error.value) == (
@@ -297,9 +283,9 @@ def test_what_is_not_there_is_named(tmp_path, monkeypatch):
     )
 
 
-def test_a_hub_dataset_of_other_columns_is_refused(monkeypatch):
+def test_a_hub_dataset_of_other_columns_is_refused(hub):
     table = datasets.Dataset.from_dict({"id": [1], "translation": [{"en": "a", "fr": "b"}]})
-    hub(monkeypatch, table)
+    hub(table)
     with pytest.raises(UserError, match=r"^dataset opus/books: columns view1 .* are needed, found id, translation$"):
         views("opus/books")
     with pytest.raises(UserError, match=r"^dataset opus/books, row 1: a sentence is a int where text is needed$"):
@@ -413,7 +399,7 @@ def test_views_come_back_from_their_file(tiny_tokenizer, rows, tmp_path, monkeyp
     report = LengthReport(8)
     write_views(rows, tiny_tokenizer, 8, tmp_path, report)
     expected = [tokenize(tiny_tokenizer, side, 8) for side in rows.columns]
-    table = read_views([tmp_path])
+    table = read_views(tmp_path)
     assert token_pairs(table) == token_pairs(ViewTable(*expected)) and len(table) == 30
     assert table.first.ids.tolist() == table.second.ids.tolist() == list(range(30))
     assert table.first.input_ids.dtype == np.int32 and table.first.lengths.max() == 8
@@ -456,8 +442,8 @@ def test_several_tables_are_one(tiny_tokenizer, rows, make_sentences, tmp_path):
     for name, views_ in (("a", rows), ("b", others)):
         (tmp_path / name).mkdir()
         write_views(views_, tiny_tokenizer, 20, tmp_path / name)
-    parts = [read_views([tmp_path / name]) for name in ("b", "a", "b")]
-    table = read_views([tmp_path / name for name in ("b", "a", "b")])
+    parts = [read_views(tmp_path / name) for name in ("b", "a", "b")]
+    table = ViewTable.concatenate([read_views(tmp_path / name) for name in ("b", "a", "b")])
     assert token_pairs(table) == [pair for part in parts for pair in token_pairs(part)]
     assert table.first.ids.tolist() == table.second.ids.tolist() == list(range(40)) and len(table) == 40
 

@@ -313,6 +313,11 @@ class Evaluation:
             return self._rows_P2
         return np.concatenate([self._rows_P2[self._whole[task].pairs] for task in tasks])
 
+    def pair_sentences(self, tasks: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
+        """Returns the first and the second sentences of the P pairs; `tasks` as for `pair_rows`."""
+        first, second = ([self.sentences[row] for row in side] for side in self.pair_rows(tasks).T)
+        return first, second
+
     def rows(self, task: str) -> np.ndarray:
         """Returns where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
         return np.unique(self.pair_rows([task]))

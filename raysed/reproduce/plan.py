@@ -9,7 +9,7 @@ from typing import Any
 from raysed.cli import find_config
 from raysed.config import Config, dump_config, load_config
 from raysed.errors import UserError
-from raysed.recipe import BASE, TWO_VIEW_STAGES, Recipe, parse_recipe
+from raysed.recipe import BASE, Recipe, parse_recipe
 from raysed.reproduce.data import Finder, Request
 from raysed.reproduce.published import Row, Table, load_published, load_yaml
 
@@ -187,7 +187,7 @@ class _Builder:
 
     def _two_view_stages(self, recipes: list[str]) -> list[str]:
         """Those of the recipes whose views the user does not set."""
-        stages = [stage for recipe in recipes for stage in parse_recipe(recipe).members if stage in TWO_VIEW_STAGES]
+        stages = [stage for recipe in recipes for stage in parse_recipe(recipe).two_view_stages]
         return [stage for stage in dict.fromkeys(stages) if not self.request.sets(f"{stage}.views")]
 
     def _makes(self, kind: str, config: Config) -> bool:
@@ -236,12 +236,9 @@ class _Builder:
 def _needs(key: str, recipe: Recipe, config: Config) -> bool:
     """Whether a recipe needs the data that a setting names."""
     fit_on = config.flow.fit_on if recipe.calibration else None
-    views = {kind for stage in TWO_VIEW_STAGES if stage in recipe.members for kind in getattr(config, stage).views}
+    views = recipe.view_kinds(config)
     return {
-        "corpus.source": recipe.distils
-        or bool({"mlm", "ct"} & set(recipe.members))
-        or bool(views - {"files", "entailment"})
-        or fit_on == "corpus",
+        "corpus.source": recipe.trains_on_corpus(config) or fit_on == "corpus",
         "nli.train": "nli" in recipe.members or "entailment" in views or fit_on == "nli",
         "sts.train": "sts" in recipe.members,
         "views.files": "files" in views,
