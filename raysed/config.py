@@ -18,6 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from raysed.errors import UserError
 
 Layers = int | Literal["first_last"]
+Precision = Literal["auto", "fp32", "bf16"]
+"""`auto`: bf16 on GPUs that have it, fp32 elsewhere. Weights and optimizers are in fp32 in any case."""
 Rate = Annotated[float, Field(gt=0)]
 
 
@@ -178,6 +180,7 @@ class MembersConfig(Block):
     """Updates between two evaluations on the dev task."""
     checkpoint_every: int = Field(500, ge=1)
     """Updates between two checkpoints."""
+    precision: Precision = "auto"
 
 
 class TuningConfig(Block):
@@ -448,8 +451,7 @@ class SedConfig(Block):
     workers: int | None = Field(None, ge=1)
     """Training workers; None: one per GPU, one on a machine without."""
     zero_stage: Literal[0, 1, 2, 3] = 0
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """`auto`: bf16 on GPUs that have it, fp32 elsewhere."""
+    precision: Precision = "auto"
     checkpoint_every: int = Field(500, ge=1)
     evaluate_every: int = Field(500, ge=1)
     max_retries: int = Field(2, ge=0)
@@ -508,8 +510,8 @@ class ResourcesConfig(Block):
     concurrent_members: int | None = Field(None, ge=1)
     gpu: bool | None = None
     """None: use GPUs where the cluster has them; true: they must be there; false: leave them alone."""
-    encode_token_budget: int = Field(8192, ge=64)
-    """Tokens per forward pass when encoding."""
+    encode_token_budget: int | None = Field(None, ge=64)
+    """Tokens per forward pass when encoding; None: 2,048 on CPUs, 8,192 on GPUs."""
     wait_minutes: float = Field(10.0, ge=0)
     """How long to wait for an autoscaling cluster to bring what is asked for."""
 

@@ -26,11 +26,11 @@ from raysed.encoder import Encoder, load_start, write_checkpoint
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.evaluation.dev import dev_score
 from raysed.objectives.base import EncoderObjective
-from raysed.resources import Share
+from raysed.resources import Share, prepare_worker
 from raysed.storage import Storage
 from raysed.targets import TARGET_FILE
 from raysed.tokens import PackedTokens, TokenTable, pack
-from raysed.tracking import MetricsLog, Progress, ProgressBoard, quiet_libraries
+from raysed.tracking import MetricsLog, Progress, ProgressBoard
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +160,7 @@ class DeepSpeedEngine:
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
-        self._objective, self._sed = objective, sed
+        self._objective, self._sed, self._world = objective, sed, world
         self._config = _deepspeed_config(sed, world, bf16)
         self._parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._engine: Any = None
@@ -195,13 +195,15 @@ class DeepSpeedEngine:
         import deepspeed
 
         sed = self._sed
-        optimizer = torch.optim.AdamW(self._parameters.values(), lr=0.0, weight_decay=sed.weight_decay)
+        optimizer = torch.optim.AdamW(self._parameters.values(), lr=0.0, weight_decay=sed.weight_decay, fused=True)
         self._engine, *_ = deepspeed.initialize(
             model=self._objective,
             optimizer=optimizer,
             model_parameters=list(self._parameters.values()),
             config=self._config,
         )
+        if self._world == 1 and sed.zero_stage == 0:
+            self._engine.enable_backward_allreduce = False  # it would copy all gradients for nobody
         if self._pending is not None:
             self._set_rate(0.0)
             self._engine.backward(self._engine(batch))
@@ -369,9 +371,8 @@ def _fit(trainer: TorchTrainer, board: Any, title: str) -> None:
 
 def _worker(loop: dict[str, Any]) -> None:
     """One Ray Train worker; a user's mistake is said, not raised, because trying again would not help."""
-    quiet_libraries()
     learner, config, storage, share = loop["learner"], loop["config"], loop["storage"], loop["share"]
-    torch.set_num_threads(share.threads)
+    prepare_worker(share.threads)
     _prepare_deepspeed(gpu=share.gpus > 0)
     context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
@@ -399,7 +400,7 @@ def _train_and_commit(
     targets = storage.fetch(learner.targets)
     offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
     batches = TargetBatches(targets, sed.batch_size, learner.seed, rank, world, offset)
-    bf16 = sed.precision == "bf16" or (sed.precision == "auto" and share.gpus > 0 and torch.cuda.is_bf16_supported())
+    bf16 = training.uses_bf16(sed.precision, "cuda" if share.gpus else "cpu")
     engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)
     plan = _plan(config, batches.per_epoch, learner.seed + rank, learner.keep)
     checkpoints = storage.checkpoints(learner.name, learner.depends)

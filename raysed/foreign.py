@@ -63,7 +63,7 @@ class NativeModel:
         max_length: tokens per sentence, special ones included.
         lower_case: whether texts are put into lower case first.
         heads: name and map of what is applied to the pooled embeddings, in this order.
-        token_budget: tokens per forward pass.
+        token_budget: tokens per forward pass; None: what suits the device.
     """
 
     encoder: Encoder
@@ -72,7 +72,7 @@ class NativeModel:
     max_length: int
     lower_case: bool = False
     heads: tuple[tuple[str, Head], ...] = ()
-    token_budget: int = 8192
+    token_budget: int | None = None
 
     @property
     def description(self) -> str:
@@ -136,7 +136,7 @@ def load_model(
     poolings: Sequence[Layers] = (2,),
     max_length: int = 75,
     *,
-    token_budget: int = 8192,
+    token_budget: int | None = None,
     device: str = "cpu",
 ) -> NativeModel | LibraryModel:
     """Loads a model from a directory, from the hub (or its cache), or from an installed package.
@@ -145,7 +145,7 @@ def load_model(
         name: a directory, a hub id, `package:NAME/DIR`, or `bundled:encoder`.
         poolings: pooled layers of a plain transformer; a sentence-transformers model brings its own.
         max_length: tokens per sentence of a plain transformer; likewise.
-        token_budget: tokens per forward pass.
+        token_budget: tokens per forward pass; None: what suits the device.
         device: where it computes.
 
     Raises:
@@ -213,7 +213,7 @@ class _Module(NamedTuple):
     directory: Path
 
 
-def _load_modules(name: str, directory: Path, token_budget: int, device: str) -> NativeModel | LibraryModel:
+def _load_modules(name: str, directory: Path, token_budget: int | None, device: str) -> NativeModel | LibraryModel:
     try:
         modules = _modules(name, directory)
         return _native(name, modules, token_budget, device)
@@ -244,7 +244,7 @@ def _is_flow(module: _Module) -> bool:
     return module.name == "FlowHead" and _settings(module).get("kind") == "flow"
 
 
-def _native(name: str, modules: Sequence[_Module], token_budget: int, device: str) -> NativeModel:
+def _native(name: str, modules: Sequence[_Module], token_budget: int | None, device: str) -> NativeModel:
     """Transformer, perhaps a mean over layers, mean over tokens, and then heads."""
     names = [module.name for module in modules]
     pooling = 2 if names[1:2] == ["WeightedLayerPooling"] else 1

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import ray
-import torch
 
 from raysed.calibration import (
     MOST_DIRECTIONS,
@@ -30,10 +29,10 @@ from raysed.errors import UserError
 from raysed.evaluation.sts import Evaluation
 from raysed.flow import Flow, distinct_pairs
 from raysed.labelled import read_pairs
-from raysed.resources import Share
+from raysed.resources import Share, prepare_worker
 from raysed.storage import Storage
 from raysed.tokens import TokenTable, read_tokens, tokenize
-from raysed.tracking import Progress, quiet_libraries
+from raysed.tracking import Progress
 
 Parts = dict[str | None, np.ndarray]
 """Rows to fit on by task; under None where all tasks share one calibration."""
@@ -264,5 +263,4 @@ def _encoder(job: Embedding, config: Config, storage: Storage, share: Share | No
 
 def _set_up(share: Share | None) -> None:
     if share:
-        quiet_libraries()
-        torch.set_num_threads(share.threads)
+        prepare_worker(share.threads)

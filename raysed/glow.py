@@ -69,11 +69,11 @@ class Glow(nn.Module):
         super().__init__()
         self.width, self.levels, self.depth, self.hidden = width, levels, depth, hidden
         widths = [width >> level for level in range(levels) for _ in range(depth)]
-        self._steps = len(widths)
-        self._norm_width = sum(widths)
-        self._sizes = [*widths, *[hidden] * (2 * self._steps), *[size // 2 for size in widths]]
-        self.shift = nn.Parameter(torch.zeros(sum(self._sizes)))
-        self.log_scale = nn.Parameter(torch.zeros(sum(self._sizes)))
+        self.steps = len(widths)
+        self.norm_width = sum(widths)
+        self.sizes = [*widths, *[hidden] * (2 * self.steps), *[size // 2 for size in widths]]
+        self.shift = nn.Parameter(torch.zeros(sum(self.sizes)))
+        self.log_scale = nn.Parameter(torch.zeros(sum(self.sizes)))
         shapes = [s for size in widths for s in ((hidden, size // 2), (hidden, hidden), (size // 2, hidden))]
         self.weights = nn.ParameterList(torch.zeros(shape) for shape in shapes)
         self.register_buffer("initialized", torch.tensor(False))
@@ -83,7 +83,7 @@ class Glow(nn.Module):
     def _draw_weights(self, generator: torch.Generator) -> None:
         """Draws as the released code does: actnorms Glorot-uniform, g from N(0, 0.05^2), its end zero."""
         for vector in (self.shift, self.log_scale):
-            for piece in vector.split(self._sizes)[: 3 * self._steps]:
+            for piece in vector.split(self.sizes)[: 3 * self.steps]:
                 limit = math.sqrt(6 / (1 + len(piece)))
                 piece.uniform_(-limit, limit, generator=generator)
         for index, weight in enumerate(self.weights):
@@ -103,10 +103,10 @@ class Glow(nn.Module):
         """
         if self.initialized:
             raise RuntimeError("this flow is initialised already")
-        shifts, log_scales = self.shift.split(self._sizes), self.log_scale.split(self._sizes)
+        shifts, log_scales = self.shift.split(self.sizes), self.log_scale.split(self.sizes)
 
         def standardise(values: Tensor, index: int) -> Tensor:
-            if index < 3 * self._steps:
+            if index < 3 * self.steps:
                 mean = values.mean(0)
                 deviation = (values - mean).square().mean(0).sqrt()
                 shifts[index].copy_(-mean)
@@ -120,7 +120,7 @@ class Glow(nn.Module):
         """Returns z_BD and log |det dz/dx| of each row, in nats."""
         _, _, affine = self._affines()
         z_BD = self._walk(x_BD, affine)
-        log_det = LOG_SCALE_FACTOR * self.log_scale[: self._norm_width].sum()
+        log_det = LOG_SCALE_FACTOR * self.log_scale[: self.norm_width].sum()
         return z_BD, log_det.expand(len(x_BD))
 
     def inverse(self, z_BD: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Glow(nn.Module):
         offsets, scales, affine = self._affines()
         halvings = [*range(1, self.levels), self.levels - 1]
         *left, x = z_BD.split([self.width >> count for count in halvings], dim=1)
-        for step in reversed(range(self._steps)):
+        for step in reversed(range(self.steps)):
             level, position = divmod(step, self.depth)
             if position == self.depth - 1 and level < self.levels - 1:
                 x = torch.cat([x, left[level]], dim=1)
@@ -153,18 +153,18 @@ class Glow(nn.Module):
     def _affines(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], _Affine]:
         """Returns the pieces of shift * scale and of scale, and the function that applies them."""
         scale = torch.exp(LOG_SCALE_FACTOR * self.log_scale)
-        offsets, scales = (self.shift * scale).split(self._sizes), scale.split(self._sizes)
+        offsets, scales = (self.shift * scale).split(self.sizes), scale.split(self.sizes)
         # (x + shift) * scale as one multiply-add: half of the kernels, and of what backward keeps.
         return offsets, scales, lambda values, index: torch.addcmul(offsets[index], values, scales[index])
 
     def _walk(self, x: Tensor, affine: _Affine) -> Tensor:
         """Carries x through all steps; `affine(values, index)` applies the actnorm of that index."""
         left = []
-        for step in range(self._steps):
+        for step in range(self.steps):
             x = affine(x, step).flip(1)
             kept, moved = x.chunk(2, dim=1)
             x = torch.cat([kept, moved + self._coupling(kept, step, affine)], dim=1)
-            if (step + 1) % self.depth == 0 and step + 1 < self._steps:
+            if (step + 1) % self.depth == 0 and step + 1 < self.steps:
                 x, leaving = x.chunk(2, dim=1)
                 left.append(leaving)
         return torch.cat([*left, x], dim=1)
@@ -172,9 +172,9 @@ class Glow(nn.Module):
     def _coupling(self, kept: Tensor, step: int, affine: _Affine) -> Tensor:
         """Returns g(kept)."""
         first, second, last = (self.weights[3 * step + layer] for layer in range(3))
-        hidden_BH = affine(kept @ first.T, self._steps + step).relu_()
-        hidden_BH = affine(hidden_BH @ second.T, 2 * self._steps + step).relu_()
-        return affine(hidden_BH @ last.T, 3 * self._steps + step)
+        hidden_BH = affine(kept @ first.T, self.steps + step).relu_()
+        hidden_BH = affine(hidden_BH @ second.T, 2 * self.steps + step).relu_()
+        return affine(hidden_BH @ last.T, 3 * self.steps + step)
 
 
 class FlowHead(nn.Module):

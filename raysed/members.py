@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ray
-import torch
 from ray import tune
 from ray.tune.search import Searcher
 
@@ -24,11 +23,11 @@ from raysed.encoder import load_start, write_checkpoint
 from raysed.errors import UserError, last_line
 from raysed.evaluation.dev import dev_score
 from raysed.grid import Ladder, Task, choose_bound, rungs_of
-from raysed.resources import Share
+from raysed.resources import Share, prepare_worker
 from raysed.setups import Start, set_up, steps_of, tables_of
 from raysed.spread import collapse
 from raysed.storage import Entry, Storage
-from raysed.tracking import MetricsLog, Progress, quiet_libraries
+from raysed.tracking import MetricsLog, Progress
 
 log = logging.getLogger(__name__)
 
@@ -189,6 +188,7 @@ def _member(
     tables = {name: inputs[name] for name in (table.removeprefix("pairs/") for table in tables_of(stage, config))}
     settings = {key: value for key, value in settings.items() if bound is None or key not in _GRID_SETTINGS}
     depends = {"encoder": inputs["encoder"], **tables, stage: settings, "seed": seed}
+    depends["precision"] = config.members.precision
     if start is not None:
         depends["start"] = start.fingerprint
     if settings.get("keep") == "best_on_dev" or bound is not None:
@@ -398,9 +398,8 @@ class _Shared:
 
 def _train_member(trial: dict[str, Any], shared: Any) -> None:
     """One trial; a user's mistake is reported, not raised, because trying again would not help."""
-    quiet_libraries()
     shared = ray.get(shared) if isinstance(shared, ray.ObjectRef) else shared
-    torch.set_num_threads(shared.threads)
+    prepare_worker(shared.threads)
     member, until = Member(**trial["member"]), trial["until"]
     try:
         score = _finished_score(member, shared.storage, until)

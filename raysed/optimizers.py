@@ -1,6 +1,6 @@
-"""Adam with decoupled decay, with bias correction and without; biases and normalisations are not decayed."""
+"""RMSprop, and Adam with decoupled decay; biases and normalisations are not decayed."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -33,11 +33,64 @@ class UncorrectedAdamW(torch.optim.AdamW):
             parameters, lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=weight_decay, fused=True
         )
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = {
-                "step": torch.full((), 1e9, dtype=torch.float32, device=parameter.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+            self.state[parameter] = _late_state(parameter)
+
+
+class RMSprop(torch.optim.AdamW):
+    """RMSprop that spends on an embedding only what the rows of the batch cost.
+
+    Each update is v = alpha * v + (1 - alpha) * g^2, then p -= rate * g / (sqrt(v) + eps). A row whose gradient is zero
+    does not move, and its v only shrinks by alpha; so where gradients are sparse, the rows of other batches are left
+    alone, and the updates that a row has missed are made good when it is met again. That is exact.
+
+    For everything else this is Adam whose first moment is the gradient (beta 0) and whose moments are not corrected, so
+    torch's fused kernel does it in one pass.
+
+    Args:
+        parameters: what is trained.
+        alpha: decay of the squared gradients' average.
+        eps: added to its root.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], alpha: float, eps: float):
+        super().__init__(parameters, lr=1.0, betas=(0.0, alpha), eps=eps, weight_decay=0.0, fused=True)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes one update; gradients may be sparse, and are gone afterwards where they were."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._prepare(parameter)
+                    if parameter.grad.is_sparse:
+                        self._step_rows(parameter, group["lr"], group["betas"][1], group["eps"])
+                        parameter.grad = None
+        return super().step(closure)
+
+    def _prepare(self, parameter: nn.Parameter) -> None:
+        """Makes the state when a gradient is first seen, because it depends on the kind of gradient."""
+        if self.state[parameter]:
+            return
+        if not parameter.grad.is_sparse:
+            self.state[parameter] = _late_state(parameter)
+            return
+        # Counts are floats, because loading a state gives everything the parameter's type.
+        self.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+            "seen": torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+
+    def _step_rows(self, parameter: nn.Parameter, rate: float, alpha: float, eps: float) -> None:
+        state, gradient = self.state[parameter], parameter.grad.coalesce()
+        rows_U, gradient_UD = gradient.indices()[0], gradient.values()
+        state["step"] += 1
+        missed_U = (state["step"] - state["seen"][rows_U]).to(gradient_UD.dtype)
+        squares_UD = state["exp_avg_sq"][rows_U] * (alpha**missed_U)[:, None]
+        squares_UD.addcmul_(gradient_UD, gradient_UD, value=1 - alpha)
+        state["exp_avg_sq"][rows_U] = squares_UD
+        state["seen"][rows_U] = state["step"].to(state["seen"].dtype)
+        parameter.index_add_(0, rows_U, gradient_UD / squares_UD.sqrt_().add_(eps), alpha=-rate)
 
 
 def bert_optimizer(module: nn.Module, weight_decay: float) -> UncorrectedAdamW:
@@ -60,3 +113,12 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
+
+
+def _late_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """The state of a fused Adam that believes to be at its end, so that it corrects no bias."""
+    return {
+        "step": torch.full((), 1e9, dtype=torch.float32, device=parameter.device),
+        "exp_avg": torch.zeros_like(parameter),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }

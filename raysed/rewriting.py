@@ -16,14 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-import torch
 
 from raysed.augment import make_augmenter
 from raysed.config import Config, derive_seed, stable_hash
 from raysed.errors import RunFailed, UserError, last_line
-from raysed.resources import Share, quiet_ray_data
+from raysed.resources import Share, prepare_worker, quiet_ray_data
 from raysed.storage import Storage
-from raysed.tracking import Progress, quiet_libraries
+from raysed.tracking import Progress
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +137,7 @@ class _Rewriter:
     """An actor that rewrites blocks; a user's mistake is returned, because trying again would not help."""
 
     def __init__(self, task: _Task):
-        quiet_libraries()
-        torch.set_num_threads(task.share.threads)
+        prepare_worker(task.share.threads)
         self._task, self._augmenter, self._failure = task, None, ""
         self._sentences = _Sentences(task.storage.fetch("corpus"))
 

@@ -109,7 +109,8 @@ def _contrastive_tension(config: Config, start: Start) -> Setup:
     objective, batch_at = contrastive_tension(config.ct, start.encoder, read_tokens(start.data["corpus"]), start.seed)
     keep = {"second": "second", "best_on_dev": "best"}[config.ct.keep]
     plan = _plan(config, "ct", config.ct.steps, ct_schedule(config.ct), start.seed, keep)
-    return Setup(objective, batch_at, plan, training.TorchEngine(objective, ct_optimizer(objective), bf16=_bf16(start)))
+    engine = training.TorchEngine(objective, ct_optimizer(objective), bf16=_bf16(config, start))
+    return Setup(objective, batch_at, plan, engine)
 
 
 def _masked_lm(config: Config, start: Start) -> Setup:
@@ -177,7 +178,7 @@ def _tuned(
     plan = _plan(config, stage, steps, schedule, start.seed, {"last": "encoder", "best_on_dev": "best"}[keep])
     make = adam_optimizer if stage in TWO_VIEW_STAGES else bert_optimizer
     optimizer = make(objective, block.weight_decay)
-    return Setup(objective, batches, plan, training.TorchEngine(objective, optimizer, block.clip, _bf16(start)))
+    return Setup(objective, batches, plan, training.TorchEngine(objective, optimizer, block.clip, _bf16(config, start)))
 
 
 def _plan(
@@ -194,8 +195,8 @@ def _plan(
     )
 
 
-def _bf16(start: Start) -> bool:
-    return start.encoder.transformer.device.type == "cuda" and torch.cuda.is_bf16_supported()
+def _bf16(config: Config, start: Start) -> bool:
+    return training.uses_bf16(config.members.precision, start.encoder.transformer.device)
 
 
 _SETUPS: dict[str, Callable[[Config, Start], Setup]] = {

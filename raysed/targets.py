@@ -14,14 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
-import torch
 
 from raysed.encoder import encode, load_checkpoint
 from raysed.errors import UserError
-from raysed.resources import Share, quiet_ray_data
+from raysed.resources import Share, prepare_worker, quiet_ray_data
 from raysed.storage import Storage
 from raysed.tokens import TokenTable
-from raysed.tracking import Progress, quiet_libraries
+from raysed.tracking import Progress
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class TeacherPlan:
 
     share: Share
     groups: int
-    token_budget: int
+    token_budget: int | None
     gpu: bool
 
 
@@ -98,8 +97,7 @@ class _TeacherGroup:
     """An actor that adds its teachers' embeddings to the running sum, and divides if it is the last of the chain."""
 
     def __init__(self, names: Sequence[str], storage: Storage, plan: TeacherPlan, divisor: int | None):
-        quiet_libraries()
-        torch.set_num_threads(plan.share.threads)
+        prepare_worker(plan.share.threads)
         self._add = teacher_sum([storage.fetch(name) for name in names], plan.token_budget, plan.gpu)
         self._divisor = divisor
 
@@ -115,7 +113,9 @@ class _TeacherGroup:
         return table.append_column("target", _fixed_size_lists(sums_BD))
 
 
-def teacher_sum(paths: Sequence[Path], token_budget: int, gpu: bool = False) -> Callable[[TokenTable], np.ndarray]:
+def teacher_sum(
+    paths: Sequence[Path], token_budget: int | None, gpu: bool = False
+) -> Callable[[TokenTable], np.ndarray]:
     """Loads teachers; returns the function from tokens to the float32 sum of their raw last-layer embeddings [B, D].
 
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.

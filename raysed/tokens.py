@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
-ROW_TOKENS = 256
+ROW_TOKENS = 128
 """Attention is quadratic in a row, so long batches become several rows of at most so many tokens."""
+_SENTENCES_PER_ROW = 4
+"""Enough to fill rows to 96 %; more would only make attention, and the dropout in it, dearer."""
 
 SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("input_ids", pa.list_(pa.int32()))])
 
@@ -169,12 +171,13 @@ class PackedTokens:
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
-def pack(table: TokenTable, row_tokens: int = ROW_TOKENS) -> PackedTokens:
+def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     """Lays sentences out in few rows of about equal length.
 
     Args:
         table: B sentences.
-        row_tokens: rows are not filled beyond this, unless one sentence alone is longer.
+        row_tokens: rows are not filled beyond this, unless one sentence alone is longer; None: four sentences of mean
+            length, at most `ROW_TOKENS`.
 
     Returns:
         The packed batch; sentence b of it is row b of `table`.
@@ -183,6 +186,8 @@ def pack(table: TokenTable, row_tokens: int = ROW_TOKENS) -> PackedTokens:
     [[7, 8, 9], [6, 4, 5]]
     """
     lengths = table.lengths
+    if row_tokens is None:
+        row_tokens = min(ROW_TOKENS, _SENTENCES_PER_ROW * len(table.input_ids) // max(len(table), 1))
     rows, columns, row_length = _places(lengths, row_tokens)
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
     # Flat position of every token in the [R, L] layout.
@@ -199,7 +204,7 @@ def pack(table: TokenTable, row_tokens: int = ROW_TOKENS) -> PackedTokens:
 
 def _places(lengths: np.ndarray, row_tokens: int) -> tuple[np.ndarray, np.ndarray, int]:
     """Row and column of each sentence's first token, and the row length."""
-    capacity = max(row_tokens, int(lengths.max(initial=0)))
+    capacity = max(row_tokens, int(lengths.max(initial=1)))
     count = max(1, -(-int(lengths.sum()) // capacity))
     while True:
         rows, columns, row_length = _spread(lengths, count)

@@ -19,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from raysed.config import Precision
 from raysed.errors import UserError
 from raysed.storage import Checkpoints
 
@@ -140,7 +141,7 @@ class TorchEngine:
     def _step(self, loss: torch.Tensor) -> bool:
         """Whether the gradient is finite: a broken one must not reach the weights, nor the saved states."""
         loss.backward()
-        norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+        norm = nn.utils.get_total_norm([dense_part(p) for p in self._parameters if p.grad is not None])
         if not torch.isfinite(norm):
             return False
         if self.clip is not None:
@@ -159,6 +160,20 @@ class TorchEngine:
         optimizer = state["optimizer"]
         optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}
         self.optimizer.load_state_dict(optimizer)
+
+
+def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
+    """Whether a forward pass on this device is to be in bf16."""
+    on_gpu = torch.device(device).type == "cuda"
+    return precision == "bf16" or (precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
+
+
+def dense_part(parameter: nn.Parameter) -> torch.Tensor:
+    """Returns the numbers of a parameter's gradient; of a sparse one its rows, each once."""
+    if not parameter.grad.is_sparse:
+        return parameter.grad
+    parameter.grad = parameter.grad.coalesce()
+    return parameter.grad.values()
 
 
 def train(

@@ -11,6 +11,7 @@ from raysed import flow as flow_module
 from raysed.config import FlowConfig
 from raysed.errors import UserError
 from raysed.flow import Flow, FlowAdam, fit_flow, load, save
+from raysed.flow_gradient import FlowObjective
 
 VARIANTS = [2, 3]
 """Levels of the paper's and of the released variant."""
@@ -389,3 +390,36 @@ class TestFiles:
             (tmp_path / name).write_text(json.dumps(config) if broken == "shape" else "no")
         with pytest.raises(UserError, match=r"does not hold a flow"):
             load(tmp_path)
+
+
+class TestObjective:
+    @pytest.mark.parametrize("levels", [1, *VARIANTS])
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_loss_and_gradient_are_those_of_autograd(self, levels, depth):
+        x_BD = torch.randn(6, 16, generator=seeded(3), dtype=torch.float64)
+        flow = perturbed_flow(16, levels, depth=depth)
+        loss = flow.bits_per_dim(x_BD[::2]).mean() + flow.bits_per_dim(x_BD[1::2]).mean()
+        expected = torch.autograd.grad(loss, list(flow.parameters()))
+        objective = FlowObjective(flow, rows=6)
+        for _ in range(2):  # the second time over buffers that hold the first
+            found = objective.backward(x_BD)
+            torch.testing.assert_close(found, loss.detach(), rtol=1e-10, atol=1e-10)
+        objective.vector.data = objective.vector.grad
+        objective.write_back()
+        for parameter, gradient in zip(flow.parameters(), expected):
+            torch.testing.assert_close(parameter.detach(), gradient, rtol=1e-8, atol=1e-10)
+
+    def test_parameters_come_back_as_they_were(self):
+        flow = perturbed_flow(16, 3)
+        before = [parameter.clone() for parameter in flow.parameters()]
+        FlowObjective(flow, rows=4).write_back()
+        assert all(torch.equal(a, b) for a, b in zip(before, flow.parameters()))
+
+
+def test_threads_change_neither_the_fit_nor_the_setting():
+    x_ND = embeddings(400, 64)
+    first = fit_flow(x_ND, FlowConfig(), 0)
+    torch.set_num_threads(2)  # the fixture sets it back
+    second = fit_flow(x_ND, FlowConfig(), 0)
+    assert torch.get_num_threads() == 2
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))

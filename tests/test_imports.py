@@ -16,7 +16,7 @@ LADDER = [
     {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {
         *("training", "flow", "glow", "calibration", "evaluation", "labelled", "views", "setups", "scratch", "foreign"),
-        *("findings", "report", "plots", "export", "check", "resources", "reproduce"),
+        *("flow_gradient", "findings", "report", "plots", "export", "check", "resources", "reproduce"),
     },
     {"members", "rewriting", "targets", "frozen", "distill", "probing", "space", "results"},
     {"lineage", "stages"},

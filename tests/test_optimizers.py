@@ -1,16 +1,18 @@
-"""AdamW without bias correction against its formula, its groups, and its state across an interruption."""
+"""AdamW without bias correction and RMSprop against their formulas, groups, and state across an interruption."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from raysed.config import CtConfig
 from raysed.flow import FlowAdam
+from raysed.objectives.contrastive_tension import ContrastiveTension, PairSampler
 from raysed.objectives.siamese_nli import LabelledBatch, SiameseNLI
-from raysed.optimizers import UncorrectedAdamW, bert_optimizer
+from raysed.optimizers import RMSprop, UncorrectedAdamW, bert_optimizer
 from raysed.storage import Storage
 from raysed.tokens import pack
-from raysed.training import Plan, TorchEngine, load_state, save_state, train
+from raysed.training import Plan, TorchEngine, dense_part, load_state, save_state, train
 
 
 def generator(seed: int) -> torch.Generator:
@@ -148,3 +150,79 @@ def test_a_saved_state_comes_back_whole(tmp_path):
             assert torch.equal(a, b)
             before, after = engine.optimizer.state[a], restored.optimizer.state[b]
             assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+
+
+# -- RMSprop: an embedding's rows are updated when they are met ------------------------------------------------------
+
+
+def plain_rmsprop(start, gradients, rates):
+    """Every number in every update."""
+    p, v = start.clone(), torch.zeros_like(start)
+    for gradient, rate in zip(gradients, rates):
+        v = 0.9 * v + 0.1 * gradient**2
+        p = p - rate * gradient / (v.sqrt() + 1e-7)
+    return p
+
+
+def row_gradients(seed: int, shape: tuple[int, int], steps: int) -> list[torch.Tensor]:
+    """Sparse, as an embedding's backward pass makes them: the same row several times, and often none of most rows."""
+    draw = np.random.default_rng(seed)
+    made = []
+    for _ in range(steps):
+        rows = torch.from_numpy(draw.integers(shape[0], size=draw.integers(1, 5)))
+        values = torch.from_numpy(draw.normal(size=(len(rows), shape[1])) * 10.0 ** draw.integers(-3, 3))
+        made.append(torch.sparse_coo_tensor(rows[None], values, shape, check_invariants=True))
+    return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_that_wait_end_where_dense_updates_end(seed):
+    """RMSprop over 60 updates, some rows met every few of them, some hardly ever; a dense parameter beside them."""
+    rates = np.random.default_rng(seed).uniform(1e-3, 3e-2, 60).tolist()
+    sparse = row_gradients(seed, (12, 3), 60)
+    dense = [torch.randn(2, 3, generator=generator(seed + step), dtype=torch.float64) for step in range(60)]
+    starts = [torch.randn(12, 3, dtype=torch.float64), torch.randn(2, 3, dtype=torch.float64)]
+    parameters = [nn.Parameter(start.clone()) for start in starts]
+    optimizer = RMSprop(parameters, alpha=0.9, eps=1e-7)
+    for step, rate in enumerate(rates):
+        if step == 30:  # the state survives being written and read
+            state = optimizer.state_dict()
+            optimizer = RMSprop(parameters, alpha=0.9, eps=1e-7)
+            optimizer.load_state_dict(state)
+        optimizer.param_groups[0]["lr"] = rate
+        parameters[0].grad, parameters[1].grad = sparse[step].clone(), dense[step].clone()
+        optimizer.step()
+    expected = plain_rmsprop(starts[0], [gradient.to_dense() for gradient in sparse], rates)
+    torch.testing.assert_close(parameters[0].detach(), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(parameters[1].detach(), plain_rmsprop(starts[1], dense, rates), rtol=1e-10, atol=1e-12)
+
+
+def test_token_embeddings_of_two_models_have_sparse_gradients(make_encoder, make_table):
+    """Their norm is that of the dense gradient, although rows occur more than once."""
+    objective = ContrastiveTension(make_encoder("bert"))
+    objective.loss(PairSampler(make_table(20), CtConfig(), 0)(0)).backward()
+    for model in (objective.first, objective.second):
+        table = model.transformer.get_input_embeddings().weight
+        assert table.grad.is_sparse
+        expected = table.grad.to_dense().norm().item()
+        assert nn.utils.get_total_norm([dense_part(table)]).item() == pytest.approx(expected, rel=1e-5)
+
+
+class RootOfRows(nn.Module):
+    """A finite loss; its gradient is not, where a row is zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding.from_pretrained(torch.tensor([[0.0], [4.0]]), freeze=False, sparse=True)
+
+    def loss(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.embedding(rows).sqrt().sum()
+
+
+def test_a_broken_sparse_gradient_reaches_no_weight():
+    objective = RootOfRows()
+    engine = TorchEngine(objective, RMSprop(objective.parameters(), 0.9, 1e-7))
+    assert np.isnan(engine.update(torch.tensor([0, 1]), 0.1))
+    assert objective.embedding.weight.tolist() == [[0.0], [4.0]]
+    assert engine.update(torch.tensor([1]), 0.1) == 2.0
+    assert objective.embedding.weight.tolist()[0] == [0.0] and objective.embedding.weight[1] < 4.0

@@ -110,12 +110,12 @@ def test_rows_keep_to_their_length(sentences, row_tokens):
 
 
 def test_little_is_left_empty(make_table):
-    """Sentences of 2 to 50 tokens in rows of 256 leave at most 3 % empty."""
+    """Sentences of 2 to 50 tokens leave at most 5 % of the rows empty."""
     for seed in range(10):
         table = make_table(64 + 40 * seed, seed, longest=50)
         packed = pack(table)
         assert packed.segments.shape[1] <= ROW_TOKENS
-        assert len(table.input_ids) > 0.97 * packed.segments.numel()
+        assert len(table.input_ids) > 0.95 * packed.segments.numel()
 
 
 @given(SENTENCES, st.integers(1, 64))

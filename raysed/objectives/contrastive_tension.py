@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from raysed.config import CtConfig
 from raysed.encoder import Encoder
 from raysed.objectives.base import EncoderObjective
+from raysed.optimizers import RMSprop
 from raysed.tokens import PackedTokens, TokenTable, pack
 
 
@@ -38,7 +39,7 @@ class PairBatch(NamedTuple):
 
 
 class _TwoModels(EncoderObjective):
-    """Two copies of an encoder that are both trained.
+    """Two copies of an encoder that are both trained, with sparse gradients: see `ct_optimizer`.
 
     Args:
         encoder: becomes the second model; the first is a copy.
@@ -47,6 +48,7 @@ class _TwoModels(EncoderObjective):
 
     def __init__(self, encoder: Encoder, dropout: bool = False):
         super().__init__(dropout)
+        encoder.use_sparse_gradients()
         self.first = deepcopy(encoder)
         self.second = encoder
         self.eval()
@@ -177,8 +179,7 @@ def contrastive_tension(
 
 def ct_optimizer(objective: nn.Module) -> torch.optim.Optimizer:
     """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
-    parameters = [p for p in objective.parameters() if p.requires_grad]
-    return torch.optim.RMSprop(parameters, lr=1.0, alpha=0.9, eps=1e-7, momentum=0.0, centered=False)
+    return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7)
 
 
 def ct_schedule(config: CtConfig) -> Callable[[int], float]:

@@ -1,0 +1,133 @@
+"""Whole runs for the figures that time them: their settings, the job as a process of its own, Ray in this process."""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from harness import ENCODER, MAX_LENGTH, ROOT
+from transformers import PreTrainedTokenizerBase
+
+from raysed.storage import Storage
+from raysed.tokens import SENTENCE_SCHEMA, tokenize
+
+NEVER = 10**9
+"""Updates between two evaluations or checkpoints of trainings that have none on the way."""
+TASK = "dev"
+"""Name of the only task of these runs."""
+
+
+def settings(
+    storage: str | Path, corpus: Path, task: Path, members: int, updates: int, gpu: bool = False
+) -> dict[str, Any]:
+    """Returns a run of CT members, their mean and a learner, with nothing beside them that can be left out.
+
+    Args:
+        storage: directory of the runs.
+        corpus: one sentence a line.
+        task: what the models are scored on in the end.
+        members: how many.
+        updates: of each member.
+        gpu: whether on GPUs.
+    """
+    return {
+        "run": "run",
+        "storage": str(storage),
+        "recipes": ["ct-sed"],
+        "encoder": {**ENCODER.model_dump(mode="json"), "layers": 1},
+        "corpus": {"source": str(corpus)},
+        "evaluation": {
+            "tasks": {TASK: {"source": str(task.resolve()), "aggregation": "all"}},
+            "dev": None,
+            "layers": [1],
+            "analysis": {"frequency": False},
+        },
+        "members": {"count": members, "checkpoint_every": NEVER},
+        "ct": {"steps": updates},
+        "sed": {"checkpoint_every": NEVER},
+        "resources": {"gpu": gpu},
+    }
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> Path:
+    """Writes one line each; returns the path."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def write_task(path: Path, texts: Sequence[str], pairs: int = 16) -> Path:
+    """Writes a task so small that scoring on it takes no time; its scores mean nothing."""
+    rows = [f"all\t{i % 6}\t{texts[i % len(texts)]}\t{texts[(i + 1) % len(texts)]}" for i in range(pairs)]
+    return write_lines(path, ["subset\tscore\tsentence1\tsentence2", *rows])
+
+
+def write_sentence_table(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Tokenises and writes the table that raysed's stages read as the artefact `corpus`."""
+    table = tokenize(tokenizer, texts, MAX_LENGTH)
+    lists = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
+    columns = [pa.array(table.ids), pa.array(texts, pa.string()), lists]
+    pq.write_table(pa.Table.from_arrays(columns, schema=SENTENCE_SCHEMA), directory / "part-00000.parquet")
+
+
+def time_process(command: Sequence[str], log: Path) -> float:
+    """Runs a Python script to its end; returns its wall seconds, from the first line of Python to the last.
+
+    Args:
+        command: script, below the repository, and arguments.
+        log: gets what it prints; the script runs in its directory.
+
+    Raises:
+        SystemExit: it failed; its last lines are shown.
+    """
+    started = time.perf_counter()
+    with log.open("w") as stream:
+        # Without a network, libraries that ask a hub for news at every start would wait for it.
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        words = [sys.executable, str(ROOT / command[0]), *command[1:]]
+        done = subprocess.run(words, cwd=log.parent, env=environment, stdout=stream, stderr=stream, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n" + "".join(log.open().readlines()[-20:]))
+    return time.perf_counter() - started
+
+
+def time_job(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> float:
+    """Runs `jobs/ensemble_then_distill.py` with these settings, and more in the form `a.b=c`; returns its seconds."""
+    config = Path(content["storage"]) / f"{content['run']}.yaml"
+    config.write_text(yaml.safe_dump(dict(content)))
+    words = [word for override in overrides for word in ("--set", override)]
+    return time_process(["jobs/ensemble_then_distill.py", "--config", str(config), *words], config.with_suffix(".log"))
+
+
+def stage_seconds(storage: str | Path, run: str) -> dict[str, float]:
+    """Returns what each stage of a finished run took."""
+    timings = json.loads(Storage(str(storage), run).read_text("timings.json"))
+    return {stage: entry["seconds"] for stage, entry in timings.items()}
+
+
+@contextmanager
+def ray_session(cpus: int) -> Iterator[float]:
+    """Starts Ray as a run does; yields the seconds that this took, and stops it in the end."""
+    os.environ |= {
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    import ray
+
+    started = time.perf_counter()
+    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield time.perf_counter() - started
+    finally:
+        ray.shutdown()

@@ -1,0 +1,242 @@
+"""S2: updates of the learner a second, raysed against sentence-transformers' MSELoss and plain PyTorch.
+
+    python benchmarks/s2_learner_updates.py [--pairs 5] [--updates 20] [--quality-updates 200] [--dropout]
+
+M3 learns the mean-pooled embeddings of all six layers of MiniLM, 32 sentences per update, learning rate 2e-5. raysed
+updates as the one worker of a run does, but in this process: its engine, and batches of the target table that a run
+would have written. The peer tokenises while it trains, and what that takes is printed. Dropout is off on all sides, or
+on with `--dropout`. Each turn starts from fresh weights, and two updates come before the clock starts.
+
+The dev scores are those of one more training of each side.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import datasets
+import harness
+import numpy as np
+import peers
+import pyarrow as pa
+import torch
+from sentence_transformers.sentence_transformer.losses import MSELoss
+from torch.nn import functional as F
+from transformers import AutoTokenizer
+
+from raysed import distill, training
+from raysed.config import SedConfig
+from raysed.encoder import encode, load_encoder
+from raysed.targets import ROWS_PER_GROUP, TARGET_FILE
+from raysed.tokens import tokenize
+
+WARM_UP = 2
+SED = SedConfig(warmup=0.0)
+TEACHER = harness.ENCODER.model_copy(update={"model_kwargs": {}})
+"""All six layers of MiniLM."""
+Embed = Callable[[list[str]], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all sides read.
+
+    Attributes:
+        options: the script's.
+        sentences: the corpus, N of them.
+        targets_ND: their targets.
+        table: directory of the target table.
+        m3: directory of M3.
+    """
+
+    options: argparse.Namespace
+    sentences: list[str]
+    targets_ND: np.ndarray
+    table: Path
+    m3: Path
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training.
+
+    Attributes:
+        seconds: of its updates without the warm-up.
+        embed: what was trained, as a function from sentences to embeddings.
+        loading: seconds that the peer's tokenising would take alone.
+    """
+
+    seconds: float
+    embed: Embed
+    loading: float = 0.0
+
+
+def main() -> None:
+    """Times all sides in turn, then trains each once for its dev score."""
+    options = parser().parse_args()
+    harness.prepare(options)
+    become_the_only_worker(options.device)
+    with tempfile.TemporaryDirectory() as directory:
+        work = prepare(options, Path(directory))
+        sides, loading = sides_of(work), []
+        samples = harness.alternate(
+            {name: partial(_turn, side, options.updates, loading) for name, side in sides.items()}, options.pairs
+        )
+        notes = [f"Drawing, tokenising and padding take the peer {100 * statistics.median(loading):.1f} % of its time."]
+        if options.quality_updates:
+            devs, base = _dev_scores(work, sides)
+            samples = harness.scored(samples, devs)
+            notes.append(f"Dev after {options.quality_updates} updates; untrained {base}.")
+    harness.publish(_figure(options, samples, notes), options)
+    torch.distributed.destroy_process_group()
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the script's options."""
+    found = harness.arguments(__doc__)
+    found.add_argument("--updates", type=int, default=20, help="per turn")
+    found.add_argument("--quality-updates", type=int, default=200, help="before the dev score, 0 for none")
+    found.add_argument("--dropout", action="store_true", help="on all sides, instead of on none")
+    return found
+
+
+def become_the_only_worker(device: str) -> None:
+    """Sets up the process group that Ray Train sets up in its workers."""
+    distill._prepare_deepspeed(gpu=device != "cpu")
+    torch.distributed.init_process_group(
+        "gloo" if device == "cpu" else "nccl", store=torch.distributed.HashStore(), rank=0, world_size=1
+    )
+
+
+def prepare(options: argparse.Namespace, directory: Path) -> Work:
+    """Makes the targets and the table that a run would have written.
+
+    Args:
+        options: the script's.
+        directory: empty.
+    """
+    sentences = harness.sentences(options)
+    teacher, tokenizer = load_encoder(TEACHER)
+    tokens = tokenize(tokenizer, sentences, harness.MAX_LENGTH)
+    targets_ND = encode(teacher.to(options.device), tokens)[0]
+    table = directory / "targets"
+    table.mkdir()
+    column = pa.FixedSizeListArray.from_arrays(pa.array(targets_ND.reshape(-1)), targets_ND.shape[1])
+    harness.write_tokens(table / TARGET_FILE, tokens, ROWS_PER_GROUP, target=column)
+    return Work(options, sentences, targets_ND, table, harness.m3_directory(directory / "m3"))
+
+
+def sides_of(work: Work) -> dict[str, Callable[[int, int], Trained]]:
+    """Returns the sides: functions of updates and seed."""
+    labelled = datasets.Dataset.from_dict({"sentence": work.sentences}).add_column("label", list(work.targets_ND))
+    labelled = labelled.with_format("torch")  # a quarter of the time that lists of numbers take to become a batch
+    return {
+        "raysed": partial(train_raysed, work, False),
+        "sentence-transformers": partial(_train_peer, work, labelled, False),
+        "raysed bf16": partial(train_raysed, work, True),
+        "sentence-transformers bf16": partial(_train_peer, work, labelled, True),
+        "plain PyTorch": partial(_train_plain, work),
+    }
+
+
+def batches_of(work: Work, seed: int) -> distill.TargetBatches:
+    """Returns the learner's batches."""
+    return distill.TargetBatches(work.table, SED.batch_size, seed)
+
+
+def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> Trained:
+    """Trains from fresh weights with the loop, the engine and the batches of a run."""
+    learner, tokenizer = harness.encoder(work.options.device)
+    objective = distill.Distillation(learner, work.options.dropout)
+    batches = batches_of(work, seed)
+    engine = distill.DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
+    plan = training.Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
+    with _local_rank():
+        training.train(objective, batches, replace(plan, steps=WARM_UP), engine)
+    with harness.timed() as seconds:
+        training.train(objective, batches, plan, engine)
+    return Trained(seconds[0], harness.embedder(learner, tokenizer))
+
+
+@contextmanager
+def _local_rank() -> Iterator[None]:
+    """Says in the environment which worker of its machine this is; out of it, for the peer would join in as well."""
+    os.environ["LOCAL_RANK"] = "0"
+    try:
+        yield
+    finally:
+        del os.environ["LOCAL_RANK"]
+
+
+def _train_peer(work: Work, labelled: datasets.Dataset, bf16: bool, updates: int, seed: int) -> Trained:
+    model = peers.load(work.m3, work.options.device, work.options.dropout)
+    plan = peers.Updates(updates, SED.batch_size, SED.learning_rate, seed, bf16, work.options.device, WARM_UP)
+    timing = peers.train(model, MSELoss(model), labelled, plan)
+    return Trained(timing.updates, partial(model.encode, show_progress_bar=False), timing.loading)
+
+
+def _train_plain(work: Work, updates: int, seed: int) -> Trained:
+    torch.manual_seed(seed)
+    tokenizer = AutoTokenizer.from_pretrained(work.m3)
+    model = peers.plain_model(work.m3, work.options.device, work.options.dropout)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=SED.learning_rate, weight_decay=0.0, fused=True)
+    size = min(SED.batch_size, len(work.sentences))
+    draw = np.random.default_rng(seed)
+
+    def update() -> None:
+        rows = draw.choice(len(work.sentences), size, replace=False)
+        emb_BD = peers.plain_embed(model, tokenizer, [work.sentences[row] for row in rows])
+        loss = F.mse_loss(emb_BD, torch.from_numpy(work.targets_ND[rows]).to(emb_BD))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(WARM_UP):
+        update()
+    with harness.timed() as seconds:
+        for _ in range(updates):
+            update()
+    return Trained(seconds[0], partial(peers.plain_encode, model, tokenizer))
+
+
+def _turn(side: Callable[[int, int], Trained], updates: int, loading: list[float], number: int) -> harness.Sample:
+    trained = side(updates, number)
+    if trained.loading:
+        loading.append(trained.loading / trained.seconds)
+    return harness.Sample(trained.seconds, updates)
+
+
+def _dev_scores(work: Work, sides: Mapping[str, Callable[[int, int], Trained]]) -> tuple[dict[str, float | None], str]:
+    """Returns the scores by side, and the untrained learner's beside the teacher's."""
+    base = harness.dev_score(harness.embedder(*harness.encoder()), work.options)
+    teacher = harness.dev_score(harness.embedder(*load_encoder(TEACHER)), work.options)
+    if base is None:
+        return {}, "unknown"
+    devs = {}
+    for name, side in sides.items():
+        devs[name] = harness.dev_score(side(work.options.quality_updates, 0).embed, work.options)
+        print(f"  dev of {name}: {devs[name]:.2f}", flush=True)
+    return devs, f"{base:.2f}, teacher {teacher:.2f}"
+
+
+def _figure(options: argparse.Namespace, samples: dict[str, list[harness.Sample]], notes: list[str]) -> harness.Figure:
+    targets = {
+        ("raysed", "sentence-transformers"): 2.0,
+        ("raysed bf16", "sentence-transformers bf16"): 2.0,
+        ("raysed", "plain PyTorch"): None,
+        ("sentence-transformers", "plain PyTorch"): None,
+    }
+    title = f"learner updates: M3, {SED.batch_size} sentences, length {harness.MAX_LENGTH}"
+    return harness.Figure(
+        "S2", f"{title}, dropout {'on' if options.dropout else 'off'}", "updates", samples, targets, notes=notes
+    )
+
+
+if __name__ == "__main__":
+    main()

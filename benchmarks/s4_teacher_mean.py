@@ -1,0 +1,165 @@
+"""S4: the mean of ten teachers' embeddings through Ray Data, against ten calls of `encode` and an average in numpy.
+
+    python benchmarks/s4_teacher_mean.py [--pairs 5] [--teachers 10] [--sentences 3000]
+
+The teachers are M3 with a little noise on its weights. Both sides load their models and tokenise within their turn;
+raysed tokenises once, writes the target table and re-encodes some of its rows to check them. Ray runs during raysed's
+turn only, and its start is not part of the turn: it is paid once in a whole job, and S5 has it. The dev score is
+computed beside the first turn of each side.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import peers
+import pyarrow.parquet as pq
+import torch
+from harness import ENCODER, MAX_LENGTH, Figure, Sample, alternate, arguments, dev_score, prepare, publish, timed
+from harness import sentences as read_sentences
+from runs import ray_session, write_sentence_table
+
+from raysed.config import make_config
+from raysed.encoder import load_encoder, save_encoder
+from raysed.resources import current_cluster, plan_teachers
+from raysed.storage import Storage
+from raysed.targets import TARGET_FILE, TeacherPlan, teacher_sum, write_targets
+from raysed.tokens import tokenize
+
+AGREEMENT = 1e-3
+"""The largest difference between the two means; their values are around 1."""
+NOISE = 0.02
+"""Of the weights, in standard deviations of their tensor."""
+
+
+def main() -> None:
+    """Writes the teachers, lets both sides average them in turn, and compares what they found."""
+    parser = arguments(__doc__)
+    parser.add_argument("--teachers", type=int, default=10, help="how many models are averaged")
+    options = parser.parse_args()
+    prepare(options)
+    with tempfile.TemporaryDirectory() as directory:
+        work = Work(options, read_sentences(options), directory, write_teachers(directory, options.teachers))
+        samples = alternate({"raysed": work.raysed, "sentence-transformers": work.peer}, options.pairs)
+    publish(
+        Figure(
+            name="S4",
+            title=f"mean of {options.teachers} teachers over {len(work.texts):,} sentences",
+            unit="sentences x teachers",
+            samples=samples,
+            targets={("raysed", "sentence-transformers"): 1.3},
+            notes=work.notes(),
+        ),
+        options,
+    )
+
+
+@dataclass
+class Work:
+    """Both sides of the figure, and what they leave behind for its notes.
+
+    Attributes:
+        options: the script's.
+        texts: the corpus.
+        location: directory of the run that has the teachers.
+        names: the teachers' artefacts.
+        means: what each side found last, [N, D].
+        starts: seconds of each start of Ray.
+        tokenising: seconds of each time that the corpus was tokenised.
+    """
+
+    options: argparse.Namespace
+    texts: list[str]
+    location: str
+    names: list[str]
+    means: dict[str, np.ndarray] = field(default_factory=dict)
+    starts: list[float] = field(default_factory=list)
+    tokenising: list[float] = field(default_factory=list)
+
+    def raysed(self, number: int) -> Sample:
+        """Tokenises and runs the stage, on as many CPUs as the peer has threads."""
+        storage = Storage(self.location, "run")  # a new one: it checks files once, as every run does
+        _, tokenizer = load_encoder(ENCODER)
+        with tempfile.TemporaryDirectory() as out, ray_session(self.options.threads) as started:
+            with timed() as tokenising:
+                storage.commit("corpus", partial(write_sentence_table, self.texts, tokenizer), {"round": number})
+            with timed() as averaging:
+                write_targets(self.names, storage, self._plan(storage), Path(out))
+            column = pq.read_table(Path(out) / TARGET_FILE).column("target").combine_chunks()
+        self.means["raysed"] = column.flatten().to_numpy().reshape(len(self.texts), -1)
+        self.starts.append(started)
+        self.tokenising += tokenising
+        return self._sample(tokenising[0] + averaging[0], number, self._mean_of_raysed)
+
+    def peer(self, number: int) -> Sample:
+        """Loads one model after the other, encodes and averages."""
+        with timed() as seconds:
+            self.means["peer"] = self._mean_of_peer(self.texts)
+        return self._sample(seconds[0], number, self._mean_of_peer)
+
+    def notes(self) -> list[str]:
+        """Says how well the means agree and what was left out of raysed's time.
+
+        Raises:
+            SystemExit: they do not agree.
+        """
+        difference = np.abs(self.means["raysed"] - self.means["peer"]).max()
+        if difference > AGREEMENT:
+            sys.exit(f"the two means differ by {difference:.2g}: one side does not do the work")
+        return [
+            f"The means agree to {difference:.1e}. raysed's time has {statistics.median(self.tokenising):.1f} s for "
+            f"tokenising in it; a start of Ray, {statistics.median(self.starts):.1f} s, is not in it."
+        ]
+
+    def _plan(self, storage: Storage) -> TeacherPlan:
+        config = make_config({"resources": {"gpu": self.options.device == "cuda"}})
+        size = sum(path.stat().st_size for path in storage.fetch(self.names[0]).iterdir())
+        share, groups = plan_teachers(current_cluster(), config, len(self.names), size)
+        return TeacherPlan(share, groups, config.resources.encode_token_budget, self.options.device == "cuda")
+
+    def _mean_of_peer(self, texts: list[str]) -> np.ndarray:
+        # Its documentation advises to try: on a CPU no size is faster than its default.
+        total, batch_size = 0.0, 32 if self.options.device == "cpu" else 256
+        for name in self.names:
+            model = peers.load(Path(self.location, "run", name), self.options.device)
+            total = total + model.encode(texts, batch_size=batch_size, show_progress_bar=False)
+        return total / len(self.names)
+
+    def _mean_of_raysed(self, texts: list[str]) -> np.ndarray:
+        _, tokenizer = load_encoder(ENCODER)
+        paths = [Path(self.location, "run", name) for name in self.names]
+        add = teacher_sum(paths, 8192, self.options.device == "cuda")
+        return add(tokenize(tokenizer, texts, MAX_LENGTH)) / len(self.names)
+
+    def _sample(self, seconds: float, number: int, embed: Callable[[list[str]], np.ndarray]) -> Sample:
+        dev = None if number else dev_score(embed, self.options)
+        return Sample(seconds, len(self.texts) * len(self.names), dev)
+
+
+def write_teachers(location: str, count: int) -> list[str]:
+    """Writes M3 with different noise as artefacts of a run; returns their names."""
+    storage = Storage(location, "run")
+    names = [f"ct/members/{index:02d}" for index in range(count)]
+    for seed, name in enumerate(names):
+        storage.commit(name, partial(_write_teacher, seed), {"seed": seed})
+    return names
+
+
+@torch.no_grad()
+def _write_teacher(seed: int, path: Path) -> None:
+    encoder, tokenizer = load_encoder(ENCODER)
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in encoder.parameters():
+        if parameter.ndim > 1:
+            parameter += NOISE * parameter.std() * torch.randn(parameter.shape, generator=generator)
+    save_encoder(encoder, tokenizer, path)
+
+
+if __name__ == "__main__":
+    main()
