@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-fast lint clean
+.PHONY: help quickstart test test-fast bench lint clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -19,6 +19,11 @@ help:  ## show this list
 	@$(PIP) install -c constraints.txt -e '.[test]'
 	@touch $@
 
+.venv/installed-bench: .venv/installed
+	@echo "installing the bench extra"
+	@$(PIP) install -c constraints.txt -e '.[bench]'
+	@touch $@
+
 quickstart: .venv/installed  ## install, then train, distil, calibrate and report with the default config
 	$(BIN)/python jobs/ensemble_then_distill.py
 
@@ -27,6 +32,9 @@ test: .venv/installed-tests  ## install, then run the whole test suite
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 	$(BIN)/python -m pytest -m 'not cluster and not slow'
+
+bench: .venv/installed-bench  ## measure every figure of speed, about two hours on 2 cores
+	$(BIN)/python benchmarks/run_all.py
 
 lint: .venv/installed-tests  ## check style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """Ray Train + DeepSpeed: tokens and their targets -> learner; the same training.py in every worker."""
 
+import importlib
 import logging
 import os
 import threading
@@ -314,8 +315,8 @@ def distill(learner: Learner, config: Config, storage: Storage, share: Share) ->
     board = ray.remote(num_cpus=0)(ProgressBoard).remote()
     loop = {"learner": learner, "config": config, "storage": storage, "share": share, "board": board}
     trainer = TorchTrainer(
-        _worker,
-        train_loop_config=loop,
+        _light(_worker),
+        train_loop_config={"loop": ray.put(loop)},
         scaling_config=ScalingConfig(
             num_workers=share.workers,
             use_gpu=share.gpus > 0,
@@ -332,6 +333,19 @@ def distill(learner: Learner, config: Config, storage: Storage, share: Share) ->
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     if failure := ray.get(board.latest.remote()).get("failed"):
         raise UserError(f"{learner.name}: {failure}")
+
+
+def _light(worker: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """The same function as one that Ray Train's controller can hold without importing what only workers need.
+
+    A function within a function travels by value; one of a module would be imported, which takes seconds.
+    """
+    module, name = worker.__module__, worker.__name__
+
+    def work(config: dict[str, Any]) -> None:
+        getattr(importlib.import_module(module), name)(ray.get(config["loop"]))
+
+    return work
 
 
 def _fit(trainer: TorchTrainer, board: Any, title: str) -> None:
