@@ -23,10 +23,13 @@ from harness import ROOT, where
 HERE = Path(__file__).resolve().parent
 SIZES = {
     "normal": {
+        "s1": "--updates 12 --quality-updates 120",
+        "s2": "--updates 12",
         "s3": "--sentences 4000",
         "s4": "--sentences 4000",
     },
     "full": {
+        "s1": "--updates 20 --quality-updates 200",
         "s5": "--full",
         "s6": "--updates 200 --sentences 12000",
         "s7": "--updates 50 --learner-updates 100",

@@ -138,10 +138,9 @@ def sides_of(work: Work) -> dict[str, Callable[[int, int], Trained]]:
 def raysed_setup(work: Work, bf16: bool, seed: int) -> Setup:
     """Returns what a run makes for one member."""
     model, tokenizer = harness.encoder(work.options.device)
-    config = Config(encoder=harness.ENCODER, ct=CT.model_copy(update={"dropout": work.options.dropout}))
-    setup = set_up("ct", config, Start(model, tokenizer, {"corpus": work.corpus}, seed))
-    setup.engine.bf16 = bf16
-    return setup
+    ct = CT.model_copy(update={"dropout": work.options.dropout})
+    config = Config(encoder=harness.ENCODER, ct=ct, members={"precision": "bf16" if bf16 else "fp32"})
+    return set_up("ct", config, Start(model, tokenizer, {"corpus": work.corpus}, seed))
 
 
 def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> Trained:

@@ -170,10 +170,16 @@ def quiet_libraries() -> None:
     warnings.filterwarnings("ignore", category=UserWarning, module="torch|deepspeed|ray|transformers")
     for name in ("transformers", "deepspeed", "DeepSpeed", "datasets", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # DeepSpeed sets its level back when it is imported, which accelerate does on its own; a filter stays.
+    logging.getLogger("DeepSpeed").addFilter(_is_error)
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+
+
+def _is_error(record: Any) -> bool:
+    return record.levelno >= 40  # logging.ERROR, without importing logging for every start
 
 
 class ProgressBoard:

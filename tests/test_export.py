@@ -212,6 +212,7 @@ def loaded(root, made) -> tuple[dict[str, Case], dict, str]:
     """The cases with sentence-transformers' vectors, what else it found, and all that it printed."""
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(root / "cache"), "OMP_NUM_THREADS": "1"}
     environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
+    environment["DS_ACCELERATOR"] = "cpu"  # where accelerate is installed, DeepSpeed would look for one and say so
     done = subprocess.run(
         [sys.executable, "-c", LOADER],
         input=json.dumps([str(root), NAMES, SENTENCES]),

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -15,14 +17,26 @@ from torch import nn
 
 from raysed import training
 from raysed.batches import EpochBatches
-from raysed.config import make_config
+from raysed.config import Config, make_config
 from raysed.encoder import encode
 from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
+from raysed.members import plan_node
 from raysed.objectives.masked_lm import MaskedLM
+from raysed.setups import Start, set_up
 from raysed.storage import Storage
 from raysed.tokens import tokenize
-from raysed.training import Plan, Result, TorchEngine, load_state, save_state, seed_everything, train, warmup_schedule
+from raysed.training import (
+    Plan,
+    Result,
+    TorchEngine,
+    load_state,
+    save_state,
+    seed_everything,
+    train,
+    uses_bf16,
+    warmup_schedule,
+)
 
 STEPS, EPOCH, EVERY = 40, 20, 5
 RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
@@ -64,9 +78,9 @@ class Run:
         return self
 
     def evaluate(self, encoder: nn.Module) -> float:
-        """Best in the middle of the run, and moved by the last bit of any weight."""
+        """Best before the last evaluations, and moved by the last bit of any weight."""
         total = float(encode(encoder, self.dev_table)[0].astype(np.float64).sum())
-        return 100 * math.sin(1000 * total)
+        return 100 * math.sin(1000 * total) - 200 * (max(self.seen) > STEPS * 3 // 4)
 
     def batch_at(self, step: int):
         if self.stop_in == "batch_at" and step == self.stop_at:
@@ -464,3 +478,38 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(tmp_path, tiny_encoder
     assert dev_score(make_config(settings), tiny_tokenizer)(encoder) == pytest.approx(expected, abs=1e-5)
     settings["evaluation"]["dev"] = None
     assert dev_score(make_config(settings), tiny_tokenizer) is None
+
+
+# -- precision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("precision", "on_cpu"), [("auto", False), ("fp32", False), ("bf16", True)])
+def test_a_cpu_takes_bf16_only_where_it_is_asked_for(precision, on_cpu):
+    assert uses_bf16(precision, "cpu") is on_cpu
+    assert uses_bf16(precision, torch.device("cpu")) is on_cpu
+
+
+def test_a_gpu_takes_bf16_where_it_has_it(monkeypatch):
+    for has in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has: has)
+        assert uses_bf16("auto", "cuda") is has
+        assert uses_bf16("fp32", "cuda") is False and uses_bf16("bf16", "cuda") is True
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table, tmp_path, precision):
+    """Weights stay in fp32, and a model trained in the other precision is another model."""
+    table = make_table(20)
+    lists = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
+    pq.write_table(pa.table({"id": table.ids, "input_ids": lists}), tmp_path / "part-00000.parquet")
+    config = Config(members={"precision": precision})
+    setup = set_up("ct", config, Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0))
+    seen = []
+    layer = setup.objective.first.transformer.encoder.layer[0].output.dense
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    setup.engine.update(setup.batch_at(0), 1e-3)
+    assert seen == [{"fp32": torch.float32, "bf16": torch.bfloat16}[precision]]
+    assert {p.dtype for p in setup.objective.parameters()} == {torch.float32}
+    inputs = dict.fromkeys(("encoder", "corpus", "dev"), "same")
+    plans = [plan_node("ct", Config(members={"precision": other}), inputs, [None]) for other in (precision, "auto")]
+    assert plans[0][0].depends != plans[1][0].depends
