@@ -19,11 +19,9 @@ import numpy as np
 import peers
 from transformers import AutoTokenizer
 
-from raysed.config import Config
 from raysed.encoder import encode
 from raysed.tokens import tokenize
 
-TOKEN_BUDGET = Config().resources.encode_token_budget
 DEFAULT_BATCH = 32
 OTHER_BATCHES = (8, 16, 64, 128, 256)
 TOLERANCE = 1e-3
@@ -62,7 +60,7 @@ def raysed_side(device: str) -> Embed:
     model, tokenizer = harness.encoder(device)
 
     def embed(sentences: list[str]) -> np.ndarray:
-        return encode(model, tokenize(tokenizer, sentences, harness.MAX_LENGTH), (1,), TOKEN_BUDGET)[0]
+        return encode(model, tokenize(tokenizer, sentences, harness.MAX_LENGTH))[0]
 
     return embed
 

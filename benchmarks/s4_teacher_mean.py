@@ -134,7 +134,7 @@ class Work:
     def _mean_of_raysed(self, texts: list[str]) -> np.ndarray:
         _, tokenizer = load_encoder(ENCODER)
         paths = [Path(self.location, "run", name) for name in self.names]
-        add = teacher_sum(paths, 8192, self.options.device == "cuda")
+        add = teacher_sum(paths, None, self.options.device == "cuda")
         return add(tokenize(tokenizer, texts, MAX_LENGTH)) / len(self.names)
 
     def _sample(self, seconds: float, number: int, embed: Callable[[list[str]], np.ndarray]) -> Sample:

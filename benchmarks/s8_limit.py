@@ -31,6 +31,7 @@ import s3_encoding as s3
 import torch
 from torch import nn
 
+from raysed.encoder import default_token_budget
 from raysed.objectives.contrastive_tension import PairSampler
 from raysed.tokens import TokenTable, batches_by_tokens, tokenize
 
@@ -205,7 +206,7 @@ def _encoding(options: argparse.Namespace, lengths: np.ndarray) -> Part:
                 embed(sentences)
         return found[0]
 
-    passes = [lengths[rows] for rows in batches_by_tokens(lengths, s3.TOKEN_BUDGET)]
+    passes = [lengths[rows] for rows in batches_by_tokens(lengths, default_token_budget(options.device))]
     return Part(seconds, lambda number: passes, trains=False)
 
 

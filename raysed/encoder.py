@@ -30,9 +30,6 @@ from raysed.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
 
 log = logging.getLogger(__name__)
 
-_TOKEN_BUDGETS = {"cpu": 2048}
-"""More leaves the caches: 8,192 tokens take a sixth longer."""
-_LARGE_TOKEN_BUDGET = 8192
 _PACKAGE = "package:"
 LOAD_ERRORS = (
     OSError,
@@ -177,7 +174,7 @@ def encode(
     """
     results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
     device = next(encoder.parameters()).device
-    token_budget = token_budget or _TOKEN_BUDGETS.get(device.type, _LARGE_TOKEN_BUDGET)
+    token_budget = token_budget or default_token_budget(device)
     was_training = encoder.training
     encoder.eval()
     try:
@@ -190,6 +187,15 @@ def encode(
     finally:
         encoder.train(was_training)
     return results
+
+
+def default_token_budget(device: torch.device | str) -> int:
+    """Returns the tokens per forward pass that suit a device; on CPUs 8,192 take a sixth longer, out of the caches.
+
+    >>> default_token_budget("cpu"), default_token_budget("cuda")
+    (2048, 8192)
+    """
+    return 2048 if torch.device(device).type == "cpu" else 8192
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
