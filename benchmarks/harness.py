@@ -108,10 +108,6 @@ class Figure:
         """Returns seconds of the first side over those of the second, pair by pair, whatever they did in them."""
         return [a.seconds / b.seconds for a, b in zip(self.samples[first], self.samples[second], strict=True)]
 
-    def median(self, first: str, second: str) -> float:
-        """Returns the median of the ratios."""
-        return statistics.median(self.ratios(first, second))
-
 
 def arguments(doc: str, **options: object) -> argparse.ArgumentParser:
     """Returns a parser with the options that all figures have.
@@ -122,7 +118,7 @@ def arguments(doc: str, **options: object) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="torch threads of a side")
+    parser.add_argument("--threads", type=int, default=cores(), help="torch threads of a side")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--corpus", type=Path, default=DATA / "corpus" / "wikipedia-12k.txt", help="one sentence a line"
@@ -263,7 +259,7 @@ def where() -> str:
     script = Path(sys.argv[0]).resolve()
     command = " ".join([str(script.relative_to(ROOT) if script.is_relative_to(ROOT) else script), *sys.argv[1:]])
     return (
-        f"`python {command}`, commit {commit()}, {_processor()}, {len(os.sched_getaffinity(0))} cores, {gpu}, "
+        f"`python {command}`, commit {commit()}, {_processor()}, {cores()} cores, {gpu}, "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )
 
@@ -279,10 +275,15 @@ def commit() -> str:
     return (git("rev-parse", "--short", "HEAD") or "unknown") + changed
 
 
+def cores() -> int:
+    """Returns how many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _processor() -> str:
-    names = [
-        line.split(":", 1)[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
-    ]
+    listing = Path("/proc/cpuinfo")  # Linux has it
+    lines = listing.read_text(encoding="utf-8").splitlines() if listing.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
 
 

@@ -3,20 +3,67 @@
 Of the peer's trainer the updates are timed, without its start-up. It tokenises while it trains, because it works so.
 """
 
+import argparse
+import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from datasets import Dataset
-from harness import MAX_LENGTH
+from harness import MAX_LENGTH, Sample, alternate, arguments
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One training by one side.
+
+    Attributes:
+        seconds: of its updates without the warm-up.
+        models: what was trained, as functions from sentences to embeddings.
+        loading: seconds that the peer's drawing, tokenising and padding would take alone.
+    """
+
+    seconds: float
+    models: tuple[Callable[[list[str]], np.ndarray], ...]
+    loading: float = 0.0
+
+
+Side = Callable[[int, int], Trained]
+"""Trains so many updates with a seed."""
+
+
+def training_parser(doc: str) -> argparse.ArgumentParser:
+    """Returns the options of a figure that counts updates."""
+    found = arguments(doc)
+    found.add_argument("--updates", type=int, default=20, help="per turn")
+    found.add_argument("--quality-updates", type=int, default=200, help="before the dev score, 0 for none")
+    found.add_argument("--dropout", action="store_true", help="on all sides, instead of on none")
+    return found
+
+
+def in_turns(sides: Mapping[str, Side], options: argparse.Namespace) -> tuple[dict[str, list[Sample]], list[str]]:
+    """Times the updates of all sides in turn; the notes say what the peer's tokenising takes."""
+    loading: list[float] = []
+    turns = {name: partial(_turn, side, options.updates, loading) for name, side in sides.items()}
+    samples = alternate(turns, options.pairs)
+    share = 100 * statistics.median(loading)
+    return samples, [f"Drawing, tokenising and padding take the peer {share:.1f} % of its time."]
+
+
+def _turn(side: Side, updates: int, loading: list[float], number: int) -> Sample:
+    trained = side(updates, number)
+    if trained.loading:
+        loading.append(trained.loading / trained.seconds)
+    return Sample(trained.seconds, updates)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
-from harness import ENCODER, MAX_LENGTH, ROOT
+from harness import ENCODER, MAX_LENGTH, ROOT, write_tokens
 from transformers import PreTrainedTokenizerBase
 
 from raysed.storage import Storage
-from raysed.tokens import SENTENCE_SCHEMA, tokenize
+from raysed.tokens import tokenize
 
 NEVER = 10**9
 """Updates between two evaluations or checkpoints of trainings that have none on the way."""
@@ -73,9 +72,7 @@ def write_task(path: Path, texts: Sequence[str], pairs: int = 16) -> Path:
 def write_sentence_table(texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
     """Tokenises and writes the table that raysed's stages read as the artefact `corpus`."""
     table = tokenize(tokenizer, texts, MAX_LENGTH)
-    lists = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
-    columns = [pa.array(table.ids), pa.array(texts, pa.string()), lists]
-    pq.write_table(pa.Table.from_arrays(columns, schema=SENTENCE_SCHEMA), directory / "part-00000.parquet")
+    write_tokens(directory / "part-00000.parquet", table, sentence=pa.array(texts, pa.string()))
 
 
 def time_process(command: Sequence[str], log: Path) -> float:

@@ -66,46 +66,18 @@ class Work:
         return read_tokens(self.corpus)
 
 
-@dataclass(frozen=True)
-class Trained:
-    """One training.
-
-    Attributes:
-        seconds: of its updates without the warm-up.
-        models: the first and the second one, as functions from sentences to embeddings.
-        loading: seconds that the peer's tokenising would take alone.
-    """
-
-    seconds: float
-    models: tuple[Embed, Embed]
-    loading: float = 0.0
-
-
 def main() -> None:
     """Times all sides in turn, then trains each once for its dev score."""
-    options = parser().parse_args()
+    options = peers.training_parser(__doc__).parse_args()
     harness.prepare(options)
     with tempfile.TemporaryDirectory() as directory:
         work = prepare(options, Path(directory))
         sides = sides_of(work)
-        loading: list[float] = []
-        samples = harness.alternate(
-            {name: partial(_turn, side, options.updates, loading) for name, side in sides.items()}, options.pairs
-        )
-        notes = [f"Drawing, tokenising and padding take the peer {100 * statistics.median(loading):.1f} % of its time."]
+        samples, notes = peers.in_turns(sides, options)
         if options.quality_updates:
             samples, note = _scored(work, sides, samples)
             notes.append(note)
     harness.publish(_figure(options, samples, notes), options)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Returns the script's options."""
-    found = harness.arguments(__doc__)
-    found.add_argument("--updates", type=int, default=20, help="per turn")
-    found.add_argument("--quality-updates", type=int, default=200, help="before the dev score, 0 for none")
-    found.add_argument("--dropout", action="store_true", help="on all sides, instead of on none")
-    return found
 
 
 def prepare(options: argparse.Namespace, directory: Path) -> Work:
@@ -122,7 +94,7 @@ def prepare(options: argparse.Namespace, directory: Path) -> Work:
     return Work(options, sentences, corpus, harness.m3_directory(directory / "m3"), _ct_pairs(sentences))
 
 
-def sides_of(work: Work) -> dict[str, Callable[[int, int], Trained]]:
+def sides_of(work: Work) -> dict[str, peers.Side]:
     """Returns the sides: functions of updates and seed."""
     dropout = work.options.dropout
     return {
@@ -143,7 +115,7 @@ def raysed_setup(work: Work, bf16: bool, seed: int) -> Setup:
     return set_up("ct", config, Start(model, tokenizer, {"corpus": work.corpus}, seed))
 
 
-def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> Trained:
+def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:
     """Trains from fresh weights with the loop of a run."""
     setup = raysed_setup(work, bf16, seed)
 
@@ -155,20 +127,20 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> Trained:
         train(updates)
     tokenizer = AutoTokenizer.from_pretrained(work.m3)
     models = setup.objective.candidates()
-    return Trained(seconds[0], tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second")))
+    return peers.Trained(seconds[0], tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second")))
 
 
-def _train_peer(work: Work, dropout: bool, bf16: bool, updates: int, seed: int) -> Trained:
+def _train_peer(work: Work, dropout: bool, bf16: bool, updates: int, seed: int) -> peers.Trained:
     model = peers.load(work.m3, work.options.device, dropout)
     loss = ContrastiveTensionLoss(model)
     rate = CT.learning_rates[0]
     plan = peers.Updates(updates, BATCH, rate, seed, bf16, work.options.device, WARM_UP)
     timing = peers.train(model, loss, work.pairs, plan)
     models = tuple(partial(model.encode, show_progress_bar=False) for model in (loss.model1, loss.model2))
-    return Trained(timing.updates, models, timing.loading)
+    return peers.Trained(timing.updates, models, timing.loading)
 
 
-def _train_plain(work: Work, updates: int, seed: int) -> Trained:
+def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(work.m3)
     models = [peers.plain_model(work.m3, work.options.device, work.options.dropout) for _ in range(2)]
@@ -193,7 +165,7 @@ def _train_plain(work: Work, updates: int, seed: int) -> Trained:
     with harness.timed() as seconds:
         for step in range(updates):
             update(step)
-    return Trained(seconds[0], tuple(partial(peers.plain_encode, model, tokenizer) for model in models))
+    return peers.Trained(seconds[0], tuple(partial(peers.plain_encode, model, tokenizer) for model in models))
 
 
 def _ct_pairs(sentences: Sequence[str]) -> datasets.Dataset:
@@ -208,15 +180,8 @@ def _ct_pairs(sentences: Sequence[str]) -> datasets.Dataset:
     return datasets.Dataset.from_dict({"text1": list(sentences)}).map(to_ct_pairs)
 
 
-def _turn(side: Callable[[int, int], Trained], updates: int, loading: list[float], number: int) -> harness.Sample:
-    trained = side(updates, number)
-    if trained.loading:
-        loading.append(trained.loading / trained.seconds)
-    return harness.Sample(trained.seconds, updates)
-
-
 def _scored(
-    work: Work, sides: dict[str, Callable[[int, int], Trained]], samples: dict[str, list[harness.Sample]]
+    work: Work, sides: dict[str, peers.Side], samples: dict[str, list[harness.Sample]]
 ) -> tuple[dict[str, list[harness.Sample]], str]:
     """Adds the better model's dev score; the note has those of both."""
     base = harness.dev_score(harness.embedder(*harness.encoder()), work.options)

@@ -12,7 +12,6 @@ The dev scores are those of one more training of each side.
 
 import argparse
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,48 +61,21 @@ class Work:
     m3: Path
 
 
-@dataclass(frozen=True)
-class Trained:
-    """One training.
-
-    Attributes:
-        seconds: of its updates without the warm-up.
-        embed: what was trained, as a function from sentences to embeddings.
-        loading: seconds that the peer's tokenising would take alone.
-    """
-
-    seconds: float
-    embed: Embed
-    loading: float = 0.0
-
-
 def main() -> None:
     """Times all sides in turn, then trains each once for its dev score."""
-    options = parser().parse_args()
+    options = peers.training_parser(__doc__).parse_args()
     harness.prepare(options)
     become_the_only_worker(options.device)
     with tempfile.TemporaryDirectory() as directory:
         work = prepare(options, Path(directory))
-        sides, loading = sides_of(work), []
-        samples = harness.alternate(
-            {name: partial(_turn, side, options.updates, loading) for name, side in sides.items()}, options.pairs
-        )
-        notes = [f"Drawing, tokenising and padding take the peer {100 * statistics.median(loading):.1f} % of its time."]
+        sides = sides_of(work)
+        samples, notes = peers.in_turns(sides, options)
         if options.quality_updates:
             devs, base = _dev_scores(work, sides)
             samples = harness.scored(samples, devs)
             notes.append(f"Dev after {options.quality_updates} updates; untrained {base}.")
     harness.publish(_figure(options, samples, notes), options)
     torch.distributed.destroy_process_group()
-
-
-def parser() -> argparse.ArgumentParser:
-    """Returns the script's options."""
-    found = harness.arguments(__doc__)
-    found.add_argument("--updates", type=int, default=20, help="per turn")
-    found.add_argument("--quality-updates", type=int, default=200, help="before the dev score, 0 for none")
-    found.add_argument("--dropout", action="store_true", help="on all sides, instead of on none")
-    return found
 
 
 def become_the_only_worker(device: str) -> None:
@@ -132,7 +104,7 @@ def prepare(options: argparse.Namespace, directory: Path) -> Work:
     return Work(options, sentences, targets_ND, table, harness.m3_directory(directory / "m3"))
 
 
-def sides_of(work: Work) -> dict[str, Callable[[int, int], Trained]]:
+def sides_of(work: Work) -> dict[str, peers.Side]:
     """Returns the sides: functions of updates and seed."""
     labelled = datasets.Dataset.from_dict({"sentence": work.sentences}).add_column("label", list(work.targets_ND))
     labelled = labelled.with_format("torch")  # a quarter of the time that lists of numbers take to become a batch
@@ -150,7 +122,7 @@ def batches_of(work: Work, seed: int) -> distill.TargetBatches:
     return distill.TargetBatches(work.table, SED.batch_size, seed)
 
 
-def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> Trained:
+def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:
     """Trains from fresh weights with the loop, the engine and the batches of a run."""
     learner, tokenizer = harness.encoder(work.options.device)
     objective = distill.Distillation(learner, work.options.dropout)
@@ -161,7 +133,7 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> Trained:
         training.train(objective, batches, replace(plan, steps=WARM_UP), engine)
     with harness.timed() as seconds:
         training.train(objective, batches, plan, engine)
-    return Trained(seconds[0], harness.embedder(learner, tokenizer))
+    return peers.Trained(seconds[0], (harness.embedder(learner, tokenizer),))
 
 
 @contextmanager
@@ -174,14 +146,14 @@ def _local_rank() -> Iterator[None]:
         del os.environ["LOCAL_RANK"]
 
 
-def _train_peer(work: Work, labelled: datasets.Dataset, bf16: bool, updates: int, seed: int) -> Trained:
+def _train_peer(work: Work, labelled: datasets.Dataset, bf16: bool, updates: int, seed: int) -> peers.Trained:
     model = peers.load(work.m3, work.options.device, work.options.dropout)
     plan = peers.Updates(updates, SED.batch_size, SED.learning_rate, seed, bf16, work.options.device, WARM_UP)
     timing = peers.train(model, MSELoss(model), labelled, plan)
-    return Trained(timing.updates, partial(model.encode, show_progress_bar=False), timing.loading)
+    return peers.Trained(timing.updates, (partial(model.encode, show_progress_bar=False),), timing.loading)
 
 
-def _train_plain(work: Work, updates: int, seed: int) -> Trained:
+def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
     torch.manual_seed(seed)
     tokenizer = AutoTokenizer.from_pretrained(work.m3)
     model = peers.plain_model(work.m3, work.options.device, work.options.dropout)
@@ -202,17 +174,10 @@ def _train_plain(work: Work, updates: int, seed: int) -> Trained:
     with harness.timed() as seconds:
         for _ in range(updates):
             update()
-    return Trained(seconds[0], partial(peers.plain_encode, model, tokenizer))
+    return peers.Trained(seconds[0], (partial(peers.plain_encode, model, tokenizer),))
 
 
-def _turn(side: Callable[[int, int], Trained], updates: int, loading: list[float], number: int) -> harness.Sample:
-    trained = side(updates, number)
-    if trained.loading:
-        loading.append(trained.loading / trained.seconds)
-    return harness.Sample(trained.seconds, updates)
-
-
-def _dev_scores(work: Work, sides: Mapping[str, Callable[[int, int], Trained]]) -> tuple[dict[str, float | None], str]:
+def _dev_scores(work: Work, sides: Mapping[str, peers.Side]) -> tuple[dict[str, float | None], str]:
     """Returns the scores by side, and the untrained learner's beside the teacher's."""
     base = harness.dev_score(harness.embedder(*harness.encoder()), work.options)
     teacher = harness.dev_score(harness.embedder(*load_encoder(TEACHER)), work.options)
@@ -220,7 +185,8 @@ def _dev_scores(work: Work, sides: Mapping[str, Callable[[int, int], Trained]]) 
         return {}, "unknown"
     devs = {}
     for name, side in sides.items():
-        devs[name] = harness.dev_score(side(work.options.quality_updates, 0).embed, work.options)
+        (embed,) = side(work.options.quality_updates, 0).models
+        devs[name] = harness.dev_score(embed, work.options)
         print(f"  dev of {name}: {devs[name]:.2f}", flush=True)
     return devs, f"{base:.2f}, teacher {teacher:.2f}"
 

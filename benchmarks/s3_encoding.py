@@ -19,9 +19,6 @@ import numpy as np
 import peers
 from transformers import AutoTokenizer
 
-from raysed.encoder import encode
-from raysed.tokens import tokenize
-
 DEFAULT_BATCH = 32
 OTHER_BATCHES = (8, 16, 64, 128, 256)
 TOLERANCE = 1e-3
@@ -55,21 +52,15 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def raysed_side(device: str) -> Embed:
-    """Returns what a run does: tokens as flat arrays, batches without padding, of at most so many tokens."""
-    model, tokenizer = harness.encoder(device)
-
-    def embed(sentences: list[str]) -> np.ndarray:
-        return encode(model, tokenize(tokenizer, sentences, harness.MAX_LENGTH))[0]
-
-    return embed
-
-
 def _sides(options: argparse.Namespace, m3: Path, sentences: list[str]) -> dict[str, Embed]:
     model = peers.load(m3, options.device)
     peer = partial(model.encode, convert_to_numpy=True, show_progress_bar=False)
     plain = partial(peers.plain_encode, peers.plain_model(m3, options.device), AutoTokenizer.from_pretrained(m3))
-    sides = {"raysed": raysed_side(options.device), "sentence-transformers": peer, "plain PyTorch": plain}
+    sides = {
+        "raysed": harness.embedder(*harness.encoder(options.device)),
+        "sentence-transformers": peer,
+        "plain PyTorch": plain,
+    }
     best = _best_batch(peer, _probe(sentences, options.probe))
     if best != DEFAULT_BATCH:
         sides[f"sentence-transformers, batch_size={best}"] = partial(peer, batch_size=best)

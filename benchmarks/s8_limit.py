@@ -27,7 +27,6 @@ import harness
 import numpy as np
 import s1_ct_updates as s1
 import s2_learner_updates as s2
-import s3_encoding as s3
 import torch
 from torch import nn
 
@@ -197,7 +196,7 @@ def _pair_lengths(table: TokenTable, updates: int, seed: int) -> list[np.ndarray
 
 
 def _encoding(options: argparse.Namespace, lengths: np.ndarray) -> Part:
-    embed, sentences = s3.raysed_side(options.device), harness.sentences(options)
+    embed, sentences = harness.embedder(*harness.encoder(options.device)), harness.sentences(options)
 
     def seconds(bf16: bool, number: int) -> float:
         with torch.autocast(options.device, torch.bfloat16) if bf16 else nullcontext():

@@ -93,7 +93,12 @@ def check(config: Config) -> Job:
         "tasks": {task.name: _task_identity(task) for task in tasks},
     }
     if config.encoder.scratch:
-        inputs["encoder"] |= {"corpus": corpus, "mlm": config.mlm.model_dump(mode="json"), "seed": config.seed}
+        inputs["encoder"] |= {
+            "corpus": corpus,
+            "mlm": config.mlm.model_dump(mode="json"),
+            "precision": config.members.precision,
+            "seed": config.seed,
+        }
     pairs = _labelled_pairs(config, recipes)
     inputs |= {kind: identity(rows) for kind, rows in pairs.items()}
     kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config) if kind != "same")

@@ -85,8 +85,8 @@ class RMSprop(torch.optim.AdamW):
         state, gradient = self.state[parameter], parameter.grad.coalesce()
         rows_U, gradient_UD = gradient.indices()[0], gradient.values()
         state["step"] += 1
-        missed_U = (state["step"] - state["seen"][rows_U]).to(gradient_UD.dtype)
-        squares_UD = state["exp_avg_sq"][rows_U] * (alpha**missed_U)[:, None]
+        since_U = (state["step"] - state["seen"][rows_U]).to(gradient_UD.dtype)
+        squares_UD = state["exp_avg_sq"][rows_U] * (alpha**since_U)[:, None]
         squares_UD.addcmul_(gradient_UD, gradient_UD, value=1 - alpha)
         state["exp_avg_sq"][rows_U] = squares_UD
         state["seen"][rows_U] = state["step"].to(state["seen"].dtype)

@@ -1,6 +1,7 @@
 """What a run tells while it works: a history per training, as JSON and for TensorBoard, and one line per stage."""
 
 import json
+import logging
 import os
 import shutil
 import sys
@@ -146,8 +147,6 @@ def native_output_to(path: Path) -> Iterator[None]:
 
 def show_notes() -> None:
     """Shows what this package logs, as plain lines on the terminal."""
-    import logging
-
     logger = logging.getLogger("raysed")
     if not logger.handlers:
         handler = logging.StreamHandler(sys.stdout)
@@ -159,7 +158,6 @@ def show_notes() -> None:
 
 def quiet_libraries() -> None:
     """Turns off third-party progress bars and notices that say nothing of this run; errors stay."""
-    import logging
     import warnings
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -178,8 +176,8 @@ def quiet_libraries() -> None:
     transformers_logging.disable_progress_bar()
 
 
-def _is_error(record: Any) -> bool:
-    return record.levelno >= 40  # logging.ERROR, without importing logging for every start
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 class ProgressBoard:
