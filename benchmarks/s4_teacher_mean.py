@@ -90,7 +90,7 @@ class Work:
             with timed() as tokenising:
                 storage.commit("corpus", partial(write_sentence_table, self.texts, tokenizer), {"round": number})
             with timed() as averaging:
-                write_targets(self.names, storage, self._plan(storage), Path(out))
+                write_targets({Path(out): self.names}, storage, self._plan(storage))
             column = pq.read_table(Path(out) / TARGET_FILE).column("target").combine_chunks()
         self.means["raysed"] = column.flatten().to_numpy().reshape(len(self.texts), -1)
         self.starts.append(started)

@@ -127,7 +127,7 @@ class Work:
         storage.commit("targets", self._write_targets, {})
         share = Share(workers, 1, float(self.gpu), threads=1)
         with timed() as seconds:
-            distill(Learner("learner", 0, "targets", {}), self._config, storage, share)
+            distill([Learner("learner", 0, "targets", {})], self._config, storage, share)
         self.busy[side].append(workers * storage.entry("learner").meta["seconds"])
         return Sample(seconds[0], self.options.learner_updates)
 

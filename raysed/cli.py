@@ -1,6 +1,8 @@
 """What all jobs share: finding a config by name, and turning outcomes into sentences and exit codes."""
 
 import argparse
+import atexit
+import gc
 import signal
 import sys
 from collections.abc import Callable
@@ -29,6 +31,7 @@ def main_of(
     arguments = parser.parse_args()
     interrupts.listen()
     show_notes()
+    atexit.register(gc.freeze)  # or Python looks through all of torch for garbage before it ends, for a second or two
     try:
         job(arguments)
     except UserError as error:

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,6 +192,11 @@ class DeepSpeedEngine:
         self._updates = state["updates"]
         self._pending = state["moments"]
 
+    def close(self) -> None:
+        """Takes DeepSpeed's hooks and buffers away, so that another engine can follow in this process."""
+        if self._engine is not None:
+            self._engine.destroy()
+
     def _initialise(self, batch: TargetBatch) -> None:
         import deepspeed
 
@@ -298,23 +303,35 @@ class Learner:
     keep: str = "last"
 
 
-def distill(learner: Learner, config: Config, storage: Storage, share: Share) -> None:
-    """Trains and publishes one learner with Ray Train; continues from its newest checkpoint.
+def distill(learners: Sequence[Learner], config: Config, storage: Storage, share: Share) -> None:
+    """Trains and publishes learners with Ray Train.
+
+    Each start of workers trains one learner after the other. A learner continues from its newest checkpoint, and one
+    that is published is not trained again when workers are started anew.
 
     Args:
-        learner: what to train.
+        learners: what to train.
         config: the run's settings.
         storage: the run directory.
         share: workers, CPUs, GPUs and threads.
 
     Raises:
-        UserError: the loss is not finite.
+        UserError: a loss is not finite.
         RunFailed: workers failed more often than `sed.max_retries`.
     """
-    log.info("distilling %s: starting %s worker%s", learner.name, share.workers, "s" * (share.workers > 1))
+    names = ", ".join(learner.name for learner in learners)
+    log.info("distilling %s: starting %s worker%s", names, share.workers, "s" * (share.workers > 1))
     board = ray.remote(num_cpus=0)(ProgressBoard).remote()
-    loop = {"learner": learner, "config": config, "storage": storage, "share": share, "board": board}
-    trainer = TorchTrainer(
+    _fit(_trainer(learners, config, storage, share, board), learners, board)
+    storage.remove("train")  # Ray Train's own state; ours is in the manifest
+    for name, said in ray.get(board.latest.remote()).items():
+        if failure := said.get("failed"):
+            raise UserError(f"{name}: {failure}")
+
+
+def _trainer(learners: Sequence[Learner], config: Config, storage: Storage, share: Share, board: Any) -> TorchTrainer:
+    loop = {"learners": list(learners), "config": config, "storage": storage, "share": share, "board": board}
+    return TorchTrainer(
         _light(_worker),
         train_loop_config={"loop": ray.put(loop)},
         scaling_config=ScalingConfig(
@@ -324,15 +341,11 @@ def distill(learner: Learner, config: Config, storage: Storage, share: Share) ->
         ),
         torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo"),
         run_config=RunConfig(
-            name=f"{learner.name.replace('/', '-')}-{int(time.time())}",
+            name=f"{learners[0].name.replace('/', '-')}-{int(time.time())}",
             storage_path=storage.uri("train"),
             failure_config=FailureConfig(max_failures=config.sed.max_retries),
         ),
     )
-    _fit(trainer, board, f"distil {learner.name}")
-    storage.remove("train")  # Ray Train's own state; ours is in the manifest
-    if failure := ray.get(board.latest.remote()).get("failed"):
-        raise UserError(f"{learner.name}: {failure}")
 
 
 def _light(worker: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
@@ -348,7 +361,7 @@ def _light(worker: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]
     return work
 
 
-def _fit(trainer: TorchTrainer, board: Any, title: str) -> None:
+def _fit(trainer: TorchTrainer, learners: Sequence[Learner], board: Any) -> None:
     """Waits for the training and shows what its workers say.
 
     The training is awaited in a thread of its own: in the main one Ray Train would take Ctrl-C for itself and end the
@@ -364,20 +377,29 @@ def _fit(trainer: TorchTrainer, board: Any, title: str) -> None:
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
+    title = f"distil {', '.join(learner.name for learner in learners)}"
     progress: Progress | None = None
     while waiting.is_alive():
         waiting.join(1.0)
-        said = ray.get(board.latest.remote())
-        if "step" in said:
-            if progress is None:
-                progress = Progress(title, said["total"])
-                progress.start_from(said["first"])
-            dev = f" · dev {said['dev']:.1f}" if said.get("dev") is not None else ""
-            progress.update(said["step"], f"loss {said['loss']:.5f}{dev}")
+        said = [words for words in ray.get(board.latest.remote()).values() if "step" in words]
+        if said:
+            progress = progress or Progress(title, said[0]["total"] * len(learners))
+            progress.start_from(sum(words["first"] for words in said))
+            progress.update(sum(words["step"] for words in said), _note(said, len(learners)))
     if errors:
         raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
     if progress:
         progress.close()
+
+
+def _note(said: Sequence[dict[str, Any]], count: int) -> str:
+    """What there is to say of the newest learner; all have as many updates."""
+    newest = said[-1]
+    parts = [f"{len(said)}/{count} learners"] if count > 1 else []
+    parts.append(f"loss {newest['loss']:.5f}")
+    if newest.get("dev") is not None:
+        parts.append(f"dev {newest['dev']:.1f}")
+    return " · ".join(parts)
 
 
 # -- the worker's side -----------------------------------------------------------------------------------------------
@@ -385,17 +407,21 @@ def _fit(trainer: TorchTrainer, board: Any, title: str) -> None:
 
 def _worker(loop: dict[str, Any]) -> None:
     """One Ray Train worker; a user's mistake is said, not raised, because trying again would not help."""
-    learner, config, storage, share = loop["learner"], loop["config"], loop["storage"], loop["share"]
+    storage, share = loop["storage"], loop["share"]
     prepare_worker(share.threads)
     _prepare_deepspeed(gpu=share.gpus > 0)
     context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
-    try:
-        with MetricsLog(storage, learner.name) if rank == 0 else nullcontext() as metrics:
-            _train_and_commit(learner, config, storage, share, rank, world, metrics, loop["board"])
-    except UserError as error:
-        if rank == 0:
-            ray.get(loop["board"].say.remote({"failed": str(error)}))
+    for learner in loop["learners"]:
+        if storage.finished(learner.name, learner.depends):  # by workers that have failed since
+            continue
+        try:
+            with MetricsLog(storage, learner.name) if rank == 0 else nullcontext() as metrics:
+                _train_and_commit(learner, loop["config"], storage, share, rank, world, metrics, loop["board"])
+        except UserError as error:
+            if rank == 0:
+                ray.get(loop["board"].say.remote(learner.name, {"failed": str(error)}))
+            return
 
 
 def _train_and_commit(
@@ -423,7 +449,8 @@ def _train_and_commit(
         if metrics is not None:
             metrics.write(entry)
             dev = entry.get("dev", {}).get("learner")
-            board.say.remote({"step": entry["step"], "total": plan.steps, "loss": entry["loss"], "dev": dev})
+            said = {"step": entry["step"], "total": plan.steps, "loss": entry["loss"], "dev": dev}
+            board.say.remote(learner.name, said)
 
     result = training.train(
         objective,
@@ -436,6 +463,7 @@ def _train_and_commit(
         on_metrics=on_metrics,
     )
     weights = engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage
+    engine.close()
     if rank:
         return
     finished = Distillation(load_start(config.encoder, storage, learner.start)[0])

@@ -223,9 +223,9 @@ def _group(node: str, members: Sequence[Member], config: Config, storage: Storag
     if members[0].lower_bound is None:
         return _Group(node, steps, deque(m for m in members if not storage.finished(m.name, m.depends)))
     sts = config.sts
-    asha = sts.scheduler == "asha"
-    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, config.evaluate_every("sts"))
     bounds = list(dict.fromkeys(member.lower_bound for member in members))
+    asha = sts.scheduler == "asha" and len(bounds) > 1  # a single bound, e.g. one chosen before, has no rival
+    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, config.evaluate_every("sts"))
     count = len(members) // len(bounds)
     needed = min(config.members.min_members or count, count)
     ladder = Ladder(bounds, count, rungs, sts.asha_reduction, sts.statistic, needed)

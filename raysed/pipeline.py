@@ -8,20 +8,27 @@ directory only, so that the same command continues a run that was stopped at any
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from raysed import interrupts, results
-from raysed.check import Job, check
+import ray
+
+from raysed import interrupts
 from raysed.config import Config, dump_config
 from raysed.recipe import member_nodes
 from raysed.storage import Storage
 from raysed.tracking import native_output_to, quiet_libraries
+
+if TYPE_CHECKING:
+    from raysed.check import Job
 
 
 def run(config: Config, say: Callable[[str], None] = print) -> None:
@@ -36,7 +43,18 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
         RunFailed: too few members could be trained.
     """
     quiet_libraries()
-    job = check(config)
+    # Imports keep one core busy for seconds, in which Ray's processes start on the others.
+    threading.Thread(target=importlib.import_module, args=("raysed.check",), daemon=True).start()
+    with _ray_session() as dashboard:
+        from raysed.check import check
+
+        _run_checked(check(config), dashboard, say)
+
+
+def _run_checked(job: Job, dashboard: str | None, say: Callable[[str], None]) -> None:
+    """Runs the stages under the run directory's lock, unless all of it is there."""
+    from raysed import results
+
     config = job.config
     storage = Storage(config.storage, config.run)
     with storage.lock():
@@ -44,9 +62,11 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
             say(f"nothing to do: {storage} is complete, and no setting or input has changed")
             return
         storage.write_text("config.yaml", dump_config(config))
+        if dashboard:
+            say(f"Ray dashboard: http://{dashboard}")
         native = Path(storage.uri("logs") if storage.is_local else tempfile.gettempdir()) / "native.log"
         try:
-            with native_output_to(native), _ray_session(say):
+            with native_output_to(native):
                 _run_stages(job, storage, say)
         except Exception as error:
             failed = {
@@ -64,7 +84,8 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
 
 def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     """Corpus -> views -> members -> mean -> learner -> calibration -> evaluation -> export."""
-    from raysed.stages import Stages  # brings Ray
+    from raysed import results
+    from raysed.stages import Stages
 
     stages = Stages(job, storage, say)
     stages.make_encoder()
@@ -75,10 +96,9 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     stages.embed_base()
     for depth in member_nodes(job.recipes):
         stages.train_members(depth)
+    stages.average_teachers()
+    stages.distil()
     for recipe in job.recipes:
-        if recipe.distils:
-            stages.average_teachers(recipe)
-            stages.distil(recipe)
         stages.calibrate(recipe)
     stages.probe()
     results.publish(job, storage, stages.lineage.models(), stages.facts(), say)
@@ -88,27 +108,27 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def _ray_session(say: Callable[[str], None]) -> Iterator[None]:
-    """Connects to the cluster of RAY_ADDRESS (`ray job submit` sets it) or starts Ray on this machine."""
+def _ray_session() -> Iterator[str | None]:
+    """Connects to the cluster of RAY_ADDRESS (`ray job submit` sets it) or starts Ray on this machine.
+
+    Yields the address of the dashboard of a Ray that was started here, if it has one.
+    """
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # Ctrl-C ends the job, not only the experiment
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the run directory has the logs already
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no host is asked that the user did not name
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-
-    own = not ray.is_initialized()
+    own, dashboard = not ray.is_initialized(), None
     if own:
         options = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
         listening = interrupts.listening()
         context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
         if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
             interrupts.listen()
-        if context.dashboard_url:
-            say(f"Ray dashboard: http://{context.dashboard_url}")
+        dashboard = context.dashboard_url
     try:
-        yield
+        yield dashboard
     except KeyboardInterrupt:
         interrupts.notice()
         raise

@@ -20,7 +20,7 @@ from raysed.tracking import quiet_libraries
 
 log = logging.getLogger(__name__)
 
-_REWRITER_BYTES = 7e8
+_PROCESS_BYTES = 7e8
 """Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
@@ -203,10 +203,14 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     """Plans the actors that average the teachers, and leaves a CPU free for the tasks that read.
 
     One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
-    different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time.
+    different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time. On CPUs a
+    node has as many actors as half of its memory holds, at best one per core: threads that share a batch wait for each
+    other at every operation.
 
     >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
     (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
+    >>> plan_teachers(Cluster(((4, 0),), node_bytes=16e9), Config(), 10, teacher_bytes=10**8)
+    (Share(workers=4, cpus=0.75, gpus=0.0, threads=1), 1)
 
     Returns:
         The share of one group's actors, and the number of groups.
@@ -223,9 +227,13 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
             "GPUs" if gpu else "nodes",
         )
     groups = max(1, min(needed, count, places))
+    if gpu:
+        return Share(places // groups, cpus, 1.0, threads=1), groups
     # The tasks that read need little of the CPU that is left to them, so the teachers may use all.
-    threads = 1 if gpu else max(1, math.ceil(cpus) + (cluster.largest_cpus > cpus))
-    return Share(places // groups, cpus, 1.0 if gpu else 0.0, threads), groups
+    threads = max(1, math.ceil(cpus) + (cluster.largest_cpus > cpus))
+    actors = int(memory / 2 // (_PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
+    actors = max(1, min(actors, threads))
+    return Share(places // groups * actors, _rounded_down(cpus / actors), 0.0, threads // actors), groups
 
 
 def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
@@ -247,7 +255,7 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
         places, cpus = _places_on_gpus(cluster)
         return Share(places, cpus, 1.0, threads=1)
     total = cluster.fit(1, 0.0)
-    per_node = int(cluster.node_bytes / 2 // (_REWRITER_BYTES + weights))
+    per_node = int(cluster.node_bytes / 2 // (_PROCESS_BYTES + weights))
     workers = max(1, min(total - 1, per_node * len(cluster.nodes)))
     return Share(workers, 1 if total > 1 else 0, 0.0, threads=max(1, total // workers))
 

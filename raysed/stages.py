@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from raysed.augment import weights_bytes
 from raysed.check import Job, check_tokenizer
 from raysed.config import derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
-from raysed.distill import distill
+from raysed.distill import Learner, distill
 from raysed.encoder import Encoder, load_start
 from raysed.errors import RunFailed, UserError
 from raysed.frozen import Embedding, calibrate_all, embed_all
@@ -288,34 +288,46 @@ class Stages:
 
     # mean and learner
 
-    def average_teachers(self, recipe: Recipe) -> None:
-        """Streams the mean of the ensemble's embeddings into the target table."""
-        teachers = self.lineage.healthy(recipe.ensemble)
-        name, depends = self.lineage.targets(recipe)
-        learners = self.lineage.learners(recipe)
-        if self.storage.finished(name, depends) or all(self.storage.finished(x.name, x.depends) for x in learners):
+    def average_teachers(self) -> None:
+        """Streams the means of the ensembles' embeddings into target tables, all in one pass over the corpus."""
+        teachers, depends = {}, {}
+        for recipe in self._distilling():
+            name, needs = self.lineage.targets(recipe)
+            if not self.storage.finished(name, needs) and self._missing(self.lineage.learners(recipe)):
+                teachers[name] = [entry.name for entry in self.lineage.healthy(recipe.ensemble)]
+                depends[name] = needs
+        if not teachers:
             return
-        names = [entry.name for entry in teachers]
-        size = sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir())
-        share, groups = plan_teachers(self.cluster, self.config, len(names), size)
+        sizes = [sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir()) for names in teachers.values()]
+        share, groups = plan_teachers(self.cluster, self.config, sum(map(len, teachers.values())), max(sizes))
         plan = TeacherPlan(share, groups, self.config.resources.encode_token_budget, self.gpu)
-        meta: dict[str, Any] = {}
-        with self._timed(name):
-            self.storage.commit(
-                name, lambda path: meta.update(write_targets(names, self.storage, plan, path)), depends, meta
-            )
 
-    def distil(self, recipe: Recipe) -> None:
-        """Trains the learners on the target table, one after the other, each with all workers."""
-        share = plan_learner(self.cluster, self.config)
-        for learner in self.lineage.learners(recipe):
-            if not self.storage.finished(learner.name, learner.depends):
-                with self._timed(recipe.uncalibrated):
-                    distill(learner, self.config, self.storage, share)
-                if not self.storage.finished(learner.name, learner.depends):
-                    raise RunFailed(f"{learner.name} ended without a result; its log is {self.storage.uri('train')}")
+        def write(paths: dict[str, Path]) -> dict[str, dict[str, Any]]:
+            counts = write_targets({path: teachers[name] for name, path in paths.items()}, self.storage, plan)
+            return {name: counts[path] for name, path in paths.items()}
+
+        with self._timed("+".join(teachers)):
+            self.storage.commit_all(depends, write)
+
+    def distil(self) -> None:
+        """Trains all learners that are not there, one after the other, each with all workers."""
+        recipes = {recipe.uncalibrated: self.lineage.learners(recipe) for recipe in self._distilling()}
+        missing = {text: learners for text, learners in recipes.items() if self._missing(learners)}
+        if missing:
+            learners = self._missing([learner for group in missing.values() for learner in group])
+            with self._timed("+".join(missing)):
+                distill(learners, self.config, self.storage, plan_learner(self.cluster, self.config))
+            for learner in self._missing(learners):
+                raise RunFailed(f"{learner.name} ended without a result; its log is {self.storage.uri('train')}")
         with self._timed("evaluation"):
-            self._embed(self.lineage.embeddings(recipe.uncalibrated))
+            self._embed([embedding for text in recipes for embedding in self.lineage.embeddings(text)])
+
+    def _distilling(self) -> list[Recipe]:
+        """The recipes that distil, one of those that differ in their calibration only."""
+        return list({recipe.uncalibrated: recipe for recipe in self.job.recipes if recipe.distils}.values())
+
+    def _missing(self, learners: Sequence[Learner]) -> list[Learner]:
+        return [learner for learner in learners if not self.storage.finished(learner.name, learner.depends)]
 
     # calibration
 

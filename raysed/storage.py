@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -111,11 +111,34 @@ class Storage:
         """
         with self._scratch() as scratch, _disk_errors(self.uri(name)):
             write(scratch)
-            files = _flush_and_hash(scratch)
-            entry = Entry(name, _plain(depends), files, _plain(meta or {}))
-            self._verified.pop(name, None)
-            publish = self._publish if self.is_local else self._upload
-            publish(scratch, entry)
+            return self._enter(name, scratch, depends, meta or {})
+
+    def commit_all(
+        self,
+        depends: Mapping[str, Mapping[str, Any]],
+        write: Callable[[dict[str, Path]], Mapping[str, Mapping[str, Any]]],
+    ) -> None:
+        """Publishes artefacts that are made together, one after the other.
+
+        Args:
+            depends: everything that each depends on, by name.
+            write: fills the directories, by name, and returns facts for later stages, by name.
+
+        Raises:
+            UserError: the disk is full.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(_disk_errors(str(self)))
+            scratches = {name: stack.enter_context(self._scratch()) for name in depends}
+            metas = write(scratches)
+            for name, scratch in scratches.items():
+                self._enter(name, scratch, depends[name], metas[name])
+
+    def _enter(self, name: str, scratch: Path, depends: Mapping[str, Any], meta: Mapping[str, Any]) -> Entry:
+        entry = Entry(name, _plain(depends), _flush_and_hash(scratch), _plain(meta))
+        self._verified.pop(name, None)
+        publish = self._publish if self.is_local else self._upload
+        publish(scratch, entry)
         return entry
 
     def entry(self, name: str) -> Entry | None:

@@ -1,11 +1,13 @@
 """Ray Data: tokens -> running sum over groups of teachers -> mean, streamed into the target table.
 
 Nothing holds more than a few blocks: teachers add their embeddings into one float32 sum per sentence, so memory in
-flight is O(D) per sentence whatever the number of teachers, and the corpus passes through once.
+flight is O(D) per sentence and ensemble whatever the number of teachers, and the corpus passes through once.
 """
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,8 @@ log = logging.getLogger(__name__)
 TARGET_FILE = "part-00000.parquet"
 ROWS_PER_GROUP = 4096
 """Rows per Parquet row group: what the learner reads at once."""
-_BLOCK = 1024
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 1024
+"""Sentences that are worked on at once: enough of equal length, few enough for little memory."""
 _VERIFIED_ROWS = 32
 
 
@@ -41,18 +44,22 @@ class TeacherPlan:
     gpu: bool
 
 
-def write_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan, directory: Path) -> dict[str, Any]:
-    """Writes the target table: id, input_ids and the float32 mean of the teachers' last-layer embeddings.
+def write_targets(
+    ensembles: Mapping[Path, Sequence[str]], storage: Storage, plan: TeacherPlan
+) -> dict[Path, dict[str, Any]]:
+    """Writes target tables: id, input_ids and the float32 mean of an ensemble's last-layer embeddings.
+
+    All tables are written in one pass over the corpus, with one start of actors.
 
     Args:
-        teachers: artefact names.
-        storage: where they and the sentence table are.
-        plan: from `resources.plan_teachers`.
-        directory: empty; gets `part-00000.parquet` with row groups of 4,096 rows in id order, and `mean.npy`, the
-            mean target [D] in float64.
+        ensembles: artefact names of the teachers of each table, by its directory, which is empty and gets
+            `part-00000.parquet` with row groups of 4,096 rows in id order, and `mean.npy`, the mean target [D] in
+            float64.
+        storage: where the teachers and the sentence table are.
+        plan: from `resources.plan_teachers`, for the teachers of all tables together.
 
     Returns:
-        Counts for the manifest.
+        Counts for the manifest, by directory.
 
     Raises:
         UserError: an embedding is not finite; names the sentence ids.
@@ -60,32 +67,51 @@ def write_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan, 
     """
     files = sorted(storage.fetch("corpus").glob("*.parquet"))
     expected = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
-    log.info("averaging %d teachers over %s sentences: %s", len(teachers), f"{expected:,}", plan.share)
+    count = sum(map(len, ensembles.values()))
+    log.info("averaging %d teachers over %s sentences: %s", count, f"{expected:,}", plan.share)
     progress = Progress("average teachers", expected)
-    batches = stream_targets(teachers, storage, plan)
-    writer = _TargetWriter(directory)
-    for table in batches:
-        writer.add(table)
-        progress.update(writer.rows, f"{writer.rows:,} of {expected:,} sentences, {len(teachers)} teachers")
-    writer.close(expected)
-    largest = verify_targets(directory, teachers, storage)
-    progress.close(f"{writer.rows:,} sentences, re-encoded {_VERIFIED_ROWS} rows: largest difference {largest:.1e}")
-    return {"rows": writer.rows, "teachers": len(teachers), "verified": largest}
+    writers = [_TargetWriter(directory) for directory in ensembles]
+    for table in stream_targets(list(ensembles.values()), storage, plan, expected):
+        if not len(table):
+            continue
+        for index, writer in enumerate(writers):
+            target = table.column(_column(index))
+            writer.add(table.select(["id", "input_ids"]).append_column("target", target))
+        progress.update(writers[0].rows, f"{writers[0].rows:,} of {expected:,} sentences, {count} teachers")
+    counts = {}
+    for writer, (directory, teachers) in zip(writers, ensembles.items(), strict=True):
+        writer.close(expected)
+        largest = verify_targets(directory, teachers, storage)
+        counts[directory] = {"rows": writer.rows, "teachers": len(teachers), "verified": largest}
+    largest = max(found["verified"] for found in counts.values())
+    progress.close(f"{expected:,} sentences, re-encoded {_VERIFIED_ROWS} rows: largest difference {largest:.1e}")
+    return counts
 
 
-def stream_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan) -> Iterator[pa.Table]:
-    """Yields tables id, input_ids, target, in id order, while the cluster works on the next ones."""
+def stream_targets(
+    ensembles: Sequence[Sequence[str]], storage: Storage, plan: TeacherPlan, rows: int
+) -> Iterator[pa.Table]:
+    """Yields tables id, input_ids, target-0, target-1, ... in id order, while the cluster works on the next ones.
+
+    Args:
+        ensembles: artefact names of the teachers of each target.
+        storage: where they and the sentence table are.
+        plan: see `write_targets`.
+        rows: about how many sentences there are.
+    """
     quiet_ray_data().execution_options.preserve_order = True
     dataset = ray.data.read_parquet(storage.uri("corpus")).select_columns(["id", "input_ids"])
     # One file is one block, however long: cut, so that actors share it and little is in flight at a time.
-    dataset = dataset.repartition(target_num_rows_per_block=_BLOCK)
-    groups = [list(group) for group in np.array_split(np.array(teachers, dtype=object), plan.groups)]
-    for index, group in enumerate(groups):
+    block = _block_rows(rows, plan.share.workers)
+    dataset = dataset.repartition(target_num_rows_per_block=block)
+    teachers = [(_column(index), name) for index, names in enumerate(ensembles) for name in names]
+    divisors = {_column(index): len(names) for index, names in enumerate(ensembles)}
+    for first, last in itertools.pairwise(len(teachers) * group // plan.groups for group in range(plan.groups + 1)):
         dataset = dataset.map_batches(
             _TeacherGroup,
-            fn_constructor_args=(group, storage, plan, len(teachers) if index == len(groups) - 1 else None),
+            fn_constructor_args=(teachers[first:last], storage, plan, divisors if last == len(teachers) else {}),
             batch_format="pyarrow",
-            batch_size=_BLOCK,
+            batch_size=block,
             compute=ray.data.ActorPoolStrategy(size=plan.share.workers),
             num_cpus=plan.share.cpus,
             num_gpus=plan.share.gpus,
@@ -93,24 +119,57 @@ def stream_targets(teachers: Sequence[str], storage: Storage, plan: TeacherPlan)
     yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=2)
 
 
-class _TeacherGroup:
-    """An actor that adds its teachers' embeddings to the running sum, and divides if it is the last of the chain."""
+def _block_rows(rows: int, workers: int) -> int:
+    """Small where a small corpus is to keep all actors busy.
 
-    def __init__(self, names: Sequence[str], storage: Storage, plan: TeacherPlan, divisor: int | None):
+    >>> _block_rows(10**6, 2), _block_rows(6000, 2), _block_rows(6000, 16)
+    (1024, 1000, 256)
+    """
+    return min(max(math.ceil(rows / (3 * workers)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+
+
+def _column(index: int) -> str:
+    return f"target-{index}"
+
+
+class _TeacherGroup:
+    """An actor that adds its teachers' embeddings to the running sums, and divides if it is the last of the chain.
+
+    Args:
+        teachers: the column that a teacher's embeddings are added to, and its artefact.
+        storage: where the artefacts are.
+        plan: says what one actor may use.
+        divisors: number of teachers of every column, for the last group of the chain; otherwise empty.
+    """
+
+    def __init__(
+        self, teachers: Sequence[tuple[str, str]], storage: Storage, plan: TeacherPlan, divisors: Mapping[str, int]
+    ):
         prepare_worker(plan.share.threads)
-        self._add = teacher_sum([storage.fetch(name) for name in names], plan.token_budget, plan.gpu)
-        self._divisor = divisor
+        paths: dict[str, list[Path]] = {}
+        for column, name in teachers:
+            paths.setdefault(column, []).append(storage.fetch(name))
+        self._adds = {column: teacher_sum(own, plan.token_budget, plan.gpu) for column, own in paths.items()}
+        self._divisors = divisors
 
     def __call__(self, table: pa.Table) -> pa.Table:
         if not len(table):
             return table
-        sums_BD = self._add(TokenTable.from_arrow(table))
-        if "target" in table.column_names:
-            sums_BD += _matrix(table.column("target"))
-            table = table.drop_columns(["target"])
-        if self._divisor:
-            sums_BD /= np.float32(self._divisor)
-        return table.append_column("target", _fixed_size_lists(sums_BD))
+        tokens = TokenTable.from_arrow(table)
+        for column, add in self._adds.items():
+            sums_BD = add(tokens)
+            if column in table.column_names:
+                sums_BD += _matrix(table.column(column))
+            table = _with_column(table, column, sums_BD)
+        for column, divisor in self._divisors.items():
+            table = _with_column(table, column, _matrix(table.column(column)) / np.float32(divisor))
+        return table
+
+
+def _with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
+    """The table with a column of fixed-size lists, in place of one of that name."""
+    kept = table.drop_columns([name]) if name in table.column_names else table
+    return kept.append_column(name, _fixed_size_lists(matrix_BD))
 
 
 def teacher_sum(

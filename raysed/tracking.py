@@ -184,14 +184,15 @@ class ProgressBoard:
     """Holds the newest words of workers for a driver that waits elsewhere; made an actor by who needs one."""
 
     def __init__(self) -> None:
-        self._said: dict[str, Any] = {}
+        self._said: dict[str, dict[str, Any]] = {}
 
-    def say(self, words: dict[str, Any]) -> None:
-        """Adds to what is known; the first step said is kept as `first`."""
-        self._said.update(words)
+    def say(self, name: str, words: dict[str, Any]) -> None:
+        """Adds to what is known of one training; the first step said is kept as `first`."""
+        known = self._said.setdefault(name, {})
+        known.update(words)
         if "step" in words:
-            self._said.setdefault("first", words["step"])
+            known.setdefault("first", words["step"])
 
-    def latest(self) -> dict[str, Any]:
-        """Returns what is known."""
+    def latest(self) -> dict[str, dict[str, Any]]:
+        """Returns what is known, by name."""
         return self._said

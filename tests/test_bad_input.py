@@ -1,4 +1,4 @@
-"""Mistakes of a user: one sentence and exit code 2, before anything is trained and mostly before Ray starts."""
+"""Mistakes of a user: one sentence and exit code 2, before anything is trained and mostly before the first stage."""
 
 import contextlib
 import importlib.util
@@ -59,12 +59,14 @@ def command_line(monkeypatch):
 def refused(command_line, monkeypatch, tmp_path, capfd):
     """Runs the main job in this process; returns its one line on stderr, without `error: `."""
 
-    def no_ray(say: Callable) -> Any:
-        pytest.fail("Ray was started")
+    def no_stages(*arguments: Any) -> None:
+        pytest.fail("the stages began")
 
-    def call(*settings: str, ray_starts: bool = False, storage: str | Path = tmp_path / "runs") -> str:
-        # With `ray_starts` everything is real but Ray itself, which would take seconds.
-        monkeypatch.setattr(raysed.pipeline, "_ray_session", contextlib.nullcontext if ray_starts else no_ray)
+    def call(*settings: str, stages_begin: bool = False, storage: str | Path = tmp_path / "runs") -> str:
+        # Everything is real but Ray itself, which would take seconds.
+        monkeypatch.setattr(raysed.pipeline, "_ray_session", contextlib.nullcontext)
+        if not stages_begin:
+            monkeypatch.setattr(raysed.pipeline, "_run_stages", no_stages)
         job = load_job()
         arguments = [part for setting in settings for part in ("--set", setting)]
         code = command_line(job.job, job.parser(), "--storage", str(storage), *arguments)
@@ -254,7 +256,7 @@ def test_one_pair_of_views_is_too_few(refused, write, monkeypatch):
     monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
     path = write("views.tsv", "A car.\tA wagon.\n")
     settings = ("recipes=[bsl]", "bsl.views=[files]", f"views.files={path}")
-    line = refused(*settings, ray_starts=True)
+    line = refused(*settings, stages_begin=True)
     assert line == "recipe 'bsl': bsl learns from batches of at least 2 pairs, found 1"
 
 
@@ -320,7 +322,7 @@ def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write, monkey
     """It has to be read for that, which is the first thing that a started run does."""
     monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
     path = write("small.txt", "One sentence.\nAnother one.\nOne sentence.\n")
-    line = refused(f"corpus.source={path}", "corpus.sentences=3", ray_starts=True)
+    line = refused(f"corpus.source={path}", "corpus.sentences=3", stages_begin=True)
     assert re.fullmatch(
         r"corpus\.sentences asks for 3 but corpus\.source has 2 usable sentences \(3 lines: .*\); ask for fewer or .*",
         line,
@@ -343,7 +345,7 @@ def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write, monkey
 )
 def test_what_the_cluster_never_has_is_named(refused, monkeypatch, tmp_path, setting, sentence):
     monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
-    line = refused(setting, ray_starts=True)
+    line = refused(setting, stages_begin=True)
     assert re.fullmatch(sentence, line), line
     report = json.loads((tmp_path / "runs/quickstart/report.json").read_text())
     assert report["status"] == "failed" and report["error"] == line
@@ -352,7 +354,7 @@ def test_what_the_cluster_never_has_is_named(refused, monkeypatch, tmp_path, set
 def test_a_disk_that_is_too_small_is_named(refused, monkeypatch):
     monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
-    line = refused(ray_starts=True)
+    line = refused(stages_begin=True)
     assert re.fullmatch(r"storage: .*/runs/quickstart has 0\.0 GB free, this run needs about [\d.]+ GB; free .*", line)
 
 

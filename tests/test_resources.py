@@ -121,13 +121,15 @@ def test_teachers_leave_a_cpu_for_the_tasks_that_read(nodes, size):
     ("nodes", "size", "share", "groups"),
     [
         (ONE_CPU, GB // 10, Share(1, 0, 0.0, 1), 1),  # booked without a CPU: a whole one would lock the reader out
-        (LAPTOP, GB // 10, Share(1, 1, 0.0, 2), 1),
-        (BIG, GB // 10, Share(1, 15, 0.0, 16), 1),
+        (LAPTOP, GB // 10, Share(2, 0.5, 0.0, 1), 1),
+        (LAPTOP, GB // 3, Share(1, 1, 0.0, 2), 1),  # memory for one
+        (BIG, GB // 100, Share(5, 3, 0.0, 3), 1),
+        (BIG, GB // 10, Share(2, 7.5, 0.0, 8), 1),
         (BIG, 4 * GB, Share(1, 15, 0.0, 16), 1),  # groups on one node would share its memory all the same
-        (((16, 0),) * 4, GB // 10, Share(4, 15, 0.0, 16), 1),
+        (((16, 0),) * 4, GB // 10, Share(8, 7.5, 0.0, 8), 1),
         (((16, 0),) * 4, GB, Share(1, 15, 0.0, 16), 3),
         (((1, 0),) * 4, GB // 10, Share(3, 1, 0.0, 1), 1),
-        (((64, 0), (2, 0)), GB // 10, Share(1, 63, 0.0, 64), 1),
+        (((64, 0), (2, 0)), GB // 10, Share(2, 31.5, 0.0, 32), 1),
         (((64, 8),), GB // 10, Share(8, 1, 1.0, 1), 1),
         (((64, 8),), GB, Share(4, 1, 1.0, 1), 2),
         (((64, 8),), 100 * GB, Share(1, 1, 1.0, 1), 8),

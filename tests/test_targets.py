@@ -60,21 +60,26 @@ def plan(groups: int = 1, workers: int = 1) -> TeacherPlan:
 @pytest.mark.cluster
 @pytest.mark.parametrize(("groups", "workers"), [(1, 1), (3, 1), (1, 2)])
 def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, workers):
-    """Whatever the number of groups and actors: every id once, in order, and the float32 mean to 1e-6."""
+    """Two ensembles in one pass, whatever the groups and actors: every id once, in order, and the mean to 1e-6."""
     storage = Storage(str(tmp_path), "run")
     names = save_teachers(storage, 3)
     save_corpus(storage, 450)
     out = tmp_path / "out"
     out.mkdir()
-    counts = write_targets(names, storage, plan(groups, workers), out)
-    table = pq.read_table(out / TARGET_FILE)
-    assert counts["rows"] == 450
-    assert table["id"].to_pylist() == list(range(450))
-    assert table["target"].type == pa.list_(pa.float32(), WIDTH)
-    found = np.stack(table["target"].to_numpy())
-    expected = plain_mean(storage, names)
-    assert np.abs(found - expected).max() < 1e-6
-    assert np.allclose(np.load(out / "mean.npy"), expected.mean(0), atol=1e-6)
+    ensembles = {out / "all": names, out / "two": names[1:]}
+    for directory in ensembles:
+        directory.mkdir()
+    counts = write_targets(ensembles, storage, plan(groups, workers))
+    for directory, teachers in ensembles.items():
+        table = pq.read_table(directory / TARGET_FILE)
+        assert table.column_names == ["id", "input_ids", "target"]
+        assert (counts[directory]["rows"], counts[directory]["teachers"]) == (450, len(teachers))
+        assert table["id"].to_pylist() == list(range(450))
+        assert table["target"].type == pa.list_(pa.float32(), WIDTH)
+        found = np.stack(table["target"].to_numpy())
+        expected = plain_mean(storage, teachers)
+        assert np.abs(found - expected).max() < 1e-6
+        assert np.allclose(np.load(directory / "mean.npy"), expected.mean(0), atol=1e-6)
 
 
 def test_row_groups_do_not_depend_on_how_blocks_are_cut(tmp_path):
