@@ -513,7 +513,7 @@ class ResourcesConfig(Block):
     encode_token_budget: int | None = Field(None, ge=64)
     """Tokens per forward pass when encoding; None: 2,048 on CPUs, 8,192 on GPUs."""
     wait_minutes: float = Field(10.0, ge=0)
-    """How long to wait for an autoscaling cluster to bring what is asked for."""
+    """How long to wait for an autoscaling cluster to bring what the members can use."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":

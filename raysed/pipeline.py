@@ -24,6 +24,7 @@ import ray
 from raysed import interrupts
 from raysed.config import Config, dump_config
 from raysed.recipe import member_nodes
+from raysed.status import status_of
 from raysed.storage import Storage
 from raysed.tracking import native_output_to, quiet_libraries
 
@@ -66,7 +67,7 @@ def _run_checked(job: Job, dashboard: str | None, say: Callable[[str], None]) ->
             say(f"Ray dashboard: http://{dashboard}")
         native = Path(storage.uri("logs") if storage.is_local else tempfile.gettempdir()) / "native.log"
         try:
-            with native_output_to(native):
+            with native_output_to(native), status_of(storage):
                 _run_stages(job, storage, say)
         except Exception as error:
             failed = {

@@ -7,7 +7,6 @@ that feed it, and such a job hangs without an error.
 import ctypes
 import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ import ray
 import torch
 
 from raysed.config import Config
-from raysed.errors import UserError
 from raysed.tracking import quiet_libraries
 
 log = logging.getLogger(__name__)
@@ -24,7 +22,7 @@ _PROCESS_BYTES = 7e8
 """Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
-_MEMBERS_PER_GPU = 4
+MEMBERS_PER_GPU = 4
 _GPU_GB = {
     **{"K80": 12, "P100": 12, "P4": 8, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
     **{"A100-40G": 40, "A100-80G": 80, "H100": 80, "H20": 96, "H200": 141, "B200": 180},
@@ -41,12 +39,14 @@ class Cluster:
         autoscaling: whether more may come.
         node_bytes: memory that Ray may use on the smallest node.
         gpu_bytes: memory of the smallest GPU.
+        most: CPUs and GPUs that it may have when it has grown, if that is known.
     """
 
     nodes: tuple[tuple[float, float], ...]
     autoscaling: bool = False
     node_bytes: float = 4e9
     gpu_bytes: float = 8e9
+    most: tuple[float, float] | None = None
 
     @property
     def cpus(self) -> float:
@@ -100,36 +100,29 @@ def current_cluster() -> Cluster:
     """Asks the connected Ray cluster."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     has = [node["Resources"] for node in alive]
+    # Cluster launchers and Kubernetes name the group of every node that they start; a Ray of one's own has none.
+    autoscaling = any(node.get("Labels", {}).get("ray.io/node-group") for node in alive)
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
-        # Cluster launchers and Kubernetes name the group of every node that they start; a Ray of one's own has none.
-        autoscaling=any(node.get("Labels", {}).get("ray.io/node-group") for node in alive),
+        autoscaling=autoscaling,
         node_bytes=min(
             (node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")), default=Cluster.node_bytes
         ),
         gpu_bytes=min((_gpu_bytes(node) for node in has if node.get("GPU")), default=Cluster.gpu_bytes),
+        most=_most_resources() if autoscaling else None,
     )
 
 
-def wait_for(needs: Callable[[Cluster], str | None], minutes: float, say: Callable[[str], None]) -> Cluster:
-    """Waits while an autoscaling cluster may still bring what is missing; fails at once where it cannot.
+def _most_resources() -> tuple[float, float] | None:
+    """What the autoscaler's configuration allows; Ray keeps it for itself, so where it cannot be had, it is unknown."""
+    try:
+        from ray._private.state import state
 
-    Args:
-        needs: returns what is missing, as a sentence, or None.
-        minutes: the longest wait.
-        say: shows a message.
-
-    Raises:
-        UserError: with the sentence.
-    """
-    started = time.monotonic()
-    while missing := needs(cluster := current_cluster()):
-        waited = time.monotonic() - started
-        if not cluster.autoscaling or waited >= 60 * minutes:
-            raise UserError(missing)
-        say(f"waiting for the cluster to grow ({waited:.0f} s of at most {minutes:g} min): {missing}")
-        time.sleep(min(10, max(60 * minutes - waited, 0)))
-    return cluster
+        most = state.get_max_resources_from_cluster_config()
+    except Exception as error:
+        log.debug("what the cluster may become is unknown: %s", error)
+        return None
+    return (float(most.get("CPU", 0)), float(most.get("GPU", 0))) if most else None
 
 
 def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
@@ -142,6 +135,8 @@ def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
             return f"no node has a CPU for workers ({cluster})"
         if res.gpu and not cluster.gpus:
             return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
+        if gpu and not cluster.gpus:
+            return f"no node with a GPU is there ({cluster}); add one, or set resources.gpu to false to work on CPUs"
         if res.gpus_per_member and not gpu:
             asked = f"resources.gpus_per_member is {res.gpus_per_member:g}"
             return f"{asked}, but the cluster has no GPU ({cluster}); leave it out"
@@ -154,8 +149,9 @@ def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
 
 
 def uses_gpu(config: Config, cluster: Cluster) -> bool:
-    """Whether this run trains and encodes on GPUs."""
-    return cluster.gpus > 0 if config.resources.gpu is None else config.resources.gpu
+    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
+    may_come = cluster.most is not None and cluster.most[1] > 0
+    return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
 
 
 def prepare_worker(threads: int) -> None:
@@ -285,7 +281,7 @@ def _times(whole: float, part: float) -> int:
 
 def _no_room_for_a_member(config: Config, cluster: Cluster, gpu: bool) -> str | None:
     cpus = config.resources.cpus_per_member or 1
-    gpus = config.resources.gpus_per_member or (1 / _MEMBERS_PER_GPU if gpu else 0.0)
+    gpus = config.resources.gpus_per_member or (1 / MEMBERS_PER_GPU if gpu else 0.0)
     if cluster.fit(cpus, gpus):
         return None
     return (
@@ -305,7 +301,7 @@ def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | 
 def _gpu_fraction(cluster: Cluster, count: int) -> float:
     """The part of a GPU for each member: no smaller than the CPUs beside the GPUs can make use of."""
     beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
-    per_gpu = max(1, min(math.ceil(count / cluster.gpus), _MEMBERS_PER_GPU, beside))
+    per_gpu = max(1, min(math.ceil(count / cluster.gpus), MEMBERS_PER_GPU, beside))
     return math.floor(1000 / per_gpu) / 1000
 
 

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from raysed import members, probing, results
 from raysed.augment import weights_bytes
+from raysed.autoscaling import gather
 from raysed.check import Job, check_tokenizer
 from raysed.config import derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
@@ -38,8 +39,6 @@ from raysed.resources import (
     plan_rewriters,
     plan_teachers,
     uses_gpu,
-    wait_for,
-    what_is_missing,
 )
 from raysed.rewriting import rewrite
 from raysed.scratch import write_scratch
@@ -47,7 +46,7 @@ from raysed.setups import predictor_parameters, tables_of
 from raysed.storage import Entry, Storage
 from raysed.targets import TeacherPlan, write_targets
 from raysed.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
-from raysed.tracking import Progress
+from raysed.tracking import Progress, tell
 from raysed.views import usable, write_views
 
 log = logging.getLogger(__name__)
@@ -72,7 +71,7 @@ class Stages:
     def __post_init__(self) -> None:
         config = self.job.config
         self.config, self.lineage = config, Lineage(self.job)
-        self.cluster = wait_for(what_is_missing(config), config.resources.wait_minutes, self.say)
+        self.cluster = gather(config, self.say)
         self.gpu = uses_gpu(config, self.cluster)
         self.share = plan_members(self.cluster, config, config.members.count)
         self.say(f"cluster: {self.cluster}; members: {self.share}")
@@ -363,7 +362,8 @@ class Stages:
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        """Adds the stage's seconds to those of earlier attempts."""
+        """Says that a stage begins; adds its seconds to those of earlier attempts."""
+        tell(stage=stage)
         started = time.monotonic()
         try:
             yield

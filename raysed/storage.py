@@ -191,10 +191,16 @@ class Storage:
                     return other
         return None
 
-    def entries(self, below: str) -> list[Entry]:
-        """Returns all manifest entries below a path, by name."""
-        names = [path.removeprefix("manifest/").removesuffix(".json") for path in self._list(f"manifest/{below}")]
+    def entries(self, below: str = "") -> list[Entry]:
+        """Returns all manifest entries below a path, or all there are, by name."""
+        paths = self._list(f"manifest/{below}".rstrip("/"))
+        names = [path.removeprefix("manifest/").removesuffix(".json") for path in paths]
         return [entry for name in sorted(names) if (entry := self.entry(name))]
+
+    def written_at(self, name: str) -> float | None:
+        """Returns when an artefact was entered in the manifest, in seconds since 1970, if the storage knows."""
+        info = self._persistently(lambda: self._fs.get_file_info(f"{self._root}/manifest/{name}.json"))
+        return info.mtime.timestamp() if info.mtime is not None else None
 
     def remove(self, name: str) -> None:
         """Takes an artefact, or all below a path, out of the manifest, then deletes the files."""

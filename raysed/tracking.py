@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
@@ -61,6 +61,25 @@ class MetricsLog:
         self.close()
 
 
+_listeners: list[Callable[[dict[str, Any]], None]] = []
+
+
+@contextmanager
+def told_to(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
+    """Lets somebody hear what `tell` is told, in this process."""
+    _listeners.append(listener)
+    try:
+        yield
+    finally:
+        _listeners.remove(listener)
+
+
+def tell(**words: Any) -> None:
+    """Says where the run is: `stage`, or the `line` of the progress and the seconds `left`."""
+    for listener in _listeners:
+        listener(words)
+
+
 class Progress:
     """One line per stage: rewritten on a terminal, a new line now and then elsewhere.
 
@@ -86,26 +105,28 @@ class Progress:
     def update(self, done: int, note: str = "") -> None:
         """Shows `done` of `total`, the time left and a note, if it is time for it."""
         now = time.monotonic()
-        if now - self._shown < self._interval:
-            return
-        self._shown = now
-        parts = [self._share(done), note, self._left(done, now)]
-        self._write(f"{self._title}: {' · '.join(part for part in parts if part)}", "")
+        left = self._left(done, now)
+        parts = [self._share(done), note, "" if left is None else f"{clock(left)} left"]
+        line = f"{self._title}: {' · '.join(part for part in parts if part)}"
+        tell(line=line, left=left)
+        if now - self._shown >= self._interval:
+            self._shown = now
+            self._write(line, "")
 
     def close(self, note: str = "") -> float:
         """Shows the end; returns the seconds since the start."""
         seconds = time.monotonic() - self._started
-        self._write(f"{self._title}: done in {_clock(seconds)}{' · ' if note else ''}{note}", "\n")
+        self._write(f"{self._title}: done in {clock(seconds)}{' · ' if note else ''}{note}", "\n")
         return seconds
 
     def _share(self, done: int) -> str:
         return f"{100 * done // self._total:3d} %" if self._total else f"{done:,}"
 
-    def _left(self, done: int, now: float) -> str:
-        """The time left, as soon as there is a speed to tell it from."""
+    def _left(self, done: int, now: float) -> float | None:
+        """The seconds left, as soon as there is a speed to tell them from."""
         if not self._total or done <= self._first:
-            return ""
-        return f"{_clock((now - self._started) * (self._total - done) / (done - self._first))} left"
+            return None
+        return (now - self._started) * (self._total - done) / (done - self._first)
 
     def _write(self, text: str, end: str) -> None:
         if self._terminal:
@@ -116,10 +137,10 @@ class Progress:
         self._stream.flush()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
     """Returns a duration for people.
 
-    >>> _clock(7.4), _clock(95), _clock(7300)
+    >>> clock(7.4), clock(95), clock(7300)
     ('7 s', '1 min 35 s', '2 h 1 min')
     """
     whole = round(seconds)

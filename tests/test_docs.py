@@ -24,7 +24,7 @@ JOBS = sorted(ROOT.glob("jobs/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 FILES_OF_A_RUN = """
-.lock config.yaml report.json report.md timings.json
+.lock config.yaml report.json report.md timings.json status.json
 plots/agreement.png plots/scores.png plots/spectrum.png plots/training-ct.png
 plots/grid-sts.png plots/edit-distance.png
 corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet 
@@ -389,37 +389,3 @@ def test_pins_are_in_the_ranges_of_the_package():
     ranges = {r.name: r.specifier for r in map(Requirement, re.findall(r'^    "([^"]+)",$', text, flags=re.M))}
     for pin in pins():
         assert ranges[pin.name].contains(next(iter(pin.specifier)).version), pin
-
-
-def cluster() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "cluster.yaml").read_text())
-
-
-def test_ray_takes_the_cluster_file():
-    """By the schema that `ray up` checks it with; a misspelt key is refused, which shows that it is checked."""
-    from ray.autoscaler._private.util import prepare_config, validate_config
-
-    validate_config(prepare_config(cluster()))
-    with pytest.raises(Exception, match="idle_timeout"):
-        validate_config(prepare_config({**cluster(), "idle_timeout": 5}))
-
-
-def test_the_cluster_is_closed():
-    """Dashboard on the head itself only, and nothing without the token."""
-    description = cluster()
-    (start,) = [line for line in description["head_start_ray_commands"] if "ray start" in line]
-    assert "--dashboard-host=127.0.0.1" in shlex.split(start)
-    assert "--env RAY_AUTH_MODE=token" in description["docker"]["run_options"]
-    assert description["file_mounts"]["/home/ray/.ray/auth_token"] == "~/.ray/auth_token"
-
-
-def test_the_cluster_has_the_pinned_versions():
-    description = cluster()
-    (version,) = [next(iter(pin.specifier)).version for pin in pins() if pin.name == "ray"]
-    images = [description["docker"][f"{kind}_image"] for kind in ("head", "worker")]
-    assert all(image.startswith(f"rayproject/ray:{version}-py311-") for image in images)
-    installs = [line for line in description["setup_commands"] if "pip install" in line]
-    assert installs and all("-c ~/raysed/constraints.txt" in line for line in installs)
-    mounted = [path for path in description["file_mounts"].values() if not path.startswith("~")]
-    assert sorted(mounted) == ["constraints.txt", "pyproject.toml"]
-    assert all((ROOT / path).is_file() for path in mounted)

@@ -12,18 +12,19 @@ HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", 
 
 LADDER = [
     {"errors", "interrupts", "bundled"},
-    {"config", "recipe", "grid", "sources", "storage", "tracking", "cli", "optimizers"},
+    {"config", "recipe", "grid", "sources", "storage", "tracking", "status", "cli", "optimizers"},
     {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {
         *("training", "flow", "glow", "calibration", "evaluation", "labelled", "views", "setups", "scratch", "foreign"),
         *("flow_gradient", "findings", "report", "plots", "export", "check", "resources", "reproduce"),
+        "autoscaling",
     },
     {"members", "rewriting", "targets", "frozen", "distill", "probing", "space", "results"},
     {"lineage", "stages"},
     {"pipeline"},
 ]
 """Rooms by rung: a module imports from its own rung and from lower ones."""
-RAY = {"resources", "members", "rewriting", "targets", "frozen", "distill", "probing", "pipeline"}
+RAY = {"resources", "autoscaling", "members", "rewriting", "targets", "frozen", "distill", "probing", "pipeline"}
 DEEPSPEED = {"distill"}
 
 

@@ -6,9 +6,7 @@ from itertools import product
 import pytest
 import ray
 
-import raysed.resources
 from raysed.config import Config, make_config
-from raysed.errors import UserError
 from raysed.resources import (
     Cluster,
     Share,
@@ -17,7 +15,6 @@ from raysed.resources import (
     plan_members,
     plan_teachers,
     uses_gpu,
-    wait_for,
     what_is_missing,
 )
 
@@ -228,42 +225,12 @@ def test_enough_is_enough():
     assert not uses_gpu(make_config({"resources": {"gpu": False}}), Cluster(((4, 2),)))
 
 
-@pytest.fixture
-def growing(monkeypatch):
-    """A cluster that grows by a CPU per look, and a clock that moves only while somebody sleeps."""
-    now, looks = [0.0], [0]
-
-    def look() -> Cluster:
-        looks[0] += 1
-        return Cluster(((looks[0], 0),), autoscaling=True)
-
-    monkeypatch.setattr(raysed.resources, "current_cluster", look)
-    monkeypatch.setattr(raysed.resources.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(raysed.resources.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    return now
-
-
-def test_a_growing_cluster_is_waited_for(growing):
-    said: list[str] = []
-    needs = what_is_missing(make_config({"sed": {"workers": 4}}))
-    assert wait_for(needs, 10, said.append).cpus == 4
-    assert len(said) == 3 and growing[0] == 30
-    assert said[1].startswith("waiting for the cluster to grow (10 s of at most 10 min): sed.workers is 4, but ")
-
-
-@pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])
-def test_waiting_ends_with_the_sentence(growing, minutes, waited):
-    needs = what_is_missing(make_config({"sed": {"workers": 32}}))
-    with pytest.raises(UserError, match=r"^sed\.workers is 32"):
-        wait_for(needs, minutes, lambda line: None)
-    assert growing[0] == waited
-
-
-def test_a_cluster_that_cannot_grow_is_not_waited_for(growing, monkeypatch):
-    monkeypatch.setattr(raysed.resources, "current_cluster", lambda: Cluster(LAPTOP))
-    with pytest.raises(UserError, match=r"^sed\.workers is 4"):
-        wait_for(what_is_missing(make_config({"sed": {"workers": 4}})), 10, pytest.fail)
-    assert growing[0] == 0
+def test_gpus_that_may_come_are_used_and_missed():
+    cluster = Cluster(((0, 0), (8, 0)), autoscaling=True, most=(64, 4))
+    assert uses_gpu(Config(), cluster)
+    assert what_is_missing(Config())(cluster).startswith("no node with a GPU is there (2 nodes, 8 CPUs, 0 GPUs); add ")
+    on_cpus = make_config({"resources": {"gpu": False}})
+    assert not uses_gpu(on_cpus, cluster) and what_is_missing(on_cpus)(cluster) is None
 
 
 # -- what Ray says ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,149 @@
+"""The files that launch clusters: taken by Ray's own checks, closed to others, with the same versions everywhere."""
+
+import copy
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+LAUNCHED = ("cluster.yaml", "docs/own-machines.yaml")
+
+# Of KubeRay's API reference (ray.io/v1): a misspelt field would be dropped in silence.
+RAYJOB = {"entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"}
+RAYCLUSTER = {
+    *("rayVersion", "enableInTreeAutoscaling", "autoscalerOptions", "authOptions"),
+    *("headGroupSpec", "workerGroupSpecs"),
+}
+GROUP = {"groupName", "replicas", "minReplicas", "maxReplicas", "serviceType", "rayStartParams", "template"}
+
+
+def load(name: str) -> dict[str, Any]:
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+def pinned(package: str) -> str:
+    pins = [
+        Requirement(line.split("#")[0])
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if line[:1].isalpha()
+    ]
+    (version,) = {next(iter(pin.specifier)).version for pin in pins if pin.name == package}
+    return version
+
+
+def start_of_head(description: dict[str, Any]) -> list[str]:
+    (line,) = [line for line in description["head_start_ray_commands"] if "ray start" in line]
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_ray_takes_the_file(name):
+    """By the schema that `ray up` checks it with; a misspelt key is refused, which shows that it is checked."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    validate_config(prepare_config(load(name)))
+    with pytest.raises(Exception, match="idle_timeout"):
+        validate_config(prepare_config({**load(name), "idle_timeout": 5}))
+
+
+@pytest.mark.parametrize("name", [*LAUNCHED, "docs/rayjob.yaml"])
+def test_every_line_to_fill_in_is_marked(name):
+    text = (ROOT / name).read_text()
+    assert "What has to be filled in is marked FILL IN" in text
+    for placeholder in ("ami-0000", "192.0.2.", "BUCKET/runs\n", "REGISTRY/raysed:1 "):
+        for number, line in enumerate(text.splitlines(keepends=True)):
+            if placeholder in line and not line.startswith("#"):
+                near = "".join(text.splitlines(keepends=True)[max(0, number - 3) : number + 1])
+                assert "FILL IN" in near, line
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_the_cluster_is_closed(name):
+    """Dashboard on the head itself only, and nothing without the token."""
+    description = load(name)
+    assert "--dashboard-host=127.0.0.1" in start_of_head(description)
+    assert "~/.ray/auth_token" in description["file_mounts"].values()
+    if "docker" in description:
+        assert "--env RAY_AUTH_MODE=token" in description["docker"]["run_options"]
+    else:
+        starts = [*description["head_start_ray_commands"], *description["worker_start_ray_commands"]]
+        assert all("RAY_AUTH_MODE=token" in line for line in starts if "ray start" in line)
+
+
+@pytest.mark.parametrize("name", LAUNCHED)
+def test_all_nodes_get_the_pinned_versions(name):
+    description = load(name)
+    images = [description.get("docker", {}).get(f"{kind}_image") for kind in ("head", "worker")]
+    assert all(image is None or image.startswith(f"rayproject/ray:{pinned('ray')}-py311-") for image in images)
+    installs = [line for line in description["setup_commands"] if "pip install" in line]
+    assert installs and all("-c ~/raysed/constraints.txt" in line for line in installs)
+    mounted = [path for path in description["file_mounts"].values() if not path.startswith("~")]
+    assert sorted(mounted) == ["constraints.txt", "pyproject.toml"]
+    assert all((ROOT / path).is_file() for path in mounted)
+
+
+def test_the_head_on_aws_trains_nothing_and_workers_come_and_go():
+    description = load("cluster.yaml")
+    kinds = copy.deepcopy(description["available_node_types"])
+    assert kinds.pop(description["head_node_type"])["resources"] == {"CPU": 0, "GPU": 0}
+    assert all(kind["min_workers"] == 0 < kind["max_workers"] for kind in kinds.values())
+    spot = {name for name, kind in kinds.items() if "InstanceMarketOptions" in kind["node_config"]}
+    first = max(kinds, key=lambda name: kinds[name]["priority"])
+    assert spot == {first} and len(kinds) == 2  # and then the fallback
+    sizes = [{k: v for k, v in kind["node_config"].items() if k != "InstanceMarketOptions"} for kind in kinds.values()]
+    assert sizes[0] == sizes[1]  # or the scheduler would prefer one for its size
+    assert description["idle_timeout_minutes"] <= 30
+
+
+def test_the_head_of_own_machines_trains_nothing():
+    start = start_of_head(load("docs/own-machines.yaml"))
+    assert {"--num-cpus=0", "--num-gpus=0"} <= set(start)
+
+
+def test_kubernetes_gets_a_cluster_that_ray_can_scale():
+    """As KubeRay's autoscaler reads it: a head for nobody, GPU workers from none to some."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    job = load("docs/rayjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert set(job["spec"]) <= RAYJOB
+    cluster = job["spec"]["rayClusterSpec"]
+    assert set(cluster) <= RAYCLUSTER
+    config = _derive_autoscaling_config_from_ray_cr(
+        {"metadata": {"name": "x", "namespace": "default"}, "spec": cluster}
+    )
+    validate_config(prepare_config(config))
+    kinds = config["available_node_types"]
+    assert kinds.pop("headgroup")["resources"]["CPU"] == 0
+    assert all(kind["min_workers"] == 0 < kind["max_workers"] and kind["resources"]["GPU"] for kind in kinds.values())
+
+
+def test_kubernetes_runs_the_pinned_image_behind_the_token():
+    job = load("docs/rayjob.yaml")
+    cluster = job["spec"]["rayClusterSpec"]
+    assert cluster["rayVersion"] == pinned("ray")
+    assert cluster["authOptions"] == {"mode": "token"} and cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    assert all(set(group) <= GROUP for group in groups)
+    images = {box["image"] for group in groups for box in group["template"]["spec"]["containers"]}
+    assert len(images) == 1
+    recipe = (ROOT / "docs/Dockerfile").read_text()
+    assert (
+        f"FROM rayproject/ray:{pinned('ray')}-py311-gpu\n" in recipe and "-c /home/ray/raysed/constraints.txt" in recipe
+    )
+
+
+def test_the_jobs_of_kubernetes_and_of_the_pages_exist():
+    words = shlex.split(load("docs/rayjob.yaml")["spec"]["entrypoint"])
+    assert words[0] == "python"
+    assert (ROOT / words[1].removeprefix("/home/ray/raysed/")).is_file()
+    assert (ROOT / f"jobs/configs/{words[words.index('--config') + 1]}.yaml").is_file()
+    page = (ROOT / "docs/cluster.md").read_text()
+    assert f"jobs/status.py {words[words.index('--run') + 1]} " in page
+    assert set(re.findall(r"kubectl logs -f -l job-name=(\S+)", page)) == {load("docs/rayjob.yaml")["metadata"]["name"]}
