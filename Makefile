@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-fast bench lint clean
+.PHONY: help quickstart test test-fast test-cluster bench lint clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -27,11 +27,14 @@ help:  ## show this list
 quickstart: .venv/installed  ## install, then train, distil, calibrate and report with the default config
 	$(BIN)/python jobs/ensemble_then_distill.py
 
-test: .venv/installed-tests  ## install, then run the whole test suite
+test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
 	$(BIN)/python -m pytest
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
-	$(BIN)/python -m pytest -m 'not cluster and not slow'
+	$(BIN)/python -m pytest -m 'not cluster and not slow and not nodes'
+
+test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose
+	$(BIN)/python -m pytest -m nodes --durations=0
 
 bench: .venv/installed-bench  ## measure every figure of speed, about two hours on 2 cores
 	$(BIN)/python benchmarks/run_all.py

@@ -20,6 +20,7 @@ from raysed.evaluation.sts import Evaluation, StsTask, load_task
 from raysed.labelled import GradedRows, NliRows, identity, load_graded, load_nli
 from raysed.recipe import Recipe, parse_recipes
 from raysed.storage import sha256_of
+from raysed.trackers import check_trackers
 from raysed.views import ViewRows, entailment, load_files
 
 LabelledRows = NliRows | GradedRows
@@ -59,7 +60,7 @@ class Job:
     @property
     def depends(self) -> dict[str, Any]:
         """What the finished run depends on: everything but where it lies."""
-        settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources"})
+        settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources", "tracking"})
         return {"config": settings, "inputs": self.inputs}
 
 
@@ -75,6 +76,7 @@ def check(config: Config) -> Job:
             f"export.recipe is {config.export.recipe!r}, which is not in recipes ({', '.join(config.recipes)})"
         )
     config = _absolute_paths(config)
+    check_trackers(config.tracking)
     _check_stages(config, recipes)
     layers = check_encoder(config.encoder)
     for depth in config.evaluation.layers:

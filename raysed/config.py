@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from raysed.errors import UserError
+from raysed.errors import UserError, public
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -525,6 +526,22 @@ class ResourcesConfig(Block):
         return self
 
 
+class TrackingConfig(Block):
+    """Experiment trackers beside the run's own logs; their keys come from the environment."""
+
+    wandb: str | None = None
+    """A project on Weights & Biases."""
+    mlflow: str | None = None
+    """The URI of an MLflow tracking server."""
+
+    @field_validator("mlflow")
+    @classmethod
+    def _holds_no_password(cls, uri: str | None) -> str | None:
+        if uri is not None and urlsplit(uri).password is not None:  # settings are written into the run directory
+            raise ValueError("the URI holds a password; leave it out and set MLFLOW_TRACKING_PASSWORD")
+        return uri
+
+
 class Config(Block):
     """All settings of a run."""
 
@@ -549,6 +566,7 @@ class Config(Block):
     calibration: CalibrationConfig = CalibrationConfig()
     export: ExportConfig = ExportConfig()
     resources: ResourcesConfig = ResourcesConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
     def _references_resolve(self) -> "Config":
@@ -723,7 +741,7 @@ def _keys(problem: Any, data: Any) -> list[Any]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = public(repr(value))
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

@@ -31,6 +31,7 @@ from raysed.resources import Share, prepare_worker
 from raysed.storage import Storage
 from raysed.targets import TARGET_FILE
 from raysed.tokens import PackedTokens, TokenTable, pack
+from raysed.trackers import trackers_of
 from raysed.tracking import MetricsLog, Progress, ProgressBoard
 
 log = logging.getLogger(__name__)
@@ -416,12 +417,17 @@ def _worker(loop: dict[str, Any]) -> None:
         if storage.finished(learner.name, learner.depends):  # by workers that have failed since
             continue
         try:
-            with MetricsLog(storage, learner.name) if rank == 0 else nullcontext() as metrics:
+            with _metrics_log(learner, loop["config"], storage) if rank == 0 else nullcontext() as metrics:
                 _train_and_commit(learner, loop["config"], storage, share, rank, world, metrics, loop["board"])
         except UserError as error:
             if rank == 0:
                 ray.get(loop["board"].say.remote(learner.name, {"failed": str(error)}))
             return
+
+
+def _metrics_log(learner: Learner, config: Config, storage: Storage) -> MetricsLog:
+    trackers = trackers_of(config.tracking, config.run, learner.name, learner.depends)
+    return MetricsLog(storage, learner.name, trackers)
 
 
 def _train_and_commit(
@@ -461,6 +467,7 @@ def _train_and_commit(
         checkpoints=checkpoints,
         is_writer=rank == 0,
         on_metrics=on_metrics,
+        warned=lambda: ray.train.get_preemption_info() is not None,
     )
     weights = engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage
     engine.close()

@@ -27,6 +27,7 @@ from raysed.resources import Share, prepare_worker
 from raysed.setups import Start, set_up, steps_of, tables_of
 from raysed.spread import collapse
 from raysed.storage import Entry, Storage
+from raysed.trackers import trackers_of
 from raysed.tracking import MetricsLog, Progress
 
 log = logging.getLogger(__name__)
@@ -404,7 +405,8 @@ def _train_member(trial: dict[str, Any], shared: Any) -> None:
     try:
         score = _finished_score(member, shared.storage, until)
         if score is None:
-            with MetricsLog(shared.storage, member.name) as metrics:
+            trackers = trackers_of(shared.config.tracking, shared.config.run, member.name, member.depends)
+            with MetricsLog(shared.storage, member.name, trackers) as metrics:
                 score = _train_and_commit(member, shared, metrics, until)
         tune.report({"score": score})
     except UserError as error:

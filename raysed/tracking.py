@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from raysed.storage import Storage
+from raysed.trackers import Trackers
 
 
 class MetricsLog:
@@ -23,12 +24,14 @@ class MetricsLog:
     Args:
         storage: the run directory; on an object store the files are copied there when the log is closed.
         name: of the artefact, e.g. `ct/members/00`.
+        trackers: get the same.
     """
 
-    def __init__(self, storage: Storage, name: str):
+    def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):
         from tensorboardX import SummaryWriter
 
         self._storage, self._name = storage, f"logs/{name}"
+        self._trackers = trackers or Trackers([])
         local = Path(storage.uri(self._name)) if storage.is_local else Path(tempfile.mkdtemp(prefix="raysed-logs-"))
         shutil.rmtree(local, ignore_errors=True)
         local.mkdir(parents=True)
@@ -40,13 +43,14 @@ class MetricsLog:
         """Adds one entry; nested numbers become `dev/second` and the like on TensorBoard."""
         self._lines.write(json.dumps(metrics) + "\n")
         self._lines.flush()
-        for key, value in metrics.items():
-            values = value.items() if isinstance(value, Mapping) else [("", value)]
-            for part, number in values:
-                self._board.add_scalar(f"{key}/{part}" if part else key, number, metrics["step"])
+        values = _flat(metrics)
+        for key, number in values.items():
+            self._board.add_scalar(key, number, metrics["step"])
+        self._trackers.write(metrics["step"], values)
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Flushes, and copies the files to an object store."""
+        self._trackers.close(failed)
         self._lines.close()
         self._board.close()
         if not self._storage.is_local:
@@ -57,8 +61,22 @@ class MetricsLog:
     def __enter__(self) -> "MetricsLog":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type | None, *error: object) -> None:
+        self.close(failed=kind is not None)
+
+
+def _flat(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Nested numbers get names with a slash.
+
+    >>> _flat({"step": 10, "dev": {"first": 60.0}})
+    {'step': 10, 'dev/first': 60.0}
+    """
+    flat: dict[str, float] = {}
+    for key, value in metrics.items():
+        flat |= (
+            {f"{key}/{part}": number for part, number in value.items()} if isinstance(value, Mapping) else {key: value}
+        )
+    return flat
 
 
 _listeners: list[Callable[[dict[str, Any]], None]] = []

@@ -25,6 +25,8 @@ from raysed.storage import Checkpoints
 
 Metrics = dict[str, Any]
 _NAMED_ROWS = 40
+_ASKED_EVERY = 10
+"""Updates between two questions whether the machine stays: each costs a message between workers."""
 
 
 class Objective(Protocol):
@@ -187,6 +189,7 @@ def train(
     is_writer: bool = True,
     on_metrics: Callable[[Metrics], None] = lambda metrics: None,
     until: int | None = None,
+    warned: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Trains to the last step, from the newest saved state if there is one.
 
@@ -200,6 +203,8 @@ def train(
         is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
         on_metrics: called with each new entry of the history.
         until: stop here and save the state, so that another call goes on; None: go to the end.
+        warned: whether this machine is about to be taken away; asked every ten updates, by every rank, and while it
+            says so the state is saved as often.
 
     Raises:
         UserError: the loss or its gradient is not finite; names the step and the sentences.
@@ -223,7 +228,8 @@ def train(
             )
         if entry := run.after_update(step, loss):
             on_metrics(entry)
-        if checkpoints and run.step % plan.checkpoint_every == 0 and run.step < plan.steps:
+        is_due = run.step % plan.checkpoint_every == 0 or (run.step % _ASKED_EVERY == 0 and warned())
+        if checkpoints and is_due and run.step < plan.steps:
             run.save(checkpoints, is_writer)
     if until is not None and until < plan.steps and not run.is_hopeless():
         if checkpoints and run.step % plan.checkpoint_every:

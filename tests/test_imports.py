@@ -12,7 +12,7 @@ HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", 
 
 LADDER = [
     {"errors", "interrupts", "bundled"},
-    {"config", "recipe", "grid", "sources", "storage", "tracking", "status", "cli", "optimizers"},
+    {"config", "recipe", "grid", "sources", "storage", "tracking", "trackers", "status", "cli", "optimizers"},
     {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {
         *("training", "flow", "glow", "calibration", "evaluation", "labelled", "views", "setups", "scratch", "foreign"),

@@ -58,7 +58,7 @@ class Run:
     seen: dict[int, list[int]] = field(default_factory=dict)
     said: list[dict] = field(default_factory=list)
 
-    def __call__(self, storage: Storage | None = None, until: int | None = None) -> "Run":
+    def __call__(self, storage: Storage | None = None, until: int | None = None, every: int = EVERY, **named) -> "Run":
         encoder, table = self.make_encoder("bert", layers=2), self.make_table(8 * EPOCH, longest=10)
         torch.manual_seed(1)  # the head's weights
         self.objective = MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4], rate=0.3)
@@ -68,12 +68,13 @@ class Run:
         self.result = train(
             self.objective,
             self.batch_at,
-            Plan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=EVERY, log_every=1, keep=self.keep),
+            Plan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=every, log_every=1, keep=self.keep),
             TorchEngine(self.objective, self.optimizer, clip=1.0),
             evaluate=self.evaluate,
             checkpoints=storage and storage.checkpoints("model", {"setting": 1}),
             on_metrics=self.on_metrics,
             until=until,
+            **named,
         )
         return self
 
@@ -148,6 +149,23 @@ def test_a_run_in_parts_is_the_undisturbed_run(unbroken, make_encoder, make_tabl
         assert part.result.score_by(STEPS) == unbroken.result.score_by(until or STEPS)
     assert part.result.resumed_at == 33
     assert_same_end(part, unbroken)
+
+
+def test_a_machine_that_is_about_to_go_saves_in_time(unbroken, make_encoder, make_table, tmp_path):
+    """The notice comes before update 17, the end before update 33; nothing else would have been saved."""
+    storage, asked = Storage(str(tmp_path), "run"), []
+    broken = Run(make_encoder, make_table, unbroken.keep, "batch_at", 33)
+
+    def warned() -> bool:
+        asked.append(max(broken.seen) + 1)
+        return asked[-1] >= 17
+
+    with pytest.raises(Stopped):
+        broken(storage, every=1000, warned=warned)
+    assert asked == [10, 20, 30]
+    continued = Run(make_encoder, make_table, unbroken.keep)(storage)
+    assert continued.result.resumed_at == 30
+    assert_same_end(continued, unbroken)
 
 
 def test_a_damaged_state_falls_back_to_the_one_before(unbroken, make_encoder, make_table, tmp_path):

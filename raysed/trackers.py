@@ -1,0 +1,131 @@
+"""Experiment trackers beside the run's own logs, Weights & Biases and MLflow, imported where a setting names them."""
+
+import importlib.util
+import logging
+import tempfile
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from raysed.config import TrackingConfig, stable_hash
+from raysed.errors import UserError, last_line
+
+log = logging.getLogger(__name__)
+
+_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow"}
+
+
+class Tracker(Protocol):
+    """One training on one tracker."""
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Sends the values of a step; steps that are there already are left out."""
+
+    def close(self, failed: bool) -> None:
+        """Ends the training there."""
+
+
+def check_trackers(config: TrackingConfig) -> None:
+    """Refuses a tracker whose package is not installed.
+
+    Raises:
+        UserError: names the setting.
+    """
+    for setting, package in _PACKAGES.items():
+        if getattr(config, setting) is not None and importlib.util.find_spec(package) is None:
+            raise UserError(f"tracking.{setting} needs the package {package}; install it on all nodes, or leave it out")
+
+
+def trackers_of(config: TrackingConfig, run: str, name: str, identity: Any) -> "Trackers":
+    """Opens a training on all trackers that are set.
+
+    Args:
+        config: which.
+        run: name of the run, under which its trainings stand together.
+        name: of the artefact, e.g. `ct/members/00`.
+        identity: what the training is made from; one that continues goes on in the same place.
+    """
+    key = stable_hash([run, name, identity])[:16]
+    openers: list[Callable[[], Tracker]] = []
+    if config.wandb is not None:
+        openers.append(lambda: _Wandb(config.wandb, run, name, key))
+    if config.mlflow is not None:
+        openers.append(lambda: _Mlflow(config.mlflow, run, name, key))
+    return Trackers(openers)
+
+
+class Trackers:
+    """All trackers of one training; one that fails is left alone from then on, because training matters more."""
+
+    def __init__(self, openers: list[Callable[[], Tracker]]):
+        self._open: list[Tracker] = []
+        for opener in openers:
+            self._try(lambda opener=opener: self._open.append(opener()))
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """See `Tracker`."""
+        for tracker in list(self._open):
+            if not self._try(lambda tracker=tracker: tracker.write(step, values)):
+                self._open.remove(tracker)
+
+    def close(self, failed: bool) -> None:
+        """See `Tracker`."""
+        for tracker in self._open:
+            self._try(lambda tracker=tracker: tracker.close(failed))
+
+    @staticmethod
+    def _try(action: Callable[[], Any]) -> bool:
+        try:
+            action()
+        except Exception as error:  # whatever a service and its client come up with
+            log.warning("a tracker failed and hears no more of this training: %s", last_line(error))
+            return False
+        return True
+
+
+class _Wandb:
+    """A run on Weights & Biases, in the group of all trainings of a run; it drops steps that it has itself."""
+
+    def __init__(self, project: str, run: str, name: str, key: str):
+        import wandb
+
+        quiet = wandb.Settings(silent=True, console="off")
+        self._run = wandb.init(
+            project=project,
+            group=run,
+            name=name,
+            id=key,
+            resume="allow",
+            reinit="create_new",
+            dir=tempfile.gettempdir(),
+            settings=quiet,
+        )
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+
+    def close(self, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))
+
+
+class _Mlflow:
+    """A run on MLflow, in an experiment of the run's name."""
+
+    def __init__(self, uri: str, run: str, name: str, key: str):
+        from mlflow.tracking import MlflowClient
+
+        self._client = MlflowClient(tracking_uri=uri)
+        experiment = f"raysed/{run}"
+        found = self._client.get_experiment_by_name(experiment)
+        place = found.experiment_id if found else self._client.create_experiment(experiment)
+        before = self._client.search_runs([place], f"tags.raysed_key = '{key}'", max_results=1)
+        self._run = before[0] if before else self._client.create_run(place, run_name=name, tags={"raysed_key": key})
+        history = self._client.get_metric_history(self._run.info.run_id, "loss") if before else []
+        self._last = max((point.step for point in history), default=-1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        if step > self._last:
+            for key, value in values.items():
+                self._client.log_metric(self._run.info.run_id, key, value, step=step)
+
+    def close(self, failed: bool) -> None:
+        self._client.set_terminated(self._run.info.run_id, status="FAILED" if failed else "FINISHED")
