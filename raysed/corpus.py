@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig
 from raysed.errors import UserError, first_line, public
-from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, readable
+from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, plain_values, readable
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
@@ -430,7 +430,7 @@ def _read_parquet(file: _File, column: str | None) -> Iterator[_Block]:
         first = 1
         for batch in table.iter_batches(_ROWS, columns=[field]):
             try:
-                values = batch.column(0).to_pylist()
+                values = plain_values(batch.column(0), f"{file.name}, column {field!r}")
             except UnicodeDecodeError:
                 last = first + len(batch) - 1
                 raise UserError(f"{file.name}, rows {first:,} to {last:,}: a value is not valid UTF-8") from None

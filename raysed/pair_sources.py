@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from raysed.config import NliSource, ViewSource
 from raysed.errors import UserError, first_line, public
-from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, readable
+from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, plain_values, readable
 
 SENTENCE_COLUMNS = (
     ("premise", "hypothesis"),
@@ -264,7 +264,10 @@ def _read_parquet(file: _File, layout: Layout) -> PairSource:
         table = pq.ParquetFile(raw)
         columns = _columns(table.schema_arrow.names, file.name, layout)
         data = table.read(list(columns.there.values()))
-        values = {field: data.column(name).to_pylist() for field, name in columns.there.items()}
+        values = {
+            field: plain_values(data.column(name), f"{file.name}, column {name!r}")
+            for field, name in columns.there.items()
+        }
     classes = _classes_in(table.schema_arrow.metadata or {}, columns.labels)
     return PairSource(file.name, "row", range(1, len(data) + 1), **values, classes=classes)
 

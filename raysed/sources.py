@@ -56,6 +56,33 @@ def json_record(line: str, where: str) -> dict[str, Any]:
     return record
 
 
+def plain_values(column: pa.Array | pa.ChunkedArray, name: str) -> list[Any]:
+    """Returns the values of a column of a file; `name` says which.
+
+    Values of Arrow's extension types are made by the extension's own code, and that of Ray's pickled objects does
+    whatever the file says; so they are refused.
+
+    >>> plain_values(pa.array(["It rains.", None]), "a.parquet, column 'text'")
+    ['It rains.', None]
+
+    Raises:
+        UserError: the column has such a type.
+    """
+    if _is_extension(column.type):
+        raise UserError(
+            f"{name} has the type {column.type}, which brings its own code; save it as plain text or numbers"
+        )
+    return column.to_pylist()
+
+
+def _is_extension(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return True
+    if pa.types.is_dictionary(kind):
+        return _is_extension(kind.value_type)
+    return any(_is_extension(kind.field(index).type) for index in range(kind.num_fields))
+
+
 def is_text(value: str) -> bool:
     r"""Whether a string can be written as UTF-8.
 

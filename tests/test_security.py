@@ -1,0 +1,144 @@
+"""Hostile files run no code: not as an encoder, not as a checkpoint, not as a corpus."""
+
+import hashlib
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysed.config import CorpusConfig, EncoderConfig, make_config
+from raysed.corpus import CorpusReport, sentence_chunks
+from raysed.encoder import load_checkpoint, load_encoder
+from raysed.errors import UserError
+from raysed.labelled import load_nli
+from raysed.storage import Storage
+from raysed.training import load_state
+
+
+class Hostile:
+    """Leaves a mark when somebody unpickles it."""
+
+    def __init__(self, mark: Path):
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (self.mark,)
+
+
+@pytest.fixture
+def hostile(tmp_path) -> Hostile:
+    """What must not run; that it would, is checked first."""
+    mark = tmp_path / "code-ran"
+    pickle.loads(pickle.dumps(Hostile(mark)))
+    assert mark.exists()
+    mark.unlink()
+    yield Hostile(mark)
+    assert not mark.exists(), "code of the file ran"
+
+
+def hostile_column(hostile: Hostile, rows: int) -> pa.Array:
+    """Ray's type for pickled objects, which unpickles when values are read; importing Ray Data makes it known."""
+    from ray.data._internal.object_extensions.arrow import ArrowPythonObjectType
+
+    storage = pa.array([pickle.dumps(hostile)] * rows, pa.large_binary())
+    return pa.ExtensionArray.from_storage(ArrowPythonObjectType(), storage)
+
+
+def test_the_column_is_hostile(hostile, tmp_path):
+    """Read without care it runs; otherwise the tests below would show nothing."""
+    pq.write_table(pa.table({"text": hostile_column(hostile, 1)}), tmp_path / "a.parquet")
+    pq.read_table(tmp_path / "a.parquet")["text"].to_pylist()
+    assert hostile.mark.exists()
+    hostile.mark.unlink()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_corpus_of_pickled_objects_is_refused(hostile, tmp_path, nested):
+    column = hostile_column(hostile, 3)
+    if nested:
+        column = pa.ListArray.from_arrays([0, 1, 2, 3], column)
+    pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(
+        UserError, match=r"a\.parquet, column 'text' has the type .*, which brings its own code; save it"
+    ):
+        list(sentence_chunks(CorpusConfig(source=str(tmp_path / "a.parquet")), 0, CorpusReport()))
+
+
+def test_pairs_of_pickled_objects_are_refused(hostile, tmp_path):
+    table = {"label": hostile_column(hostile, 2), "premise": ["a", "b"], "hypothesis": ["c", "d"]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet, column 'label' has the type"):
+        load_nli(make_config({"nli": {"train": str(tmp_path / "a.parquet")}}).nli)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors", "training_args.bin", "tokenizer.pkl"])
+def test_an_encoder_directory_with_a_pickle_runs_nothing(hostile, tiny_encoder_dir, tmp_path, name):
+    """In the place of the weights it is refused, beside them it is not read."""
+    directory = tmp_path / "encoder"
+    shutil.copytree(tiny_encoder_dir, directory)
+    if name in ("pytorch_model.bin", "model.safetensors"):
+        (directory / "model.safetensors").unlink()
+    (directory / name).write_bytes(pickle.dumps(hostile))
+    for load in (
+        lambda: load_encoder(EncoderConfig(path=str(directory), max_length=16)),
+        lambda: load_checkpoint(directory),
+    ):
+        try:
+            load()
+        except Exception as error:  # a checkpoint is our own, so that any refusal will do
+            assert name in ("pytorch_model.bin", "model.safetensors"), error
+
+
+def test_an_encoder_with_code_of_its_own_is_refused(hostile, tiny_encoder_dir, tmp_path):
+    directory = tmp_path / "encoder"
+    shutil.copytree(tiny_encoder_dir, directory)
+    config = json.loads((directory / "config.json").read_text())
+    config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}}
+    (directory / "config.json").write_text(json.dumps(config))
+    (directory / "own.py").write_text(f"from pathlib import Path\nPath({str(hostile.mark)!r}).touch()\n")
+    with pytest.raises(UserError):
+        load_encoder(EncoderConfig(path=str(directory), max_length=16))
+
+
+@pytest.mark.parametrize("name", ["state.safetensors", "state.json"])
+def test_a_checkpoint_that_is_a_pickle_is_no_state(hostile, tmp_path, name):
+    """Even if whoever put it there has corrected the manifest, too."""
+    storage = Storage(str(tmp_path), "run")
+    checkpoints = storage.checkpoints("model", {})
+    checkpoints.save(
+        10, lambda path: [(path / part).write_bytes(b"{}") for part in ("state.safetensors", "state.json")]
+    )
+    place = tmp_path / "run/checkpoints/model/step-000000010"
+    data = pickle.dumps(hostile)
+    (place / name).write_bytes(data)
+    manifest = tmp_path / "run/manifest/checkpoints/model/step-000000010.json"
+    old = hashlib.sha256(b"{}").hexdigest()
+    entry = json.loads(manifest.read_text())
+    entry["files"][name] = entry["files"][name].replace(old, hashlib.sha256(data).hexdigest())
+    manifest.write_text(json.dumps(entry))
+    newest = Storage(str(tmp_path), "run").checkpoints("model", {}).newest()
+    if newest is not None:
+        with pytest.raises(Exception):  # noqa: B017  (safetensors and json have their own)
+            load_state(newest[1])
+
+
+def test_embeddings_that_are_pickles_are_not_loaded(hostile, tmp_path):
+    """numpy's format can hold objects; here it may not."""
+    from raysed.calibration import load_calibrated
+
+    storage = Storage(str(tmp_path), "run")
+    rows = np.array([hostile], dtype=object)
+    storage.commit("ct/embeddings/00", lambda path: np.save(path / "layers-1.npy", rows, allow_pickle=True), {})
+    with pytest.raises(ValueError, match="allow_pickle"):
+        load_calibrated(storage, "ct/embeddings/00", 1)
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc", "a/b", "..", ".", "", ".hidden", "a\x00b", "a\nb", "C:\\x"])
+def test_a_run_name_is_no_path(name):
+    with pytest.raises(UserError, match=r"^setting run: "):
+        make_config({"run": name})
