@@ -515,6 +515,8 @@ class ResourcesConfig(Block):
     """Tokens per forward pass when encoding; None: 2,048 on CPUs, 8,192 on GPUs."""
     wait_minutes: float = Field(10.0, ge=0)
     """How long to wait for an autoscaling cluster to bring what the members can use."""
+    silence_seconds: float = Field(300.0, gt=0)
+    """A worker that was not heard for so long stands still: it is ended, and started again elsewhere."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":

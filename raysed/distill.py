@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import ray
 import ray.train
 import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 from torch import nn
 from torch.nn import functional as F
@@ -27,7 +29,8 @@ from raysed.encoder import Encoder, load_start, write_checkpoint
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.evaluation.dev import dev_score
 from raysed.objectives.base import EncoderObjective
-from raysed.resources import Share, prepare_worker
+from raysed.pulse import beating, beside_driver, watched
+from raysed.resources import MOST_RESTARTS, Share, prepare_worker
 from raysed.storage import Storage
 from raysed.targets import TARGET_FILE
 from raysed.tokens import PackedTokens, TokenTable, pack
@@ -174,13 +177,29 @@ class DeepSpeedEngine:
         if self._engine is None:
             self._initialise(batch)
         self._set_rate(learning_rate)
-        loss = self._engine(batch)
+        loss = training.in_memory(self._objective, lambda: self._engine(batch))
         value = _mean_over_workers(loss.detach())
         if np.isfinite(value):
-            self._engine.backward(loss)
+            self._backward(batch, loss)
             self._engine.step()
             self._updates += 1
         return value
+
+    def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
+        """With ZeRO the workers exchange gradients meanwhile, so that one cannot start over alone."""
+        if self._sed.zero_stage:
+            self._engine.backward(loss)
+            return
+        losses = [loss]
+
+        def backward() -> None:
+            if losses:
+                self._engine.backward(losses.pop())
+            else:  # what there is of the gradient is of no use
+                self._engine.zero_grad()
+                self._engine.backward(self._engine(batch))
+
+        training.in_memory(self._objective, backward)
 
     def state_dict(self) -> dict[str, Any]:
         """See `training.Engine`; every worker has to call it."""
@@ -213,7 +232,7 @@ class DeepSpeedEngine:
             self._engine.enable_backward_allreduce = False  # it would copy all gradients for nobody
         if self._pending is not None:
             self._set_rate(0.0)
-            self._engine.backward(self._engine(batch))
+            self._backward(batch, training.in_memory(self._objective, lambda: self._engine(batch)))
             self._engine.step()
             self._put_moments(self._pending)
             self._pending = None
@@ -318,20 +337,24 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
 
     Raises:
         UserError: a loss is not finite.
-        RunFailed: workers failed more often than `sed.max_retries`.
+        RunFailed: workers failed more often than `sed.max_retries` without a new checkpoint in between.
     """
     names = ", ".join(learner.name for learner in learners)
     log.info("distilling %s: starting %s worker%s", names, share.workers, "s" * (share.workers > 1))
-    board = ray.remote(num_cpus=0)(ProgressBoard).remote()
-    _fit(_trainer(learners, config, storage, share, board), learners, board)
+    board = beside_driver(ProgressBoard)
+    with watched(config.resources.silence_seconds) as watch:
+        loop = {"learners": list(learners), "config": config, "storage": storage, "share": share, "board": board}
+        _fit(_trainer({**loop, "watch": watch, "job": uuid.uuid4().hex}), learners, board)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     for name, said in ray.get(board.latest.remote()).items():
         if failure := said.get("failed"):
             raise UserError(f"{name}: {failure}")
+        if said.get("gave_up"):
+            raise RunFailed(f"{name}: {said.get('error', 'its workers were lost')}; tried {said['gave_up']} times")
 
 
-def _trainer(learners: Sequence[Learner], config: Config, storage: Storage, share: Share, board: Any) -> TorchTrainer:
-    loop = {"learners": list(learners), "config": config, "storage": storage, "share": share, "board": board}
+def _trainer(loop: dict[str, Any]) -> TorchTrainer:
+    learners, storage, share = loop["learners"], loop["storage"], loop["share"]
     return TorchTrainer(
         _light(_worker),
         train_loop_config={"loop": ray.put(loop)},
@@ -344,7 +367,7 @@ def _trainer(learners: Sequence[Learner], config: Config, storage: Storage, shar
         run_config=RunConfig(
             name=f"{learners[0].name.replace('/', '-')}-{int(time.time())}",
             storage_path=storage.uri("train"),
-            failure_config=FailureConfig(max_failures=config.sed.max_retries),
+            failure_config=FailureConfig(max_failures=MOST_RESTARTS),
         ),
     )
 
@@ -407,22 +430,44 @@ def _note(said: Sequence[dict[str, Any]], count: int) -> str:
 
 
 def _worker(loop: dict[str, Any]) -> None:
-    """One Ray Train worker; a user's mistake is said, not raised, because trying again would not help."""
-    storage, share = loop["storage"], loop["share"]
+    """One Ray Train worker; a user's mistake is said to the board, because trying again would not help."""
+    share = loop["share"]
     prepare_worker(share.threads)
     _prepare_deepspeed(gpu=share.gpus > 0)
     context = ray.train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
+    with beating(loop["watch"], ", ".join(learner.name for learner in loop["learners"])):
+        _train_all(loop, rank, world)
+
+
+def _train_all(loop: dict[str, Any], rank: int, world: int) -> None:
+    storage, share = loop["storage"], loop["share"]
     for learner in loop["learners"]:
         if storage.finished(learner.name, learner.depends):  # by workers that have failed since
             continue
+        starts = broadcast_from_rank_zero(None if rank else _begin(learner, storage, loop))
+        if starts is None:
+            return
+        if starts > loop["config"].sed.max_retries:
+            ray.get(loop["board"].say.remote(learner.name, {"gave_up": starts}))
+            return
         try:
             with _metrics_log(learner, loop["config"], storage) if rank == 0 else nullcontext() as metrics:
                 _train_and_commit(learner, loop["config"], storage, share, rank, world, metrics, loop["board"])
         except UserError as error:
-            if rank == 0:
-                ray.get(loop["board"].say.remote(learner.name, {"failed": str(error)}))
-            return
+            ray.get(loop["board"].say.remote(learner.name, {"failed": str(error)}))
+            if rank:
+                raise  # the first may wait for this one; started anew by Ray Train, it finds what was said
+        except Exception as error:
+            ray.get(loop["board"].say.remote(learner.name, {"error": last_line(error)}))
+            raise
+
+
+def _begin(learner: Learner, storage: Storage, loop: dict[str, Any]) -> int | None:
+    """How often this learner was started in vain; None after a user's mistake, which no start mends."""
+    if any("failed" in said for said in ray.get(loop["board"].latest.remote()).values()):
+        return None
+    return storage.checkpoints(learner.name, learner.depends).begin(loop["job"])
 
 
 def _metrics_log(learner: Learner, config: Config, storage: Storage) -> MetricsLog:

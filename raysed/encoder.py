@@ -6,11 +6,12 @@ two short random sentences; one that does not is fed padded batches instead, wit
 
 import copy
 import importlib.util
+import itertools
 import json
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -57,11 +59,16 @@ class Encoder(nn.Module):
 
     Args:
         transformer: any bidirectional encoder of transformers that gives hidden states.
+
+    Attributes:
+        parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that
+            memory holds the inner states of one part at a time; the result is the same.
     """
 
     def __init__(self, transformer: PreTrainedModel):
         super().__init__()
         self.transformer = transformer
+        self.parts = 1
         self._feed = _probe(transformer)
         for name, parameter in transformer.named_parameters():
             if "pooler" in name:  # never used here; frozen, so that optimizers and reducers skip it
@@ -128,15 +135,30 @@ class Encoder(nn.Module):
         """States of the embedding layer and every block (or of the last block only), each [R, L, D]."""
         if self._feed is None:
             return _padded_states(self.transformer, tokens, all_layers)
-        return _states(
-            self.transformer(
-                input_ids=tokens.input_ids,
-                attention_mask=_mask(tokens, self._feed, self.transformer.dtype),
-                position_ids=tokens.position_ids + self._feed.position_offset,
-                output_hidden_states=all_layers,
-            ),
-            all_layers,
+        rows = len(tokens.input_ids)
+        if self.parts == 1 or rows == 1:
+            return self._states_of_rows(tokens, slice(None), all_layers)
+        edges = [rows * part // min(self.parts, rows) for part in range(min(self.parts, rows) + 1)]
+        parts = [
+            checkpoint(self._states_of_rows, tokens, slice(*pair), all_layers, use_reentrant=False)
+            for pair in itertools.pairwise(edges)
+        ]
+        return [torch.cat(block) for block in zip(*parts, strict=True)]
+
+    def _states_of_rows(self, tokens: PackedTokens, rows: slice, all_layers: bool) -> tuple[torch.Tensor, ...]:
+        part = replace(
+            tokens,
+            input_ids=tokens.input_ids[rows],
+            position_ids=tokens.position_ids[rows],
+            segments=tokens.segments[rows],
         )
+        output = self.transformer(
+            input_ids=part.input_ids,
+            attention_mask=_mask(part, self._feed, self.transformer.dtype),
+            position_ids=part.position_ids + self._feed.position_offset,
+            output_hidden_states=all_layers,
+        )
+        return tuple(_states(output, all_layers))
 
 
 def blocks_of(layers: Layers, count: int) -> list[int]:

@@ -8,6 +8,7 @@ import json
 import logging
 import statistics
 import time
+import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +21,11 @@ from ray.tune.search import Searcher
 from raysed import training
 from raysed.config import Config, derive_seed
 from raysed.encoder import load_start, write_checkpoint
-from raysed.errors import UserError, last_line
+from raysed.errors import RunFailed, UserError, last_line
 from raysed.evaluation.dev import dev_score
 from raysed.grid import Ladder, Task, choose_bound, rungs_of
-from raysed.resources import Share, prepare_worker
+from raysed.pulse import Watch, beating, watched
+from raysed.resources import MOST_RESTARTS, Share, prepare_worker
 from raysed.setups import Start, set_up, steps_of, tables_of
 from raysed.spread import collapse
 from raysed.storage import Entry, Storage
@@ -311,8 +313,22 @@ def _run_trials(
     """Runs one Tune experiment; returns why trials failed, by member, and whether the user can mend it."""
     name = "+".join(queue.nodes())
     progress = _ProgressCallback(name, queue.trainings, queue.updates)
-    shared = ray.put(_Shared(config, storage, share.threads, gpu))
-    tuner = tune.Tuner(
+    with watched(config.resources.silence_seconds) as watch:
+        shared = ray.put(_Shared(config, storage, share.threads, gpu, watch, job=uuid.uuid4().hex))
+        results = _tuner(name, queue, storage, share, shared, progress).fit()
+    progress.finish()
+    storage.remove("tune")  # Tune's own state; ours is in the manifest
+    return {
+        result.config["member"]["name"]: _reason(result)
+        for result in results
+        if result.error or (result.metrics or {}).get("failed")
+    }
+
+
+def _tuner(
+    name: str, queue: _Queue, storage: Storage, share: Share, shared: Any, progress: "_ProgressCallback"
+) -> tune.Tuner:
+    return tune.Tuner(
         tune.with_resources(tune.with_parameters(_train_member, shared=shared), {"cpu": share.cpus, "gpu": share.gpus}),
         tune_config=tune.TuneConfig(
             search_alg=queue,
@@ -325,19 +341,11 @@ def _run_trials(
         run_config=tune.RunConfig(
             name=f"{name}-{int(time.time())}",  # a new one each time: Tune must not continue from its own state
             storage_path=storage.uri("tune"),
-            failure_config=tune.FailureConfig(max_failures=config.members.max_retries),
+            failure_config=tune.FailureConfig(max_failures=MOST_RESTARTS),
             callbacks=[progress],
             verbose=0,
         ),
     )
-    results = tuner.fit()
-    progress.finish()
-    storage.remove("tune")  # Tune's own state; ours is in the manifest
-    return {
-        result.config["member"]["name"]: _reason(result)
-        for result in results
-        if result.error or (result.metrics or {}).get("failed")
-    }
 
 
 def _trial_name(trial: Any) -> str:
@@ -347,7 +355,7 @@ def _trial_name(trial: Any) -> str:
 
 def _reason(result: Any) -> tuple[str, bool]:
     if result.error is None:
-        return result.metrics["failed"], True
+        return result.metrics["failed"], result.metrics["mendable"]
     return last_line(getattr(result.error, "cause", None) or result.error), False
 
 
@@ -395,22 +403,44 @@ class _Shared:
     storage: Storage
     threads: int
     gpu: bool
+    watch: Watch
+    job: str
 
 
 def _train_member(trial: dict[str, Any], shared: Any) -> None:
-    """One trial; a user's mistake is reported, not raised, because trying again would not help."""
+    """One trial; what another start would not mend is reported, not raised."""
     shared = ray.get(shared) if isinstance(shared, ray.ObjectRef) else shared
     prepare_worker(shared.threads)
     member, until = Member(**trial["member"]), trial["until"]
     try:
-        score = _finished_score(member, shared.storage, until)
-        if score is None:
-            trackers = trackers_of(shared.config.tracking, shared.config.run, member.name, member.depends)
-            with MetricsLog(shared.storage, member.name, trackers) as metrics:
-                score = _train_and_commit(member, shared, metrics, until)
+        with beating(shared.watch, member.name):
+            score = _finished_score(member, shared.storage, until)
+            if score is None:
+                score = _train_or_give_up(member, shared, until)
         tune.report({"score": score})
     except UserError as error:
-        tune.report({"failed": str(error)})
+        tune.report({"failed": str(error), "mendable": True})
+    except RunFailed as error:
+        tune.report({"failed": str(error), "mendable": False})
+
+
+def _train_or_give_up(member: Member, shared: _Shared, until: int) -> float | None:
+    """Trains; a failure is raised for another start unless there were `members.max_retries` in vain."""
+    retries = shared.config.members.max_retries
+    starts = shared.storage.checkpoints(member.name, member.depends).begin(shared.job)
+    if starts > retries:
+        raise RunFailed(f"its worker was lost {starts} times without a new checkpoint in between")
+    trackers = trackers_of(shared.config.tracking, shared.config.run, member.name, member.depends)
+    try:
+        with MetricsLog(shared.storage, member.name, trackers) as metrics:
+            return _train_and_commit(member, shared, metrics, until)
+    except UserError:
+        raise
+    except Exception as error:
+        if starts < retries:
+            raise
+        log.exception("%s is given up", member.name)  # in the worker's log
+        raise RunFailed(last_line(error)) from error
 
 
 def _finished_score(member: Member, storage: Storage, until: int) -> float | None:

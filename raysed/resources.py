@@ -18,6 +18,10 @@ from raysed.tracking import quiet_libraries
 
 log = logging.getLogger(__name__)
 
+MOST_RESTARTS = 100
+"""Of one training by Ray, whatever was lost; `max_retries` counts those without a new checkpoint in between."""
+_MUCH = 0.3
+"""The part of all places that has to be empty before it is worth a word."""
 _PROCESS_BYTES = 7e8
 """Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
@@ -193,6 +197,44 @@ def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
     cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus)
     workers = min(cluster.fit(cpus, gpus), count, res.concurrent_members or count)
     return Share(max(workers, 1), cpus, gpus, threads=max(1, int(cpus)))
+
+
+def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
+    """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
+
+    >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
+    '10 members, 8 at a time, leave 6 of 16 places empty in the last round; 8 or 16 would fill them (members.count)'
+    """
+    if share.gpus and share.workers * share.gpus < (1 - _MUCH) * cluster.gpus:
+        used = f"{share.workers * share.gpus:.2g} of {cluster.gpus:g} GPUs"
+        limited = config.resources.concurrent_members is not None
+        limit = "resources.concurrent_members allows no more" if limited else "more would fit"
+        return f"{count} members use {used}; {limit}"
+    rounds = math.ceil(count / share.workers)
+    empty = rounds * share.workers - count
+    if rounds == 1 or empty < _MUCH * rounds * share.workers:
+        return None
+    fewer, more = (rounds - 1) * share.workers, rounds * share.workers
+    return (
+        f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty in the last round; "
+        f"{fewer} or {more} would fill them (members.count)"
+    )
+
+
+def waste_of_learner(cluster: Cluster, config: Config, share: Share) -> str | None:
+    """Returns how many GPUs a plan for a learner leaves unused, as a sentence; None where it uses all.
+
+    >>> waste_of_learner(Cluster(((8, 3),)), Config(), Share(2, 4, 1.0, 4))
+    'a learner uses 2 of 3 GPUs, because workers share its batch evenly; a sed.batch_size of 33 would use them all'
+    """
+    room = cluster.fit(1, 1.0) if share.gpus else share.workers
+    if config.sed.workers or share.workers >= room:
+        return None
+    batch = math.ceil(config.sed.batch_size / room) * room
+    return (
+        f"a learner uses {share.workers} of {room} GPUs, because workers share its batch evenly; "
+        f"a sed.batch_size of {batch} would use them all"
+    )
 
 
 def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: int) -> tuple[Share, int]:

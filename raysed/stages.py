@@ -39,6 +39,8 @@ from raysed.resources import (
     plan_rewriters,
     plan_teachers,
     uses_gpu,
+    waste_of_learner,
+    waste_of_members,
 )
 from raysed.rewriting import rewrite
 from raysed.scratch import write_scratch
@@ -191,6 +193,7 @@ class Stages:
         """Trains all nodes of one depth in one Tune experiment."""
         planned = {node: self._plan(node) for node in nodes}
         count = sum(len(group) for group in planned.values())
+        self._warn(waste_of_members(self.cluster, self.config, self._share(count), count))
         with self._timed("+".join(nodes)):
             outcome = members.train_members(planned, self.config, self.storage, self._share(count), self.gpu, self.rows)
         for node, group in planned.items():
@@ -299,7 +302,8 @@ class Stages:
             return
         sizes = [sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir()) for names in teachers.values()]
         share, groups = plan_teachers(self.cluster, self.config, sum(map(len, teachers.values())), max(sizes))
-        plan = TeacherPlan(share, groups, self.config.resources.encode_token_budget, self.gpu)
+        res = self.config.resources
+        plan = TeacherPlan(share, groups, res.encode_token_budget, self.gpu, res.silence_seconds)
 
         def write(paths: dict[str, Path]) -> dict[str, dict[str, Any]]:
             counts = write_targets({path: teachers[name] for name, path in paths.items()}, self.storage, plan)
@@ -314,8 +318,10 @@ class Stages:
         missing = {text: learners for text, learners in recipes.items() if self._missing(learners)}
         if missing:
             learners = self._missing([learner for group in missing.values() for learner in group])
+            share = plan_learner(self.cluster, self.config)
+            self._warn(waste_of_learner(self.cluster, self.config, share))
             with self._timed("+".join(missing)):
-                distill(learners, self.config, self.storage, plan_learner(self.cluster, self.config))
+                distill(learners, self.config, self.storage, share)
             for learner in self._missing(learners):
                 raise RunFailed(f"{learner.name} ended without a result; its log is {self.storage.uri('train')}")
         with self._timed("evaluation"):
@@ -348,6 +354,11 @@ class Stages:
                 )
 
     # helpers
+
+    @staticmethod
+    def _warn(waste: str | None) -> None:
+        if waste:
+            log.warning(waste)
 
     def _share(self, count: int) -> Share:
         return plan_members(self.cluster, self.config, count)

@@ -449,6 +449,20 @@ class Checkpoints:
             if entry.name not in usable[-self._keep :]:
                 self._storage.remove(entry.name)
 
+    def begin(self, job: str) -> int:
+        """Counts a start of the training; returns how many there were before it in this job without a new state since.
+
+        Args:
+            job: names one start of the command: what happened in another does not count.
+        """
+        steps = [entry.meta["step"] for entry in self._storage.entries(self._name) if entry.depends == self._depends]
+        start = {"job": job, "step": max(steps, default=0)}
+        before = json.loads(self._storage.read_text(f"{self._name}/starts.json") or "{}")
+        count = before.pop("count") + 1 if before else 0
+        count = count if before == start else 0
+        self._storage.write_text(f"{self._name}/starts.json", json.dumps({**start, "count": count}))
+        return count
+
     def newest(self) -> tuple[int, Path] | None:
         """Returns the step and directory of the newest intact state with the same dependencies."""
         for entry in reversed(self._storage.entries(self._name)):

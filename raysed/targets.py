@@ -19,6 +19,7 @@ import ray
 
 from raysed.encoder import encode, load_checkpoint
 from raysed.errors import UserError
+from raysed.pulse import Watch, beating, watched
 from raysed.resources import Share, prepare_worker, quiet_ray_data
 from raysed.storage import Storage
 from raysed.tokens import TokenTable
@@ -42,6 +43,7 @@ class TeacherPlan:
     groups: int
     token_budget: int | None
     gpu: bool
+    silence_seconds: float = 300.0
 
 
 def write_targets(
@@ -71,13 +73,14 @@ def write_targets(
     log.info("averaging %d teachers over %s sentences: %s", count, f"{expected:,}", plan.share)
     progress = Progress("average teachers", expected)
     writers = [_TargetWriter(directory) for directory in ensembles]
-    for table in stream_targets(list(ensembles.values()), storage, plan, expected):
-        if not len(table):
-            continue
-        for index, writer in enumerate(writers):
-            target = table.column(_column(index))
-            writer.add(table.select(["id", "input_ids"]).append_column("target", target))
-        progress.update(writers[0].rows, f"{writers[0].rows:,} of {expected:,} sentences, {count} teachers")
+    with watched(plan.silence_seconds) as watch:
+        for table in stream_targets(list(ensembles.values()), storage, plan, watch, expected):
+            if not len(table):
+                continue
+            for index, writer in enumerate(writers):
+                target = table.column(_column(index))
+                writer.add(table.select(["id", "input_ids"]).append_column("target", target))
+            progress.update(writers[0].rows, f"{writers[0].rows:,} of {expected:,} sentences, {count} teachers")
     counts = {}
     for writer, (directory, teachers) in zip(writers, ensembles.items(), strict=True):
         writer.close(expected)
@@ -89,7 +92,7 @@ def write_targets(
 
 
 def stream_targets(
-    ensembles: Sequence[Sequence[str]], storage: Storage, plan: TeacherPlan, rows: int
+    ensembles: Sequence[Sequence[str]], storage: Storage, plan: TeacherPlan, watch: Watch, rows: int
 ) -> Iterator[pa.Table]:
     """Yields tables id, input_ids, target-0, target-1, ... in id order, while the cluster works on the next ones.
 
@@ -97,6 +100,7 @@ def stream_targets(
         ensembles: artefact names of the teachers of each target.
         storage: where they and the sentence table are.
         plan: see `write_targets`.
+        watch: over the actors.
         rows: about how many sentences there are.
     """
     quiet_ray_data().execution_options.preserve_order = True
@@ -109,7 +113,7 @@ def stream_targets(
     for first, last in itertools.pairwise(len(teachers) * group // plan.groups for group in range(plan.groups + 1)):
         dataset = dataset.map_batches(
             _TeacherGroup,
-            fn_constructor_args=(teachers[first:last], storage, plan, divisors if last == len(teachers) else {}),
+            fn_constructor_args=(teachers[first:last], storage, plan, watch, divisors if last == len(teachers) else {}),
             batch_format="pyarrow",
             batch_size=block,
             compute=ray.data.ActorPoolStrategy(size=plan.share.workers),
@@ -139,13 +143,21 @@ class _TeacherGroup:
         teachers: the column that a teacher's embeddings are added to, and its artefact.
         storage: where the artefacts are.
         plan: says what one actor may use.
+        watch: over it, as long as its process lives.
         divisors: number of teachers of every column, for the last group of the chain; otherwise empty.
     """
 
     def __init__(
-        self, teachers: Sequence[tuple[str, str]], storage: Storage, plan: TeacherPlan, divisors: Mapping[str, int]
+        self,
+        teachers: Sequence[tuple[str, str]],
+        storage: Storage,
+        plan: TeacherPlan,
+        watch: Watch,
+        divisors: Mapping[str, int],
     ):
         prepare_worker(plan.share.threads)
+        self._heard = beating(watch, "the mean of the teachers")
+        self._heard.__enter__()  # for good: an actor is ended with its process
         paths: dict[str, list[Path]] = {}
         for column, name in teachers:
             paths.setdefault(column, []).append(storage.fetch(name))

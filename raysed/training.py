@@ -6,13 +6,14 @@ update; so the state to save is weights, optimizer and step, and a continued run
 """
 
 import json
+import logging
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -20,11 +21,16 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from raysed.config import Precision
+from raysed.encoder import Encoder
 from raysed.errors import UserError
 from raysed.storage import Checkpoints
 
+log = logging.getLogger(__name__)
+
 Metrics = dict[str, Any]
+_Result = TypeVar("_Result")
 _NAMED_ROWS = 40
+_MOST_PARTS = 64
 _ASKED_EVERY = 10
 """Updates between two questions whether the machine stays: each costs a message between workers."""
 
@@ -133,16 +139,22 @@ class TorchEngine:
         """See `Engine.update`."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
+        value = in_memory(self.objective, lambda: self._gradient(batch))
+        return value if math.isfinite(value) and self._step() else math.nan
+
+    def _gradient(self, batch: Any) -> float:
+        """Returns the loss; computes its gradient if it is finite."""
         self.optimizer.zero_grad(set_to_none=True)
         device = self._parameters[0].device.type
         with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
             loss = self.objective.loss(batch)
         value = loss.item()
-        return value if math.isfinite(value) and self._step(loss) else math.nan
+        if math.isfinite(value):
+            loss.backward()
+        return value
 
-    def _step(self, loss: torch.Tensor) -> bool:
+    def _step(self) -> bool:
         """Whether the gradient is finite: a broken one must not reach the weights, nor the saved states."""
-        loss.backward()
         norm = nn.utils.get_total_norm([dense_part(p) for p in self._parameters if p.grad is not None])
         if not torch.isfinite(norm):
             return False
@@ -162,6 +174,49 @@ class TorchEngine:
         optimizer = state["optimizer"]
         optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}
         self.optimizer.load_state_dict(optimizer)
+
+
+def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
+    """Does something with a batch; where memory does not suffice, halves what encoders do at once and tries again.
+
+    The batch stays what it is, and so does the loss, in-batch negatives included: only the encoders' inner states are
+    held for a part of it at a time, and computed twice.
+
+    Args:
+        objective: holds the encoders.
+        action: what to do; without effects that a second try would have to undo.
+
+    Raises:
+        UserError: the smallest part is too large.
+    """
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    while True:
+        try:
+            return action()
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+        _make_room([module for module in objective.modules() if isinstance(module, Encoder)])
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+
+
+def _make_room(encoders: Sequence[Encoder]) -> None:
+    if not encoders or not all(encoder.padding_free and encoder.parts < _MOST_PARTS for encoder in encoders):
+        raise UserError(
+            "there is too little memory for a batch, even for small parts of it one after the other; "
+            "lower the batch_size of this stage, or encoder.max_length"
+        )
+    for encoder in encoders:
+        encoder.parts *= 2
+    log.warning("too little memory: sentences are encoded in %d parts from now on", encoders[0].parts)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
 
 
 def uses_bf16(precision: Precision, device: torch.device | str) -> bool:

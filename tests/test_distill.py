@@ -16,7 +16,7 @@ from transformers import BertConfig, BertModel
 
 from raysed import training
 from raysed.config import SedConfig
-from raysed.distill import Distillation, TargetBatches
+from raysed.distill import DeepSpeedEngine, Distillation, TargetBatches
 from raysed.encoder import Encoder
 from raysed.targets import TARGET_FILE
 
@@ -109,7 +109,7 @@ def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
 _WORKER = """
 import json, os, sys
 from pathlib import Path
-rank, world, port, stage, steps, stop, directory = sys.argv[1:]
+rank, world, port, stage, steps, stop, scarce, directory = sys.argv[1:]
 rank, world, stage, steps, stop = map(int, (rank, world, stage, steps, stop))
 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
@@ -126,6 +126,13 @@ from raysed.storage import Storage
 directory = Path(directory)
 sed = SedConfig(batch_size=8, zero_stage=stage)
 objective = Distillation(tiny_learner())
+if scarce == "True":
+    forward = objective.learner.transformer.forward
+    def limited(*arguments, input_ids, **named):
+        if len(input_ids) > 1:
+            raise torch.OutOfMemoryError("planted")
+        return forward(*arguments, input_ids=input_ids, **named)
+    objective.learner.transformer.forward = limited
 engine = DeepSpeedEngine(objective, sed, world, bf16=False)
 batches = TargetBatches(directory, 8, 5, rank, world)
 rate = training.warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
@@ -150,7 +157,7 @@ if rank == 0:
 """
 
 
-def run_workers(directory: Path, world: int, stage: int, stop: int = 0) -> list:
+def run_workers(directory: Path, world: int, stage: int, stop: int = 0, scarce: bool = False) -> list:
     """Runs a training and another from the start in `world` processes; returns their losses, and where it resumed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -159,7 +166,7 @@ def run_workers(directory: Path, world: int, stage: int, stop: int = 0) -> list:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, (rank, world, port, stage, 12, stop, directory))],
+            [sys.executable, "-c", script, *map(str, (rank, world, port, stage, 12, stop, scarce, directory))],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -189,6 +196,14 @@ def test_deepspeed_makes_the_plain_updates(tmp_path, stage):
     assert np.abs(np.array(following) - expected).max() < 1e-4
 
 
+@pytest.mark.slow
+def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
+    """Two workers that cannot encode a batch at once: the global batch stays what it is."""
+    write_targets(tmp_path, 96, 40)
+    losses, *_ = run_workers(tmp_path, world=2, stage=0, scarce=True)
+    assert np.abs(np.array(losses) - plain_losses(tmp_path, SedConfig(batch_size=8), 12)).max() < 1e-4
+
+
 def test_one_process_equals_the_plain_loop(tmp_path):
     """The loop with torch's engine makes exactly the reference's updates."""
     write_targets(tmp_path, 96, 40)
@@ -199,3 +214,44 @@ def test_one_process_equals_the_plain_loop(tmp_path):
     engine = training.TorchEngine(objective, optimizer)
     result = training.train(objective, TargetBatches(tmp_path, 8, 5), plan, engine)
     assert [e["loss"] for e in result.history] == pytest.approx(plain_losses(tmp_path, sed, 12), abs=1e-6)
+
+
+class Engine:
+    """What `deepspeed.initialize` gives, on a machine where a gradient of more than one part does not fit."""
+
+    def __init__(self, objective: Distillation):
+        self.objective, self.calls = objective, []
+
+    def __call__(self, batch) -> torch.Tensor:
+        self.calls.append("forward")
+        return self.objective(batch)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.calls.append("backward")
+        loss.backward()
+        if self.objective.learner.parts == 1:
+            raise torch.OutOfMemoryError("half of the gradient is there")
+
+    def zero_grad(self) -> None:
+        self.calls.append("zero_grad")
+        self.objective.zero_grad()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_gradient_that_does_not_fit_is_made_in_parts(tmp_path, stage):
+    write_targets(tmp_path, 32, 32)
+    batch = TargetBatches(tmp_path, 8, seed=5)(0)
+    plain, objective = (Distillation(tiny_learner()).train() for _ in range(2))  # without dropout, the default
+    plain(batch).backward()
+    inner = Engine(objective)
+    engine = DeepSpeedEngine(objective, SedConfig(batch_size=8, zero_stage=stage), world=1, bf16=False)
+    engine._engine = inner
+    loss = inner(batch)
+    if stage:  # the others would wait for this worker
+        with pytest.raises(torch.OutOfMemoryError):
+            engine._backward(batch, loss)
+        return
+    engine._backward(batch, loss)
+    assert inner.calls == ["forward", "backward", "zero_grad", "forward", "backward"]
+    for (name, one), two in zip(plain.named_parameters(), objective.parameters(), strict=True):
+        assert one.grad is two.grad is None or torch.allclose(one.grad, two.grad, atol=1e-7), name

@@ -17,14 +17,27 @@ LADDER = [
     {
         *("training", "flow", "glow", "calibration", "evaluation", "labelled", "views", "setups", "scratch", "foreign"),
         *("flow_gradient", "findings", "report", "plots", "export", "check", "resources", "reproduce"),
-        "autoscaling",
+        *("autoscaling", "pulse"),
     },
     {"members", "rewriting", "targets", "frozen", "distill", "probing", "space", "results"},
     {"lineage", "stages"},
     {"pipeline"},
 ]
 """Rooms by rung: a module imports from its own rung and from lower ones."""
-RAY = {"resources", "autoscaling", "members", "rewriting", "targets", "frozen", "distill", "probing", "pipeline"}
+RAY = {
+    *(
+        "resources",
+        "autoscaling",
+        "pulse",
+        "members",
+        "rewriting",
+        "targets",
+        "frozen",
+        "distill",
+        "probing",
+        "pipeline",
+    ),
+}
 DEEPSPEED = {"distill"}
 
 

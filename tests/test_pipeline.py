@@ -179,6 +179,8 @@ class _FaultyCheckpoints(Checkpoints):
             (Path(self._faults["marks"]) / f"{len(marks)}-{step}").touch()
         if planted and not self._faults["kill"]:
             raise RuntimeError("planted fault")
+        if planted and self._faults["kill"] == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
         super().save(step, write)
         if planted:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -208,6 +210,22 @@ def test_a_killed_member_continues_from_its_checkpoint(ray_cluster, finished, fa
     entry = json.loads((tmp_path / "tiny/manifest/ct/members/01.json").read_text())
     assert entry["meta"]["resumed_at"] == 8
     assert digest(tmp_path / "tiny", "ct/members/01") == digest(finished, "ct/members/01")
+
+
+def test_a_member_that_is_lost_after_every_checkpoint_gets_there(ray_cluster, finished, faulty, tmp_path):
+    """Only losses without a new checkpoint in between count against `max_retries`."""
+    marks = faulty(step=4, times=99)
+    run(tmp_path, recipes=["ct"], members={**settings()["members"], "max_retries": 0})
+    assert len(list(marks.iterdir())) == 2
+    assert digest(tmp_path / "tiny", "ct/members/01") == digest(finished, "ct/members/01")
+
+
+def test_a_member_that_is_lost_before_any_checkpoint_is_given_up(ray_cluster, faulty, tmp_path):
+    marks = faulty(step=4, times=99, kill="before")
+    reason = "ct/members/01: its worker was lost 2 times without a new checkpoint in between"
+    with pytest.raises(RunFailed, match=rf"2 of 3 members of ct .* {reason}"):
+        run(tmp_path, recipes=["ct"], members={**settings()["members"], "max_retries": 1})
+    assert len(list(marks.iterdir())) == 2
 
 
 def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster, faulty, tmp_path):

@@ -15,6 +15,8 @@ from raysed.resources import (
     plan_members,
     plan_teachers,
     uses_gpu,
+    waste_of_learner,
+    waste_of_members,
     what_is_missing,
 )
 
@@ -173,6 +175,46 @@ def test_learners_fit_and_share_the_batch_evenly(nodes, batch):
 )
 def test_shares_of_learners(nodes, workers, expected):
     assert plan_learner(Cluster(nodes), make_config({"sed": {"workers": workers}})) == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "settings", "count", "sentence"),
+    [
+        (((16, 4),), {}, 10, None),  # all at once
+        (((64, 8),), {}, 16, None),
+        (((64, 8),), {}, 10, r"^10 members use 5 of 8 GPUs; more would fit$"),
+        (((64, 8),), {}, 2, r"^2 members use 2 of 8 GPUs; more would fit$"),
+        (
+            ((64, 8),),
+            {"concurrent_members": 4},
+            10,
+            r"^10 members use 2 of 8 GPUs; resources\.concurrent_members allows",
+        ),
+        (BIG, {}, 16, None),
+        (BIG, {}, 17, r"^17 members, 16 at a time, leave 15 of 32 places empty .*; 16 or 32 would fill them"),
+        (BIG, {}, 30, None),  # two places of 32
+        (LAPTOP, {}, 3, None),  # one of four
+    ],
+)
+def test_a_plan_that_wastes_much_of_the_cluster_is_said(nodes, settings, count, sentence):
+    cluster, config = Cluster(nodes), make_config({"resources": settings})
+    said = waste_of_members(cluster, config, plan_members(cluster, config, count), count)
+    assert said is None if sentence is None else re.search(sentence, said), said
+
+
+@pytest.mark.parametrize(
+    ("nodes", "settings", "sentence"),
+    [
+        (((64, 8),), {}, None),
+        (((64, 3),), {}, r"^a learner uses 2 of 3 GPUs, .*; a sed\.batch_size of 33 would use them all$"),
+        (((64, 3),), {"workers": 2}, None),  # as it was asked for
+        (BIG, {}, None),
+    ],
+)
+def test_gpus_that_a_learner_cannot_use_are_said(nodes, settings, sentence):
+    cluster, config = Cluster(nodes), make_config({"sed": settings})
+    said = waste_of_learner(cluster, config, plan_learner(cluster, config))
+    assert said is None if sentence is None else re.search(sentence, said), said
 
 
 # -- what can never be had -------------------------------------------------------------------------------------------

@@ -18,10 +18,11 @@ from torch import nn
 from raysed import training
 from raysed.batches import EpochBatches
 from raysed.config import Config, make_config
-from raysed.encoder import encode
+from raysed.encoder import Encoder, encode
 from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
 from raysed.members import plan_node
+from raysed.objectives.contrastive import Contrastive
 from raysed.objectives.masked_lm import MaskedLM
 from raysed.setups import Start, set_up
 from raysed.storage import Storage
@@ -531,3 +532,65 @@ def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table
     inputs = dict.fromkeys(("encoder", "corpus", "dev"), "same")
     plans = [plan_node("ct", Config(members={"precision": other}), inputs, [None]) for other in (precision, "auto")]
     assert plans[0][0].depends != plans[1][0].depends
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scarce(monkeypatch):
+    """A machine on which a transformer cannot take more than some rows at once; counts the rows of every pass."""
+
+    def make(encoder: Encoder, most: int, error: type = torch.OutOfMemoryError) -> list[int]:
+        rows, forward = [], encoder.transformer.forward
+
+        def limited(*arguments, input_ids, **named):
+            rows.append(len(input_ids))
+            if len(input_ids) > most:
+                raise error("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+            return forward(*arguments, input_ids=input_ids, **named)
+
+        monkeypatch.setattr(encoder.transformer, "forward", limited)
+        return rows
+
+    return make
+
+
+def train_ten(make_encoder, make_table, prepare) -> tuple[list[float], nn.Module, object]:
+    """Ten updates with in-batch negatives, which see the whole batch or another loss."""
+    encoder, table = make_encoder("bert", layers=2), make_table(160, longest=30)
+    found = prepare(encoder)
+    objective = Contrastive(encoder, dropout=False)
+    batches = EpochBatches(table, 16, seed=5)
+    # Not Adam: of gradients that are zero but for rounding it makes whole steps.
+    engine = TorchEngine(objective, torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad]))
+    result = train(objective, batches, Plan(10, lambda step: 0.01, 3, log_every=1, keep="encoder"), engine)
+    return [entry["loss"] for entry in result.history], encoder, found
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_with_little_memory_parts_are_smaller_and_the_batch_is_the_same(
+    make_encoder, make_table, scarce, most, error, caplog
+):
+    expected, plain, _ = train_ten(make_encoder, make_table, lambda encoder: None)
+    losses, encoder, rows = train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, most, error))
+    assert losses == pytest.approx(expected, abs=1e-6)
+    for name, weights in plain.state_dict().items():
+        assert torch.allclose(encoder.state_dict()[name], weights, atol=1e-5), name
+    refused = [count for count in rows if count > most]
+    assert 1 <= len(refused) <= 3 and rows[0] == refused[0]  # found out once, in the first update
+    assert caplog.text.count("too little memory: sentences are encoded in") == len(refused)
+
+
+def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):
+    with pytest.raises(
+        UserError, match=r"too little memory .* lower the batch_size of this stage, or encoder\.max_length"
+    ):
+        train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))
+
+
+def test_other_errors_are_not_mistaken_for_memory(make_encoder, make_table, scarce, monkeypatch):
+    monkeypatch.setattr("raysed.training._is_out_of_memory", lambda error: False)
+    with pytest.raises(torch.OutOfMemoryError):
+        train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))

@@ -1,0 +1,144 @@
+"""Workers that stand still: each says every few seconds that it lives, and one that says nothing is ended.
+
+A worker that has died is noticed by Ray and started again. One that is stopped, swapped out or on a frozen machine is
+not: whoever waits for it would wait for ever. Ended, it is a dead one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+log = logging.getLogger(__name__)
+
+_BEATS = 6
+"""A worker is to be heard so often within the time after which it counts as standing still."""
+_ANSWER = 30.0
+"""Seconds that a node may take to end a worker."""
+
+
+class Pulse:
+    """Knows when each worker was heard last; an actor beside the driver."""
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[str, int, int], tuple[float, str]] = {}
+
+    def beat(self, worker: tuple[str, int, int], work: str) -> None:
+        """Hears a worker: its node, process and when that was started."""
+        self._heard[worker] = time.monotonic(), work
+
+    def forget(self, worker: tuple[str, int, int]) -> None:
+        """Hears that a worker has nothing to do any more."""
+        self._heard.pop(worker, None)
+
+    def silent(self, seconds: float) -> list[tuple[tuple[str, int, int], str]]:
+        """Returns the workers that were not heard for so long, with what they work on, and forgets them."""
+        before = time.monotonic() - seconds
+        found = [(worker, work) for worker, (heard, work) in self._heard.items() if heard < before]
+        for worker, _ in found:
+            del self._heard[worker]
+        return found
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a worker needs to be heard.
+
+    Attributes:
+        pulse: the actor that hears it.
+        seconds: after so long without a word it is ended.
+    """
+
+    pulse: Any
+    seconds: float
+
+
+@contextmanager
+def watched(seconds: float) -> Iterator[Watch]:
+    """Watches the workers of a stage, which get what this yields."""
+    pulse = beside_driver(Pulse)
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(seconds / _BEATS):
+            try:
+                for worker, work in ray.get(pulse.silent.remote(seconds), timeout=_ANSWER):
+                    _end(worker, work, seconds)
+            except ray.exceptions.RayError as error:  # a cluster that is busy losing a node
+                log.debug("workers could not be watched: %s", error)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield Watch(pulse, seconds)
+    finally:
+        over.set()
+        thread.join(1.0)  # it may wait for an answer of a cluster that is going away
+        ray.kill(pulse)
+
+
+def beside_driver(kind: type) -> Any:
+    """Makes an actor on the node of this process: on another one it could be lost and take the run with it."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(kind).remote()
+
+
+@contextmanager
+def beating(watch: Watch, work: str) -> Iterator[None]:
+    """Lets this worker be heard while it works; a thread does it, so that a long computation is no silence.
+
+    Args:
+        watch: from `watched`.
+        work: what it works on, for people.
+    """
+    worker = (ray.get_runtime_context().get_node_id(), os.getpid(), _started_at(os.getpid()))
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(watch.seconds / _BEATS):
+            watch.pulse.beat.remote(worker, work)
+
+    ray.get(watch.pulse.beat.remote(worker, work))  # heard once, before anything can stop it
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        watch.pulse.forget.remote(worker)
+
+
+def _end(worker: tuple[str, int, int], work: str, seconds: float) -> None:
+    """Kills a process on its own node, if it is still the same one: one that has died is silent, too."""
+    node, pid, started = worker
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    killed = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_kill).remote(pid, started)
+    if ray.get(killed, timeout=_ANSWER):
+        log.warning("%s: its worker (process %d) said nothing for %g s and was ended", work, pid, seconds)
+
+
+def _kill(pid: int, started: int) -> bool:
+    if _started_at(pid) != started:
+        return False
+    os.kill(pid, signal.SIGKILL)
+    return True
+
+
+def _started_at(pid: int) -> int:
+    """When a process was started, in the kernel's ticks; -1 where it is gone, 0 where nobody knows."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        return -1 if Path("/proc/self").exists() else 0
