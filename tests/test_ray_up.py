@@ -94,6 +94,7 @@ def status(address: str, token: str | None = None) -> int | None:
         return None
 
 
+@pytest.mark.xfail(strict=True, reason="of two workers Ray's autoscaler starts one; the job runs on that")
 def test_a_cluster_is_launched_runs_a_job_and_goes_away(tmp_path):
     if missing := hosts.what_is_missing():
         pytest.skip(f"hosts of its own need {missing}")
