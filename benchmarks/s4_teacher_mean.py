@@ -1,6 +1,6 @@
 """S4: the mean of ten teachers' embeddings through Ray Data, against ten calls of `encode` and an average in numpy.
 
-    python benchmarks/s4_teacher_mean.py [--pairs 5] [--teachers 10] [--sentences 3000]
+    python benchmarks/s4_teacher_mean.py [--pairs 5] [--teachers 10] [--sentences N]
 
 The teachers are M3 with a little noise on its weights. Both sides load their models and tokenise within their turn;
 raysed tokenises once, writes the target table and re-encodes some of its rows to check them. Ray runs during raysed's
@@ -121,7 +121,8 @@ class Work:
         config = make_config({"resources": {"gpu": self.options.device == "cuda"}})
         size = sum(path.stat().st_size for path in storage.fetch(self.names[0]).iterdir())
         share, groups = plan_teachers(current_cluster(), config, len(self.names), size)
-        return TeacherPlan(share, groups, config.resources.encode_token_budget, self.options.device == "cuda")
+        res, gpu = config.resources, self.options.device == "cuda"
+        return TeacherPlan(share, groups, res.encode_token_budget, gpu, res.silence_seconds)
 
     def _mean_of_peer(self, texts: list[str]) -> np.ndarray:
         # Its documentation advises to try: on a CPU no size is faster than its default.

@@ -34,8 +34,7 @@ from raysed.resources import MOST_RESTARTS, Share, prepare_worker
 from raysed.storage import Storage
 from raysed.targets import TARGET_FILE
 from raysed.tokens import PackedTokens, TokenTable, pack
-from raysed.trackers import trackers_of
-from raysed.tracking import MetricsLog, Progress, ProgressBoard
+from raysed.tracking import MetricsLog, Progress, ProgressBoard, metrics_log
 
 log = logging.getLogger(__name__)
 
@@ -441,19 +440,20 @@ def _worker(loop: dict[str, Any]) -> None:
 
 
 def _train_all(loop: dict[str, Any], rank: int, world: int) -> None:
-    storage, share = loop["storage"], loop["share"]
+    config, storage, share = loop["config"], loop["storage"], loop["share"]
     for learner in loop["learners"]:
         if storage.finished(learner.name, learner.depends):  # by workers that have failed since
             continue
         starts = broadcast_from_rank_zero(None if rank else _begin(learner, storage, loop))
         if starts is None:
             return
-        if starts > loop["config"].sed.max_retries:
+        if starts > config.sed.max_retries:
             ray.get(loop["board"].say.remote(learner.name, {"gave_up": starts}))
             return
         try:
-            with _metrics_log(learner, loop["config"], storage) if rank == 0 else nullcontext() as metrics:
-                _train_and_commit(learner, loop["config"], storage, share, rank, world, metrics, loop["board"])
+            own_log = nullcontext() if rank else metrics_log(storage, config, learner.name, learner.depends)
+            with own_log as metrics:
+                _train_and_commit(learner, config, storage, share, rank, world, metrics, loop["board"])
         except UserError as error:
             ray.get(loop["board"].say.remote(learner.name, {"failed": str(error)}))
             if rank:
@@ -468,11 +468,6 @@ def _begin(learner: Learner, storage: Storage, loop: dict[str, Any]) -> int | No
     if any("failed" in said for said in ray.get(loop["board"].latest.remote()).values()):
         return None
     return storage.checkpoints(learner.name, learner.depends).begin(loop["job"])
-
-
-def _metrics_log(learner: Learner, config: Config, storage: Storage) -> MetricsLog:
-    trackers = trackers_of(config.tracking, config.run, learner.name, learner.depends)
-    return MetricsLog(storage, learner.name, trackers)
 
 
 def _train_and_commit(

@@ -29,8 +29,7 @@ from raysed.resources import MOST_RESTARTS, Share, prepare_worker
 from raysed.setups import Start, set_up, steps_of, tables_of
 from raysed.spread import collapse
 from raysed.storage import Entry, Storage
-from raysed.trackers import trackers_of
-from raysed.tracking import MetricsLog, Progress
+from raysed.tracking import MetricsLog, Progress, metrics_log
 
 log = logging.getLogger(__name__)
 
@@ -430,9 +429,8 @@ def _train_or_give_up(member: Member, shared: _Shared, until: int) -> float | No
     starts = shared.storage.checkpoints(member.name, member.depends).begin(shared.job)
     if starts > retries:
         raise RunFailed(f"its worker was lost {starts} times without a new checkpoint in between")
-    trackers = trackers_of(shared.config.tracking, shared.config.run, member.name, member.depends)
     try:
-        with MetricsLog(shared.storage, member.name, trackers) as metrics:
+        with metrics_log(shared.storage, shared.config, member.name, member.depends) as metrics:
             return _train_and_commit(member, shared, metrics, until)
     except UserError:
         raise

@@ -199,44 +199,6 @@ def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
     return Share(max(workers, 1), cpus, gpus, threads=max(1, int(cpus)))
 
 
-def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
-    """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
-
-    >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
-    '10 members, 8 at a time, leave 6 of 16 places empty in the last round; 8 or 16 would fill them (members.count)'
-    """
-    if share.gpus and share.workers * share.gpus < (1 - _MUCH) * cluster.gpus:
-        used = f"{share.workers * share.gpus:.2g} of {cluster.gpus:g} GPUs"
-        limited = config.resources.concurrent_members is not None
-        limit = "resources.concurrent_members allows no more" if limited else "more would fit"
-        return f"{count} members use {used}; {limit}"
-    rounds = math.ceil(count / share.workers)
-    empty = rounds * share.workers - count
-    if rounds == 1 or empty < _MUCH * rounds * share.workers:
-        return None
-    fewer, more = (rounds - 1) * share.workers, rounds * share.workers
-    return (
-        f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty in the last round; "
-        f"{fewer} or {more} would fill them (members.count)"
-    )
-
-
-def waste_of_learner(cluster: Cluster, config: Config, share: Share) -> str | None:
-    """Returns how many GPUs a plan for a learner leaves unused, as a sentence; None where it uses all.
-
-    >>> waste_of_learner(Cluster(((8, 3),)), Config(), Share(2, 4, 1.0, 4))
-    'a learner uses 2 of 3 GPUs, because workers share its batch evenly; a sed.batch_size of 33 would use them all'
-    """
-    room = cluster.fit(1, 1.0) if share.gpus else share.workers
-    if config.sed.workers or share.workers >= room:
-        return None
-    batch = math.ceil(config.sed.batch_size / room) * room
-    return (
-        f"a learner uses {share.workers} of {room} GPUs, because workers share its batch evenly; "
-        f"a sed.batch_size of {batch} would use them all"
-    )
-
-
 def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: int) -> tuple[Share, int]:
     """Plans the actors that average the teachers, and leaves a CPU free for the tasks that read.
 
@@ -308,6 +270,44 @@ def plan_learner(cluster: Cluster, config: Config) -> Share:
     workers = config.sed.workers or (_divisor(config.sed.batch_size, cluster.fit(1, gpus)) if gpus else 1)
     cpus = _whole_cpus(cluster, workers, gpus)
     return Share(workers, cpus, gpus, threads=cpus)
+
+
+def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
+    """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
+
+    >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
+    '10 members, 8 at a time, leave 6 of 16 places empty in the last round; 8 or 16 would fill them (members.count)'
+    """
+    if share.gpus and share.workers * share.gpus < (1 - _MUCH) * cluster.gpus:
+        used = f"{share.workers * share.gpus:.2g} of {cluster.gpus:g} GPUs"
+        limited = config.resources.concurrent_members is not None
+        limit = "resources.concurrent_members allows no more" if limited else "more would fit"
+        return f"{count} members use {used}; {limit}"
+    rounds = math.ceil(count / share.workers)
+    empty = rounds * share.workers - count
+    if rounds == 1 or empty < _MUCH * rounds * share.workers:
+        return None
+    fewer, more = (rounds - 1) * share.workers, rounds * share.workers
+    return (
+        f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty in the last round; "
+        f"{fewer} or {more} would fill them (members.count)"
+    )
+
+
+def waste_of_learner(cluster: Cluster, config: Config, share: Share) -> str | None:
+    """Returns how many GPUs a plan for a learner leaves unused, as a sentence; None where it uses all.
+
+    >>> waste_of_learner(Cluster(((8, 3),)), Config(), Share(2, 4, 1.0, 4))
+    'a learner uses 2 of 3 GPUs, because workers share its batch evenly; a sed.batch_size of 33 would use them all'
+    """
+    room = cluster.fit(1, 1.0) if share.gpus else share.workers
+    if config.sed.workers or share.workers >= room:
+        return None
+    batch = math.ceil(config.sed.batch_size / room) * room
+    return (
+        f"a learner uses {share.workers} of {room} GPUs, because workers share its batch evenly; "
+        f"a sed.batch_size of {batch} would use them all"
+    )
 
 
 def _gpu_bytes(node: dict[str, float]) -> float:

@@ -193,9 +193,10 @@ class Stages:
         """Trains all nodes of one depth in one Tune experiment."""
         planned = {node: self._plan(node) for node in nodes}
         count = sum(len(group) for group in planned.values())
-        self._warn(waste_of_members(self.cluster, self.config, self._share(count), count))
+        share = self._share(count)
+        self._warn(waste_of_members(self.cluster, self.config, share, count))
         with self._timed("+".join(nodes)):
-            outcome = members.train_members(planned, self.config, self.storage, self._share(count), self.gpu, self.rows)
+            outcome = members.train_members(planned, self.config, self.storage, share, self.gpu, self.rows)
         for node, group in planned.items():
             failures = {m.name: outcome.failed[m.name] for m in group if m.name in outcome.failed}
             self._leave_out(failures)

@@ -37,13 +37,16 @@ _VERIFIED_ROWS = 32
 
 @dataclass(frozen=True)
 class TeacherPlan:
-    """How teachers are laid out: `groups` stages of actors, each actor holding its group's teachers."""
+    """How teachers are laid out: `groups` stages of actors, each actor holding its group's teachers.
+
+    An actor that was not heard for `silence_seconds` stands still, see `pulse`.
+    """
 
     share: Share
     groups: int
     token_budget: int | None
     gpu: bool
-    silence_seconds: float = 300.0
+    silence_seconds: float
 
 
 def write_targets(

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from raysed.config import Config
 from raysed.storage import Storage
-from raysed.trackers import Trackers
+from raysed.trackers import Trackers, trackers_of
 
 
 class MetricsLog:
@@ -63,6 +64,11 @@ class MetricsLog:
 
     def __exit__(self, kind: type | None, *error: object) -> None:
         self.close(failed=kind is not None)
+
+
+def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> MetricsLog:
+    """Returns the log of a training, with the trackers that the settings name; `identity` is what it is made from."""
+    return MetricsLog(storage, name, trackers_of(config.tracking, config.run, name, identity))
 
 
 def _flat(metrics: Mapping[str, Any]) -> dict[str, float]:

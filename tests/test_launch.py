@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from packaging.requirements import Requirement
+from test_docs import pins
 
 ROOT = Path(__file__).resolve().parent.parent
 LAUNCHED = ("cluster.yaml", "docs/own-machines.yaml")
@@ -27,12 +27,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def pinned(package: str) -> str:
-    pins = [
-        Requirement(line.split("#")[0])
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line[:1].isalpha()
-    ]
-    (version,) = {next(iter(pin.specifier)).version for pin in pins if pin.name == package}
+    (version,) = {next(iter(pin.specifier)).version for pin in pins() if pin.name == package}
     return version
 
 

@@ -54,7 +54,7 @@ def plain_mean(storage: Storage, names: list[str]) -> np.ndarray:
 
 
 def plan(groups: int = 1, workers: int = 1) -> TeacherPlan:
-    return TeacherPlan(Share(workers, 0.3, 0.0, 1), groups, token_budget=512, gpu=False)
+    return TeacherPlan(Share(workers, 0.3, 0.0, 1), groups, token_budget=512, gpu=False, silence_seconds=300)
 
 
 @pytest.mark.cluster
