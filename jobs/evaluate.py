@@ -85,7 +85,7 @@ def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: li
     """Embeds every sentence once and scores one model: model, description, layers, metrics, transfer."""
     from raysed.evaluation.transfer import score_transfer, sentences_of, transfer_average
     from raysed.foreign import load_model
-    from raysed.tracking import Progress
+    from raysed.progress import Progress
 
     main = config.encoder.layers
     of_transfer = main if config.evaluation.transfer.layers is None else config.evaluation.transfer.layers
@@ -127,7 +127,7 @@ def _device(config: "Config") -> str:
 
 def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
     """A map that shows how far it is."""
-    from raysed.tracking import Progress
+    from raysed.progress import Progress
 
     def run(probe: Callable[["ProbeJob"], dict], jobs: list["ProbeJob"]) -> Iterator[dict]:
         progress = Progress(title, len(jobs))

@@ -12,6 +12,8 @@ from raysed.errors import UserError
 from raysed.resources import MEMBERS_PER_GPU, Cluster, current_cluster, uses_gpu, what_is_missing
 
 _PAUSE = 10.0
+_SETTLED = 120.0
+"""Seconds without a new node after which a cluster of unknown limits is taken to have all its nodes."""
 
 
 def gather(config: Config, say: Callable[[str], None]) -> Cluster:
@@ -19,7 +21,8 @@ def gather(config: Config, say: Callable[[str], None]) -> Cluster:
 
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
     within the limits of its own configuration, and waited for until they are there or `resources.wait_minutes` are
-    over; then what is there has to do.
+    over; then what is there has to do. Where those limits are unknown, as on machines of one's own, it has to do as
+    soon as it suffices and nothing has come for two minutes.
 
     Args:
         config: the run's settings.
@@ -79,17 +82,19 @@ def _awaited(
     minutes: float,
     say: Callable[[str], None],
 ) -> Cluster:
-    started = time.monotonic()
+    started = grown = time.monotonic()
+    nodes = 0
     while True:
-        cluster, there = current_cluster(), granted()
+        cluster, there, now = current_cluster(), granted(), time.monotonic()
         missing = needs(cluster)
         if not missing and there >= places:
             return cluster
-        waited = time.monotonic() - started
-        if waited >= 60 * minutes:
+        grown, nodes = (now if len(cluster.nodes) > nodes else grown), len(cluster.nodes)
+        waited, settled = now - started, cluster.most is None and not missing and now - grown >= _SETTLED
+        if settled or waited >= 60 * minutes:
             if missing:
                 raise UserError(missing)
-            say(f"the cluster has not grown further in {minutes:g} min; {there} of {places} places have to do")
+            say(f"the cluster has not grown for {now - grown:.0f} s; {there} of {places} places have to do")
             return cluster
         why = missing or f"{there} of {places} places for members are there ({cluster})"
         say(f"waiting for the cluster to grow ({waited:.0f} s of at most {minutes:g} min): {why}")

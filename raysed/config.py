@@ -458,11 +458,11 @@ class SedConfig(Block):
     max_retries: int = Field(2, ge=0)
 
     @model_validator(mode="after")
-    def _workers_share_evenly(self) -> "SedConfig":
-        if self.batch_size % (self.workers or 1):
+    def _workers_have_work(self) -> "SedConfig":
+        if (self.workers or 1) > self.batch_size:
             raise ValueError(
-                f"sed.batch_size is {self.batch_size}, which {self.workers} workers (sed.workers) cannot share evenly; "
-                "make it a multiple"
+                f"sed.workers is {self.workers}, more than the sentences of a batch (sed.batch_size is "
+                f"{self.batch_size}); ask for at most as many"
             )
         return self
 

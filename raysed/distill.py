@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import math
 import os
 import threading
 import time
@@ -29,22 +30,30 @@ from raysed.encoder import Encoder, load_start, write_checkpoint
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.evaluation.dev import dev_score
 from raysed.objectives.base import EncoderObjective
+from raysed.progress import Progress, ProgressBoard, tell
 from raysed.pulse import beating, beside_driver, watched
 from raysed.resources import MOST_RESTARTS, Share, prepare_worker
 from raysed.storage import Storage
 from raysed.targets import TARGET_FILE
 from raysed.tokens import PackedTokens, TokenTable, pack
-from raysed.tracking import MetricsLog, Progress, ProgressBoard, metrics_log
+from raysed.tracking import MetricsLog, metrics_log
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Sentences of one worker with their targets, [B, D]."""
+    """Sentences of one worker with their targets, [B, D].
+
+    Attributes:
+        tokens: of the sentences.
+        targets: their targets.
+        weight: its sentences over the mean of all workers, so that the mean of their losses is that of the batch.
+    """
 
     tokens: PackedTokens
     targets: torch.Tensor
+    weight: float = 1.0
 
     @property
     def ids(self) -> np.ndarray:
@@ -65,10 +74,10 @@ class Distillation(EncoderObjective):
         self.learner = learner
 
     def forward(self, batch: TargetBatch) -> torch.Tensor:
-        """Returns the loss, a mean over sentences and dimensions."""
+        """Returns the loss, a mean over sentences and dimensions, whose mean over workers is that of the batch."""
         device = next(self.parameters()).device
         emb_BD = self.learner(batch.tokens.to(device))
-        return F.mse_loss(emb_BD.float(), batch.targets.to(device))
+        return batch.weight * F.mse_loss(emb_BD.float(), batch.targets.to(device))
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
         """See `training.Objective`."""
@@ -90,7 +99,7 @@ class TargetBatches:
         batch_size: sentences per update over all workers; the last, partial batch of an epoch is dropped.
         seed: of the order.
         rank: this worker.
-        world: number of workers; each takes its equal part of every batch.
+        world: number of workers; each takes its part of every batch, as equal as can be.
         offset: subtracted from every target [D] (`sed.target: centred_mean`), or None.
         window: row groups in memory.
     """
@@ -112,6 +121,7 @@ class TargetBatches:
         self.per_epoch = meta.num_rows // self.batch_size
         self._seed, self._window = seed, window
         self._part = slice(rank * self.batch_size // world, (rank + 1) * self.batch_size // world)
+        self._weight = (self._part.stop - self._part.start) * world / self.batch_size
         self._offset = 0 if offset is None else offset.astype(np.float32)
         self._loaded: tuple[int, int] = (-1, -1)
 
@@ -125,7 +135,8 @@ class TargetBatches:
             if len(inside):
                 pieces.append(self._rows(epoch, window, inside))
         tokens = pieces[0][0] if len(pieces) == 1 else TokenTable.concatenate([piece[0] for piece in pieces])
-        return TargetBatch(pack(tokens), torch.from_numpy(np.concatenate([piece[1] for piece in pieces])))
+        targets_BD = torch.from_numpy(np.concatenate([piece[1] for piece in pieces]))
+        return TargetBatch(pack(tokens), targets_BD, self._weight)
 
     def _windows(self, epoch: int) -> list[tuple[int, int, int]]:
         """Number, first and last place in the epoch's order of every window."""
@@ -268,6 +279,8 @@ class DeepSpeedEngine:
                 value = moments[name][key].to(parameter.device)
                 if self._sed.zero_stage == 0:
                     optimizer.state[parameter][key].copy_(value)
+                elif self._sed.zero_stage == 3:
+                    _put_own_part(parameter, value, key)
                 else:
                     safe_set_full_optimizer_state(parameter, value, key)
         for state in getattr(optimizer, "optimizer", optimizer).state.values():
@@ -277,10 +290,23 @@ class DeepSpeedEngine:
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
+def _put_own_part(parameter: nn.Parameter, value: torch.Tensor, key: str) -> None:
+    """Sets this worker's part of a moment under ZeRO stage 3.
+
+    DeepSpeed's own function for the whole moment fails where its size is no multiple of the number of workers.
+    """
+    from deepspeed.utils import safe_get_local_optimizer_state, safe_set_local_optimizer_state
+
+    size, rank = safe_get_local_optimizer_state(parameter, key).numel(), torch.distributed.get_rank()
+    padded = F.pad(value.flatten(), (0, max((rank + 1) * size - value.numel(), 0)))
+    safe_set_local_optimizer_state(parameter, padded[rank * size : (rank + 1) * size], key)
+
+
 def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
+    part = math.ceil(sed.batch_size / world)  # DeepSpeed wants equal parts, and does not look at them
     config: dict[str, Any] = {
-        "train_batch_size": sed.batch_size,
-        "train_micro_batch_size_per_gpu": sed.batch_size // world,
+        "train_batch_size": part * world,
+        "train_micro_batch_size_per_gpu": part,
         "gradient_accumulation_steps": 1,
         "zero_optimization": {"stage": sed.zero_stage},
         "zero_allow_untested_optimizer": True,
@@ -341,10 +367,12 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
     names = ", ".join(learner.name for learner in learners)
     log.info("distilling %s: starting %s worker%s", names, share.workers, "s" * (share.workers > 1))
     board = beside_driver(ProgressBoard)
-    with watched(config.resources.silence_seconds) as watch:
+    with watched(config.resources.silence_seconds, share) as watch:
         loop = {"learners": list(learners), "config": config, "storage": storage, "share": share, "board": board}
         _fit(_trainer({**loop, "watch": watch, "job": uuid.uuid4().hex}), learners, board)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
+    done = [entry.meta for learner in learners if (entry := storage.finished(learner.name, learner.depends))]
+    tell(sentences=sum(meta["steps"] - meta["resumed_at"] for meta in done) * config.sed.batch_size)
     for name, said in ray.get(board.latest.remote()).items():
         if failure := said.get("failed"):
             raise UserError(f"{name}: {failure}")
@@ -358,7 +386,8 @@ def _trainer(loop: dict[str, Any]) -> TorchTrainer:
         _light(_worker),
         train_loop_config={"loop": ray.put(loop)},
         scaling_config=ScalingConfig(
-            num_workers=share.workers,
+            # With fewer than planned where nodes are lost, and with all again when others come.
+            num_workers=(1, share.workers) if share.workers > 1 else 1,
             use_gpu=share.gpus > 0,
             resources_per_worker={"CPU": share.cpus, **({"GPU": share.gpus} if share.gpus else {})},
         ),

@@ -29,10 +29,11 @@ from raysed.errors import UserError
 from raysed.evaluation.sts import Evaluation
 from raysed.flow import Flow, distinct_pairs
 from raysed.labelled import read_pairs
+from raysed.progress import Progress, tell
+from raysed.pulse import watched_tasks
 from raysed.resources import Share, prepare_worker
 from raysed.storage import Storage
 from raysed.tokens import TokenTable, read_tokens, tokenize
-from raysed.tracking import Progress
 
 Parts = dict[str | None, np.ndarray]
 """Rows to fit on by task; under None where all tasks share one calibration."""
@@ -93,6 +94,7 @@ def embed_all(
     """
     todo = [job for job in jobs if not storage.finished(job.name, job.depends)]
     _run("embed evaluation sentences", _embed, todo, tokens, config, storage, share)
+    tell(sentences=len(todo) * len(tokens))
 
 
 def calibrate_all(
@@ -119,23 +121,21 @@ def _run(
         return
     progress = Progress(title, len(jobs))
     shared = ray.put(data) if share else data
-    for count, failure in enumerate(_outcomes(function, jobs, (shared, config, storage, share), share), start=1):
+    outcomes = _outcomes(title, function, jobs, (shared, config, storage, share))
+    for count, failure in enumerate(outcomes, start=1):
         if failure:
             raise UserError(failure)
         progress.update(count, f"{count} of {len(jobs)}")
     progress.close()
 
 
-def _outcomes(function: Any, jobs: Sequence, arguments: tuple, share: Share | None) -> Iterator[str | None]:
+def _outcomes(title: str, function: Any, jobs: Sequence, arguments: tuple) -> Iterator[str | None]:
     """Runs in this process where there is no share to give away: new workers would import for longer than they work."""
+    _, config, _, share = arguments
     if share is None:
-        yield from (function(job, *arguments) for job in jobs)
-        return
-    remote = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(function)
-    waiting = [remote.remote(job, *arguments) for job in jobs]
-    while waiting:
-        done, waiting = ray.wait(waiting, num_returns=1)
-        yield ray.get(done[0])
+        return (function(job, *arguments) for job in jobs)
+    seconds = config.resources.silence_seconds
+    return watched_tasks(function, jobs, *arguments, work=title, share=share, seconds=seconds)
 
 
 def _embed(job: Embedding, tokens: TokenTable, config: Config, storage: Storage, share: Share | None) -> str | None:

@@ -4,7 +4,7 @@
 both become a `PairTable`, which `PairBatches` serves step by step.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +22,7 @@ from raysed.errors import UserError, public
 from raysed.evaluation.sts import StsTask, load_task
 from raysed.objectives.siamese_nli import CLASSES, LabelledBatch
 from raysed.pair_sources import SENTENCE_COLUMNS, Layout, PairSource, read_source
-from raysed.tokens import LengthReport, TokenTable, pack, tokenize
+from raysed.tokens import LengthReport, TokenTable, pack, tokenized_parts
 
 PAIR_FILE = "part-00000.parquet"
 
@@ -36,7 +36,6 @@ _NLI = Layout(
 _HUB_ORDER = ("entailment", "neutral", "contradiction")
 """What 0, 1 and 2 mean in the hub's SNLI, MultiNLI and AllNLI."""
 _UNLABELLED = ("", "-", "-1")
-_TOKENIZED_AT_ONCE = 1 << 16
 
 
 # Rows: pairs as text ----------------------------------------------------------------------------------------
@@ -241,24 +240,12 @@ def tokenize_pairs(
     return PairTable(*sides, labels)
 
 
-def tokenized_parts(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None = None
-) -> Iterator[TokenTable]:
-    """Yields the tokens of N sentences as tables of 65,536, ids 0..N-1; arguments as for `tokens.tokenize`.
-
-    In parts, because the lists of Python numbers in between take ten times the memory of the table.
-    """
-    for start in range(0, len(sentences), _TOKENIZED_AT_ONCE):
-        part = sentences[start : start + _TOKENIZED_AT_ONCE]
-        yield tokenize(tokenizer, part, max_length, np.arange(start, start + len(part)), report)
-
-
 def write_pairs(table: PairTable, directory: Path) -> None:
     """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label into a directory."""
     columns = {
         "id": pa.array(table.first.ids),
-        "input_ids1": token_lists(table.first),
-        "input_ids2": token_lists(table.second),
+        "input_ids1": table.first.to_arrow(),
+        "input_ids2": table.second.to_arrow(),
         "label": pa.array(table.labels),
     }
     pq.write_table(pa.table(columns), Path(directory) / PAIR_FILE)
@@ -267,10 +254,8 @@ def write_pairs(table: PairTable, directory: Path) -> None:
 def read_pairs(directory: Path) -> PairTable:
     """Reads what `write_pairs` wrote."""
     table = pq.read_table(Path(directory) / PAIR_FILE)
-    sides = (
-        table.select(["id", column]).rename_columns(["id", "input_ids"]) for column in ("input_ids1", "input_ids2")
-    )
-    return PairTable(*map(TokenTable.from_arrow, sides), table.column("label").to_numpy())
+    sides = (TokenTable.from_arrow(table, name) for name in ("input_ids1", "input_ids2"))
+    return PairTable(*sides, table.column("label").to_numpy())
 
 
 class PairBatches(EpochBatches):
@@ -286,12 +271,6 @@ def _tokenize(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None
 ) -> TokenTable:
     return TokenTable.concatenate(list(tokenized_parts(tokenizer, sentences, max_length, report)))
-
-
-def token_lists(table: TokenTable) -> pa.Array:
-    """Returns N token lists as a column of a Parquet file."""
-    # Large lists: the offsets of ordinary ones end at 2**31 tokens.
-    return pa.LargeListArray.from_arrays(pa.array(table.offsets, pa.int64()), pa.array(table.input_ids, pa.int32()))
 
 
 # Labels -----------------------------------------------------------------------------------------------------

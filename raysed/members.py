@@ -24,12 +24,13 @@ from raysed.encoder import load_start, write_checkpoint
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.evaluation.dev import dev_score
 from raysed.grid import Ladder, Task, choose_bound, rungs_of
+from raysed.progress import Progress, tell
 from raysed.pulse import Watch, beating, watched
 from raysed.resources import MOST_RESTARTS, Share, prepare_worker
 from raysed.setups import Start, set_up, steps_of, tables_of
 from raysed.spread import collapse
 from raysed.storage import Entry, Storage
-from raysed.tracking import MetricsLog, Progress, metrics_log
+from raysed.tracking import MetricsLog, metrics_log
 
 log = logging.getLogger(__name__)
 
@@ -312,16 +313,23 @@ def _run_trials(
     """Runs one Tune experiment; returns why trials failed, by member, and whether the user can mend it."""
     name = "+".join(queue.nodes())
     progress = _ProgressCallback(name, queue.trainings, queue.updates)
-    with watched(config.resources.silence_seconds) as watch:
+    with watched(config.resources.silence_seconds, share) as watch:
         shared = ray.put(_Shared(config, storage, share.threads, gpu, watch, job=uuid.uuid4().hex))
         results = _tuner(name, queue, storage, share, shared, progress).fit()
     progress.finish()
+    tell(sentences=sum(_sentences(result, config) for result in results))
     storage.remove("tune")  # Tune's own state; ours is in the manifest
     return {
         result.config["member"]["name"]: _reason(result)
         for result in results
         if result.error or (result.metrics or {}).get("failed")
     }
+
+
+def _sentences(result: Any, config: Config) -> int:
+    """Sentences, or pairs, of the batches that a trial has learnt from since its last start."""
+    updates = (result.metrics or {}).get("updates", 0)
+    return updates * getattr(config, result.config["member"]["stage"]).batch_size
 
 
 def _tuner(
@@ -413,17 +421,17 @@ def _train_member(trial: dict[str, Any], shared: Any) -> None:
     member, until = Member(**trial["member"]), trial["until"]
     try:
         with beating(shared.watch, member.name):
-            score = _finished_score(member, shared.storage, until)
+            score, updates = _finished_score(member, shared.storage, until), 0
             if score is None:
-                score = _train_or_give_up(member, shared, until)
-        tune.report({"score": score})
+                score, updates = _train_or_give_up(member, shared, until)
+        tune.report({"score": score, "updates": updates})
     except UserError as error:
         tune.report({"failed": str(error), "mendable": True})
     except RunFailed as error:
         tune.report({"failed": str(error), "mendable": False})
 
 
-def _train_or_give_up(member: Member, shared: _Shared, until: int) -> float | None:
+def _train_or_give_up(member: Member, shared: _Shared, until: int) -> tuple[float | None, int]:
     """Trains; a failure is raised for another start unless there were `members.max_retries` in vain."""
     retries = shared.config.members.max_retries
     starts = shared.storage.checkpoints(member.name, member.depends).begin(shared.job)
@@ -449,8 +457,8 @@ def _finished_score(member: Member, storage: Storage, until: int) -> float | Non
     return training.Result(history=[json.loads(line) for line in lines]).score_by(until)
 
 
-def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, until: int) -> float | None:
-    """Trains to `until`; publishes the member where that is the end. Returns its dev score so far."""
+def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, until: int) -> tuple[float | None, int]:
+    """Trains to `until`; publishes the member where that is the end. Returns its dev score so far and its updates."""
     config, storage = shared.config, shared.storage
     started = time.monotonic()
     encoder, tokenizer = load_start(config.encoder, storage, member.start)
@@ -469,8 +477,9 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, unti
         on_metrics=report,
         until=until,
     )
+    updates = result.steps - result.resumed_at
     if result.steps < setup.plan.steps:
-        return result.score_by(until)
+        return result.score_by(until), updates
     kept = setup.objective.candidates()[result.kept]
     outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
     if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
@@ -484,7 +493,7 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, unti
         meta,
     )
     checkpoints.clear()
-    return result.score
+    return result.score, updates
 
 
 class _Reporter:

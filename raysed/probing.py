@@ -20,12 +20,13 @@ from raysed.evaluation.analysis import qnli_auc
 from raysed.evaluation.further import FurtherTasks
 from raysed.evaluation.transfer import SED_TASKS, combine, jobs, run_probe, transfer_average
 from raysed.frozen import Embedding, embed_all
+from raysed.progress import Progress
+from raysed.pulse import watched_tasks
 from raysed.recipe import parse_recipe
 from raysed.resources import Share
 from raysed.results import ScoredModel, first_healthy
 from raysed.storage import Storage
 from raysed.tokens import tokenize
-from raysed.tracking import Progress
 
 
 def probe(
@@ -113,7 +114,8 @@ def _transfer(
         entry = storage.finished(name, depends)
         if entry is None:
             vectors = ray.put(_vectors(model, embedded, layers, storage))
-            scores = combine(_in_tasks(todo, vectors, partial(_count, progress, place * len(todo), model.recipe)))
+            count = partial(_count, progress, place * len(todo), model.recipe)
+            scores = combine(_in_tasks(todo, vectors, config.resources.silence_seconds, count))
             entry = storage.commit(name, partial(_write, scores), depends, {"scores": scores})
         scores = entry.meta["scores"]
         average = transfer_average(scores, SED_TASKS if set(SED_TASKS) <= set(scores) else None)
@@ -127,13 +129,13 @@ def _write(scores: dict[str, Any], path: Path) -> None:
     (path / "scores.json").write_text(json.dumps(scores, indent=1))
 
 
-def _in_tasks(todo: Sequence[Any], vectors: Any, count: Any) -> Iterable[dict[str, Any]]:
+def _in_tasks(todo: Sequence[Any], vectors: Any, seconds: float, count: Any) -> Iterable[dict[str, Any]]:
     """Runs every probe as a Ray task of one CPU."""
-    waiting = [ray.remote(num_cpus=1)(run_probe).remote(job, vectors) for job in todo]
-    for done in range(1, len(waiting) + 1):
-        ready, waiting = ray.wait(waiting, num_returns=1)
+    one_cpu = Share(len(todo), 1, 0.0, threads=1)
+    results = watched_tasks(run_probe, todo, vectors, work="transfer tasks", share=one_cpu, seconds=seconds)
+    for done, result in enumerate(results, start=1):
         count(done)
-        yield ray.get(ready[0])
+        yield result
 
 
 def _count(progress: Progress, before: int, recipe: str, done: int) -> None:

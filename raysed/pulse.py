@@ -11,19 +11,28 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysed.errors import RunFailed, last_line
+from raysed.progress import tell
+from raysed.usage import gpu_use
+
+if TYPE_CHECKING:
+    from raysed.resources import Share
+
 log = logging.getLogger(__name__)
 
 _BEATS = 6
-"""A worker is to be heard so often within the time after which it counts as standing still."""
+"""A worker is to be heard at least so often within the time after which it counts as standing still."""
+_LONGEST_PAUSE = 15.0
+"""Seconds between two beats at most: they also tell how busy GPUs are."""
 _ANSWER = 30.0
 """Seconds that a node may take to end a worker."""
 
@@ -33,10 +42,17 @@ class Pulse:
 
     def __init__(self) -> None:
         self._heard: dict[tuple[str, int, int], tuple[float, str]] = {}
+        self._gpu_uses: list[float] = []
 
-    def beat(self, worker: tuple[str, int, int], work: str) -> None:
-        """Hears a worker: its node, process and when that was started."""
+    def beat(self, worker: tuple[str, int, int], work: str, gpu_use: float | None = None) -> None:
+        """Hears a worker: its node, process and when that was started; and how busy its GPUs are."""
         self._heard[worker] = time.monotonic(), work
+        if gpu_use is not None:
+            self._gpu_uses.append(gpu_use)
+
+    def gpu_use(self) -> float | None:
+        """Returns how busy GPUs were, the mean of all that was heard."""
+        return sum(self._gpu_uses) / len(self._gpu_uses) if self._gpu_uses else None
 
     def forget(self, worker: tuple[str, int, int]) -> None:
         """Hears that a worker has nothing to do any more."""
@@ -65,14 +81,21 @@ class Watch:
 
 
 @contextmanager
-def watched(seconds: float) -> Iterator[Watch]:
-    """Watches the workers of a stage, which get what this yields."""
+def watched(seconds: float, share: Share, least: int = 1) -> Iterator[Watch]:
+    """Watches the workers of a stage, which get what this yields; and says when there is no room for them.
+
+    Args:
+        seconds: after so long without a word a worker is ended.
+        share: of one worker.
+        least: how many workers there have to be at once.
+    """
     pulse = beside_driver(Pulse)
     over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(seconds / _BEATS):
+        while not over.wait(_pause(seconds)):
             try:
+                _say_what_is_missing(share, least)
                 for worker, work in ray.get(pulse.silent.remote(seconds), timeout=_ANSWER):
                     _end(worker, work, seconds)
             except ray.exceptions.RayError as error:  # a cluster that is busy losing a node
@@ -82,10 +105,51 @@ def watched(seconds: float) -> Iterator[Watch]:
     thread.start()
     try:
         yield Watch(pulse, seconds)
+        if (busy := ray.get(pulse.gpu_use.remote())) is not None:
+            tell(gpu_use=busy)
     finally:
         over.set()
         thread.join(1.0)  # it may wait for an answer of a cluster that is going away
         ray.kill(pulse)
+
+
+def watched_tasks(
+    function: Callable[..., Any],
+    jobs: Sequence[Any],
+    *arguments: Any,
+    work: str,
+    share: Share,
+    seconds: float,
+) -> Iterator[Any]:
+    """Calls a function for every job, each as a Ray task; yields what they return as they end.
+
+    A task whose process has died, or was ended because it stood still, is run again, up to Ray's limit.
+
+    Args:
+        function: gets a job and the arguments; to run it twice has to be no harm.
+        jobs: one task each.
+        arguments: references into the object store are resolved.
+        work: what they do, for people.
+        share: of one task.
+        seconds: after so long without a word a task is ended.
+
+    Raises:
+        RunFailed: a task has failed, or was lost too often.
+    """
+    with watched(seconds, share) as watch:
+        task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(_beating_task).options(name=work)
+        waiting = [task.remote(function, watch, work, job, *arguments) for job in jobs]
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=1)
+            try:
+                yield ray.get(done[0])
+            except ray.exceptions.RayError as error:
+                raise RunFailed(f"{work}: {last_line(error)}") from error
+
+
+def _beating_task(function: Callable[..., Any], watch: Watch, work: str, job: Any, *arguments: Any) -> Any:
+    with beating(watch, work):
+        return function(job, *arguments)
 
 
 def beside_driver(kind: type) -> Any:
@@ -106,8 +170,8 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(watch.seconds / _BEATS):
-            watch.pulse.beat.remote(worker, work)
+        while not over.wait(_pause(watch.seconds)):
+            watch.pulse.beat.remote(worker, work, gpu_use())
 
     ray.get(watch.pulse.beat.remote(worker, work))  # heard once, before anything can stop it
     thread = threading.Thread(target=beat, daemon=True)
@@ -118,6 +182,22 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
         over.set()
         thread.join()
         watch.pulse.forget.remote(worker)
+
+
+def _say_what_is_missing(share: Share, least: int) -> None:
+    """Whoever waits for a node to come back should know that he does."""
+    from raysed.resources import current_cluster  # not for the actor of this module, which would import torch
+
+    cluster = current_cluster()
+    if (room := cluster.fit(share.cpus, share.gpus)) < least:
+        wanted = f"{share.cpus:g} CPU{'s' * (share.cpus != 1)}" + (f" and {share.gpus:g} GPU" if share.gpus else "")
+        log.warning(
+            "waiting for nodes: workers of %s need %d places, and there are %d (%s)", wanted, least, room, cluster
+        )
+
+
+def _pause(seconds: float) -> float:
+    return min(seconds / _BEATS, _LONGEST_PAUSE)
 
 
 def _end(worker: tuple[str, int, int], work: str, seconds: float) -> None:

@@ -9,7 +9,7 @@ import math
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,7 @@ class Report:
     """The headline tasks."""
     main_layers: int | str
     timings: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Stage or node to `{"seconds": ...}`."""
+    """Stage or node to what it took, see `raysed.usage`."""
     environment: Mapping[str, Any] = field(default_factory=dict)
     """Versions and devices."""
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -445,11 +445,37 @@ def _members_section(report: Report) -> list[str]:
 
 
 def _timings_section(report: Report) -> list[str]:
-    seconds = {stage: float(timing["seconds"]) for stage, timing in report.timings.items() if "seconds" in timing}
-    total = sum(seconds.values())
-    lines = [[stage, _duration(s), f"{s / total:.0%}" if total else "-"] for stage, s in seconds.items()]
-    lines.append(["together", _duration(total), ""])
-    return ["## Time", table_text(["stage", "time", "share"], lines, markdown=True)] if seconds else []
+    usages = {stage: usage for stage, usage in report.timings.items() if "seconds" in usage}
+    if not usages:
+        return []
+    total = sum(float(usage["seconds"]) for usage in usages.values())
+    shown = [name for name in _USAGE if any(usage.get(name) for usage in usages.values())]
+    lines = []
+    for stage, usage in usages.items():
+        share = f"{usage['seconds'] / total:.0%}" if total else "-"
+        known = [_USAGE[name][1](usage) if name in usage else "-" for name in shown]
+        lines.append([stage, _duration(float(usage["seconds"])), share, *known])
+    lines.append(["together", _duration(total), "100%" if total else "-", *["-"] * len(shown)])
+    header = ["stage", "time", "share", *(_USAGE[name][0] for name in shown)]
+    return ["## Time", table_text(header, lines, markdown=True)]
+
+
+def _size(count: float) -> str:
+    """Returns a number of bytes as people say it.
+
+    >>> _size(512), _size(5e6), _size(1.25e10)
+    ('0.0 MB', '5.0 MB', '12.5 GB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+_USAGE: dict[str, tuple[str, Callable[[Mapping[str, float]], str]]] = {
+    "sentences": ("sentences/s", lambda usage: f"{usage['sentences'] / max(usage['seconds'], 0.1):.0f}"),
+    "object_store_bytes": ("object store", lambda usage: _size(usage["object_store_bytes"])),
+    "spilled_bytes": ("spilled", lambda usage: _size(usage["spilled_bytes"])),
+    "gpu_use": ("GPU use", lambda usage: f"{usage['gpu_use']:.0%}"),
+}
+"""What a stage took beside time, by its key in `timings`: the column's head and words; see `raysed.usage`."""
 
 
 def _duration(seconds: float) -> str:

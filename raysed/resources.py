@@ -200,7 +200,7 @@ def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
 
 
 def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: int) -> tuple[Share, int]:
-    """Plans the actors that average the teachers, and leaves a CPU free for the tasks that read.
+    """Plans the actors that average the teachers.
 
     One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
     different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time. On CPUs a
@@ -210,7 +210,7 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
     (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
     >>> plan_teachers(Cluster(((4, 0),), node_bytes=16e9), Config(), 10, teacher_bytes=10**8)
-    (Share(workers=4, cpus=0.75, gpus=0.0, threads=1), 1)
+    (Share(workers=4, cpus=1, gpus=0.0, threads=1), 1)
 
     Returns:
         The share of one group's actors, and the number of groups.
@@ -229,8 +229,7 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     groups = max(1, min(needed, count, places))
     if gpu:
         return Share(places // groups, cpus, 1.0, threads=1), groups
-    # The tasks that read need little of the CPU that is left to them, so the teachers may use all.
-    threads = max(1, math.ceil(cpus) + (cluster.largest_cpus > cpus))
+    threads = max(1, int(cpus))
     actors = int(memory / 2 // (_PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
     actors = max(1, min(actors, threads))
     return Share(places // groups * actors, _rounded_down(cpus / actors), 0.0, threads // actors), groups
@@ -239,7 +238,7 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
 def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
     """Plans the actors that make views: one per GPU, or as many as there are CPUs and memory for.
 
-    A CPU stays free for the tasks beside them. Where memory allows fewer actors than CPUs, each has more threads.
+    Where memory allows fewer actors than CPUs, each has more threads.
 
     Args:
         cluster: what there is.
@@ -256,18 +255,18 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
         return Share(places, cpus, 1.0, threads=1)
     total = cluster.fit(1, 0.0)
     per_node = int(cluster.node_bytes / 2 // (_PROCESS_BYTES + weights))
-    workers = max(1, min(total - 1, per_node * len(cluster.nodes)))
-    return Share(workers, 1 if total > 1 else 0, 0.0, threads=max(1, total // workers))
+    workers = max(1, min(total, per_node * len(cluster.nodes)))
+    return Share(workers, 1, 0.0, threads=max(1, total // workers))
 
 
 def plan_learner(cluster: Cluster, config: Config) -> Share:
-    """Plans the training workers: one per GPU as far as they can share a batch evenly, or one with all CPUs of a node.
+    """Plans the training workers: one per GPU, at most one per sentence of a batch, or one with all CPUs of a node.
 
-    >>> plan_learner(Cluster(((8, 3),)), Config())
+    >>> plan_learner(Cluster(((8, 2),)), Config())
     Share(workers=2, cpus=4, gpus=1.0, threads=4)
     """
     gpus = 1.0 if uses_gpu(config, cluster) else 0.0
-    workers = config.sed.workers or (_divisor(config.sed.batch_size, cluster.fit(1, gpus)) if gpus else 1)
+    workers = config.sed.workers or (min(cluster.fit(1, gpus), config.sed.batch_size) if gpus else 1)
     cpus = _whole_cpus(cluster, workers, gpus)
     return Share(workers, cpus, gpus, threads=cpus)
 
@@ -291,22 +290,6 @@ def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int)
     return (
         f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty in the last round; "
         f"{fewer} or {more} would fill them (members.count)"
-    )
-
-
-def waste_of_learner(cluster: Cluster, config: Config, share: Share) -> str | None:
-    """Returns how many GPUs a plan for a learner leaves unused, as a sentence; None where it uses all.
-
-    >>> waste_of_learner(Cluster(((8, 3),)), Config(), Share(2, 4, 1.0, 4))
-    'a learner uses 2 of 3 GPUs, because workers share its batch evenly; a sed.batch_size of 33 would use them all'
-    """
-    room = cluster.fit(1, 1.0) if share.gpus else share.workers
-    if config.sed.workers or share.workers >= room:
-        return None
-    batch = math.ceil(config.sed.batch_size / room) * room
-    return (
-        f"a learner uses {share.workers} of {room} GPUs, because workers share its batch evenly; "
-        f"a sed.batch_size of {batch} would use them all"
     )
 
 
@@ -354,29 +337,18 @@ def _whole_cpus(cluster: Cluster, workers: int, gpus: float) -> int:
 
 
 def _places_on_gpus(cluster: Cluster) -> tuple[int, float]:
-    """One actor per GPU; together they leave one CPU of their node."""
-    shares = [min((c - 1) / g, 1.0) for c, g in cluster.nodes if g]
+    """One actor per GPU, with its part of the CPUs."""
+    shares = [min(c / g, 1.0) for c, g in cluster.nodes if g]
     return int(cluster.gpus), _rounded_down(max(min(shares, default=0.0), 0.0))
 
 
 def _places_on_cpus(cluster: Cluster) -> tuple[int, float]:
-    """One actor per node, with all of its CPUs but one, on as many nodes as gives the most CPUs in all.
-
-    Where every node has a single CPU, one node is left for reading; where there is only one such node, the actor is
-    booked without a CPU, which is the only way to let both work.
-    """
-    rooms = sorted((c - 1 for c, _ in cluster.nodes if c >= 2), reverse=True)
-    if rooms:
-        places, room = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1])
-        return places, _rounded_down(room)
-    others = sum(c >= 1 for c, _ in cluster.nodes) - 1
-    return (others, 1) if others > 0 else (1, 0)
+    """One actor per node, with all of its CPUs, on as many nodes as gives the most CPUs in all."""
+    rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
+    places, room = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
+    return places, _rounded_down(room)
 
 
 def _rounded_down(cpus: float) -> float:
-    """In Ray's units: what is rounded up would take from the CPU that has to stay free."""
+    """In Ray's units: what is rounded up would not fit."""
     return int(cpus) if cpus == int(cpus) else math.floor(cpus * 1000) / 1000
-
-
-def _divisor(batch: int, most: int) -> int:
-    return max(n for n in range(1, max(most, 1) + 1) if batch % n == 0)

@@ -20,9 +20,11 @@ import ray
 from raysed.augment import make_augmenter
 from raysed.config import Config, derive_seed, stable_hash
 from raysed.errors import RunFailed, UserError, last_line
+from raysed.progress import Progress, tell
+from raysed.pulse import Watch, beating, watched
 from raysed.resources import Share, prepare_worker, quiet_ray_data
 from raysed.storage import Storage
-from raysed.tracking import Progress
+from raysed.tokens import SentenceTable
 
 log = logging.getLogger(__name__)
 
@@ -97,25 +99,27 @@ def _blocks_of(kind: str) -> str:
 
 def _make_blocks(task: _Task) -> int:
     """Makes the blocks that are not there yet; returns how many there are."""
-    sentences = len(_Sentences(task.storage.fetch("corpus")))
+    sentences = len(SentenceTable(task.storage.fetch("corpus")))
     count = -(-sentences // _BLOCK)
     missing = [block for block in range(count) if not task.storage.finished(task.name(block), task.depends)]
     progress = Progress(f"make {task.kind} views", sentences)
     done = count - len(missing)
     log.info("%s views: %d of %d blocks are there; %s", task.kind, done, count, task.share)
     try:
-        for failure in _outcomes(task, missing):
-            if failure:
-                raise UserError(failure)
-            done += 1
-            progress.update(min(done * _BLOCK, sentences), f"{done} of {count} blocks")
+        with watched(task.config.resources.silence_seconds, task.share) as watch:
+            for failure in _outcomes(task, missing, watch):
+                if failure:
+                    raise UserError(failure)
+                done += 1
+                progress.update(min(done * _BLOCK, sentences), f"{done} of {count} blocks")
     except ray.exceptions.RayError as error:
         raise RunFailed(f"{task.kind} views: {last_line(error)}") from error
     progress.close()
+    tell(sentences=min(len(missing) * _BLOCK, sentences))
     return count
 
 
-def _outcomes(task: _Task, blocks: Sequence[int]) -> Iterator[str]:
+def _outcomes(task: _Task, blocks: Sequence[int], watch: Watch) -> Iterator[str]:
     """The sentence that is wrong, or nothing, for each block as it ends."""
     if not blocks:
         return
@@ -123,7 +127,7 @@ def _outcomes(task: _Task, blocks: Sequence[int]) -> Iterator[str]:
     dataset = ray.data.from_items([{"block": block} for block in blocks], override_num_blocks=len(blocks))
     dataset = dataset.map_batches(
         _Rewriter,
-        fn_constructor_args=(task,),
+        fn_constructor_args=(task, watch),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=min(task.share.workers, len(blocks))),
         num_cpus=task.share.cpus,
@@ -136,10 +140,12 @@ def _outcomes(task: _Task, blocks: Sequence[int]) -> Iterator[str]:
 class _Rewriter:
     """An actor that rewrites blocks; a user's mistake is returned, because trying again would not help."""
 
-    def __init__(self, task: _Task):
+    def __init__(self, task: _Task, watch: Watch):
         prepare_worker(task.share.threads)
+        self._heard = beating(watch, f"{task.kind} views")
+        self._heard.__enter__()  # for good: an actor is ended with its process
         self._task, self._augmenter, self._failure = task, None, ""
-        self._sentences = _Sentences(task.storage.fetch("corpus"))
+        self._sentences = SentenceTable(task.storage.fetch("corpus"))
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         failures = [self._failure or self._rewrite(int(block)) for block in batch["block"]]
@@ -152,7 +158,9 @@ class _Rewriter:
                 seed = derive_seed(task.config.seed, "views", task.kind)
                 device = "cuda" if task.share.gpus else "cpu"
                 self._augmenter = make_augmenter(task.kind, task.config.views, task.config.encoder, seed, device)
-            ids, sentences = self._sentences.block(block)
+            start, stop = block * _BLOCK, min((block + 1) * _BLOCK, len(self._sentences))
+            rows = self._sentences.rows(start, stop, ("id", "sentence"))
+            ids, sentences = rows.column("id").to_numpy(), rows.column("sentence").to_pylist()
             before = self._augmenter.tally
             table = pa.Table.from_arrays(list(zip(*self._augmenter(sentences, ids))), schema=_SCHEMA)
             meta = {"tally": np.subtract(self._augmenter.tally, before).tolist(), "unit": self._augmenter.unit}
@@ -160,32 +168,6 @@ class _Rewriter:
         except UserError as error:
             self._failure = str(error)
         return self._failure
-
-
-class _Sentences:
-    """The text of the sentence table, a block at a time, without all of it in memory."""
-
-    def __init__(self, directory: Path):
-        self._files = [pq.ParquetFile(path) for path in sorted(directory.glob("*.parquet"))]
-        self._groups = [(file, index) for file in self._files for index in range(file.metadata.num_row_groups)]
-        sizes = [file.metadata.row_group(index).num_rows for file, index in self._groups]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)])
-        self._loaded: dict[int, pa.Table] = {}
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def block(self, number: int) -> tuple[np.ndarray, list[str]]:
-        """Returns ids and sentences of a block."""
-        start, stop = number * _BLOCK, min((number + 1) * _BLOCK, len(self))
-        groups = [g for g in range(len(self._groups)) if self._starts[g] < stop and self._starts[g + 1] > start]
-        self._loaded = {g: self._loaded[g] if g in self._loaded else self._read(g) for g in groups}
-        table = pa.concat_tables([self._loaded[g] for g in groups]).slice(start - self._starts[groups[0]], stop - start)
-        return table.column("id").to_numpy(), table.column("sentence").to_pylist()
-
-    def _read(self, group: int) -> pa.Table:
-        file, index = self._groups[group]
-        return file.read_row_group(index, columns=["id", "sentence"])
 
 
 def _join_blocks(task: _Task, count: int, path: Path) -> dict[str, Any]:

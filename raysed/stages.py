@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -31,15 +30,17 @@ from raysed.frozen import Embedding, calibrate_all, embed_all
 from raysed.labelled import tokenize_pairs, write_pairs
 from raysed.lineage import Lineage, on_base
 from raysed.members import Member
+from raysed.progress import Progress, tell
 from raysed.recipe import BASE, Recipe, member_nodes, parse_recipe
 from raysed.resources import (
+    Cluster,
     Share,
+    current_cluster,
     plan_learner,
     plan_members,
     plan_rewriters,
     plan_teachers,
     uses_gpu,
-    waste_of_learner,
     waste_of_members,
 )
 from raysed.rewriting import rewrite
@@ -48,7 +49,7 @@ from raysed.setups import predictor_parameters, tables_of
 from raysed.storage import Entry, Storage
 from raysed.targets import TeacherPlan, write_targets
 from raysed.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
-from raysed.tracking import Progress, tell
+from raysed.usage import measured
 from raysed.views import usable, write_views
 
 log = logging.getLogger(__name__)
@@ -134,6 +135,7 @@ class Stages:
                 table = tokenize(self.tokenizer, sentences, config.encoder.max_length, ids, lengths)
                 writer.write_table(_sentence_rows(table, sentences))
                 progress.update(int(ids[-1]) + 1)
+        tell(sentences=lengths.sentences)
         meta |= {
             "report": asdict(report),
             "lengths": asdict(lengths),
@@ -171,7 +173,7 @@ class Stages:
     def _write_views(self, kind: str, meta: dict[str, Any], path: Path) -> None:
         config, rows, counts = self.config, self.job.views[kind], ""
         if rows is None:
-            share = plan_rewriters(self.cluster, config, weights_bytes(kind, config.views, config.encoder))
+            share = plan_rewriters(self._cluster_now(), config, weights_bytes(kind, config.views, config.encoder))
             made = rewrite(kind, config, self.storage, share, self.lineage.texts(kind))
             rows = usable(made.first, made.second, f"{kind} views", config.views.max_unusable)
             counts = f"; {made.counts}"
@@ -302,7 +304,7 @@ class Stages:
         if not teachers:
             return
         sizes = [sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir()) for names in teachers.values()]
-        share, groups = plan_teachers(self.cluster, self.config, sum(map(len, teachers.values())), max(sizes))
+        share, groups = plan_teachers(self._cluster_now(), self.config, sum(map(len, teachers.values())), max(sizes))
         res = self.config.resources
         plan = TeacherPlan(share, groups, res.encode_token_budget, self.gpu, res.silence_seconds)
 
@@ -319,8 +321,7 @@ class Stages:
         missing = {text: learners for text, learners in recipes.items() if self._missing(learners)}
         if missing:
             learners = self._missing([learner for group in missing.values() for learner in group])
-            share = plan_learner(self.cluster, self.config)
-            self._warn(waste_of_learner(self.cluster, self.config, share))
+            share = plan_learner(self._cluster_now(), self.config)
             with self._timed("+".join(missing)):
                 distill(learners, self.config, self.storage, share)
             for learner in self._missing(learners):
@@ -361,8 +362,16 @@ class Stages:
         if waste:
             log.warning(waste)
 
+    def _cluster_now(self) -> Cluster:
+        """What to plan a stage for: lost nodes of a cluster without an autoscaler may never come back."""
+        if self.cluster.autoscaling:
+            return self.cluster
+        now = current_cluster()
+        is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
+        return now if is_enough else self.cluster  # else the stage waits, and says for what
+
     def _share(self, count: int) -> Share:
-        return plan_members(self.cluster, self.config, count)
+        return plan_members(self._cluster_now(), self.config, count)
 
     def embed_base(self) -> None:
         """Embeds the evaluation's sentences by the untouched encoder: every run shows what it started from."""
@@ -374,16 +383,14 @@ class Stages:
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        """Says that a stage begins; adds its seconds to those of earlier attempts."""
+        """Says that a stage begins; adds what it takes to what earlier attempts took."""
         tell(stage=stage)
-        started = time.monotonic()
+        usages = json.loads(self.storage.read_text("timings.json") or "{}")
         try:
-            yield
+            with measured(usages.setdefault(stage, {})):
+                yield
         finally:
-            timings = json.loads(self.storage.read_text("timings.json") or "{}")
-            seconds = timings.get(stage, {}).get("seconds", 0.0) + time.monotonic() - started
-            timings[stage] = {"seconds": round(seconds, 1)}
-            self.storage.write_text("timings.json", json.dumps(timings, indent=1))
+            self.storage.write_text("timings.json", json.dumps(usages, indent=1))
 
     def facts(self) -> results.Facts:
         """Returns what the report and the model card say beside scores."""

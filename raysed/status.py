@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from raysed.errors import UserError
+from raysed.progress import clock, told_to
 from raysed.storage import Entry, Storage
-from raysed.tracking import clock, told_to
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[None]:
     def listen(words: dict[str, Any]) -> None:
         if "stage" in words:  # the line of the stage before says nothing any more
             status.update(words, stage_since=time.time(), line=None, left=None)
-        else:
+        elif "line" in words:
             status.update(words)
 
     thread = threading.Thread(target=renew, daemon=True)

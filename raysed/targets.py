@@ -1,4 +1,4 @@
-"""Ray Data: tokens -> running sum over groups of teachers -> mean, streamed into the target table.
+"""Ray Data: places in the corpus -> running sum over groups of teachers -> mean, streamed into the target table.
 
 Nothing holds more than a few blocks: teachers add their embeddings into one float32 sum per sentence, so memory in
 flight is O(D) per sentence and ensemble whatever the number of teachers, and the corpus passes through once.
@@ -19,11 +19,11 @@ import ray
 
 from raysed.encoder import encode, load_checkpoint
 from raysed.errors import UserError
+from raysed.progress import Progress, tell
 from raysed.pulse import Watch, beating, watched
 from raysed.resources import Share, prepare_worker, quiet_ray_data
 from raysed.storage import Storage
-from raysed.tokens import TokenTable
-from raysed.tracking import Progress
+from raysed.tokens import SentenceTable, TokenTable
 
 log = logging.getLogger(__name__)
 
@@ -70,13 +70,12 @@ def write_targets(
         UserError: an embedding is not finite; names the sentence ids.
         RuntimeError: rows were lost, repeated or mixed up on the way.
     """
-    files = sorted(storage.fetch("corpus").glob("*.parquet"))
-    expected = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
+    expected = len(SentenceTable(storage.fetch("corpus")))
     count = sum(map(len, ensembles.values()))
     log.info("averaging %d teachers over %s sentences: %s", count, f"{expected:,}", plan.share)
     progress = Progress("average teachers", expected)
     writers = [_TargetWriter(directory) for directory in ensembles]
-    with watched(plan.silence_seconds) as watch:
+    with watched(plan.silence_seconds, plan.share, least=plan.groups) as watch:
         for table in stream_targets(list(ensembles.values()), storage, plan, watch, expected):
             if not len(table):
                 continue
@@ -84,6 +83,7 @@ def write_targets(
                 target = table.column(_column(index))
                 writer.add(table.select(["id", "input_ids"]).append_column("target", target))
             progress.update(writers[0].rows, f"{writers[0].rows:,} of {expected:,} sentences, {count} teachers")
+    tell(sentences=writers[0].rows * count)
     counts = {}
     for writer, (directory, teachers) in zip(writers, ensembles.items(), strict=True):
         writer.close(expected)
@@ -104,13 +104,14 @@ def stream_targets(
         storage: where they and the sentence table are.
         plan: see `write_targets`.
         watch: over the actors.
-        rows: about how many sentences there are.
+        rows: how many sentences there are.
     """
     quiet_ray_data().execution_options.preserve_order = True
-    dataset = ray.data.read_parquet(storage.uri("corpus")).select_columns(["id", "input_ids"])
-    # One file is one block, however long: cut, so that actors share it and little is in flight at a time.
+    # Actors read for themselves: tasks that read would need a CPU, and wait for ever where actors have taken all of
+    # them, as they do when a node is lost.
     block = _block_rows(rows, plan.share.workers)
-    dataset = dataset.repartition(target_num_rows_per_block=block)
+    places = [{"start": start, "stop": min(start + block, rows)} for start in range(0, rows, block)]
+    dataset = ray.data.from_items(places, override_num_blocks=len(places))
     teachers = [(_column(index), name) for index, names in enumerate(ensembles) for name in names]
     divisors = {_column(index): len(names) for index, names in enumerate(ensembles)}
     for first, last in itertools.pairwise(len(teachers) * group // plan.groups for group in range(plan.groups + 1)):
@@ -118,7 +119,7 @@ def stream_targets(
             _TeacherGroup,
             fn_constructor_args=(teachers[first:last], storage, plan, watch, divisors if last == len(teachers) else {}),
             batch_format="pyarrow",
-            batch_size=block,
+            batch_size=None,
             compute=ray.data.ActorPoolStrategy(size=plan.share.workers),
             num_cpus=plan.share.cpus,
             num_gpus=plan.share.gpus,
@@ -140,7 +141,9 @@ def _column(index: int) -> str:
 
 
 class _TeacherGroup:
-    """An actor that adds its teachers' embeddings to the running sums, and divides if it is the last of the chain.
+    """An actor that adds its teachers' embeddings to the running sums.
+
+    The first of the chain reads the sentences at the places that it is told, the last divides.
 
     Args:
         teachers: the column that a teacher's embeddings are added to, and its artefact.
@@ -166,10 +169,14 @@ class _TeacherGroup:
             paths.setdefault(column, []).append(storage.fetch(name))
         self._adds = {column: teacher_sum(own, plan.token_budget, plan.gpu) for column, own in paths.items()}
         self._divisors = divisors
+        self._sentences = SentenceTable(storage.fetch("corpus"))
 
     def __call__(self, table: pa.Table) -> pa.Table:
         if not len(table):
             return table
+        if "start" in table.column_names:
+            (place,) = table.to_pylist()
+            table = self._sentences.rows(place["start"], place["stop"], ("id", "input_ids"))
         tokens = TokenTable.from_arrow(table)
         for column, add in self._adds.items():
             sums_BD = add(tokens)

@@ -23,6 +23,9 @@ ROW_TOKENS = 128
 _SENTENCES_PER_ROW = 4
 """Enough to fill rows to 96 %; more would only make attention, and the dropout in it, dearer."""
 
+_AT_ONCE = 1 << 16
+"""Sentences that are tokenised at once where there may be many."""
+
 SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("input_ids", pa.list_(pa.int32()))])
 
 
@@ -74,13 +77,47 @@ class TokenTable:
         return cls(np.arange(len(token_lists)) if ids is None else ids, flat, offsets)
 
     @classmethod
-    def from_arrow(cls, table: pa.Table) -> "TokenTable":
-        """Builds a table from columns `id` and `input_ids`, without a Python object per row."""
+    def from_arrow(cls, table: pa.Table, column: str = "input_ids") -> "TokenTable":
+        """Builds a table from the column `id` and one of token lists, without a Python object per row."""
         # Chunk by chunk: one array of lists ends at 2**31 tokens.
-        lists = table.column("input_ids")
+        lists = table.column(column)
         lengths = pc.list_value_length(lists).to_numpy()
         offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         return cls(table.column("id").to_numpy(), pc.list_flatten(lists).to_numpy(), offsets)
+
+    def to_arrow(self) -> pa.Array:
+        """Returns the N token lists as a column."""
+        # Large lists: the offsets of ordinary ones end at 2**31 tokens.
+        return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(self.input_ids, pa.int32()))
+
+
+class SentenceTable:
+    """The rows of the sentence table by their places, without all of them in memory.
+
+    Args:
+        directory: the artefact `corpus`.
+    """
+
+    def __init__(self, directory: Path):
+        self._files = [pq.ParquetFile(path) for path in sorted(directory.glob("*.parquet"))]
+        self._groups = [(file, index) for file in self._files for index in range(file.metadata.num_row_groups)]
+        sizes = [file.metadata.row_group(index).num_rows for file, index in self._groups]
+        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self._loaded: dict[tuple[int, tuple[str, ...]], pa.Table] = {}
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+        """Returns the rows from start to stop; the row groups that they come from are kept for the next call."""
+        groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
+        wanted = [(int(group), tuple(columns)) for group in groups]
+        self._loaded = {key: self._loaded[key] if key in self._loaded else self._read(*key) for key in wanted}
+        return pa.concat_tables(self._loaded.values()).slice(start - self._starts[groups[0]], stop - start)
+
+    def _read(self, group: int, columns: tuple[str, ...]) -> pa.Table:
+        file, index = self._groups[group]
+        return file.read_row_group(index, columns=list(columns))
 
 
 @dataclass
@@ -135,6 +172,18 @@ def tokenize(
         report.truncated_sentences += len(long)
         report.lost_tokens += lost
     return table
+
+
+def tokenized_parts(
+    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None = None
+) -> Iterator[TokenTable]:
+    """Yields the tokens of N sentences as tables of 65,536, ids 0..N-1; arguments as for `tokenize`.
+
+    In parts, because the lists of Python numbers in between take ten times the memory of the table.
+    """
+    for start in range(0, len(sentences), _AT_ONCE):
+        part = sentences[start : start + _AT_ONCE]
+        yield tokenize(tokenizer, part, max_length, np.arange(start, start + len(part)), report)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a run tells while it works: a history per training, as JSON and for TensorBoard, and one line per stage."""
+"""What a run writes down: a history per training, as JSON and for TensorBoard; and whose notices are shown."""
 
 import json
 import logging
@@ -6,11 +6,10 @@ import os
 import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from raysed.config import Config
 from raysed.storage import Storage
@@ -85,96 +84,6 @@ def _flat(metrics: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-_listeners: list[Callable[[dict[str, Any]], None]] = []
-
-
-@contextmanager
-def told_to(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Lets somebody hear what `tell` is told, in this process."""
-    _listeners.append(listener)
-    try:
-        yield
-    finally:
-        _listeners.remove(listener)
-
-
-def tell(**words: Any) -> None:
-    """Says where the run is: `stage`, or the `line` of the progress and the seconds `left`."""
-    for listener in _listeners:
-        listener(words)
-
-
-class Progress:
-    """One line per stage: rewritten on a terminal, a new line now and then elsewhere.
-
-    Args:
-        title: name of the stage.
-        total: units of work, e.g. updates over all members; None where nobody knows.
-        stream: where to write.
-        every: seconds between lines where the stream is no terminal.
-    """
-
-    def __init__(self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0):
-        self._title, self._total, self._stream = title, total, stream or sys.stdout
-        self._terminal = self._stream.isatty()
-        self._interval = 0.2 if self._terminal else every
-        self._started = time.monotonic()
-        self._shown = self._started if not self._terminal else 0.0
-        self._first = 0
-
-    def start_from(self, done: int) -> None:
-        """Work that an earlier attempt did, which says nothing about the speed of this one."""
-        self._first = done
-
-    def update(self, done: int, note: str = "") -> None:
-        """Shows `done` of `total`, the time left and a note, if it is time for it."""
-        now = time.monotonic()
-        left = self._left(done, now)
-        parts = [self._share(done), note, "" if left is None else f"{clock(left)} left"]
-        line = f"{self._title}: {' · '.join(part for part in parts if part)}"
-        tell(line=line, left=left)
-        if now - self._shown >= self._interval:
-            self._shown = now
-            self._write(line, "")
-
-    def close(self, note: str = "") -> float:
-        """Shows the end; returns the seconds since the start."""
-        seconds = time.monotonic() - self._started
-        self._write(f"{self._title}: done in {clock(seconds)}{' · ' if note else ''}{note}", "\n")
-        return seconds
-
-    def _share(self, done: int) -> str:
-        return f"{100 * done // self._total:3d} %" if self._total else f"{done:,}"
-
-    def _left(self, done: int, now: float) -> float | None:
-        """The seconds left, as soon as there is a speed to tell them from."""
-        if not self._total or done <= self._first:
-            return None
-        return (now - self._started) * (self._total - done) / (done - self._first)
-
-    def _write(self, text: str, end: str) -> None:
-        if self._terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self._stream.write(f"\r{text[:width]:<{width}}{end}")
-        else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
-
-
-def clock(seconds: float) -> str:
-    """Returns a duration for people.
-
-    >>> clock(7.4), clock(95), clock(7300)
-    ('7 s', '1 min 35 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 @contextmanager
 def native_output_to(path: Path) -> Iterator[None]:
     """Sends what C++ libraries write to file descriptor 2 to a file; Python's `sys.stderr` keeps the terminal."""
@@ -223,21 +132,3 @@ def quiet_libraries() -> None:
 
 def _is_error(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.ERROR
-
-
-class ProgressBoard:
-    """Holds the newest words of workers for a driver that waits elsewhere; made an actor by who needs one."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, dict[str, Any]] = {}
-
-    def say(self, name: str, words: dict[str, Any]) -> None:
-        """Adds to what is known of one training; the first step said is kept as `first`."""
-        known = self._said.setdefault(name, {})
-        known.update(words)
-        if "step" in words:
-            known.setdefault("first", words["step"])
-
-    def latest(self) -> dict[str, dict[str, Any]]:
-        """Returns what is known, by name."""
-        return self._said

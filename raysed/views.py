@@ -18,10 +18,10 @@ from transformers import PreTrainedTokenizerBase
 from raysed.batches import EpochBatches
 from raysed.config import ViewsConfig, ViewSource
 from raysed.errors import UserError, public
-from raysed.labelled import PAIR_FILE, NliRows, token_lists, tokenized_parts
+from raysed.labelled import PAIR_FILE, NliRows
 from raysed.objectives.siamese_nli import CLASSES
 from raysed.pair_sources import SENTENCE_COLUMNS, Layout, read_source
-from raysed.tokens import LengthReport, PackedTokens, TokenTable, pack
+from raysed.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
 
 VIEW_SCHEMA = pa.schema(
     [
@@ -225,7 +225,7 @@ def write_views(
     with pq.ParquetWriter(Path(directory) / PAIR_FILE, VIEW_SCHEMA) as writer:
         for first, second in zip(*sides):
             group = slice(first.ids[0], first.ids[-1] + 1)
-            columns = [first.ids, rows.first[group], rows.second[group], token_lists(first), token_lists(second)]
+            columns = [first.ids, rows.first[group], rows.second[group], first.to_arrow(), second.to_arrow()]
             writer.write_table(pa.table(columns, schema=VIEW_SCHEMA))
 
 
@@ -233,9 +233,7 @@ def read_views(directory: Path) -> ViewTable:
     """Reads the tokens of what `write_views` wrote."""
     names = ("input_ids1", "input_ids2")
     table = pq.read_table(directory, columns=["id", *names])
-    return ViewTable(
-        *(TokenTable.from_arrow(table.select(["id", name]).rename_columns(["id", "input_ids"])) for name in names)
-    )
+    return ViewTable(*(TokenTable.from_arrow(table, name) for name in names))
 
 
 class ViewBatches(EpochBatches):

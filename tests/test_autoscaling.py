@@ -69,7 +69,14 @@ def test_what_has_come_has_to_do_in_the_end(growing):
     cluster, said = growing((8.0, 1.0), 1, (24.0, 3.0)), []
     assert gather(make_config({"resources": {"wait_minutes": 0.5}}), said.append).gpus == 1
     assert cluster.now == 30 and cluster.open == 0
-    assert said[-1] == "the cluster has not grown further in 0.5 min; 1 of 3 places have to do"
+    assert said[-1] == "the cluster has not grown for 30 s; 1 of 3 places have to do"
+
+
+def test_a_cluster_of_unknown_limits_is_waited_for_until_nothing_comes_any_more(growing):
+    cluster, said = growing((2.0, 0.0), 4), []
+    assert gather(Config(), said.append).cpus == 8
+    assert len(cluster.asked) == 10 and cluster.now == 30 + 120
+    assert said[-1] == "the cluster has not grown for 120 s; 4 of 10 places have to do"
 
 
 @pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])

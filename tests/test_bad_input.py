@@ -106,7 +106,7 @@ def write(tmp_path):
         ("export.recipe=ct", r"export\.recipe is 'ct', which is not in recipes \(.*\)"),
         ("evaluation.dev=mine", r"evaluation\.dev names 'mine', which is not in evaluation\.tasks; there are .*"),
         ("evaluation.tasks={}", r"evaluation\.tasks is empty; name at least one file of graded sentence pairs"),
-        ("sed.workers=3", r"sed\.batch_size is 32, which 3 workers \(sed\.workers\) cannot share evenly; .*"),
+        ("sed.workers=33", r"sed\.workers is 33, more than the sentences of a batch \(sed\.batch_size is 32\); .*"),
         ("ct.boundaries=[1, 2]", r"ct\.boundaries must increase, and ct\.learning_rates have one value more than .*"),
         (
             "encoder.path=/no/such/model",

@@ -12,12 +12,24 @@ HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", 
 
 LADDER = [
     {"errors", "interrupts", "bundled"},
-    {"config", "recipe", "grid", "sources", "storage", "tracking", "trackers", "status", "cli", "optimizers"},
+    {
+        "config",
+        "recipe",
+        "grid",
+        "sources",
+        "storage",
+        "progress",
+        "tracking",
+        "trackers",
+        "status",
+        "cli",
+        "optimizers",
+    },
     {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {
         *("training", "flow", "glow", "calibration", "evaluation", "labelled", "views", "setups", "scratch", "foreign"),
         *("flow_gradient", "findings", "report", "plots", "export", "check", "resources", "reproduce"),
-        *("autoscaling", "pulse"),
+        *("autoscaling", "pulse", "usage"),
     },
     {"members", "rewriting", "targets", "frozen", "distill", "probing", "space", "results"},
     {"lineage", "stages"},
@@ -29,6 +41,7 @@ RAY = {
         "resources",
         "autoscaling",
         "pulse",
+        "usage",
         "members",
         "rewriting",
         "targets",
@@ -151,7 +164,8 @@ def test_objectives_and_evaluation_know_nothing_of_runs():
     for module in TREES:
         if module.startswith(("raysed.objectives.", "raysed.evaluation.")):
             rooms = {room(name) for name in imports(TREES[module], deep=True) if name.startswith("raysed.")}
-            assert not rooms & {"storage", "tracking", "resources", "pipeline", "members", "distill"}, module
+            runs = {"storage", "progress", "tracking", "resources", "pipeline", "members", "distill"}
+            assert not rooms & runs, module
 
 
 def imported_with(module: str) -> set[str]:
@@ -176,6 +190,7 @@ def test_what_checks_a_run_is_imported_beside_the_start_of_ray():
         ("import raysed", (*HEAVY, "numpy", "pyarrow", "pydantic")),
         ("import raysed.config, raysed.recipe, raysed.storage, raysed.tracking, raysed.cli", HEAVY),
         ("import raysed.corpus, raysed.bundled", HEAVY),
+        ("import raysed.pulse, raysed.progress", ("torch", "transformers", "fsspec", "raysed.config")),
     ],
 )
 def test_light_imports_stay_light(statement, absent):

@@ -385,7 +385,7 @@ def test_pairs_are_tokenised_side_by_side(tiny_tokenizer, make_sentences, monkey
         assert side.lengths.max() == 8
     assert report.sentences == 60 and report.tokens == len(table.first.input_ids) + len(table.second.input_ids)
     assert report.truncated_sentences > 10 and table.labels is labels and len(table) == 30
-    monkeypatch.setattr("raysed.labelled._TOKENIZED_AT_ONCE", 7)
+    monkeypatch.setattr("raysed.tokens._AT_ONCE", 7)
     assert same(tokenize_pairs(tiny_tokenizer, first, second, labels, 8), table)
 
 

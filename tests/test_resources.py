@@ -1,7 +1,6 @@
 """Plans for many clusters: they never ask for what no node has, and always leave room for the tasks that read."""
 
 import re
-from itertools import product
 
 import pytest
 import ray
@@ -15,7 +14,6 @@ from raysed.resources import (
     plan_members,
     plan_teachers,
     uses_gpu,
-    waste_of_learner,
     waste_of_members,
     what_is_missing,
 )
@@ -42,24 +40,6 @@ NODES = [
     ((2.5, 0),),
 ]
 GB = 10**9
-
-
-def places(nodes, share: Share, workers: int) -> bool:
-    """Whether so many workers of a share can all be placed, however Ray chooses; and one CPU stays free.
-
-    Tries every way of placing them, node by node.
-    """
-
-    def room(node):
-        cpus, gpus = node
-        by_cpu = cpus / share.cpus if share.cpus else float("inf")
-        by_gpu = gpus / share.gpus if share.gpus else float("inf")
-        return int(min(by_cpu + 1e-9, by_gpu + 1e-9, workers))
-
-    ways = [way for way in product(*(range(room(node) + 1) for node in nodes)) if sum(way) == workers]
-    return bool(ways) and all(
-        any(cpus - count * share.cpus >= 1 for count, (cpus, _) in zip(way, nodes)) for way in ways
-    )
 
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)
@@ -106,12 +86,11 @@ def test_members_as_the_settings_say():
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)
 @pytest.mark.parametrize("size", [GB // 10, GB, 40 * GB])
-def test_teachers_leave_a_cpu_for_the_tasks_that_read(nodes, size):
-    """All groups of the chain exist at once; with them in place a task of one CPU must still find a node."""
+def test_all_groups_of_teachers_fit_at_once(nodes, size):
     cluster = Cluster(nodes, node_bytes=8 * GB, gpu_bytes=16 * GB)
     share, groups = plan_teachers(cluster, Config(), 10, size)
     assert share.workers >= 1 and 1 <= groups <= 10
-    assert places(nodes, share, share.workers * groups)
+    assert share.workers * groups <= cluster.fit(share.cpus, share.gpus)
     assert share.gpus == (1.0 if cluster.gpus else 0.0)
     assert share.threads >= 1
 
@@ -119,22 +98,23 @@ def test_teachers_leave_a_cpu_for_the_tasks_that_read(nodes, size):
 @pytest.mark.parametrize(
     ("nodes", "size", "share", "groups"),
     [
-        (ONE_CPU, GB // 10, Share(1, 0, 0.0, 1), 1),  # booked without a CPU: a whole one would lock the reader out
-        (LAPTOP, GB // 10, Share(2, 0.5, 0.0, 1), 1),
-        (LAPTOP, GB // 3, Share(1, 1, 0.0, 2), 1),  # memory for one
-        (BIG, GB // 100, Share(5, 3, 0.0, 3), 1),
-        (BIG, GB // 10, Share(2, 7.5, 0.0, 8), 1),
-        (BIG, 4 * GB, Share(1, 15, 0.0, 16), 1),  # groups on one node would share its memory all the same
-        (((16, 0),) * 4, GB // 10, Share(8, 7.5, 0.0, 8), 1),
-        (((16, 0),) * 4, GB, Share(1, 15, 0.0, 16), 3),
-        (((1, 0),) * 4, GB // 10, Share(3, 1, 0.0, 1), 1),
-        (((64, 0), (2, 0)), GB // 10, Share(2, 31.5, 0.0, 32), 1),
+        (ONE_CPU, GB // 10, Share(1, 1, 0.0, 1), 1),
+        (LAPTOP, GB // 10, Share(2, 1, 0.0, 1), 1),
+        (LAPTOP, GB // 3, Share(1, 2, 0.0, 2), 1),  # memory for one
+        (BIG, GB // 100, Share(5, 3.2, 0.0, 3), 1),
+        (BIG, GB // 10, Share(2, 8, 0.0, 8), 1),
+        (BIG, 4 * GB, Share(1, 16, 0.0, 16), 1),  # groups on one node would share its memory all the same
+        (((16, 0),) * 4, GB // 10, Share(8, 8, 0.0, 8), 1),
+        (((16, 0),) * 4, GB, Share(1, 16, 0.0, 16), 3),
+        (((1, 0),) * 4, GB // 10, Share(4, 1, 0.0, 1), 1),
+        (((64, 0), (2, 0)), GB // 10, Share(2, 32, 0.0, 32), 1),
         (((64, 8),), GB // 10, Share(8, 1, 1.0, 1), 1),
         (((64, 8),), GB, Share(4, 1, 1.0, 1), 2),
         (((64, 8),), 100 * GB, Share(1, 1, 1.0, 1), 8),
-        (((8, 8),), GB // 10, Share(8, 0.875, 1.0, 1), 1),
-        (((4, 4), (4, 4)), GB // 10, Share(8, 0.75, 1.0, 1), 1),
-        (((1, 1),), GB // 10, Share(1, 0, 1.0, 1), 1),
+        (((8, 8),), GB // 10, Share(8, 1, 1.0, 1), 1),
+        (((4, 8),), GB // 10, Share(8, 0.5, 1.0, 1), 1),
+        (((4, 4), (4, 4)), GB // 10, Share(8, 1, 1.0, 1), 1),
+        (((1, 1),), GB // 10, Share(1, 1, 1.0, 1), 1),
     ],
 )
 def test_shares_of_teachers(nodes, size, share, groups):
@@ -151,10 +131,10 @@ def test_too_little_memory_for_the_teachers_is_said(caplog):
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)
 @pytest.mark.parametrize("batch", [32, 33, 7])
-def test_learners_fit_and_share_the_batch_evenly(nodes, batch):
+def test_learners_fit_and_have_work(nodes, batch):
     cluster = Cluster(nodes)
     share = plan_learner(cluster, make_config({"sed": {"batch_size": batch}}))
-    assert batch % share.workers == 0
+    assert share.workers <= batch
     assert share.workers <= cluster.fit(share.cpus, share.gpus)
     assert share.workers == 1 or share.workers <= cluster.gpus
     assert share.threads == share.cpus >= 1
@@ -168,7 +148,8 @@ def test_learners_fit_and_share_the_batch_evenly(nodes, batch):
         (((3, 0), (1, 0)), 2, Share(2, 1, 0.0, 1)),
         (((64, 8),), None, Share(8, 8, 1.0, 8)),
         (((64, 8),), 4, Share(4, 16, 1.0, 16)),
-        (((64, 3),), None, Share(2, 32, 1.0, 32)),  # 32 sentences cannot be shared by three
+        (((64, 3),), None, Share(3, 21, 1.0, 21)),
+        (((64, 40),), None, Share(32, 2, 1.0, 2)),  # of 32 sentences
         (((16, 0), (4, 4)), None, Share(4, 1, 1.0, 1)),
         (((4, 8),), None, Share(4, 1, 1.0, 1)),
     ],
@@ -199,21 +180,6 @@ def test_shares_of_learners(nodes, workers, expected):
 def test_a_plan_that_wastes_much_of_the_cluster_is_said(nodes, settings, count, sentence):
     cluster, config = Cluster(nodes), make_config({"resources": settings})
     said = waste_of_members(cluster, config, plan_members(cluster, config, count), count)
-    assert said is None if sentence is None else re.search(sentence, said), said
-
-
-@pytest.mark.parametrize(
-    ("nodes", "settings", "sentence"),
-    [
-        (((64, 8),), {}, None),
-        (((64, 3),), {}, r"^a learner uses 2 of 3 GPUs, .*; a sed\.batch_size of 33 would use them all$"),
-        (((64, 3),), {"workers": 2}, None),  # as it was asked for
-        (BIG, {}, None),
-    ],
-)
-def test_gpus_that_a_learner_cannot_use_are_said(nodes, settings, sentence):
-    cluster, config = Cluster(nodes), make_config({"sed": settings})
-    said = waste_of_learner(cluster, config, plan_learner(cluster, config))
     assert said is None if sentence is None else re.search(sentence, said), said
 
 

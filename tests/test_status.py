@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from raysed.errors import UserError
+from raysed.progress import Progress, tell
 from raysed.status import describe, status_of
 from raysed.storage import Storage
-from raysed.tracking import Progress, tell
 
 ROOT = Path(__file__).resolve().parent.parent
 

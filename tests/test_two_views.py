@@ -189,9 +189,9 @@ def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
     asked = []
     original = raysed.rewriting._outcomes
 
-    def stopped(task, blocks):
+    def stopped(task, blocks, watch):
         asked.append(list(blocks))
-        for count, outcome in enumerate(original(task, blocks)):
+        for count, outcome in enumerate(original(task, blocks, watch)):
             if len(asked) == 1 and count == 2:
                 raise KeyboardInterrupt
             yield outcome

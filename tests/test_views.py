@@ -395,7 +395,7 @@ def token_pairs(table: ViewTable) -> list[tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("at_once", [7, 30, 1000])
 def test_views_come_back_from_their_file(tiny_tokenizer, rows, tmp_path, monkeypatch, at_once):
     """Row group by row group; both sides are counted, and cut."""
-    monkeypatch.setattr("raysed.labelled._TOKENIZED_AT_ONCE", at_once)
+    monkeypatch.setattr("raysed.tokens._AT_ONCE", at_once)
     report = LengthReport(8)
     write_views(rows, tiny_tokenizer, 8, tmp_path, report)
     expected = [tokenize(tiny_tokenizer, side, 8) for side in rows.columns]
@@ -415,7 +415,7 @@ def test_views_come_back_from_their_file(tiny_tokenizer, rows, tmp_path, monkeyp
 
 def test_few_sentences_are_tokenised_at_once(tiny_tokenizer, rows, tmp_path, monkeypatch):
     """Memory does not grow with the pairs: each part of both sides is written before the next one begins."""
-    monkeypatch.setattr("raysed.labelled._TOKENIZED_AT_ONCE", 7)
+    monkeypatch.setattr("raysed.tokens._AT_ONCE", 7)
     events = []
 
     class Spy:
