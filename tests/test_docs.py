@@ -228,6 +228,12 @@ def test_repository_files_exist(page):
             assert list(ROOT.glob(f"raysed/**/{span}")), f"{by_name(page)}: no {span} in the package"
 
 
+@each_page
+def test_named_tests_exist(page):
+    for file, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", prose(page)):
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{by_name(page)}: {file} has no {name}"
+
+
 def test_the_tree_in_the_readme_is_the_tree():
     block = re.search(r"^    raysed/\n(?:^    .*\n)+", (ROOT / "README.md").read_text(), flags=re.M)[0]
     listed, folders = [], []

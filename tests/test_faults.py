@@ -1,0 +1,199 @@
+"""What is lost when parts of a cluster are lost: nothing but the updates since the last checkpoint.
+
+Each test runs the whole job on nodes of its own and compares with a run that nobody disturbed. Figures are printed.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faults
+import pytest
+import torch
+
+pytestmark = [pytest.mark.nodes, pytest.mark.timeout(600)]
+
+LEARNER = "ct-sed/learners/00"
+MEMBERS = [f"ct/members/{index:02d}" for index in range(3)]
+FLOW = "ct-sed-flow/calibrations/00"
+EVERY = faults.SETTINGS["members"]["checkpoint_every"]
+NODES = 4
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[faults.Nodes]:
+    with faults.Nodes(NODES) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def undisturbed(nodes, tmp_path_factory) -> faults.Job:
+    job = faults.Job(tmp_path_factory.mktemp("undisturbed"), nodes.address)
+    job.end()
+    return job
+
+
+@pytest.fixture
+def start(nodes, tmp_path) -> Iterator[Callable[..., faults.Job]]:
+    """Starts the job with changed settings; what is left of it ends with the test."""
+    started = []
+
+    def start(**changes: Any) -> faults.Job:
+        started.append(faults.Job(tmp_path, nodes.address, **changes))
+        return started[-1]
+
+    yield start
+    for job in started:
+        job.process.kill()
+        job.process.wait()
+
+
+@pytest.fixture
+def figure(capsys, request) -> Callable[..., None]:
+    """Prints what a test has measured, for docs/faults.md."""
+
+    def say(**values: Any) -> None:
+        with capsys.disabled():
+            print(f"\n{request.node.name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+
+    return say
+
+
+def assert_same_end(job: faults.Job, undisturbed: faults.Job) -> None:
+    """Bitwise the undisturbed models, and nothing left behind."""
+    for name in (*MEMBERS, LEARNER, f"{FLOW}/layers-2"):
+        assert job.digest(name) == undisturbed.digest(name), name
+    assert not job.left_behind()
+
+
+def lost_and_redone(job: faults.Job, training: str, victim: int) -> Callable[[], int]:
+    """Ends the process of a training; returns what tells, after the run, the updates that were made twice."""
+    faults.freeze(victim)  # so that it gets no further than it is known to be
+    at = job.step(training)
+    faults.kill(victim)
+    return lambda: at - job.entry(training)["meta"]["resumed_at"]
+
+
+def test_workers_are_killed(undisturbed, start, figure):
+    """First that of a member, then that of the learner, which makes no finished member anew."""
+    job = start()
+    redone = {"member": lost_and_redone(job, MEMBERS[0], job.wait_for_step(MEMBERS[0], 17))}
+    victim, before = job.wait_for_step(LEARNER, 17), {name: job.entry(name) for name in MEMBERS}
+    redone["learner"] = lost_and_redone(job, LEARNER, victim)
+    job.end()
+    assert_same_end(job, undisturbed)
+    assert {name: job.entry(name) for name in MEMBERS} == before
+    updates = {name: count() for name, count in redone.items()}
+    figure(updates_redone=updates)
+    assert all(0 <= count <= 2 * EVERY for count in updates.values())  # what was being written is lost with its writer
+
+
+def test_nodes_are_lost_and_others_come(nodes, undisturbed, start, figure):
+    """While members train, while teachers are averaged and while flows are fitted."""
+    job = start()
+    member = job.wait_for_step(MEMBERS[1], 12)
+    nodes.lose(nodes.of(member))
+    lost_at = job.step(MEMBERS[1])
+    nodes.add()
+    teacher = job.wait_until(lambda: faults.workers_called("ray::MapWorker"), "an actor that averages")[0]
+    assert all(map(job.entry, MEMBERS)) and not job.entry("ct-sed/targets")
+    nodes.lose(nodes.of(teacher))
+    nodes.add()
+    fit = job.wait_until(lambda: faults.workers_called("ray::fit calibrations"), "a task that fits")[0]
+    assert job.entry(LEARNER) and not job.entry(FLOW)
+    nodes.lose(nodes.of(fit))
+    nodes.add()
+    job.end()
+    assert_same_end(job, undisturbed)
+    figure(updates_redone=lost_at - job.entry(MEMBERS[1])["meta"]["resumed_at"])
+
+
+def test_a_node_is_lost_for_good_while_teachers_are_averaged(nodes, undisturbed, start):
+    """The actors that are left do the work: nothing of it needs a place that they do not have already."""
+    job = start()
+    teacher = job.wait_until(lambda: faults.workers_called("ray::MapWorker"), "an actor that averages")[0]
+    nodes.lose(nodes.of(teacher))
+    job.end()
+    nodes.add()
+    assert_same_end(job, undisturbed)
+
+
+def test_notice_is_given_while_a_learner_trains(nodes, undisturbed, start, figure):
+    """Its checkpoints are far apart, and it may not fail once."""
+    job = start(sed={"checkpoint_every": 1000})
+    node = nodes.of(job.wait_for_step(LEARNER, 12))
+    noticed_at, noticed = job.step(LEARNER), time.monotonic()
+    nodes.give_notice(node, seconds=15)
+    saved = job.run / "manifest" / "checkpoints" / LEARNER
+    job.wait_until(lambda: list(saved.glob("step-*.json")), "a state that is saved in time")
+    seconds, lost_at = time.monotonic() - noticed, job.step(LEARNER)
+    nodes.lose(node)
+    nodes.add()
+    job.end()
+    assert_same_end(job, undisturbed)
+    resumed_at = job.entry(LEARNER)["meta"]["resumed_at"]
+    figure(saved_after_seconds=round(seconds, 1), updates_redone=lost_at - resumed_at)
+    assert noticed_at <= resumed_at <= lost_at
+
+
+def test_a_worker_that_stands_still(undisturbed, start, figure):
+    """Neither dead nor alive: it is ended, and started again from its newest checkpoint."""
+    job = start(resources={"silence_seconds": 10})
+    faults.freeze(job.wait_for_step(MEMBERS[2], 12))
+    stood_at, frozen = job.step(MEMBERS[2]), time.monotonic()
+    job.wait_until(lambda: "said nothing for 10 s and was ended" in job.output(), "the end of a worker")
+    figure(ended_after_seconds=round(time.monotonic() - frozen))
+    job.end()
+    assert_same_end(job, undisturbed)
+    assert stood_at - job.entry(MEMBERS[2])["meta"]["resumed_at"] <= 2 * EVERY
+
+
+def test_a_learner_goes_on_with_the_nodes_that_are_left(nodes, undisturbed, start, figure):
+    """Of 4 nodes two are lost, then another one. The batch is shared among fewer: sums differ in their order only."""
+    job, workers, waited = start(sed={"workers": NODES}), [NODES], []
+    for step, lost in ((12, 2), (30, 1)):
+        job.wait_for_step(LEARNER, step)
+        stopped = time.monotonic()
+        for node in list(nodes.cluster.worker_nodes)[:lost]:
+            nodes.lose(node)
+        job.wait_for_step_beyond(LEARNER, job.step(LEARNER))
+        waited.append(round(time.monotonic() - stopped))
+        workers.append(len(nodes.cluster.worker_nodes))
+    job.end()
+    while len(nodes.cluster.worker_nodes) < NODES:
+        nodes.add()
+    mine, theirs = job.weights(LEARNER), undisturbed.weights(LEARNER)
+    assert mine.keys() == theirs.keys()
+    largest = max(float((mine[key] - theirs[key]).abs().max()) for key in mine)
+    figure(workers=workers, seconds_until_further=waited, largest_difference=f"{largest:.1e}")
+    for key in mine:
+        torch.testing.assert_close(mine[key], theirs[key], atol=2e-4, rtol=1e-3)
+
+
+def test_a_driver_that_is_killed_again_and_again(undisturbed, start, figure):
+    """At random times, by SIGKILL and SIGTERM in turn; nothing that is finished is made twice."""
+    generator, finished, kills = random.Random(0), {}, 0
+    job = start()
+    while job.process.poll() is None and kills < 4:
+        time.sleep(generator.uniform(12, 25))
+        if job.process.poll() is None:
+            job.stop((signal.SIGKILL, signal.SIGTERM)[kills % 2])
+            kills += 1
+            now = _written(job.run)
+            assert finished.items() <= now.items()
+            finished = now
+            job.start()
+    job.end()
+    assert_same_end(job, undisturbed)
+    figure(kills=kills)
+    assert kills >= 2
+
+
+def _written(run: Path) -> dict[str, int]:
+    """When each finished training was entered."""
+    entries = [*run.glob("manifest/ct/members/*.json"), *run.glob("manifest/ct-sed/learners/*.json")]
+    return {path.relative_to(run).as_posix(): os.stat(path).st_mtime_ns for path in entries}
