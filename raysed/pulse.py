@@ -105,8 +105,7 @@ def watched(seconds: float, share: Share, least: int = 1) -> Iterator[Watch]:
     thread.start()
     try:
         yield Watch(pulse, seconds)
-        if (busy := ray.get(pulse.gpu_use.remote())) is not None:
-            tell(gpu_use=busy)
+        _tell_gpu_use(pulse)
     finally:
         over.set()
         thread.join(1.0)  # it may wait for an answer of a cluster that is going away
@@ -182,6 +181,14 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
         over.set()
         thread.join()
         watch.pulse.forget.remote(worker)
+
+
+def _tell_gpu_use(pulse: Any) -> None:
+    try:
+        if (use := ray.get(pulse.gpu_use.remote(), timeout=_ANSWER)) is not None:
+            tell(gpu_use=use)
+    except ray.exceptions.RayError as error:  # no figure is worth a stage that has ended well
+        log.debug("how busy GPUs were is unknown: %s", error)
 
 
 def _say_what_is_missing(share: Share, least: int) -> None:

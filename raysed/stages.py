@@ -80,8 +80,6 @@ class Stages:
         self.say(f"cluster: {self.cluster}; members: {self.share}")
         if self.storage.is_local and len(self.cluster.nodes) > 1:
             log.warning("storage %s must be a directory that all nodes share, or use a URI", self.storage)
-        # One machine without GPU: this process is as good as any, and has imported everything.
-        self.frozen_share = self.share if self.gpu or len(self.cluster.nodes) > 1 else None
 
     # encoder, corpus and tokens
 
@@ -105,8 +103,9 @@ class Stages:
             seed = derive_seed(self.config.seed, "encoder")
             encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
             with self._timed("encoder"):
+                share = plan_members(self._cluster_now(), self.config, 1)
                 outcome = members.train_members(
-                    {"encoder": [encoder]}, self.config, self.storage, self._share(1), self.gpu, self.rows
+                    {"encoder": [encoder]}, self.config, self.storage, share, self.gpu, self.rows
                 )
             self._leave_out(outcome.failed)
             self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
@@ -195,8 +194,10 @@ class Stages:
         """Trains all nodes of one depth in one Tune experiment."""
         planned = {node: self._plan(node) for node in nodes}
         count = sum(len(group) for group in planned.values())
-        share = self._share(count)
-        self._warn(waste_of_members(self.cluster, self.config, share, count))
+        cluster = self._cluster_now()
+        share = plan_members(cluster, self.config, count)
+        if waste := waste_of_members(cluster, self.config, share, count):
+            log.warning(waste)
         with self._timed("+".join(nodes)):
             outcome = members.train_members(planned, self.config, self.storage, share, self.gpu, self.rows)
         for node, group in planned.items():
@@ -343,7 +344,7 @@ class Stages:
         if recipe.calibration:
             jobs = [*self.lineage.calibrations(recipe), *self.lineage.calibrations(parse_recipe(on_base(recipe)))]
             with self._timed("calibration"):
-                calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self.frozen_share)
+                calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self._frozen_share())
 
     # further tasks
 
@@ -352,15 +353,10 @@ class Stages:
         if self.job.further:
             with self._timed("transfer"):
                 self.transfer, self.qnli = probing.probe(
-                    self.job.further, self.lineage.models(), self.config, self.storage, self.frozen_share
+                    self.job.further, self.lineage.models(), self.config, self.storage, self._frozen_share()
                 )
 
     # helpers
-
-    @staticmethod
-    def _warn(waste: str | None) -> None:
-        if waste:
-            log.warning(waste)
 
     def _cluster_now(self) -> Cluster:
         """What to plan a stage for: lost nodes of a cluster without an autoscaler may never come back."""
@@ -370,8 +366,11 @@ class Stages:
         is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
         return now if is_enough else self.cluster  # else the stage waits, and says for what
 
-    def _share(self, count: int) -> Share:
-        return plan_members(self._cluster_now(), self.config, count)
+    def _frozen_share(self) -> Share | None:
+        """Of a task on frozen encoders; None: no tasks, this process does it."""
+        if self.gpu or len(self.cluster.nodes) > 1:
+            return plan_members(self._cluster_now(), self.config, self.config.members.count)
+        return None  # it is as good as any, and has imported everything
 
     def embed_base(self) -> None:
         """Embeds the evaluation's sentences by the untouched encoder: every run shows what it started from."""
@@ -379,7 +378,7 @@ class Stages:
             self._embed(self.lineage.embeddings(BASE))
 
     def _embed(self, jobs: list[Embedding]) -> None:
-        embed_all(jobs, self.tokens, self.config, self.storage, self.frozen_share)
+        embed_all(jobs, self.tokens, self.config, self.storage, self._frozen_share())
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:

@@ -114,6 +114,8 @@ def test_a_cluster_is_launched_runs_a_job_and_goes_away(tmp_path):
         launched = time.monotonic()
         wait_for_nodes(machines)
         complete = time.monotonic()
+        listed = user.run("ray", "exec", user.file, "RAY_AUTH_MODE=token ~/raysed/venv/bin/ray status")
+        print(listed)
         token = (user.home / ".ray/auth_token").read_text().strip()
         head, worker = machines.addresses[:2]
         assert machines.reaches(worker, head, 6379)
