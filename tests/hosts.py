@@ -64,6 +64,11 @@ def _clear_away(name: str) -> None:
         subprocess.run(command, capture_output=True)
 
 
+def _outside(name: str) -> str:
+    """A host's end of its cable on this machine."""
+    return f"{name[-8:]}o"
+
+
 def _find(program: str) -> str | None:
     return shutil.which(program, path=_SEARCHED)
 
@@ -96,6 +101,7 @@ class Hosts:
             server.kill()  # --kill-child: the process namespace goes with it
             server.wait()
         for name in self._names:
+            subprocess.run(["ip", "link", "del", _outside(name)], capture_output=True)  # else it goes when all ended
             subprocess.run(["ip", "netns", "del", name], capture_output=True)
         subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
 
@@ -103,8 +109,8 @@ class Hosts:
         """Returns the command lines of all processes of a host but its SSH server's own."""
         server = self._servers[self.addresses.index(address)]
         child = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()[0]
-        done = _run("nsenter", "-t", child, "-p", "-m", "ps", "-eo", "args", "--no-headers")
-        return [line for line in done.splitlines() if "sshd" not in line and not line.startswith("ps -eo")]
+        done = _run("nsenter", "-t", child, "-p", "-m", "ps", "-ww", "-eo", "args", "--no-headers")
+        return [line for line in done.splitlines() if "sshd" not in line and not line.startswith("ps -ww")]
 
     def reaches(self, address: str, other: str, port: int) -> bool:
         """Whether somebody answers on a port of another host."""
@@ -123,7 +129,7 @@ class Hosts:
             self._wait_for(address)
 
     def _connect(self, name: str, address: str) -> None:
-        outside = f"{name[-8:]}o"
+        outside = _outside(name)
         _run("ip", "netns", "add", name)
         _run("ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", name)
         _run("ip", "link", "set", outside, "master", BRIDGE)
