@@ -310,10 +310,9 @@ def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
         "gradient_accumulation_steps": 1,
         "zero_optimization": {"stage": sed.zero_stage},
         "zero_allow_untested_optimizer": True,
+        "gradient_clipping": sed.clip or 0.0,  # DeepSpeed clips at 1 where it is not told otherwise
         "steps_per_print": 10**9,
     }
-    if sed.clip is not None:
-        config["gradient_clipping"] = sed.clip
     if bf16:
         config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
     return config

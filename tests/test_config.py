@@ -102,8 +102,8 @@ WRONG = [
     ({"ct": {"learning_rates": [1e-5]}}, r"^ct\.boundaries must increase, and ct\.learning_rates have one value more"),
     ({"ct": {"boundaries": [4, 3, 2, 1]}}, r"^ct\.boundaries must increase"),
     (
-        {"sed": {"batch_size": 10, "workers": 3}},
-        r"^sed\.batch_size is 10, which 3 workers \(sed\.workers\) cannot share",
+        {"sed": {"batch_size": 10, "workers": 11}},
+        r"^sed\.workers is 11, more than the sentences of a batch \(sed\.batch_size is 10\)",
     ),
     ({"members": {"count": 3, "min_members": 4}}, r"^members\.min_members is 4, more than members\.count \(3\)$"),
     ({"evaluation": {"tasks": {}}}, r"^evaluation\.tasks is empty; name at least one file"),
