@@ -5,6 +5,7 @@ Without any import that takes time: actors that hold a few words start as fast a
 
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -101,6 +102,30 @@ def clock(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+@contextmanager
+def repeating(action: Callable[[], None], every: float, patience: float | None = None) -> Iterator[None]:
+    """Does something again and again in a thread while the block runs, for the first time after `every` seconds.
+
+    Args:
+        action: what to do.
+        every: seconds between two times.
+        patience: seconds that the end of the block waits for an action under way; None: until it is done.
+    """
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(every):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(patience)
 
 
 class ProgressBoard:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysed.errors import RunFailed, last_line
-from raysed.progress import tell
+from raysed.progress import repeating, tell
 from raysed.usage import gpu_use
 
 if TYPE_CHECKING:
@@ -90,25 +89,21 @@ def watched(seconds: float, share: Share, least: int = 1) -> Iterator[Watch]:
         least: how many workers there have to be at once.
     """
     pulse = beside_driver(Pulse)
-    over = threading.Event()
 
     def watch() -> None:
-        while not over.wait(_pause(seconds)):
-            try:
-                _say_what_is_missing(share, least)
-                for worker, work in ray.get(pulse.silent.remote(seconds), timeout=_ANSWER):
-                    _end(worker, work, seconds)
-            except ray.exceptions.RayError as error:  # a cluster that is busy losing a node
-                log.debug("workers could not be watched: %s", error)
+        try:
+            _say_what_is_missing(share, least)
+            for worker, work in ray.get(pulse.silent.remote(seconds), timeout=_ANSWER):
+                _end(worker, work, seconds)
+        except ray.exceptions.RayError as error:  # a cluster that is busy losing a node
+            log.debug("workers could not be watched: %s", error)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
     try:
-        yield Watch(pulse, seconds)
-        _tell_gpu_use(pulse)
+        # It may wait for an answer of a cluster that is going away.
+        with repeating(watch, _pause(seconds), patience=1.0):
+            yield Watch(pulse, seconds)
+            _tell_gpu_use(pulse)
     finally:
-        over.set()
-        thread.join(1.0)  # it may wait for an answer of a cluster that is going away
         ray.kill(pulse)
 
 
@@ -166,20 +161,15 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
         work: what it works on, for people.
     """
     worker = (ray.get_runtime_context().get_node_id(), os.getpid(), _started_at(os.getpid()))
-    over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(_pause(watch.seconds)):
-            watch.pulse.beat.remote(worker, work, gpu_use())
+        watch.pulse.beat.remote(worker, work, gpu_use())
 
     ray.get(watch.pulse.beat.remote(worker, work))  # heard once, before anything can stop it
-    thread = threading.Thread(target=beat, daemon=True)
-    thread.start()
     try:
-        yield
+        with repeating(beat, _pause(watch.seconds)):
+            yield
     finally:
-        over.set()
-        thread.join()
         watch.pulse.forget.remote(worker)
 
 

@@ -7,7 +7,6 @@ import logging
 import os
 import re
 import socket
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from raysed.errors import UserError
-from raysed.progress import clock, told_to
+from raysed.progress import clock, repeating, told_to
 from raysed.storage import Entry, Storage
 
 log = logging.getLogger(__name__)
@@ -46,11 +45,6 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[None]:
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
-    ended = threading.Event()
-
-    def renew() -> None:
-        while not ended.wait(every):
-            _write(storage, status)
 
     def listen(words: dict[str, Any]) -> None:
         if "stage" in words:  # the line of the stage before says nothing any more
@@ -58,11 +52,9 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[None]:
         elif "line" in words:
             status.update(words)
 
-    thread = threading.Thread(target=renew, daemon=True)
     _write(storage, status)
-    thread.start()
     try:
-        with told_to(listen):
+        with repeating(lambda: _write(storage, status), every), told_to(listen):
             yield
         status |= {"state": "complete"}
     except KeyboardInterrupt:
@@ -72,8 +64,6 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[None]:
         status |= {"state": "failed", "error": str(error)}
         raise
     finally:
-        ended.set()
-        thread.join()
         _write(storage, status)
 
 

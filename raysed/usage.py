@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import ray
 
-from raysed.progress import told_to
+from raysed.progress import repeating, told_to
 
 log = logging.getLogger(__name__)
 
@@ -91,20 +90,12 @@ def gpu_use() -> float | None:
 @contextmanager
 def _watched_store(found: Usage) -> Iterator[None]:
     """Looks at Ray's object stores now and then, and at the end once more."""
-    store, over = _Store(), threading.Event()
-
-    def look_on() -> None:
-        while not over.wait(_EVERY):
-            store.look()
-
-    thread = threading.Thread(target=look_on, daemon=True)
+    store = _Store()
     store.look()
-    thread.start()
     try:
-        yield
+        with repeating(store.look, _EVERY):
+            yield
     finally:
-        over.set()
-        thread.join()
         store.look()
         if store.seen:
             found |= {"object_store_bytes": store.most, "spilled_bytes": store.spilled}

@@ -99,12 +99,10 @@ class Job:
         self._environment = {**os.environ, "RAY_ADDRESS": address}
         self.start()
 
-    def start(self, *overrides: str) -> None:
-        """Starts the same command, for the first time or again, with other settings added."""
+    def start(self) -> None:
+        """Starts the same command, for the first time or again."""
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(
-                [*self._command, *overrides], cwd=ROOT, env=self._environment, stdout=log, stderr=log
-            )
+            self.process = subprocess.Popen(self._command, cwd=ROOT, env=self._environment, stdout=log, stderr=log)
 
     def stop(self, number: signal.Signals) -> None:
         """Ends the driver by a signal, and waits for it."""
@@ -115,16 +113,14 @@ class Job:
         """Returns what it has printed so far, over all starts."""
         return self._log.read_text()
 
-    def end(self, seconds: float = 240) -> float:
-        """Waits for a good end; returns the seconds."""
-        started = time.monotonic()
+    def end(self, seconds: float = 240) -> None:
+        """Waits for a good end."""
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             code = "a hang"
         assert code == 0, f"the job ended with {code}:\n{self.output()[-5000:]}"
-        return time.monotonic() - started
 
     def wait_until(self, condition: Callable[[], Any], what: str, seconds: float = 150) -> Any:
         """Waits for something to be true while the job runs; returns it."""
