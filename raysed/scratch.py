@@ -3,6 +3,7 @@
 The weights are then trained by masked language modelling, like any member whose recipe begins with `mlm`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -30,15 +31,21 @@ def write_scratch(config: Config, path: Path) -> None:
 
 
 def train_tokenizer(sentences: Iterable[str], config: EncoderConfig) -> PreTrainedTokenizerFast:
-    """Trains a lower-case WordPiece vocabulary of at most `scratch.vocabulary` pieces, with BERT's special tokens."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token=_SPECIAL["unk"]))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    size, special = config.scratch.vocabulary, list(_SPECIAL.values())
-    tokenizer.train_from_iterator(
-        sentences, trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    """Trains a lower-case WordPiece vocabulary of at most `scratch.vocabulary` pieces, with BERT's special tokens.
+
+    The same sentences give the same vocabulary.
+    """
+    tokenizer = _word_piece({})
+    words = Counter(word for sentence in sentences for word in sentence.split())
+    special = list(_SPECIAL.values())
+    # Pieces that are equally frequent are ordered by the numbers of their parts. The trainer numbers the characters
+    # within words as it meets them, in the order of a hash table that is another in every run, unless it is given them.
+    inner = [f"##{character}" for character in sorted(_inner_characters(tokenizer, words))]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=config.scratch.vocabulary, special_tokens=special + inner, show_progress=False
     )
+    tokenizer.train_from_iterator(words.elements(), trainer)
+    tokenizer = _word_piece(tokenizer.get_vocab())  # in which only the special tokens will be special
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -46,6 +53,20 @@ def train_tokenizer(sentences: Iterable[str], config: EncoderConfig) -> PreTrain
     )
     names = {f"{name}_token": token for name, token in _SPECIAL.items()}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def _word_piece(vocabulary: dict[str, int]) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=_SPECIAL["unk"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _inner_characters(tokenizer: Tokenizer, words: Iterable[str]) -> set[str]:
+    """Returns all characters that stand behind the first of a word, after the tokenizer's normalization."""
+    normalize, split = tokenizer.normalizer.normalize_str, tokenizer.pre_tokenizer.pre_tokenize_str
+    return {character for word in words for part, _ in split(normalize(word)) for character in part[1:]}
 
 
 def random_encoder(tokenizer: PreTrainedTokenizerFast, config: EncoderConfig, seed: int) -> Encoder:
