@@ -120,8 +120,10 @@ class TargetBatches:
         self.batch_size = min(batch_size, meta.num_rows)
         self.per_epoch = meta.num_rows // self.batch_size
         self._seed, self._window = seed, window
-        self._part = slice(rank * self.batch_size // world, (rank + 1) * self.batch_size // world)
-        self._weight = (self._part.stop - self._part.start) * world / self.batch_size
+        start, stop = rank * self.batch_size // world, (rank + 1) * self.batch_size // world
+        self._weight = (stop - start) * world / self.batch_size
+        # Where there are more workers than sentences, some take a sentence of others with weight 0.
+        self._part = slice(start, max(stop, start + 1))
         self._offset = 0 if offset is None else offset.astype(np.float32)
         self._loaded: tuple[int, int] = (-1, -1)
 

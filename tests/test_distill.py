@@ -75,13 +75,14 @@ def test_batches_are_a_function_of_the_step(tmp_path):
             assert torch.equal(torch.cat([part.targets for part in parts]), whole[step].targets)
 
 
-def test_losses_of_unequal_parts_average_to_that_of_the_batch(tmp_path):
-    """Five workers share eight sentences; so do their gradients."""
+@pytest.mark.parametrize("world", (5, 11))
+def test_losses_of_unequal_parts_average_to_that_of_the_batch(tmp_path, world):
+    """Of workers that share eight sentences, be they more than those or fewer; and so do their gradients."""
     write_targets(tmp_path, 96, 40)
     objective = Distillation(tiny_learner()).train()
     whole = objective.loss(TargetBatches(tmp_path, 8, 3)(2))
     (expected,) = torch.autograd.grad(whole, next(objective.parameters()))
-    losses = [objective.loss(TargetBatches(tmp_path, 8, 3, rank, 5)(2)) for rank in range(5)]
+    losses = [objective.loss(TargetBatches(tmp_path, 8, 3, rank, world)(2)) for rank in range(world)]
     mean = torch.stack(losses).mean()
     torch.testing.assert_close(mean, whole)
     torch.testing.assert_close(torch.autograd.grad(mean, next(objective.parameters()))[0], expected)
