@@ -1,7 +1,7 @@
 """From what the cluster has to workers, actors and fractions; refuses what can never be scheduled.
 
-Everything is planned before it is started, because a chain of actors that takes every CPU leaves none for the tasks
-that feed it, and such a job hangs without an error.
+Everything is planned before it is started, because Ray lets work that no node has room for wait for ever, without an
+error.
 """
 
 import ctypes
