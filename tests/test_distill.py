@@ -127,8 +127,8 @@ def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
 _WORKER = """
 import json, os, sys
 from pathlib import Path
-rank, world, port, stage, steps, stop, scarce, directory = sys.argv[1:]
-rank, world, stage, steps, stop = map(int, (rank, world, stage, steps, stop))
+rank, world, port, stages, stop, scarce, directory = sys.argv[1:]
+rank, world, stop = map(int, (rank, world, stop))
 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 sys.path.insert(0, {tests!r})
@@ -142,41 +142,55 @@ from raysed import training
 from raysed.config import SedConfig
 from raysed.storage import Storage
 directory = Path(directory)
-sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
-objective = Distillation(tiny_learner())
-if scarce == "True":
-    forward = objective.learner.transformer.forward
-    def limited(*arguments, input_ids, **named):
+
+def limited(forward):
+    def only_one_row(*arguments, input_ids, **named):
         if len(input_ids) > 1:
             raise torch.OutOfMemoryError("planted")
         return forward(*arguments, input_ids=input_ids, **named)
-    objective.learner.transformer.forward = limited
-engine = DeepSpeedEngine(objective, sed, world, bf16=False)
-batches = TargetBatches(directory, 8, 5, rank, world)
-rate = training.warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
-plan = training.Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
-checkpoints = Storage(str(directory), "states").checkpoints("learner", {{}})
-class Stop(Exception): pass
+    return only_one_row
+
+class Stop(Exception):
+    pass
+
 def on_metrics(entry):
-    if stop and entry["step"] == stop: raise Stop
-try:
-    options = dict(checkpoints=checkpoints, is_writer=rank == 0, on_metrics=on_metrics)
-    result = training.train(objective, batches, plan, engine, **options)
-except Stop:
-    os._exit(0)
-weights = engine.state_dict()["objective"]
-engine.close()
-objective = Distillation(tiny_learner())
-engine = DeepSpeedEngine(objective, sed, world, bf16=False)
-following = training.train(objective, TargetBatches(directory, 8, 5, rank, world), plan, engine, is_writer=rank == 0)
+    if stop and entry["step"] == stop:
+        raise Stop
+
+def train(stage, **options):
+    sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
+    objective = Distillation(tiny_learner())
+    if scarce == "True":
+        objective.learner.transformer.forward = limited(objective.learner.transformer.forward)
+    engine = DeepSpeedEngine(objective, sed, world, bf16=False)
+    rate = training.warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
+    plan = training.Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
+    batches = TargetBatches(directory, 8, 5, rank, world)
+    try:
+        return training.train(objective, batches, plan, engine, is_writer=rank == 0, **options)
+    except Stop:
+        return None
+    finally:
+        engine.close()
+
+found = {{}}
+for stage in map(int, stages):
+    states = Storage(str(directory), "states-" + str(stage)).checkpoints("learner", {{}})
+    result = train(stage, checkpoints=states, on_metrics=on_metrics)
+    if result:
+        losses = [[entry["loss"] for entry in done.history] for done in (result, train(stage))]
+        found[stage] = [*losses, result.resumed_at]
 if rank == 0:
-    losses = [[e["loss"] for e in done.history] for done in (result, following)]
-    print("RESULT", json.dumps([*losses, result.resumed_at]))
+    print("RESULT", json.dumps(found))
 """
 
 
-def run_workers(directory: Path, world: int, stage: int, stop: int = 0, scarce: bool = False) -> list:
-    """Runs a training and another from the start in `world` processes; returns their losses, and where it resumed."""
+def run_workers(directory: Path, world: int, stages: str, stop: int = 0, scarce: bool = False) -> dict[str, list]:
+    """Runs a training and another from the start in `world` processes, one ZeRO stage after the other.
+
+    Returns:
+        The losses of both and where the first resumed, by stage; nothing of trainings that were stopped.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -184,7 +198,7 @@ def run_workers(directory: Path, world: int, stage: int, stop: int = 0, scarce: 
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, (rank, world, port, stage, 12, stop, scarce, directory))],
+            [sys.executable, "-c", script, *map(str, (rank, world, port, stages, stop, scarce, directory))],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -195,34 +209,42 @@ def run_workers(directory: Path, world: int, stage: int, stop: int = 0, scarce: 
     outputs = [process.communicate(timeout=240) for process in processes]
     failed = [said[-1500:] for process, (_, said) in zip(processes, outputs) if process.returncode]
     assert not failed, "\n\n".join(failed)
-    lines = [line for line in outputs[0][0].splitlines() if line.startswith("RESULT")]
-    return json.loads(lines[0].removeprefix("RESULT")) if lines else []
+    (line,) = [line for line in outputs[0][0].splitlines() if line.startswith("RESULT")]
+    return json.loads(line.removeprefix("RESULT"))
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory) -> tuple[dict[str, list], np.ndarray]:
+    """Three workers until update 6, one until 10, two to the end, with every ZeRO stage; and the plain losses."""
+    directory = tmp_path_factory.mktemp("continued")
+    write_targets(directory, 96, 40)
+    assert not run_workers(directory, 3, "0123", stop=6)
+    assert not run_workers(directory, 1, "0123", stop=10)
+    expected = plain_losses(directory, SedConfig(batch_size=8, learning_rate=RATE), 12)
+    return run_workers(directory, 2, "0123"), np.array(expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stage", "first", "then"), [(0, 3, 2), (1, 2, 1), (2, 3, 1), (3, 2, 3)])
-def test_deepspeed_makes_the_plain_updates(tmp_path, stage, first, then):
-    """Every ZeRO stage, stopped after 6 updates and continued with another number of workers: the plain loss curve.
+@pytest.mark.parametrize("stage", "0123")
+def test_deepspeed_makes_the_plain_updates(continued, stage):
+    """Stopped twice and continued with another number of workers each time: the plain loss curve.
 
     Three share eight sentences unequally. Another training that follows in the same process has that curve, too.
     """
-    write_targets(tmp_path, 96, 40)
-    expected = plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)
-    run_workers(tmp_path, world=first, stage=stage, stop=6)
-    losses, following, resumed_at = run_workers(tmp_path, world=then, stage=stage)
-    assert resumed_at == 4
-    assert np.abs(np.array(losses) - expected).max() < 1e-4
-    assert np.abs(np.array(following) - expected).max() < 1e-4
+    found, expected = continued
+    losses, following, resumed_at = found[stage]
+    assert resumed_at == 8
+    assert np.abs(losses - expected).max() < 1e-4
+    assert np.abs(following - expected).max() < 1e-4
 
 
 @pytest.mark.slow
 def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
     """Two workers that cannot encode a batch at once: the global batch stays what it is."""
     write_targets(tmp_path, 96, 40)
-    losses, *_ = run_workers(tmp_path, world=2, stage=0, scarce=True)
-    assert (
-        np.abs(np.array(losses) - plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)).max() < 1e-4
-    )
+    losses, *_ = run_workers(tmp_path, 2, "0", scarce=True)["0"]
+    expected = plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)
+    assert np.abs(np.array(losses) - expected).max() < 1e-4
 
 
 def test_one_process_equals_the_plain_loop(tmp_path):

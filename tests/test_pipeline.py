@@ -153,7 +153,7 @@ def test_a_damaged_member_is_trained_again_and_comes_out_the_same(ray_cluster, f
 
 
 class FaultyStorage(Storage):
-    """Kills the worker after a checkpoint of one member, or raises instead of it; `times` times over all workers."""
+    """Kills the worker after every checkpoint of one member or before it, or raises instead of saving."""
 
     def __reduce__(self):
         return _faulty, (self.location, self.run, dict(vars(type(self))["faults"]))
@@ -173,17 +173,13 @@ class _FaultyCheckpoints(Checkpoints):
         self._faults = faults
 
     def save(self, step, write):
-        marks = list(Path(self._faults["marks"]).iterdir())
-        planted = step >= self._faults["step"] and len(marks) < self._faults["times"]
-        if planted:
-            (Path(self._faults["marks"]) / f"{len(marks)}-{step}").touch()
-        if planted and not self._faults["kill"]:
+        marks = Path(self._faults["marks"])
+        (marks / f"{len(list(marks.iterdir()))}-{step}").touch()
+        if not self._faults["kill"]:
             raise RuntimeError("planted fault")
-        if planted and self._faults["kill"] == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().save(step, write)
-        if planted:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if self._faults["kill"] != "before":
+            super().save(step, write)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -194,7 +190,7 @@ def faulty(monkeypatch, tmp_path):
     marks.mkdir()
 
     def plant(**faults) -> Path:
-        faults = {"victim": "ct/members/01", "step": 8, "times": 1, "kill": True, "marks": str(marks), **faults}
+        faults = {"victim": "ct/members/01", "kill": True, "marks": str(marks), **faults}
         monkeypatch.setattr(raysed.pipeline, "Storage", lambda location, run: _faulty(location, run, faults))
         return marks
 
@@ -202,26 +198,21 @@ def faulty(monkeypatch, tmp_path):
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
-def test_a_killed_member_continues_from_its_checkpoint(ray_cluster, finished, faulty, tmp_path):
-    """Its worker dies by SIGKILL after 8 of 12 updates; the result is the undisturbed one, bit by bit."""
+def test_a_member_that_is_lost_after_every_checkpoint_gets_there(ray_cluster, finished, faulty, tmp_path):
+    """Its worker dies by SIGKILL after 4 and 8 of 12 updates; the result is the undisturbed one, bit by bit.
+
+    Only losses without a new checkpoint in between count against `max_retries`.
+    """
     marks = faulty()
-    run(tmp_path, recipes=["ct"])
-    assert len(list(marks.iterdir())) == 1
+    run(tmp_path, recipes=["ct"], members={**settings()["members"], "max_retries": 0})
+    assert sorted(mark.name for mark in marks.iterdir()) == ["0-4", "1-8"]
     entry = json.loads((tmp_path / "tiny/manifest/ct/members/01.json").read_text())
     assert entry["meta"]["resumed_at"] == 8
     assert digest(tmp_path / "tiny", "ct/members/01") == digest(finished, "ct/members/01")
 
 
-def test_a_member_that_is_lost_after_every_checkpoint_gets_there(ray_cluster, finished, faulty, tmp_path):
-    """Only losses without a new checkpoint in between count against `max_retries`."""
-    marks = faulty(step=4, times=99)
-    run(tmp_path, recipes=["ct"], members={**settings()["members"], "max_retries": 0})
-    assert len(list(marks.iterdir())) == 2
-    assert digest(tmp_path / "tiny", "ct/members/01") == digest(finished, "ct/members/01")
-
-
 def test_a_member_that_is_lost_before_any_checkpoint_is_given_up(ray_cluster, faulty, tmp_path):
-    marks = faulty(step=4, times=99, kill="before")
+    marks = faulty(kill="before")
     reason = "ct/members/01: its worker was lost 2 times without a new checkpoint in between"
     with pytest.raises(RunFailed, match=rf"2 of 3 members of ct .* {reason}"):
         run(tmp_path, recipes=["ct"], members={**settings()["members"], "max_retries": 1})
@@ -230,7 +221,7 @@ def test_a_member_that_is_lost_before_any_checkpoint_is_given_up(ray_cluster, fa
 
 def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster, faulty, tmp_path):
     members = {**settings()["members"], "max_retries": 1}
-    faulty(step=4, times=99, kill=False)
+    faulty(kill=False)
     with pytest.raises(RunFailed, match=r"2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):
         run(tmp_path, recipes=["ct"], members=members)
     assert json.loads((tmp_path / "tiny/report.json").read_text())["status"] == "failed"
