@@ -67,6 +67,8 @@ def refused(command_line, monkeypatch, tmp_path, capfd):
         monkeypatch.setattr(raysed.pipeline, "_ray_session", contextlib.nullcontext)
         if not stages_begin:
             monkeypatch.setattr(raysed.pipeline, "_run_stages", no_stages)
+        for module in ("autoscaling", "stages"):
+            monkeypatch.setattr(f"raysed.{module}.current_cluster", lambda: Cluster(((2, 0),)))
         job = load_job()
         arguments = [part for setting in settings for part in ("--set", setting)]
         code = command_line(job.job, job.parser(), "--storage", str(storage), *arguments)
@@ -252,8 +254,7 @@ def test_synonyms_without_wordnet_are_refused_before_anything_starts(refused, mo
     assert "python -m nltk.downloader wordnet" in line and "mlm" in line
 
 
-def test_one_pair_of_views_is_too_few(refused, write, monkeypatch):
-    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
+def test_one_pair_of_views_is_too_few(refused, write):
     path = write("views.tsv", "A car.\tA wagon.\n")
     settings = ("recipes=[bsl]", "bsl.views=[files]", f"views.files={path}")
     line = refused(*settings, stages_begin=True)
@@ -318,9 +319,8 @@ def test_a_wrong_line_of_a_task_is_named(refused, write, rows, sentence):
     assert re.fullmatch(sentence.format(path=re.escape(str(path))), line), line
 
 
-def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write, monkeypatch):
+def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write):
     """It has to be read for that, which is the first thing that a started run does."""
-    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
     path = write("small.txt", "One sentence.\nAnother one.\nOne sentence.\n")
     line = refused(f"corpus.source={path}", "corpus.sentences=3", stages_begin=True)
     assert re.fullmatch(
@@ -343,8 +343,7 @@ def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write, monkey
         ("sed.workers=4", r"sed\.workers is 4, but the cluster has 2 CPUs \(1 node, 2 CPUs, 0 GPUs\); ask for .*"),
     ],
 )
-def test_what_the_cluster_never_has_is_named(refused, monkeypatch, tmp_path, setting, sentence):
-    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
+def test_what_the_cluster_never_has_is_named(refused, tmp_path, setting, sentence):
     line = refused(setting, stages_begin=True)
     assert re.fullmatch(sentence, line), line
     report = json.loads((tmp_path / "runs/quickstart/report.json").read_text())
@@ -352,7 +351,6 @@ def test_what_the_cluster_never_has_is_named(refused, monkeypatch, tmp_path, set
 
 
 def test_a_disk_that_is_too_small_is_named(refused, monkeypatch):
-    monkeypatch.setattr("raysed.resources.current_cluster", lambda: Cluster(((2, 0),)))
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     line = refused(stages_begin=True)
     assert re.fullmatch(r"storage: .*/runs/quickstart has 0\.0 GB free, this run needs about [\d.]+ GB; free .*", line)
