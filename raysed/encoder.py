@@ -70,8 +70,6 @@ class Encoder(nn.Module):
         self.transformer = transformer
         self.parts = 1
         self._feed = _probe(transformer)
-        if isinstance(embeddings := getattr(transformer, "embeddings", None), nn.Module):
-            embeddings.register_forward_hook(_in_autocast_precision)
         for name, parameter in transformer.named_parameters():
             if "pooler" in name:  # never used here; frozen, so that optimizers and reducers skip it
                 parameter.requires_grad_(False)
@@ -161,17 +159,6 @@ class Encoder(nn.Module):
             output_hidden_states=all_layers,
         )
         return tuple(_states(output, all_layers))
-
-
-def _in_autocast_precision(_module: nn.Module, _arguments: Any, states: Any) -> Any:
-    """A hook that keeps the states in bf16 from block to block under autocast on a CPU.
-
-    Otherwise the embedding layer's float32 makes every sum with it float32, which each matrix product converts again.
-    On a GPU autocast normalises in float32 and would do so all the same.
-    """
-    if isinstance(states, torch.Tensor) and states.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-        return states.to(torch.get_autocast_dtype("cpu"))
-    return states
 
 
 def blocks_of(layers: Layers, count: int) -> list[int]:
