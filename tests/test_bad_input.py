@@ -65,10 +65,11 @@ def refused(command_line, monkeypatch, tmp_path, capfd):
     def call(*settings: str, stages_begin: bool = False, storage: str | Path = tmp_path / "runs") -> str:
         # Everything is real but Ray itself, which would take seconds.
         monkeypatch.setattr(raysed.pipeline, "_ray_session", contextlib.nullcontext)
-        if not stages_begin:
+        if stages_begin:
+            for module in ("autoscaling", "stages"):
+                monkeypatch.setattr(f"raysed.{module}.current_cluster", lambda: Cluster(((2, 0),)))
+        else:
             monkeypatch.setattr(raysed.pipeline, "_run_stages", no_stages)
-        for module in ("autoscaling", "stages"):
-            monkeypatch.setattr(f"raysed.{module}.current_cluster", lambda: Cluster(((2, 0),)))
         job = load_job()
         arguments = [part for setting in settings for part in ("--set", setting)]
         code = command_line(job.job, job.parser(), "--storage", str(storage), *arguments)
