@@ -27,6 +27,7 @@ from transformers.utils import logging as transformers_logging
 from raysed.bundled import ENCODER, PREFIX
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError, first_line
+from raysed.linear import speed_up
 from raysed.storage import Storage
 from raysed.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
 
@@ -67,6 +68,7 @@ class Encoder(nn.Module):
 
     def __init__(self, transformer: PreTrainedModel):
         super().__init__()
+        speed_up(transformer)
         self.transformer = transformer
         self.parts = 1
         self._feed = _probe(transformer)

@@ -24,6 +24,7 @@ LADDER = [
         "status",
         "cli",
         "optimizers",
+        "linear",
     },
     {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {

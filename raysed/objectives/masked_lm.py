@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.encoder import Encoder
+from raysed.linear import linear
 from raysed.objectives.base import EncoderObjective
 from raysed.tokens import PackedTokens
 
@@ -45,7 +46,7 @@ class MaskedLM(EncoderObjective):
         # Only the predicted places go through the head: the output matrix is the dearest of a small model.
         states_PD = self.transform(self.encoder.token_states(masked)[chosen])
         embeddings_VD = self.encoder.transformer.get_input_embeddings().weight
-        logits_PV = F.linear(states_PD, embeddings_VD, self.bias).float()
+        logits_PV = linear(states_PD, embeddings_VD, self.bias).float()
         return F.cross_entropy(logits_PV, batch.input_ids[chosen], reduction="sum") / chosen.sum().clamp(min=1)
 
     def candidates(self) -> dict[str, nn.Module]:
