@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from raysed.encoder import default_token_budget
-from raysed.linear import linear
+from raysed.linear import by_onednn
 from raysed.objectives.contrastive_tension import PairSampler
 from raysed.tokens import TokenTable, batches_by_tokens, tokenize
 
@@ -134,7 +134,7 @@ def product_seconds(rows: int, inputs: int, outputs: int, dtype: torch.dtype, de
     factors = [(x_RI, weight_OI)]
     if trains:
         factors += [(y_RO, weight_OI.T), (y_RO.T, x_RI.T)]
-    return sum(min(_least_seconds(_by_torch, *pair), _least_seconds(linear, *pair, None)) for pair in factors)
+    return sum(min(_least_seconds(_by_torch, *pair), _least_seconds(by_onednn, *pair, None)) for pair in factors)
 
 
 def _by_torch(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

@@ -56,11 +56,16 @@ class OneDnnLinear(nn.Linear):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Returns x W^T + b for x [..., inputs]."""
-        return linear(input, self.weight, self.bias)
+        return by_onednn(input, self.weight, self.bias)
 
 
 def linear(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Returns x W^T + b for x [..., I], as `torch.nn.functional.linear` does, by oneDNN where it can."""
+    """Returns x W^T + b for x [..., I], as `torch.nn.functional.linear` does, by oneDNN where that is faster."""
+    return (by_onednn if onednn_is_faster() else nn.functional.linear)(x, weight_OI, bias_O)
+
+
+def by_onednn(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
+    """Returns x W^T + b for x [..., I], by oneDNN in float32 on the CPU and the usual way elsewhere."""
     if not _can(x, weight_OI):
         return nn.functional.linear(x, weight_OI, bias_O)
     y_NO = _Product.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight_OI, bias_O)

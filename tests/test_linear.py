@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysed import linear as linear_module
-from raysed.linear import OneDnnLinear, linear, onednn_is_faster, speed_up
+from raysed.linear import OneDnnLinear, by_onednn, linear, onednn_is_faster, speed_up
 
 pytestmark = pytest.mark.skipif(
     not torch.backends.mkldnn.is_available(), reason="this torch was built without oneDNN, which is then never used"
@@ -78,7 +78,7 @@ def test_what_onednn_does_not_do_goes_the_usual_way(monkeypatch):
     assert copy.deepcopy(layer).bfloat16()(torch.randn(4, 3).bfloat16()).dtype == torch.bfloat16
     with torch.autocast("cpu", torch.bfloat16):
         assert layer(torch.randn(4, 3)).dtype == torch.bfloat16
-        assert linear(torch.randn(4, 3), layer.weight, None).dtype == torch.bfloat16
+        assert by_onednn(torch.randn(4, 3), layer.weight, None).dtype == torch.bfloat16
     assert layer.to("meta")(torch.randn(4, 3, device="meta")).shape == (4, 2)
 
 
@@ -105,6 +105,15 @@ def test_only_plain_linear_layers_are_changed(monkeypatch):
         OneDnnLinear,
     ]
     assert all(one is other for one, other in zip(before, same.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_product_without_a_layer_is_onednns_only_where_that_is_faster(monkeypatch, faster):
+    calls = []
+    monkeypatch.setattr(linear_module, "onednn_is_faster", lambda: faster)
+    monkeypatch.setattr(linear_module, "by_onednn", lambda *factors: calls.append(factors))
+    linear(torch.randn(4, 3), torch.randn(2, 3), None)
+    assert len(calls) == faster
 
 
 @pytest.mark.parametrize(
