@@ -4,6 +4,7 @@ Of the peer's trainer the updates are timed, without its start-up. It tokenises 
 """
 
 import argparse
+import os
 import statistics
 import tempfile
 import time
@@ -42,7 +43,12 @@ Side = Callable[[int, int], Trained]
 
 
 def training_parser(doc: str) -> argparse.ArgumentParser:
-    """Returns the options of a figure that counts updates."""
+    """Returns the options of a figure that counts updates; called before the first product.
+
+    oneDNN keeps as many programs as it does where the peer runs alone. They are the process's, and raysed, which
+    would have it keep fewer, is in the same one.
+    """
+    os.environ |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024", "LRU_CACHE_CAPACITY": "1024"}
     found = arguments(doc)
     found.add_argument("--updates", type=int, default=20, help="per turn")
     found.add_argument("--quality-updates", type=int, default=200, help="before the dev score, 0 for none")

@@ -24,6 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from raysed.attention import full_precision_attention
 from raysed.bundled import ENCODER, PREFIX
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError, first_line
@@ -154,12 +155,13 @@ class Encoder(nn.Module):
             position_ids=tokens.position_ids[rows],
             segments=tokens.segments[rows],
         )
-        output = self.transformer(
-            input_ids=part.input_ids,
-            attention_mask=_mask(part, self._feed, self.transformer.dtype),
-            position_ids=part.position_ids + self._feed.position_offset,
-            output_hidden_states=all_layers,
-        )
+        with full_precision_attention(part.input_ids.device):
+            output = self.transformer(
+                input_ids=part.input_ids,
+                attention_mask=_mask(part, self._feed, self.transformer.dtype),
+                position_ids=part.position_ids + self._feed.position_offset,
+                output_hidden_states=all_layers,
+            )
         return tuple(_states(output, all_layers))
 
 
@@ -400,7 +402,8 @@ def _padded_states(transformer: PreTrainedModel, tokens: PackedTokens, all_layer
     mask = torch.zeros_like(input_ids)
     input_ids.view(-1)[places] = tokens.input_ids[real]
     mask.view(-1)[places] = 1
-    output = transformer(input_ids=input_ids, attention_mask=mask, output_hidden_states=all_layers)
+    with full_precision_attention(input_ids.device):
+        output = transformer(input_ids=input_ids, attention_mask=mask, output_hidden_states=all_layers)
     return [_repack(states, real, places) for states in _states(output, all_layers)]
 
 

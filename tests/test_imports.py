@@ -25,6 +25,7 @@ LADDER = [
         "cli",
         "optimizers",
         "linear",
+        "attention",
     },
     {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {

@@ -144,10 +144,10 @@ for dtype in (torch.float32, torch.bfloat16):
     layer, x = linear.OneDnnLinear(8, 8), torch.randn(600, 8, dtype=dtype)
     linear.speed_up(layer)
     layer.to(dtype)
-    for rows in range(1, 100):
+    for rows in range(1, 200):
         layer(x[:rows])
     before = resident()
-    for rows in range(100, 600):
+    for rows in range(200, 600):
         layer(x[:rows])
     print(resident() - before)
 """
