@@ -37,7 +37,7 @@ test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they
 	$(BIN)/python -m pytest -m nodes --durations=0
 
 bench: .venv/installed-bench  ## measure every figure of speed, about two hours on 2 cores
-	$(BIN)/python benchmarks/run_all.py
+	$(BIN)/python benchmarks/run_all.py $(BENCH)
 
 lint: .venv/installed-tests  ## check style
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,10 +1,11 @@
 """All figures of speed, one after the other, into one dated page.
 
-    python benchmarks/run_all.py [--quick | --full] [--out PAGE.md] [NAME ...]
+    python benchmarks/run_all.py [--quick | --full] [--out PAGE.md] [--corpus FILE] [--dev FILE] [NAME ...]
 
-Names are numbers of figures, `s1 s9`; without any, all run. Sizes are those of `SIZES` below, chosen for about two
-hours on 2 cores; `--full` measures all as the figures are defined, and `--quick` shows only that the scripts run. A
-script that fails is named in the page, the others go on, and the exit code is 1.
+Names are numbers of figures, `s1 s9`; without any, all run. `--corpus` and `--dev` are a text and graded pairs in the
+place of the usual ones. Sizes are those of `SIZES` below, chosen for about two hours on 2 cores; `--full` measures all
+as the figures are defined, and `--quick` shows only that the scripts run. A script that fails is named in the page, the
+others go on, and the exit code is 1.
 """
 
 import argparse
@@ -71,10 +72,13 @@ def main() -> int:
     for name, meaning in (("quick", "one tiny turn of everything"), ("full", "the sizes of the definitions")):
         size.add_argument(f"--{name}", dest="size", action="store_const", const=name, default="normal", help=meaning)
     parser.add_argument("--out", type=Path, default=HERE / f"{datetime.date.today()}-speed.md")
+    parser.add_argument("--corpus", type=Path, help="a text, one sentence a line")
+    parser.add_argument("--dev", type=Path, help="graded pairs to score on")
     options = parser.parse_args()
+    data = [f"--{name}={path.resolve()}" for name in ("corpus", "dev") if (path := getattr(options, name))]
     outcomes = []
     for script in scripts(options.names):
-        outcomes.append(run(script, options.size))
+        outcomes.append(run(script, options.size, data))
         options.out.write_text(page(outcomes))  # after every figure: a page that was cut short is worth something
     failed = [outcome.name for outcome in outcomes if outcome.found is None]
     print(f"\n{options.out}: {len(outcomes) - len(failed)} figures" + f", failed: {', '.join(failed)}" * bool(failed))
@@ -94,10 +98,10 @@ def scripts(names: list[str]) -> list[Path]:
     return [found[name] for name in sorted(names or found, key=_number)]
 
 
-def run(script: Path, size: str) -> Outcome:
+def run(script: Path, size: str, data: list[str]) -> Outcome:
     """Runs one script, which shows its own progress."""
     name = script.name.split("_")[0]
-    words = SIZES[size].get(name, "").split() + ["--pairs", "1"] * (size == "quick")
+    words = SIZES[size].get(name, "").split() + ["--pairs", "1"] * (size == "quick") + data
     print(f"\n== {script.name} {' '.join(words)}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
         written = Path(directory) / "figure.json"

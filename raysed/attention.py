@@ -31,7 +31,7 @@ def full_precision_attention(device: torch.device) -> AbstractContextManager:
 
 
 class _FullPrecisionAttention(TorchFunctionMode):
-    """Sees every call of a torch function within its `with`, whatever the model's code."""
+    """Sees every call of a torch function from Python within its `with`, whatever module makes it."""
 
     def __torch_function__(
         self, func: Callable, types: Iterable[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None

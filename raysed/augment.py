@@ -311,7 +311,7 @@ def _find_wordnet() -> Any:
     except (ImportError, LookupError, BadZipFile) as error:
         what = "the package nltk" if isinstance(error, ImportError) else "nltk's WordNet data"
         raise UserError(
-            f"views of the kind synonym need {what}, which is not installed: run pip install 'raysed[wordnet]' and "
+            f"views of the kind synonym need {what}, which is not installed: run pip install nltk and "
             "python -m nltk.downloader wordnet, or take the kind mlm or back_translation, which work without"
         ) from None
 

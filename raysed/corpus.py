@@ -125,8 +125,8 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
     """Returns what identifies the inputs without reading them, to tell whether earlier results still hold.
 
-    A file is known by name, size and modification time, a hub dataset by id, configuration and split (a new
-    upload under the same id is not noticed), the bundled corpus by its content.
+    A file is known by name, size and content, a large one by its modification time instead of that, a hub dataset by
+    id, configuration and split (a new upload under the same id is not noticed), the bundled corpus by its content.
     """
     return {"sources": [source.identity() for source in _find_sources(config)]}
 

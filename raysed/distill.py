@@ -191,11 +191,22 @@ class DeepSpeedEngine:
         self._set_rate(learning_rate)
         loss = training.in_memory(self._objective, lambda: self._engine(batch))
         value = _mean_over_workers(loss.detach())
-        if np.isfinite(value):
-            self._backward(batch, loss)
-            self._engine.step()
-            self._updates += 1
+        if not math.isfinite(value):
+            return value
+        self._backward(batch, loss)
+        if not self._step():
+            return math.nan
+        self._updates += 1
         return value
+
+    def _step(self) -> bool:
+        """Whether the gradient of all workers is finite; ZeRO looks at it itself, DeepSpeed without ZeRO does not."""
+        if self._sed.zero_stage == 0:
+            gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
+            if not torch.isfinite(nn.utils.get_total_norm(gradients)):
+                return False
+        self._engine.step()
+        return self._engine.was_step_applied()
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
         """With ZeRO the workers exchange gradients meanwhile, so that one cannot start over alone."""

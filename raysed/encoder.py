@@ -276,13 +276,20 @@ def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tup
     """
     if name is None:
         return load_encoder(config)
-    path = storage.fetch(name)
-    return load_checkpoint(path), AutoTokenizer.from_pretrained(path)
+    path, trusted = storage.fetch(name), config.trust_remote_code
+    return load_checkpoint(path, trusted), AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
 
 
-def load_checkpoint(path: Path) -> Encoder:
-    """Loads an encoder that `save_encoder` wrote."""
-    transformer = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
+def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
+    """Loads an encoder that `save_encoder` wrote.
+
+    Args:
+        path: its directory; it has a copy of the code that the encoder came with.
+        trust_remote_code: whether that code may run.
+    """
+    transformer = AutoModel.from_pretrained(
+        path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
+    )
     return Encoder(transformer)
 
 

@@ -106,6 +106,14 @@ class _Module:
     write: Callable[[Path], None]
 
 
+@dataclass(frozen=True)
+class _Code:
+    """Which parts of an exported model are not sentence-transformers' or transformers' own code."""
+
+    encoder: bool
+    flow: bool
+
+
 def export_model(
     encoder: Encoder,
     tokenizer: PreTrainedTokenizerBase,
@@ -120,7 +128,8 @@ def export_model(
 
     Its modules are the transformer, the mean over layers (where more than the last is pooled), the mean over
     tokens, and the calibration: a linear layer, or for a flow `raysed.glow.FlowHead`, with which the model is
-    loaded by `SentenceTransformer(path, trust_remote_code=True)`. The same arguments give the same bytes.
+    loaded by `SentenceTransformer(path, trust_remote_code=True)`, and so is an encoder that came with code of its own.
+    The same arguments give the same bytes.
 
     Args:
         encoder: the trained encoder; left as it is.
@@ -148,7 +157,8 @@ def export_model(
         module.write(path / entries[-1][0])
     listed = [{"idx": i, "name": str(i), "path": place, "type": kind} for i, (place, kind) in enumerate(entries)]
     _write_json(path / "modules.json", listed)
-    text = _card_text(card, encoder.width, layers, max_length, needs_code=isinstance(calibration, Flow))
+    code = _Code(encoder=_has_own_code(path), flow=isinstance(calibration, Flow))
+    text = _card_text(card, encoder.width, layers, max_length, code)
     (path / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -211,20 +221,25 @@ def _write_json(path: Path, data: Any) -> None:
     path.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _card_text(card: Card, width: int, layers: Layers, max_length: int, needs_code: bool) -> str:
+def _has_own_code(path: Path) -> bool:
+    """Whether an encoder came with code of its own, of which its directory has a copy."""
+    return "auto_map" in _read_json(path / "config.json")
+
+
+def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _Code) -> str:
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         front_matter=_front_matter(card),
         name=card.name,
         width=width,
         recipe=card.recipe,
         story=_story(card),
-        arguments='"path/to/this/directory"' + ", trust_remote_code=True" * needs_code,
-        code_note=_code_note(needs_code),
+        arguments='"path/to/this/directory"' + ", trust_remote_code=True" * (code.encoder or code.flow),
+        code_note=_code_note(code),
         scores=card.scores,
         tasks=", ".join(card.tasks),
         aggregation=_AGGREGATIONS[card.aggregation],
         training=_training_rows(card, layers),
-        limits=_limits(card, max_length, needs_code),
+        limits=_limits(card, max_length, code.flow),
         versions=", ".join(f"{name} {version}" for name, version in card.versions.items()),
     )
 
@@ -258,14 +273,20 @@ def _story(card: Card) -> str:
     return "; ".join([*parts, *(_CALIBRATIONS[stage] for stage in recipe.calibration)]) + "."
 
 
-def _code_note(needs_code: bool) -> str:
-    if not needs_code:
-        return "All of its modules are sentence-transformers' own: no code from this directory is run."
-    return (
-        "`trust_remote_code=True` is needed because sentence-transformers has no normalizing flow: the code "
-        "of that last module is the short file `glow.py` in this directory, which uses only torch and "
-        "safetensors."
-    )
+def _code_note(code: _Code) -> str:
+    if code.encoder:
+        return "`trust_remote_code=True` is needed because the encoder came with code of its own" + (
+            ", and for its normalizing flow, `glow.py`: the Python files in this directory."
+            if code.flow
+            else ": the Python files in this directory."
+        )
+    if code.flow:
+        return (
+            "`trust_remote_code=True` is needed because sentence-transformers has no normalizing flow: the code "
+            "of that last module is the short file `glow.py` in this directory, which uses only torch and "
+            "safetensors."
+        )
+    return "All of its modules are sentence-transformers' own: no code from this directory is run."
 
 
 def _training_rows(card: Card, layers: Layers) -> str:
@@ -290,14 +311,14 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / max(whole, 1):.2f} %"
 
 
-def _limits(card: Card, max_length: int, needs_code: bool) -> str:
+def _limits(card: Card, max_length: int, flow: bool) -> str:
     lines = [f"Text beyond {max_length} tokens is cut off and has no influence."]
     if parse_recipe(card.recipe).members:
         language = f" (language: {card.language})" if card.language else ""
         text = card.corpus or "the pairs named above"
         lines.append(f"It was trained on {text}{language}: expect less on other languages and subjects.")
     lines.append("The licences of the base encoder and of the corpus apply to it.")
-    if needs_code:
+    if flow:
         lines.append("The flow serves comparison by cosine; a classifier does better without it (SED, table 7).")
     return "\n".join(f"- {line}" for line in lines)
 
@@ -337,8 +358,9 @@ def parity(
 
 @torch.inference_mode()
 def _exported_vectors(path: Path, sentences: Sequence[str]) -> np.ndarray:
-    transformer = AutoModel.from_pretrained(path, use_safetensors=True).eval()
-    tokenizer = AutoTokenizer.from_pretrained(path)
+    trusted = _has_own_code(path)  # which has run in this process already
+    transformer = AutoModel.from_pretrained(path, use_safetensors=True, trust_remote_code=trusted).eval()
+    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
     options = {"padding": True, "truncation": True, "return_tensors": "pt"}
     options["max_length"] = _read_json(path / "sentence_bert_config.json")["max_seq_length"]
     modules = [(entry["type"], path / entry["path"]) for entry in _read_json(path / "modules.json")[1:]]

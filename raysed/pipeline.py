@@ -14,11 +14,13 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import ray
 
 from raysed import interrupts
@@ -30,6 +32,9 @@ from raysed.tracking import native_output_to, quiet_libraries
 
 if TYPE_CHECKING:
     from raysed.check import Job
+
+_ENDING_SECONDS = 10
+"""For Ray's processes to end once they were told to."""
 
 
 def run(config: Config, say: Callable[[str], None] = print) -> None:
@@ -65,7 +70,7 @@ def _run_checked(job: Job, dashboard: str | None, say: Callable[[str], None]) ->
         storage.write_text("config.yaml", dump_config(config))
         if dashboard:
             say(f"Ray dashboard: http://{dashboard}")
-        native = Path(storage.uri("logs") if storage.is_local else tempfile.gettempdir()) / "native.log"
+        native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
         try:
             with native_output_to(native), status_of(storage):
                 _run_stages(job, storage, say)
@@ -120,14 +125,16 @@ def _ray_session() -> Iterator[str | None]:
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the run directory has the logs already
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no host is asked that the user did not name
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    own, dashboard = not ray.is_initialized(), None
+    own, dashboard, started = not ray.is_initialized(), None, []
     if own:
+        others = psutil.Process().children()
         options = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
         listening = interrupts.listening()
         context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
         if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
             interrupts.listen()
         dashboard = context.dashboard_url
+        started = [process for process in psutil.Process().children() if process not in others]
     try:
         yield dashboard
     except KeyboardInterrupt:
@@ -135,4 +142,24 @@ def _ray_session() -> Iterator[str | None]:
         raise
     finally:
         if own:
-            ray.shutdown()
+            _shut_down(started)
+
+
+def _shut_down(started: Iterable[psutil.Process]) -> None:
+    """Ends Ray and waits until its processes are gone: helpers of its dashboard outlive `ray.shutdown` by a second."""
+    processes = set(started)
+    for process in started:
+        with suppress(psutil.NoSuchProcess):
+            processes.update(process.children(recursive=True))
+    ray.shutdown()
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while any(map(_lives, processes)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended; one that nobody asks for its exit code stays listed as a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -307,7 +307,8 @@ class Stages:
         sizes = [sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir()) for names in teachers.values()]
         share, groups = plan_teachers(self._cluster_now(), self.config, sum(map(len, teachers.values())), max(sizes))
         res = self.config.resources
-        plan = TeacherPlan(share, groups, res.encode_token_budget, self.gpu, res.silence_seconds)
+        trusted = self.config.encoder.trust_remote_code
+        plan = TeacherPlan(share, groups, res.encode_token_budget, self.gpu, res.silence_seconds, trusted)
 
         def write(paths: dict[str, Path]) -> dict[str, dict[str, Any]]:
             counts = write_targets({path: teachers[name] for name, path in paths.items()}, self.storage, plan)

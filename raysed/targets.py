@@ -39,7 +39,8 @@ _VERIFIED_ROWS = 32
 class TeacherPlan:
     """How teachers are laid out: `groups` stages of actors, each actor holding its group's teachers.
 
-    An actor that was not heard for `silence_seconds` stands still, see `pulse`.
+    An actor that was not heard for `silence_seconds` stands still, see `pulse`. Code that the encoder came with runs
+    where it is trusted.
     """
 
     share: Share
@@ -47,6 +48,7 @@ class TeacherPlan:
     token_budget: int | None
     gpu: bool
     silence_seconds: float
+    trust_remote_code: bool = False
 
 
 def write_targets(
@@ -87,7 +89,7 @@ def write_targets(
     counts = {}
     for writer, (directory, teachers) in zip(writers, ensembles.items(), strict=True):
         writer.close(expected)
-        largest = verify_targets(directory, teachers, storage)
+        largest = verify_targets(directory, teachers, storage, plan.trust_remote_code)
         counts[directory] = {"rows": writer.rows, "teachers": len(teachers), "verified": largest}
     largest = max(found["verified"] for found in counts.values())
     progress.close(f"{expected:,} sentences, re-encoded {_VERIFIED_ROWS} rows: largest difference {largest:.1e}")
@@ -167,7 +169,10 @@ class _TeacherGroup:
         paths: dict[str, list[Path]] = {}
         for column, name in teachers:
             paths.setdefault(column, []).append(storage.fetch(name))
-        self._adds = {column: teacher_sum(own, plan.token_budget, plan.gpu) for column, own in paths.items()}
+        self._adds = {
+            column: teacher_sum(own, plan.token_budget, plan.gpu, plan.trust_remote_code)
+            for column, own in paths.items()
+        }
         self._divisors = divisors
         self._sentences = SentenceTable(storage.fetch("corpus"))
 
@@ -195,13 +200,14 @@ def _with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
 
 
 def teacher_sum(
-    paths: Sequence[Path], token_budget: int | None, gpu: bool = False
+    paths: Sequence[Path], token_budget: int | None, gpu: bool = False, trust_remote_code: bool = False
 ) -> Callable[[TokenTable], np.ndarray]:
     """Loads teachers; returns the function from tokens to the float32 sum of their raw last-layer embeddings [B, D].
 
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
     """
-    encoders = [load_checkpoint(path).to("cuda" if gpu else "cpu").eval() for path in paths]
+    device = "cuda" if gpu else "cpu"
+    encoders = [load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths]
 
     def add(tokens: TokenTable) -> np.ndarray:
         sums_BD = np.zeros((len(tokens), encoders[0].width), np.float32)
@@ -212,7 +218,9 @@ def teacher_sum(
     return add
 
 
-def verify_targets(directory: Path, teachers: Sequence[str], storage: Storage) -> float:
+def verify_targets(
+    directory: Path, teachers: Sequence[str], storage: Storage, trust_remote_code: bool = False
+) -> float:
     """Encodes 32 random rows again, one by one, and compares.
 
     Returns:
@@ -223,7 +231,8 @@ def verify_targets(directory: Path, teachers: Sequence[str], storage: Storage) -
     """
     sample = _sample(pq.ParquetFile(directory / TARGET_FILE))
     tokens = TokenTable.from_arrow(sample)
-    add = teacher_sum([storage.fetch(name) for name in teachers], token_budget=1)
+    paths = [storage.fetch(name) for name in teachers]
+    add = teacher_sum(paths, token_budget=1, trust_remote_code=trust_remote_code)
     difference_BD = np.abs(add(tokens) / len(teachers) - _matrix(sample.column("target")))
     scale = max(float(np.abs(_matrix(sample.column("target"))).max()), 1.0)
     largest = float(difference_BD.max())

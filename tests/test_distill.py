@@ -173,13 +173,27 @@ def train(stage, **options):
     finally:
         engine.close()
 
+def spoiled(stage):
+    # Losses of three updates, at the third of which one worker's gradient is infinite; do weights stay?
+    objective = Distillation(tiny_learner())
+    engine = DeepSpeedEngine(objective, SedConfig(batch_size=8, zero_stage=stage), world, bf16=False)
+    batches, factor = TargetBatches(directory, 8, 5, rank, world), 1.0
+    objective.learner.transformer.encoder.layer[1].output.dense.weight.register_hook(lambda grad: grad * factor)
+    losses = [engine.update(batches(step), RATE) for step in range(2)]
+    before = {{name: weight.clone() for name, weight in engine._weights().items()}}
+    factor = float("inf") if rank == 0 else 1.0
+    losses.append(engine.update(batches(2), RATE))
+    after = engine._weights()
+    engine.close()
+    return losses, all(torch.equal(before[name], after[name]) for name in before)
+
 found = {{}}
 for stage in map(int, stages):
     states = Storage(str(directory), "states-" + str(stage)).checkpoints("learner", {{}})
     result = train(stage, checkpoints=states, on_metrics=on_metrics)
     if result:
         losses = [[entry["loss"] for entry in done.history] for done in (result, train(stage))]
-        found[stage] = [*losses, result.resumed_at]
+        found[stage] = [*losses, result.resumed_at, spoiled(stage)]
 if rank == 0:
     print("RESULT", json.dumps(found))
 """
@@ -189,7 +203,8 @@ def run_workers(directory: Path, world: int, stages: str, stop: int = 0, scarce:
     """Runs a training and another from the start in `world` processes, one ZeRO stage after the other.
 
     Returns:
-        The losses of both and where the first resumed, by stage; nothing of trainings that were stopped.
+        The losses of both, where the first resumed, and what became of a third with an infinite gradient, by stage;
+        nothing of trainings that were stopped.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -232,10 +247,19 @@ def test_deepspeed_makes_the_plain_updates(continued, stage):
     Three share eight sentences unequally. Another training that follows in the same process has that curve, too.
     """
     found, expected = continued
-    losses, following, resumed_at = found[stage]
+    losses, following, resumed_at, _ = found[stage]
     assert resumed_at == 8
     assert np.abs(losses - expected).max() < 1e-4
     assert np.abs(following - expected).max() < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", "0123")
+def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued, stage):
+    """The gradient of one of two workers: both are told by the loss."""
+    found, _ = continued
+    losses, unchanged = found[stage][-1]
+    assert np.isfinite(losses[:2]).all() and np.isnan(losses[2]) and unchanged
 
 
 @pytest.mark.slow

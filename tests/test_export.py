@@ -30,11 +30,13 @@ from transformers import (
 import raysed.glow
 from raysed import export, recipe
 from raysed.calibration import Affine, fit_whiten
-from raysed.config import FlowConfig
-from raysed.encoder import Encoder, encode
+from raysed.config import EncoderConfig, FlowConfig
+from raysed.encoder import Encoder, encode, load_encoder, load_start, save_encoder
 from raysed.errors import UserError
 from raysed.export import Card, export_model, parity
 from raysed.flow import Flow, fit_flow
+from raysed.storage import Storage
+from raysed.targets import teacher_sum
 from raysed.tokens import LengthReport, tokenize
 
 WIDTH, BLOCKS, MAX_LENGTH = 16, 4, 12
@@ -362,6 +364,56 @@ class TestParity:
         assert parity(case.path, case.encoder, case.tokenizer, SENTENCES, **options) > 1e-3
 
 
+OWN_CODE = """
+from transformers import BertConfig, BertModel
+class OwnConfig(BertConfig):
+    model_type = "own"
+class OwnModel(BertModel):
+    config_class = OwnConfig
+"""
+
+
+class TestOwnCode:
+    """An encoder that came with code of its own keeps it as an artefact of a run and as an exported model."""
+
+    @pytest.fixture
+    def stored(self, tmp_path, monkeypatch) -> Storage:
+        monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+        monkeypatch.syspath_prepend(str(tmp_path / "modules"))
+        encoder, tokenizer = make_encoder("bert")
+        base, storage = tmp_path / "base", Storage(str(tmp_path / "runs"), "run")
+        save_encoder(encoder, tokenizer, base, MAX_LENGTH)
+        described = json.loads((base / "config.json").read_text()) | {
+            "model_type": "own",
+            "architectures": ["OwnModel"],
+        }
+        described["auto_map"] = {"AutoConfig": "own.OwnConfig", "AutoModel": "own.OwnModel"}
+        (base / "config.json").write_text(json.dumps(described))
+        (base / "own.py").write_text(OWN_CODE)
+        loaded, own = load_encoder(EncoderConfig(path=str(base), max_length=MAX_LENGTH, trust_remote_code=True))
+        storage.commit("member", lambda path: save_encoder(loaded, own, path), {})
+        return storage
+
+    def test_it_runs_where_it_is_trusted(self, stored, tmp_path):
+        encoder, tokenizer = load_start(EncoderConfig(trust_remote_code=True), stored, "member")
+        assert type(encoder.transformer).__name__ == "OwnModel"
+        options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
+        export_model(encoder, tokenizer, tmp_path / "model", card=CARD, **options)
+        assert (tmp_path / "model" / "own.py").exists()
+        assert parity(tmp_path / "model", encoder, tokenizer, SENTENCES, **options) < 1e-5
+        card = (tmp_path / "model" / "README.md").read_text()
+        assert "trust_remote_code=True)" in card and "came with code of its own: the Python files" in card
+        tokens = tokenize(tokenizer, SENTENCES, MAX_LENGTH)
+        teachers = [stored.fetch("member")] * 2
+        sums_BD = teacher_sum(teachers, None, trust_remote_code=True)(tokens)
+        np.testing.assert_allclose(sums_BD, 2 * vectors(encoder, tokenizer, 1), atol=1e-5)
+
+    def test_it_does_not_run_elsewhere(self, stored, monkeypatch):
+        monkeypatch.setattr("builtins.input", lambda *_: "n")
+        with pytest.raises(ValueError, match="trust_remote_code"):
+            load_start(EncoderConfig(), stored, "member")
+
+
 class TestMistakes:
     def test_layers_beyond_the_encoder(self, tmp_path):
         encoder, tokenizer = make_encoder("bert")
@@ -409,7 +461,8 @@ class TestCard:
         assert "trust_remote_code" not in without
 
     def test_untrained_base_claims_no_training(self):
-        card = export._card_text(replace(CARD, recipe="base-whiten", corpus=""), WIDTH, 2, MAX_LENGTH, needs_code=False)
+        untrained = replace(CARD, recipe="base-whiten", corpus="")
+        card = export._card_text(untrained, WIDTH, 2, MAX_LENGTH, export._Code(encoder=False, flow=False))
         assert "everyday English" not in card and "averaged" not in card and "whitening" in card
 
     @pytest.mark.parametrize("base", ["bundled:encoder", "/models/mine", "."])

@@ -274,7 +274,6 @@ def test_a_job_that_is_stopped_and_killed_ends_with_the_same_model(finished, tmp
     output = job.communicate(timeout=60)[0]
     assert job.returncode == 130, output
     assert "the same command continues from here" in output
-    time.sleep(2)
     assert not processes_of(storage)
 
     job = start_job(config, storage)
