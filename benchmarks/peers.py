@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import harness
 import numpy as np
 import torch
 from datasets import Dataset
@@ -21,6 +22,8 @@ from sentence_transformers import SentenceTransformer, SentenceTransformerTraine
 from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+
+from raysed.linear import PROGRAM_LIMITS
 
 
 @dataclass(frozen=True)
@@ -43,17 +46,21 @@ Side = Callable[[int, int], Trained]
 
 
 def training_parser(doc: str) -> argparse.ArgumentParser:
-    """Returns the options of a figure that counts updates; called before the first product.
-
-    oneDNN keeps as many programs as it does where the peer runs alone. They are the process's, and raysed, which
-    would have it keep fewer, is in the same one.
-    """
-    os.environ |= {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024", "LRU_CACHE_CAPACITY": "1024"}
+    """Returns the options of a figure that counts updates."""
     found = arguments(doc)
     found.add_argument("--updates", type=int, default=20, help="per turn")
     found.add_argument("--quality-updates", type=int, default=200, help="before the dev score, 0 for none")
     found.add_argument("--dropout", action="store_true", help="on all sides, instead of on none")
     return found
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """As `harness.prepare`, where raysed and the peer share a process; before the first product.
+
+    oneDNN keeps as many programs as it does where the peer is alone, not the fewer that raysed would have it keep.
+    """
+    os.environ |= dict.fromkeys(PROGRAM_LIMITS, "1024")
+    harness.prepare(options)
 
 
 def in_turns(sides: Mapping[str, Side], options: argparse.Namespace) -> tuple[dict[str, list[Sample]], list[str]]:

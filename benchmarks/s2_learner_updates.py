@@ -64,7 +64,7 @@ class Work:
 def main() -> None:
     """Times all sides in turn, then trains each once for its dev score."""
     options = peers.training_parser(__doc__).parse_args()
-    harness.prepare(options)
+    peers.prepare(options)
     become_the_only_worker(options.device)
     with tempfile.TemporaryDirectory() as directory:
         work = prepare(options, Path(directory))

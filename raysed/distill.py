@@ -201,10 +201,8 @@ class DeepSpeedEngine:
 
     def _step(self) -> bool:
         """Whether the gradient of all workers is finite; ZeRO looks at it itself, DeepSpeed without ZeRO does not."""
-        if self._sed.zero_stage == 0:
-            gradients = [parameter.grad for parameter in self._parameters.values() if parameter.grad is not None]
-            if not torch.isfinite(nn.utils.get_total_norm(gradients)):
-                return False
+        if self._sed.zero_stage == 0 and not torch.isfinite(training.gradient_norm(self._parameters.values())):
+            return False
         self._engine.step()
         return self._engine.was_step_applied()
 

@@ -275,10 +275,10 @@ def _story(card: Card) -> str:
 
 def _code_note(code: _Code) -> str:
     if code.encoder:
-        return "`trust_remote_code=True` is needed because the encoder came with code of its own" + (
-            ", and for its normalizing flow, `glow.py`: the Python files in this directory."
-            if code.flow
-            else ": the Python files in this directory."
+        flow = ", and for its normalizing flow, `glow.py`" * code.flow
+        return (
+            f"`trust_remote_code=True` is needed because the encoder came with code of its own{flow}: the Python files "
+            "in this directory."
         )
     if code.flow:
         return (

@@ -20,6 +20,10 @@ _CACHED = "128"
 the time: 1,024 of them, its default, are a gigabyte, and nearly all that come again are among the last 128."""
 
 
+PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""The environment's variables for the number of programs: oneDNN's own, and torch's for what is around them."""
+
+
 def speed_up(model: nn.Module) -> None:
     """Lets the plain linear layers of a model multiply by oneDNN where that is faster; weights are left as they are.
 
@@ -101,7 +105,7 @@ class _Product(torch.autograd.Function):
 
 def _keep_few_programs() -> None:
     """For bf16 on any processor, too: torch multiplies it by oneDNN. Both settings are read at the first product."""
-    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    for name in PROGRAM_LIMITS:
         os.environ.setdefault(name, _CACHED)
 
 

@@ -238,12 +238,11 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     [[7, 8, 9], [6, 4, 5]]
     """
     lengths = table.lengths
-    step = 1
+    step = _ROW_STEP if row_tokens is None else 1
     if row_tokens is None:
         row_tokens = min(ROW_TOKENS, _SENTENCES_PER_ROW * len(table.input_ids) // max(len(table), 1))
-        step = _ROW_STEP
-    rows, columns, row_length = _places(lengths, row_tokens)
-    row_length = -(-row_length // step) * step
+    rows, columns, longest = _places(lengths, row_tokens)
+    row_length = -(-longest // step) * step
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
     # Flat position of every token in the [R, L] layout.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)

@@ -9,7 +9,7 @@ import json
 import logging
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -155,7 +155,7 @@ class TorchEngine:
 
     def _step(self) -> bool:
         """Whether the gradient is finite: a broken one must not reach the weights, nor the saved states."""
-        norm = nn.utils.get_total_norm([dense_part(p) for p in self._parameters if p.grad is not None])
+        norm = gradient_norm(self._parameters)
         if not torch.isfinite(norm):
             return False
         if self.clip is not None:
@@ -223,6 +223,11 @@ def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
     """Whether a forward pass on this device is to be in bf16."""
     on_gpu = torch.device(device).type == "cuda"
     return precision == "bf16" or (precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """Returns the norm of all gradients together; not finite where one of their numbers is not."""
+    return nn.utils.get_total_norm([dense_part(p) for p in parameters if p.grad is not None])
 
 
 def dense_part(parameter: nn.Parameter) -> torch.Tensor:

@@ -141,13 +141,13 @@ from raysed import linear
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
 for dtype in (torch.float32, torch.bfloat16):
-    layer, x = linear.OneDnnLinear(8, 8), torch.randn(600, 8, dtype=dtype)
+    layer, x = linear.OneDnnLinear(8, 8), torch.randn(700, 8, dtype=dtype)
     linear.speed_up(layer)
     layer.to(dtype)
     for rows in range(1, 200):
         layer(x[:rows])
     before = resident()
-    for rows in range(200, 600):
+    for rows in range(200, 700):
         layer(x[:rows])
     print(resident() - before)
 """
