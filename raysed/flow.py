@@ -142,14 +142,24 @@ def fit_flow(
     for step, pairs in enumerate(_batches(len(x_P2D), config, generator), start=1):
         metrics = _update(objective, optimizer, x_P2D.index_select(0, pairs.to(x_ND.device)).flatten(0, 1))
         if not math.isfinite(metrics["loss"] + metrics["gradient_norm"]):
-            raise UserError(
-                f"the flow's loss is not finite at update {step}: flow.learning_rate is "
-                f"{config.learning_rate:g}, set it lower (BERT-flow: 0.001)"
-            )
+            raise UserError(_divergence(step, x_ND, config))
         if on_step:
             on_step(step, metrics)
     objective.write_back()
     return flow.eval()
+
+
+def _divergence(step: int, x_ND: Tensor, config: FlowConfig) -> str:
+    """What to say of a loss that is not finite: at the first update the rate has had no effect yet."""
+    if step == 1:
+        return (
+            f"the flow's loss is not finite before its first update: the embeddings, of up to {x_ND.abs().max():.2g}, "
+            "are too large or too uneven for it; calibrate with whiten instead"
+        )
+    return (
+        f"the flow's loss is not finite at update {step}: flow.learning_rate is {config.learning_rate:g}, set it lower "
+        "(BERT-flow: 0.001)"
+    )
 
 
 def distinct_pairs(pairs: int, config: FlowConfig) -> int:

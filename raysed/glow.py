@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 LOG_SCALE_FACTOR = 3.0
 """Scales are exp(3 * log_scale): the factor makes them learn three times faster (Glow)."""
+DEVIATION_FLOOR = 1e-5
+"""Channels with less than this share of the largest deviation are rounding noise (the root of `VARIANCE_FLOOR`)."""
 
 _Affine = Callable[[Tensor, int], Tensor]
 
@@ -98,6 +100,10 @@ class Glow(nn.Module):
         the first rows of a file are often of one kind. That it was called is stored with the weights
         (`initialized`).
 
+        A channel that is constant but for rounding keeps its size relative to the others: some encoders have such
+        channels (a LayerNorm weight of zero). Blown up to deviation 1 by each of the steps in turn, their noise
+        would overflow.
+
         Raises:
             RuntimeError: it was called before.
         """
@@ -109,6 +115,9 @@ class Glow(nn.Module):
             if index < 3 * self.steps:
                 mean = values.mean(0)
                 deviation = (values - mean).square().mean(0).sqrt()
+                exact = values.double().std(0, correction=0)  # so that rounding here is not taken for a deviation
+                largest = exact.max().to(deviation.dtype)
+                deviation = torch.where(exact > DEVIATION_FLOOR * exact.max(), deviation, largest)
                 shifts[index].copy_(-mean)
                 log_scales[index].copy_(-torch.log(deviation + 1e-6) / LOG_SCALE_FACTOR)
             return (values + shifts[index]) * torch.exp(LOG_SCALE_FACTOR * log_scales[index])

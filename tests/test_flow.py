@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from raysed import flow as flow_module
+from raysed import glow
 from raysed.config import FlowConfig
 from raysed.errors import UserError
 from raysed.flow import Flow, FlowAdam, fit_flow, load, save
@@ -219,6 +220,32 @@ class TestInitialisation:
             assert abs(step["weights"][1].std().item() - 0.05) < 0.005
             assert not step["weights"][2].any()
 
+    @pytest.mark.parametrize("seed", range(6))
+    def test_channels_that_are_constant_but_for_rounding_are_not_blown_up(self, seed):
+        """all-MiniLM-L6-v2 has three: LayerNorm weights of 1e-32 and 1e-8 in front of a bias."""
+        generator = np.random.default_rng(seed)
+        x_ND, noise = embeddings(300, 16, seed), generator.normal(size=(300, 4)).astype(np.float32)
+        dead = generator.choice(16, 4, replace=False)
+        x_ND[:, dead] = noise * [1e-32, 2e-9, 0, 1e-7] + np.float32([0, -9e-8, 0.3, -0.5])
+        flow = Flow(16)
+        flow.initialize_(torch.tensor(x_ND))
+        z_ND = np.abs(flow.transform(x_ND))
+        assert np.isfinite(z_ND).all()
+        assert (np.sort(z_ND.std(0))[:4] < 1e-5).all() and (np.sort(z_ND.std(0))[4:] > 0.1).all()
+        losses = []
+        fit_flow(x_ND, FlowConfig(epochs=20), seed, lambda _, metrics: losses.append(metrics["loss"]))
+        assert np.isfinite(losses).all() and losses[-1] < losses[0]
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_channels_with_deviations_start_as_without_the_floor(self, monkeypatch, seed):
+        x_ND = torch.tensor(embeddings(200, 16, seed) * np.float32([1e-3, 1] * 8))
+        flows = [Flow(16, generator=seeded(seed)) for _ in range(2)]
+        flows[0].initialize_(x_ND)
+        monkeypatch.setattr(glow, "DEVIATION_FLOOR", -1.0)
+        flows[1].initialize_(x_ND)
+        for name, found in flows[0].state_dict().items():
+            assert torch.equal(found, flows[1].state_dict()[name])
+
     def test_second_call_is_refused_also_after_loading(self, tmp_path):
         flow = Flow(8)
         flow.initialize_(torch.tensor(embeddings(50, 8)))
@@ -353,6 +380,11 @@ class TestFit:
         x_ND[3, 1], x_ND[17, 0] = np.nan, np.inf
         with pytest.raises(UserError, match=r"2 of 20 embeddings .*rows 3, 17"):
             fit_flow(make(x_ND), FlowConfig(), 0)
+
+    def test_divergence_before_the_first_update_does_not_blame_the_rate(self):
+        with pytest.raises(UserError, match=r"before its first update: the embeddings, of up to .*whiten") as failure:
+            fit_flow(embeddings(64, 8) * np.float32(1e25), FlowConfig(), 0)
+        assert "learning_rate" not in str(failure.value)
 
     def test_divergence_names_the_learning_rate(self):
         with pytest.raises(UserError, match=r"flow\.learning_rate is 1000"):
