@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from raysed.evaluation.sts import Evaluation
     from raysed.evaluation.transfer import ProbeJob, TransferTask
 
-WORD_OVERLAP = "word overlap"
-
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command line."""
@@ -65,11 +63,11 @@ def job(arguments: argparse.Namespace) -> None:
         [load_task(name, task) for name, task in config.evaluation.tasks.items()], config.evaluation.aggregation
     )
     tasks = load_transfer(config.evaluation.transfer)
-    scored = [_word_overlap(evaluation)]
-    scored += [score_model(name, config, evaluation, tasks) for name in dict.fromkeys(arguments.models)]
+    models = [score_model(name, config, evaluation, tasks) for name in dict.fromkeys(arguments.models)]
+    scored = [*_baselines(evaluation), *models]
     print(f"\n{sts_table(scored, config)}")
     if tasks:
-        print(f"\n{transfer_table(scored[1:], [task.name for task in tasks])}")
+        print(f"\n{transfer_table(models, [task.name for task in tasks])}")
     if arguments.output:
         arguments.output.write_text(json.dumps(_document(scored, config), indent=1) + "\n", encoding="utf-8")
 
@@ -139,12 +137,20 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
     return run
 
 
-def _word_overlap(evaluation: "Evaluation") -> dict[str, Any]:
-    """The baseline that needs no model."""
-    from raysed.results import score_word_overlap
+def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
+    """What costs no model."""
+    from raysed.evaluation.baselines import baselines
+    from raysed.findings import display_name
 
-    metrics = score_word_overlap(evaluation)
-    return {"model": WORD_OVERLAP, "description": "cosine of word counts", "layers": [], "metrics": metrics}
+    return [
+        {
+            "model": display_name(name, "baseline"),
+            "description": "cosine of the words of two sentences",
+            "layers": [],
+            "metrics": evaluation.score_similarities(similarity_P),
+        }
+        for name, similarity_P in baselines(evaluation).items()
+    ]
 
 
 def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:

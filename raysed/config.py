@@ -478,13 +478,17 @@ class FlowConfig(Block):
     epochs: float = Field(1.0, gt=0)
     batch_size: int = Field(32, ge=2)
     """Pairs per update; sentences that are no pairs are taken two at a time."""
-    fit_on: str = "tasks"
-    """`tasks`: the tasks' own sentences, no gold score (SED appendix B.3); `nli`: the pairs of `nli.train`; `corpus`;
-    or a corpus source."""
+    fit_on: str = "corpus"
+    """`corpus`; `tasks`: the tasks' own sentences, no gold score (SED appendix B.3); `nli`: the pairs of `nli.train`;
+    or a corpus source. A model meets other text than that of its tasks, so what is fitted on them scores too well."""
+    fit_sentences: int | None = Field(10_000, ge=2)
+    """Of the corpus or the corpus source, drawn at random; None: all. Tasks and NLI pairs are taken whole."""
     fit_tasks: list[str] | None = None
     """Tasks whose sentences `tasks` means, e.g. STS12 to 16; None: all."""
     per_task: bool = False
     """One fit for each task on its own sentences (BERT-flow), instead of one on all together (SED)."""
+    fits: int = Field(1, ge=1)
+    """Flows of the base and of every learner, each with a seed of its own; a flow's seed moves scores by a point."""
 
 
 class CalibrationConfig(Block):

@@ -52,6 +52,11 @@ _CALIBRATIONS = {
     "whiten": "the coordinates were then made uncorrelated and equally large (whitening)",
     "flow": "a normalizing flow (an invertible network fitted without labels) then makes the vectors Gaussian",
 }
+_FITTED_ON = {
+    "tasks": "the sentences of the very tasks that the scores are from (without gold): expect less on other text",
+    "corpus": "the corpus",
+    "nli": "the sentences of the labelled pairs",
+}
 _AGGREGATIONS = {
     "all": "the correlation over all its pairs together",
     "mean": "the plain mean over its subsets",
@@ -78,6 +83,9 @@ class Card:
         versions: package to version.
         pairs: labelled sentence pairs by stage, described in a line.
         views: kinds of other wordings by stage, with what they are made of, described in a line each.
+        choice: which model this is and why it was chosen, in a line.
+        sanity: what it does with the sanity list, in a line.
+        fitted_on: what its calibration was fitted on; None where it has none.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
     """
 
@@ -96,6 +104,9 @@ class Card:
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     language: str | None = None
+    choice: str = ""
+    sanity: str = ""
+    fitted_on: str | None = None
 
 
 @dataclass(frozen=True)
@@ -236,6 +247,8 @@ def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _C
         arguments='"path/to/this/directory"' + ", trust_remote_code=True" * (code.encoder or code.flow),
         code_note=_code_note(code),
         scores=card.scores,
+        choice=_sentence(f"Exported was {card.choice}") if card.choice else "",
+        sanity=_sentence(card.sanity) if card.sanity else "",
         tasks=", ".join(card.tasks),
         aggregation=_AGGREGATIONS[card.aggregation],
         training=_training_rows(card, layers),
@@ -273,6 +286,10 @@ def _story(card: Card) -> str:
     return "; ".join([*parts, *(_CALIBRATIONS[stage] for stage in recipe.calibration)]) + "."
 
 
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _code_note(code: _Code) -> str:
     if code.encoder:
         flow = ", and for its normalizing flow, `glow.py`" * code.flow
@@ -302,6 +319,8 @@ def _training_rows(card: Card, layers: Layers) -> str:
     if card.corpus:
         rows["corpus"] = f"{card.corpus}: {lengths.sentences:,} sentences, {lengths.tokens:,} tokens"
         rows[f"cut at {lengths.max_length} tokens"] = f"{cut} of the sentences, which lost {lost} of all tokens"
+    if card.fitted_on:
+        rows["calibration fitted on"] = _FITTED_ON.get(card.fitted_on, card.fitted_on)
     rows["pooling"] = f"mean over all tokens of the {_LAYER_NAMES.get(layers, f'last {layers} layers')}"
     rows |= {f"`{key}`": f"`{value}`" for key, value in card.settings.items()}
     return "\n".join(f"| {what} | {value} |" for what, value in rows.items())

@@ -5,8 +5,9 @@ pooling, or with one file per pooling and task where every task has a calibratio
 the mean of an ensemble are computed from files and never encoded twice.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,7 @@ class Calibration:
         embedding: what it is applied to.
         seed: of the fit.
         depends: everything that it depends on.
+        index: among the recipe's calibrations: there may be several of one model.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Calibration:
     embedding: Embedding
     seed: int
     depends: dict[str, Any]
+    index: int = 0
 
 
 def embed_all(
@@ -93,19 +96,31 @@ def embed_all(
         UserError: an embedding is not finite.
     """
     todo = [job for job in jobs if not storage.finished(job.name, job.depends)]
-    _run("embed evaluation sentences", _embed, todo, tokens, config, storage, share)
+    for failure in _run("embed evaluation sentences", _embed, todo, tokens, config, storage, share):
+        if failure:
+            raise UserError(failure)
     tell(sentences=len(todo) * len(tokens))
 
 
 def calibrate_all(
     jobs: Sequence[Calibration], evaluation: Evaluation, config: Config, storage: Storage, share: Share | None
-) -> None:
-    """Fits the calibrations that are not there yet, as tasks of that share each, or in this process without one.
+) -> dict[str, str]:
+    """Fits the calibrations that are not there yet, as a task of that share per model, or in this process without one.
 
-    The entry of an artefact with `natsv` has in its meta data `natsv_k`, the directions removed, by pooling.
+    The entry of an artefact has in its meta data `natsv_k`, the directions that `natsv` removes, by pooling, and
+    `failed`, why there is none for a pooling beside the main one.
+
+    Returns:
+        The artefacts that could not be made, because the fit at the main pooling fails, and why.
     """
-    todo = [job for job in jobs if not storage.finished(job.name, job.depends)]
-    _run("fit calibrations", _calibrate, todo, evaluation, config, storage, share)
+    groups: dict[str, list[Calibration]] = {}
+    for job in jobs:
+        if not storage.finished(job.name, job.depends):
+            groups.setdefault(job.embedding.name, []).append(job)
+    failures: dict[str, str] = {}
+    for failed in _run("fit calibrations", _calibrate, list(groups.values()), evaluation, config, storage, share):
+        failures |= failed or {}
+    return failures
 
 
 def _run(
@@ -116,20 +131,20 @@ def _run(
     config: Config,
     storage: Storage,
     share: Share | None,
-) -> None:
+) -> Iterator[Any]:
+    """Yields what the function returns for each job."""
     if not jobs:
         return
     progress = Progress(title, len(jobs))
     shared = ray.put(data) if share else data
     outcomes = _outcomes(title, function, jobs, (shared, config, storage, share))
-    for count, failure in enumerate(outcomes, start=1):
-        if failure:
-            raise UserError(failure)
+    for count, outcome in enumerate(outcomes, start=1):
+        yield outcome
         progress.update(count, f"{count} of {len(jobs)}")
     progress.close()
 
 
-def _outcomes(title: str, function: Any, jobs: Sequence, arguments: tuple) -> Iterator[str | None]:
+def _outcomes(title: str, function: Any, jobs: Sequence, arguments: tuple) -> Iterator[Any]:
     """Runs in this process where there is no share to give away: new workers would import for longer than they work."""
     _, config, _, share = arguments
     if share is None:
@@ -155,27 +170,50 @@ def _embed(job: Embedding, tokens: TokenTable, config: Config, storage: Storage,
 
 
 def _calibrate(
-    job: Calibration, evaluation: Evaluation, config: Config, storage: Storage, share: Share | None
-) -> str | None:
+    group: Sequence[Calibration], evaluation: Evaluation, config: Config, storage: Storage, share: Share | None
+) -> dict[str, str]:
+    """One task: all calibrations of one model; returns which failed, and why."""
     _set_up(share)
-    poolings = job.embedding.poolings
-    embeddings = [load_calibrated(storage, job.embedding.name, layers) for layers in poolings]
-    try:
-        parts, settings = _parts_to_fit(job, embeddings, evaluation, config, storage, share)
-        ks = [_natsv_k(job, x_UD, rows, evaluation, config) for x_UD, rows in zip(embeddings, parts)]
-        fitted = [_fit(job, rows, settings, k) for rows, k in zip(parts, ks)]
-    except UserError as error:
-        return f"{job.name}: {error}"
+    poolings = group[0].embedding.poolings
+    embeddings = [load_calibrated(storage, group[0].embedding.name, layers) for layers in poolings]
+    text, failures = _Text(group[0].embedding, config, storage, share), {}
+    for job in group:
+        try:
+            parts, settings = _parts_to_fit(job, embeddings, evaluation, config, text)
+            _fit_and_commit(job, dict(zip(poolings, zip(embeddings, parts))), settings, evaluation, config, storage)
+        except UserError as error:
+            failures[job.name] = str(error)
+    return failures
+
+
+def _fit_and_commit(
+    job: Calibration,
+    inputs: Mapping[Layers, tuple[np.ndarray, Parts]],
+    settings: FlowConfig,
+    evaluation: Evaluation,
+    config: Config,
+    storage: Storage,
+) -> None:
+    """Fits at every pooling; one beside the main pooling may fail, which costs its cells in a side table only."""
+    ks, fitted, failed = {}, {}, {}
+    for layers, (x_UD, parts) in inputs.items():
+        try:
+            ks[layers] = _natsv_k(job, x_UD, parts, evaluation, config)
+            fitted[layers] = _fit(job, parts, settings, ks[layers])
+        except UserError as error:
+            if layers == config.encoder.layers:
+                raise
+            failed[str(layers)] = str(error)
 
     def write(path: Path) -> None:
-        for layers, x_UD, calibrations in zip(poolings, embeddings, fitted):
+        for layers, calibrations in fitted.items():
+            x_UD, _ = inputs[layers]
             for task, calibration in calibrations.items():
                 applied_to = x_UD if task is None else evaluation.of_task(x_UD, task)
                 write_calibrated(path, layers, task, calibration, applied_to)
 
-    meta = {"natsv_k": dict(zip(map(str, poolings), ks))} if "natsv" in job.stages else {}
-    storage.commit(job.name, write, job.depends, meta)
-    return None
+    meta = {"natsv_k": {str(layers): ks[layers] for layers in fitted}} if "natsv" in job.stages else {}
+    storage.commit(job.name, write, job.depends, {**meta, **({"failed": failed} if failed else {})})
 
 
 def _fit(job: Calibration, parts: Parts, settings: FlowConfig, natsv_k: int | None) -> dict[str | None, Affine | Flow]:
@@ -201,36 +239,69 @@ def _natsv_k(job: Calibration, x_UD: np.ndarray, parts: Parts, evaluation: Evalu
     return choose_natsv_k(job.stages, parts.get(dev, parts.get(None)), score, most)
 
 
+class _Text:
+    """The sentences outside of the tasks that a model's calibrations are fitted on, and their embeddings.
+
+    Args:
+        embedding: of the model.
+        config: the run's settings.
+        storage: the run directory.
+        share: of the task.
+    """
+
+    def __init__(self, embedding: Embedding, config: Config, storage: Storage, share: Share | None):
+        self.embedding, self.config, self.storage, self.share = embedding, config, storage, share
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """The tokens."""
+        if self.config.flow.fit_on == "nli":
+            pairs = read_pairs(self.storage.fetch("pairs/nli"))
+            return _side_by_side(pairs.first, pairs.second)
+        table = self._tokens()
+        most = self.config.flow.fit_sentences
+        if most is None or most >= len(table):
+            return table
+        seed = derive_seed(self.config.seed, "calibration")  # the same sentences for all models of the run
+        return table.take(np.sort(np.random.default_rng(seed).choice(len(table), most, replace=False)))
+
+    def _tokens(self) -> TokenTable:
+        config = self.config
+        if config.flow.fit_on == "corpus":
+            return read_tokens(self.storage.fetch("corpus"))
+        _, tokenizer = load_start(config.encoder, self.storage, self.embedding.model)
+        source = CorpusConfig(source=config.flow.fit_on)
+        texts = [s for _, chunk in sentence_chunks(source, config.seed, CorpusReport()) for s in chunk]
+        return tokenize(tokenizer, texts, config.encoder.max_length)
+
+    @cached_property
+    def all_rows(self) -> list[np.ndarray]:
+        """Embeddings of all, float32 [N, D] per pooling."""
+        return self._encode(self.table)
+
+    def rows(self, fit: FlowConfig, seed: int) -> tuple[list[np.ndarray], FlowConfig]:
+        """Returns the embeddings that a fit uses, per pooling, and its settings."""
+        table, fit = _drawn(self.table, fit, seed)
+        return (self.all_rows if table is self.table else self._encode(table)), fit
+
+    def _encode(self, table: TokenTable) -> list[np.ndarray]:
+        encoder = _encoder(self.embedding, self.config, self.storage, self.share)
+        return encode(encoder, table, self.embedding.poolings, self.config.resources.encode_token_budget)
+
+
 def _parts_to_fit(
-    job: Calibration,
-    embeddings: list[np.ndarray],
-    evaluation: Evaluation,
-    config: Config,
-    storage: Storage,
-    share: Share | None,
+    job: Calibration, embeddings: list[np.ndarray], evaluation: Evaluation, config: Config, text: _Text
 ) -> tuple[list[Parts], FlowConfig]:
     """Per pooling the rows to fit on, 2i and 2i + 1 a pair where sentences come in pairs; and the flow's settings."""
     fit = config.flow
     if fit.fit_on != "tasks":
-        table, fit = _drawn(_text(job.embedding, config, storage), fit, job.seed)
-        encoder = _encoder(job.embedding, config, storage, share)
-        results = encode(encoder, table, job.embedding.poolings, config.resources.encode_token_budget)
+        results, fit = text.rows(fit, job.seed)
         return [{None: x_ND} for x_ND in results], fit
     if fit.per_task:
         rows = {task: evaluation.pair_rows([task]).reshape(-1) for task in evaluation.tasks}
     else:
         rows = {None: evaluation.pair_rows(fit.fit_tasks).reshape(-1)}
     return [{task: x_UD[of_task] for task, of_task in rows.items()} for x_UD in embeddings], fit
-
-
-def _text(job: Embedding, config: Config, storage: Storage) -> TokenTable:
-    """The sentences outside of the tasks that calibrations are fitted on."""
-    if config.flow.fit_on == "corpus":
-        return read_tokens(storage.fetch("corpus"))
-    if config.flow.fit_on == "nli":
-        pairs = read_pairs(storage.fetch("pairs/nli"))
-        return _side_by_side(pairs.first, pairs.second)
-    return _other_text(job, config, storage)
 
 
 def _side_by_side(first: TokenTable, second: TokenTable) -> TokenTable:
@@ -247,13 +318,6 @@ def _drawn(table: TokenTable, fit: FlowConfig, seed: int) -> tuple[TokenTable, F
         return table, fit
     drawn = np.sort(np.random.default_rng(seed).choice(pairs, needed, replace=False))
     return table.take((2 * drawn[:, None] + np.arange(2)).reshape(-1)), fit.model_copy(update={"epochs": 1.0})
-
-
-def _other_text(job: Embedding, config: Config, storage: Storage) -> TokenTable:
-    _, tokenizer = load_start(config.encoder, storage, job.model)
-    source = CorpusConfig(source=config.flow.fit_on)
-    texts = [s for _, chunk in sentence_chunks(source, config.seed, CorpusReport()) for s in chunk]
-    return tokenize(tokenizer, texts, config.encoder.max_length)
 
 
 def _encoder(job: Embedding, config: Config, storage: Storage, share: Share | None) -> Encoder:

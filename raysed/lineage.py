@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysed.check import FIT_ON, Job
-from raysed.config import derive_seed, stable_hash
+from raysed.choice import ScoredModel
+from raysed.config import Layers, derive_seed, stable_hash
 from raysed.distill import Learner
 from raysed.frozen import Calibration, Embedding
 from raysed.members import GRID_CHOICE, Member
-from raysed.recipe import BASE, Recipe, parse_recipe
-from raysed.results import ScoredModel
+from raysed.recipe import BASE, WHITEN, Recipe, parse_recipe
 from raysed.storage import Entry
 
 _SED_WITHOUT_EFFECT = {
@@ -31,18 +31,20 @@ class Lineage:
         job: the checked configuration.
         ensembles: the finished members of every node that has been trained.
         encoder: the encoder that was made from scratch, where there is one.
+        unfitted: by calibration that has been tried, the poolings at which there is none.
     """
 
     job: Job
     ensembles: dict[str, list[Entry]] = field(default_factory=dict)
     encoder: Entry | None = None
+    unfitted: dict[str, set[Layers]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.config = self.job.config
 
     def models(self) -> list[ScoredModel]:
         """Returns all models of the run in reading order: the base, then every recipe's, calibrated ones after."""
-        texts = [BASE, *(on_base(r) for r in self.job.recipes if r.calibration)]
+        texts = [BASE, *(recipe.text for recipe in self.calibrations_of_base())]
         for recipe in self.job.recipes:
             texts += [recipe.ensemble, *([recipe.uncalibrated] if recipe.distils else []), recipe.text]
         return [model for text in dict.fromkeys(texts) for model in self._models(parse_recipe(text))]
@@ -50,14 +52,29 @@ class Lineage:
     def _models(self, recipe: Recipe) -> list[ScoredModel]:
         kind = "base" if recipe.ensemble == BASE else "learner" if recipe.distils else "member"
         if recipe.calibration:
-            named = [(calibration.name, calibration.embedding) for calibration in self.calibrations(recipe)]
+            named = [(fit.name, fit.index, fit.embedding) for fit in self.calibrations(recipe)]
         else:
-            named = [(embedding.name, embedding) for embedding in self.embeddings(recipe.uncalibrated)]
-        collapsed = self.collapsed()
-        return [
-            ScoredModel(recipe.text, kind, e.index, name, e.poolings, e.model, e.model in collapsed)
-            for name, e in named
-        ]
+            named = [(embedding.name, embedding.index, embedding) for embedding in self.embeddings(recipe.uncalibrated)]
+        collapsed, models = self.collapsed(), []
+        for name, index, of in named:
+            poolings = tuple(layers for layers in of.poolings if layers not in self.unfitted.get(name, ()))
+            if self.config.encoder.layers in poolings:
+                models.append(ScoredModel(recipe.text, kind, index, name, poolings, of.model, of.model in collapsed))
+        return models
+
+    def calibrations_of_base(self) -> list[Recipe]:
+        """Returns the base under every calibration of the run, and whitened: the best row that costs no training.
+
+        It is left out where nothing else would read the text that it is fitted on.
+        """
+        texts = [on_base(recipe) for recipe in self.job.recipes if recipe.calibration]
+        if (
+            texts
+            or self.config.flow.fit_on == "tasks"
+            or (self.config.flow.fit_on == "corpus" and self.job.needs_corpus)
+        ):
+            texts.append(f"{BASE}-{WHITEN}")
+        return [parse_recipe(text) for text in dict.fromkeys(texts)]
 
     def corpus(self) -> dict[str, Any]:
         """What the corpus and everything learnt from it depend on."""
@@ -154,12 +171,13 @@ class Lineage:
         return Embedding(f"{node}/embeddings/{index:02d}", model, poolings, depends, index)
 
     def calibrations(self, recipe: Recipe) -> list[Calibration]:
-        """Returns what is to be fitted for a recipe: one for each of its models."""
+        """Returns what is to be fitted for a recipe: one for each of its models, or `flow.fits` of them."""
         settings = {
             "stages": list(recipe.calibration),
-            "flow": self.config.flow.model_dump(mode="json"),
+            "flow": self.config.flow.model_dump(mode="json", exclude={"fits"}),
             "calibration": self.config.calibration.model_dump(mode="json"),
         }
+        fits = self.config.flow.fits if "flow" in recipe.calibration and (recipe.distils or not recipe.members) else 1
         fit_on = self.config.flow.fit_on
         if fit_on != "tasks":
             settings["text"] = self.job.inputs[fit_on if fit_on in FIT_ON else "fit_on"]
@@ -169,10 +187,12 @@ class Lineage:
         for embedding in self.embeddings(recipe.uncalibrated):
             if embedding.model in collapsed:  # equal vectors cannot be calibrated
                 continue
-            seed = derive_seed(self.config.seed, recipe.text, embedding.index)
-            depends = {**settings, "embedding": stable_hash(embedding.depends), "seed": seed}
-            name = f"{recipe.text}/calibrations/{embedding.index:02d}"
-            calibrations.append(Calibration(name, recipe.calibration, embedding, seed, depends))
+            for fit in range(fits):
+                seed = derive_seed(self.config.seed, recipe.text, embedding.index, *([fit] if fit else []))
+                depends = {**settings, "embedding": stable_hash(embedding.depends), "seed": seed}
+                index = embedding.index * fits + fit
+                name = f"{recipe.text}/calibrations/{index:02d}"
+                calibrations.append(Calibration(name, recipe.calibration, embedding, seed, depends, index))
         return calibrations
 
     def _dev_aggregation(self) -> str:

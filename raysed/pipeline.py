@@ -100,12 +100,12 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     stages.write_views()
     stages.train_encoder()
     stages.embed_base()
+    stages.calibrate_base()
     for depth in member_nodes(job.recipes):
         stages.train_members(depth)
     stages.average_teachers()
     stages.distil()
-    for recipe in job.recipes:
-        stages.calibrate(recipe)
+    stages.calibrate()
     stages.probe()
     results.publish(job, storage, stages.lineage.models(), stages.facts(), say)
 

@@ -14,6 +14,7 @@ import numpy as np
 import ray
 
 from raysed.calibration import load_calibration
+from raysed.choice import ScoredModel, first_healthy
 from raysed.config import Config, Layers
 from raysed.encoder import load_start
 from raysed.evaluation.analysis import qnli_auc
@@ -24,7 +25,6 @@ from raysed.progress import Progress
 from raysed.pulse import watched_tasks
 from raysed.recipe import parse_recipe
 from raysed.resources import Share
-from raysed.results import ScoredModel, first_healthy
 from raysed.storage import Storage
 from raysed.tokens import tokenize
 

@@ -12,9 +12,9 @@ TWO_VIEW_STAGES = ("bsl", "contrastive")
 """Those that learn from two views of a sentence."""
 GIVEN_VIEWS = ("files", "entailment")
 """Kinds of views that are read; the others are made of the corpus."""
-AFFINE_STAGES = ("sn", "natsv", "whiten")
+BASE, SED, WHITEN = "base", "sed", "whiten"
+AFFINE_STAGES = ("sn", "natsv", WHITEN)
 CALIBRATIONS = (*AFFINE_STAGES, "flow")
-BASE, SED = "base", "sed"
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@ from raysed.evaluation.transfer import SED_TASKS, main_score
 from raysed.findings import (
     LABELS,
     NO_LABELS,
+    Draws,
     Groups,
     Row,
+    calibration_of,
     display_name,
     findings,
     groups_of,
@@ -38,10 +40,14 @@ def headline_table(
     main_layers: int | str,
     markdown: bool = False,
     labels: Mapping[str, str] = LABELS,
+    draws: Draws | None = None,
+    fitted_on: str | None = None,
+    marked: str | None = None,
 ) -> str:
     """Returns the main result as a table, for the terminal or as Markdown (shaped like SED table 3).
 
-    Where a recipe trains on labels, a column says which (SED table 4).
+    Where a recipe trains on labels, a column says which (SED table 4); where one ends in a calibration, what that was
+    fitted on.
 
     Args:
         rows: scored models.
@@ -49,19 +55,29 @@ def headline_table(
         main_layers: pooled layers of the headline numbers.
         markdown: a Markdown table instead of aligned plain text.
         labels: what stages train on, by stage.
+        draws: resampled scores; with them a column has the 95 % interval of the mean.
+        fitted_on: what calibrations have seen.
+        marked: the recipe whose line is this model's own.
     """
-    summary = summarise(rows, tasks, main_layers)
+    summary = summarise(rows, tasks, main_layers, draws)
     columns = {task: groups_of(summary, task) for task in tasks} if len(tasks) > 1 else {}
     groups = groups_of(summary)
     labelled = any(labels_of(recipe, labels) != NO_LABELS for recipe, _ in groups)
+    calibrated = fitted_on is not None and any(calibration_of(recipe) for recipe, _ in groups)
     lines = []
     for (recipe, kind), entry in groups.items():
         used = [labels_of(recipe, labels)] if labelled else []
+        seen = [(fitted_on if calibration_of(recipe) else "-")] if calibrated else []
         std = _number(entry["std"] if entry["n"] > 1 else None)
         values = [_mean(by_group, recipe, kind) for by_group in columns.values()]
-        numbers = [_number(entry["max"]), _number(entry["mean"]), std, str(entry["n"])]
-        lines.append([display_name(recipe, kind, entry["n"]), recipe, *used, *numbers, *values])
-    header = ["models", "recipe", *(["labels"] if labelled else []), "max", "mean", "std", "n", *columns]
+        ends = [f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-"] if draws else []
+        numbers = [_number(entry["max"]), _number(entry["mean"]), *ends, std, str(entry["n"])]
+        name = display_name(recipe, kind, entry["n"])
+        if recipe == marked and kind != "ensemble":
+            name = f"**{name}** (this model)" if entry["n"] == 1 else f"**{name}** (this model is one)"
+        lines.append([name, recipe, *used, *seen, *numbers, *values])
+    header = ["models", "recipe", *(["labels"] if labelled else []), *(["fitted on"] if calibrated else [])]
+    header += ["max", "mean", *(["95 %"] if draws else []), "std", "n", *columns]
     return table_text(header, lines, markdown)
 
 
@@ -160,6 +176,16 @@ class Report:
     """The task that choices are made on."""
     exported: str | None = None
     """Recipe of the exported model."""
+    export: str = ""
+    """Which model that is, and why, in a line."""
+    sanity: Mapping[str, int] = field(default_factory=dict)
+    """`triples` of the sanity list, and how many of them `exported`, `base` and `words` answer as a person does."""
+    draws: Draws = field(default_factory=dict)
+    """Resampled scores by group, see `raysed.findings.Draws`."""
+    fitted_on: str | None = None
+    """What calibrations were fitted on."""
+    learners: Sequence[Mapping[str, Any]] = ()
+    """Of each group of learners `recipe`, `updates`, `distance` from the members' mean, and `members_distance`."""
     command: str = ""
     """What to type to repeat the run."""
     plots: Mapping[str, str] = field(default_factory=dict)
@@ -168,27 +194,45 @@ class Report:
 
     def findings(self) -> str:
         """Returns the conclusion in words; see `raysed.findings.findings`."""
-        found = findings(self.rows, self.tasks, self.main_layers, self.dev, self.exported, self.labels)
+        found = findings(
+            self.rows,
+            self.tasks,
+            self.main_layers,
+            self.dev,
+            self.exported,
+            self.labels,
+            self.draws,
+            self.fitted_on,
+            self.learners,
+        )
         collapsed = Counter(m["recipe"] for m in self.members if m["reason"].startswith(COLLAPSED))
         counts = ", ".join(f"{count} of {recipe}" for recipe, count in collapsed.items())
         return f"{found} Collapsed members, which no mean contains: {counts}." if counts else found
 
+    def headline_table(self, markdown: bool = False) -> str:
+        """Returns the main result; see `raysed.report.headline_table`."""
+        return headline_table(
+            self.rows, self.tasks, self.main_layers, markdown, self.labels, self.draws, self.fitted_on
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
-        parts = {name: getattr(self, name) for name in ("views", "grids", "transfer", "analysis")}
+        parts = {name: getattr(self, name) for name in ("views", "grids", "transfer", "analysis", "learners", "sanity")}
+        exported = {"recipe": self.exported, "why": self.export} if self.exported else {}
         return _plain(
             {
                 "run": self.run,
                 "status": self.status,
                 "rows": [{name: getattr(row, name) for name in names} for row in self.rows],
-                "summary": summarise(self.rows, self.tasks, self.main_layers),
+                "summary": summarise(self.rows, self.tasks, self.main_layers, self.draws),
                 "timings": self.timings,
                 "environment": self.environment,
                 "config": self.config,
                 "corpus": self.corpus,
                 "members": self.members,
                 **{name: part for name, part in parts.items() if part},
+                **({"exported": exported} if exported else {}),
                 "findings": self.findings(),
             }
         )
@@ -203,7 +247,7 @@ class Report:
             f"# {self.run}: results",
             *([] if self.status == "complete" else [f"Status: {self.status}."]),
         ]
-        sections += [self.findings(), *_scores_section(self), *_task_section(self)]
+        sections += [self.findings(), *_export_section(self), *_scores_section(self), *_task_section(self)]
         sections += [*_aggregation_section(self), *_grid_section(self)]
         sections += [*_transfer_section(self), *_analysis_section(self)]
         sections += [f"![{caption}]({path})" for path, caption in list(self.plots.items())[1:]]
@@ -236,13 +280,37 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
+def sanity_words(sanity: Mapping[str, int]) -> str:
+    """Returns what the sanity list says of the exported model.
+
+    >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
+    'it answers 48 of 50 everyday triples as a person does (untouched encoder 40, TF-IDF 23, guessing 25)'
+    """
+    return (
+        f"it answers {sanity['exported']} of {sanity['triples']} everyday triples as a person does (untouched encoder "
+        f"{sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
+    )
+
+
+def _export_section(report: Report) -> list[str]:
+    if not report.export:
+        return []
+    note = f"Exported: {report.export}."
+    if report.sanity:
+        words = sanity_words(report.sanity)
+        note += f" Of three sentences, which two mean the same? {words[0].upper()}{words[1:]}."
+    return ["## The exported model", note]
+
+
 def _scores_section(report: Report) -> list[str]:
     tasks = ", ".join(report.tasks)
     depth = _depth_name(report.main_layers)
     note = f"Spearman correlation x100 between cosine and gold score, mean over {tasks}; {depth} pooled."
     if any(labels_of(row.recipe, report.labels) != NO_LABELS for row in report.rows):
         note += " Labels are those that a recipe was trained on."
-    table = headline_table(report.rows, report.tasks, report.main_layers, markdown=True, labels=report.labels)
+    if report.draws:
+        note += " 95 %: the interval of the mean over the draw of pairs and of seeds."
+    table = report.headline_table(markdown=True)
     layers = layers_table(report.rows, report.tasks, markdown=True)
     picture = [f"![{caption}]({path})" for path, caption in list(report.plots.items())[:1]]
     return ["## Scores", note, table, *picture, *(["## By pooled layers", layers] if layers else [])]

@@ -14,19 +14,22 @@ import numpy as np
 import torch
 
 from raysed import plots
-from raysed.bundled import word_overlap
-from raysed.calibration import load_calibrated, load_calibration
+from raysed.calibration import Calibration, load_calibrated, load_calibration
 from raysed.check import Job
-from raysed.config import Layers
-from raysed.encoder import load_start
+from raysed.choice import Choice, ScoredModel, choose, first_healthy
+from raysed.config import Config, Layers, derive_seed
+from raysed.encoder import Encoder, encode, load_start
+from raysed.evaluation.baselines import baselines
+from raysed.evaluation.bootstrap import resample
 from raysed.evaluation.sts import Embeddings, Evaluation, mean_embeddings
+from raysed.evaluation.triples import Embed, answered_by, answered_by_words, triples
 from raysed.export import Card, export_model, parity
 from raysed.findings import LABELS, Row
 from raysed.recipe import BASE, Recipe, parse_recipe
-from raysed.report import Report, headline_table, layers_table
+from raysed.report import Report, headline_table, layers_table, sanity_words
 from raysed.space import Space, analyse
 from raysed.storage import Storage
-from raysed.tokens import LengthReport
+from raysed.tokens import LengthReport, tokenize
 
 _PACKAGES = (
     "raysed",
@@ -49,29 +52,6 @@ _VIEW_SETTINGS = {
 }
 """Settings of `views` that a kind depends on."""
 _SAME = "each sentence of the corpus twice, told apart by dropout"
-
-
-@dataclass(frozen=True)
-class ScoredModel:
-    """One model and where its embeddings of the evaluation's sentences lie.
-
-    Attributes:
-        recipe: e.g. `ct-sed-flow`.
-        kind: `base`, `member` or `learner`.
-        index: number among its like.
-        embeddings: artefact with a file per pooling.
-        poolings: the poolings.
-        weights: artefact of the encoder, None for the pre-trained one.
-        left_out: whether it has collapsed: it is scored, and nothing else comes of it.
-    """
-
-    recipe: str
-    kind: str
-    index: int
-    embeddings: str
-    poolings: tuple[Layers, ...]
-    weights: str | None
-    left_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,10 +86,9 @@ def publish(
         facts: for the report and the model card.
         say: shows a line to the user.
     """
-    rows = score(job, storage, models, facts)
-    tasks, main = job.config.report_tasks(), job.config.encoder.layers
-    chosen, why = choose(job, rows, models)
-    export(job, storage, chosen, rows, facts)
+    rows, draws = score(job, storage, models, facts)
+    choice = choose(job.config, rows, models)
+    chosen, sanity = choice.model, export(job, storage, choice, rows, facts, draws)
     pictures: dict[str, str] = {}
     space = analyse(job, storage, _shown(job, models))
     storage.commit(
@@ -117,73 +96,89 @@ def publish(
         lambda path: pictures.update(_draw(job, storage, models, chosen, rows, facts, space, path)),
         job.depends,
     )
-    report = _report(job, storage, rows, facts, space, chosen, pictures)
+    report = _report(job, storage, models, rows, draws, facts, space, choice, sanity, pictures)
     for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
         storage.write_text(name, text)
     say("")
-    say(headline_table(rows, tasks, main, labels=report.labels))
-    by_layers = layers_table(rows, tasks)
+    say(report.headline_table())
+    by_layers = layers_table(rows, job.config.report_tasks())
     if by_layers:
         say(f"\nby pooled layers\n{by_layers}")
     say(f"\n{report.findings()}\n")
     say(f"report: {storage.uri('report.md')}   plots: {storage.uri('plots')}")
-    say(f"model: {storage.uri('model')} ({chosen.recipe}, {why})")
+    say(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(sanity)}")
     say(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
     say(_example(job, storage, chosen))
 
 
-def score(job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts) -> list[Row]:
-    """Scores every model at every pooling, every ensemble by its mean embedding, grid models and word overlap."""
-    overlap = Row("word-overlap", "baseline", 0, None, 0, score_word_overlap(job.evaluation))
-    rows = [overlap, *grid_rows(job, facts.grids)]
+def score(
+    job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts
+) -> tuple[list[Row], dict[tuple[str, str, str], np.ndarray]]:
+    """Scores every model at every pooling, every ensemble by its mean embedding, grid models and words alone.
+
+    Returns:
+        The rows, and the resampled headline scores of the groups of rows, see `findings.Draws`.
+    """
+    evaluation, tasks, main = job.evaluation, job.config.report_tasks(), job.config.encoder.layers
+    rows, similarities = [], {}
+    for name, similarity_P in baselines(evaluation).items():
+        rows.append(Row(name, "baseline", 0, None, 0, evaluation.score_similarities(similarity_P)))
+        similarities[name, "baseline"] = [evaluation.of_tasks(similarity_P, tasks)]
+    rows += grid_rows(job, facts.grids)
     for recipe in dict.fromkeys(model.recipe for model in models):
         group = [model for model in models if model.recipe == recipe]
         for model in group:
-            rows += [
-                Row(recipe, model.kind, model.index, None, layers, scores, model.left_out)
-                for layers in model.poolings
-                for scores in [job.evaluation.score(_load(storage, model, layers))]
-            ]
+            for layers in model.poolings:
+                embeddings = _load(storage, model, layers)
+                scores = evaluation.score(embeddings)
+                rows.append(Row(recipe, model.kind, model.index, None, layers, scores, model.left_out))
+                if layers == main and not model.left_out:
+                    similarities.setdefault((recipe, model.kind), []).append(_cosines(evaluation, embeddings, tasks))
         healthy = [model for model in group if not model.left_out]
         if group[0].kind == "member" and healthy:
-            rows.append(_ensemble(job, storage, healthy))
-    return rows
+            mean = mean_embeddings([_load(storage, member, main) for member in healthy])
+            rows.append(Row(recipe, "ensemble", 0, None, main, evaluation.score(mean)))
+            similarities[recipe, "ensemble"] = [_cosines(evaluation, mean, tasks)]
+    return rows, _resampled(job, rows, similarities)
 
 
-def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tuple[ScoredModel, str]:
-    """Chooses the model to export, and says why.
-
-    It comes from `export.recipe`, or from the last recipe; where that ends in a calibration, its version without it
-    competes on the dev task, because a calibration may hurt. Of several like models the best on the dev task is taken.
-    """
-    config = job.config
-    last = parse_recipe(config.export.recipe or config.recipes[-1])
-    texts = [last.text] if config.export.recipe else list(dict.fromkeys([last.uncalibrated, last.text]))
-    if config.flow.per_task:  # a calibration for each task is not one model
-        texts = [last.uncalibrated]
-    candidates = [model for model in models if model.recipe in texts]
-    candidates = [model for model in candidates if not model.left_out] or candidates
-    dev, main = config.evaluation.dev, config.encoder.layers
-    if dev is None:
-        model = next(model for model in candidates if model.recipe == texts[-1])
-        return model, "the last recipe; no dev task to choose on"
-    scores = {
-        (row.recipe, row.index): row.metrics[dev]["spearman"]
-        for row in rows
-        if row.kind in ("base", "member", "learner") and row.layers == main
-    }
-    best = max(candidates, key=lambda model: scores[model.recipe, model.index])
-    among = f" of {len(candidates)}" if len(candidates) > 1 else ""
-    return best, f"best{among} on {dev}: {scores[best.recipe, best.index]:.1f}" if among else "as asked for"
+def _cosines(evaluation: Evaluation, embeddings: Embeddings, tasks: Sequence[str]) -> np.ndarray:
+    return np.concatenate([evaluation.cosines(embeddings, task)[0] for task in tasks])
 
 
-def export(job: Job, storage: Storage, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> None:
+def _resampled(
+    job: Job, rows: Sequence[Row], similarities: Mapping[tuple[str, str], Sequence[np.ndarray]]
+) -> dict[tuple[str, str, str], np.ndarray]:
+    """Of every group the mean, and of groups of several models the one with the best headline score, too."""
+    tasks, main = job.config.report_tasks(), job.config.encoder.layers
+    groups = {(*group, "mean"): models for group, models in similarities.items()}
+    for (recipe, kind), models in similarities.items():
+        scores = [r.average(tasks) for r in rows if (r.recipe, r.kind) == (recipe, kind) and r.counts(main)]
+        if len(scores) > 1 and None not in scores:
+            groups[recipe, kind, "best"] = [models[int(np.argmax(scores))]]
+    draws = resample(job.evaluation, groups, tasks, seed=derive_seed(job.config.seed, "bootstrap"))
+    single = {(*group, "best"): draws[(*group, "mean")] for group in similarities if (*group, "best") not in groups}
+    return {**draws, **single}
+
+
+def export(
+    job: Job,
+    storage: Storage,
+    choice: Choice,
+    rows: Sequence[Row],
+    facts: Facts,
+    draws: Mapping[tuple[str, str, str], np.ndarray],
+) -> dict[str, int]:
     """Writes `model/`, and compares its vectors with the model in memory before it is published.
+
+    Returns:
+        How many triples of the sanity list (`evaluation.triples`) are answered as by a person: by the model, by the
+        untouched encoder, and by words alone.
 
     Raises:
         RuntimeError: they differ.
     """
-    config = job.config
+    config, chosen = job.config, choice.model
     encoder, tokenizer = load_start(config.encoder, storage, chosen.weights)
     calibration = None
     if parse_recipe(chosen.recipe).calibration:
@@ -193,20 +188,31 @@ def export(job: Job, storage: Storage, chosen: ScoredModel, rows: Sequence[Row],
         "max_length": config.encoder.max_length,
         "calibration": calibration,
     }
+    untouched = load_start(config.encoder, storage, choice.base_weights)
+    sanity = {
+        "triples": len(triples()),
+        "exported": answered_by(_embedder(config, encoder, tokenizer, calibration)),
+        "base": answered_by(_embedder(config, *untouched, None)),
+        "words": answered_by_words(),
+    }
 
     def write(path: Path) -> None:
-        export_model(encoder, tokenizer, path, card=_card(job, chosen, rows, facts), **options)
+        export_model(encoder, tokenizer, path, card=_card(job, choice, rows, facts, draws, sanity), **options)
         difference = parity(path, encoder, tokenizer, job.evaluation.sentences[:_PARITY_SENTENCES], **options)
         if not difference < _PARITY:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
 
     storage.commit("model", write, job.depends, {"recipe": chosen.recipe, "index": chosen.index})
+    return sanity
 
 
-def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
-    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none."""
-    group = sorted((model for model in models if model.recipe == recipe), key=lambda model: model.left_out)
-    return group[0] if group else None
+def _embedder(config: Config, encoder: Encoder, tokenizer: Any, calibration: Calibration | None) -> Embed:
+    def embed(sentences: Sequence[str]) -> np.ndarray:
+        tokens = tokenize(tokenizer, list(sentences), config.encoder.max_length)
+        x_BD = encode(encoder, tokens, (config.encoder.layers,), config.resources.encode_token_budget)[0]
+        return calibration.transform(x_BD) if calibration else x_BD
+
+    return embed
 
 
 def grid_rows(job: Job, grids: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -221,18 +227,6 @@ def grid_rows(job: Job, grids: Sequence[Mapping[str, Any]]) -> list[Row]:
                     Row(grid["recipe"], "grid", index, bound["lower_bound"], job.config.encoder.layers, metrics)
                 )
     return rows
-
-
-def score_word_overlap(evaluation: Evaluation) -> dict[str, dict]:
-    """Scores the baseline that needs no model, the cosine of word counts; returns what `Evaluation.score` returns."""
-    return evaluation.score_similarities(word_overlap(*evaluation.pair_sentences()))
-
-
-def _ensemble(job: Job, storage: Storage, members: Sequence[ScoredModel]) -> Row:
-    """The cosine of the mean embedding."""
-    layers = job.config.encoder.layers
-    mean = mean_embeddings([_load(storage, member, layers) for member in members])
-    return Row(members[0].recipe, "ensemble", 0, None, layers, job.evaluation.score(mean))
 
 
 def _load(storage: Storage, model: ScoredModel, layers: Layers) -> Embeddings:
@@ -294,10 +288,13 @@ def _history(storage: Storage, name: str) -> list[dict[str, Any]]:
 def _report(
     job: Job,
     storage: Storage,
+    models: Sequence[ScoredModel],
     rows: Sequence[Row],
+    draws: Mapping[tuple[str, str, str], np.ndarray],
     facts: Facts,
     space: Space,
-    chosen: ScoredModel,
+    choice: Choice,
+    sanity: Mapping[str, int],
     pictures: Mapping[str, str],
 ) -> Report:
     config = job.config
@@ -318,7 +315,12 @@ def _report(
         transfer=facts.transfer,
         analysis={**space.words, **({"qnli": facts.qnli} if facts.qnli else {})},
         dev=config.evaluation.dev,
-        exported=chosen.recipe,
+        exported=choice.model.recipe,
+        export=choice.words(),
+        sanity=sanity,
+        draws=draws,
+        fitted_on=_seen_by_calibrations(config),
+        learners=_distances(job, storage, models),
         command=shlex.join(["python", *sys.argv]),
         plots=pictures,
     )
@@ -334,13 +336,56 @@ def _labels(job: Job) -> dict[str, str]:
     return {**LABELS, **{stage: LABELS["nli"] for stage, kinds in _views(job).items() if "entailment" in kinds}}
 
 
+def _seen_by_calibrations(config: Config) -> str:
+    """`tasks`, `corpus`, `nli`, or what a reader should call the source."""
+    return _public_name(config.flow.fit_on)
+
+
+def _distances(job: Job, storage: Storage, models: Sequence[ScoredModel]) -> list[dict[str, Any]]:
+    """How far learners, and the members themselves, are from the members' mean: what a learner has learnt.
+
+    Mean squared distances per dimension on the evaluation's sentences, at the pooling that learners are trained with
+    where the run has it; less each model's mean, which `sed.target: centred_mean` leaves out.
+    """
+    found = []
+    by_recipe = {
+        text: [m for m in models if m.recipe == text and not m.left_out] for text in {m.recipe for m in models}
+    }
+    for recipe in dict.fromkeys(recipe for recipe in job.recipes if recipe.distils):
+        learners, members = by_recipe[recipe.uncalibrated], by_recipe[recipe.ensemble]
+        layers = 1 if 1 in learners[0].poolings else job.config.encoder.layers
+        of_members = [_centred(storage, member, layers) for member in members]
+        mean_UD = np.mean(of_members, axis=0)
+        found.append(
+            {
+                "recipe": recipe.uncalibrated,
+                "updates": int(storage.entry(learners[0].weights).meta["steps"]),
+                "distance": float(np.mean([((_centred(storage, m, layers) - mean_UD) ** 2).mean() for m in learners])),
+                "members_distance": float(np.mean([((x_UD - mean_UD) ** 2).mean() for x_UD in of_members])),
+            }
+        )
+    return list({entry["recipe"]: entry for entry in found}.values())
+
+
+def _centred(storage: Storage, model: ScoredModel, layers: Layers) -> np.ndarray:
+    x_UD = np.asarray(_load(storage, model, layers), np.float64)
+    return x_UD - x_UD.mean(0)
+
+
 def _left_out(name: str, reason: str) -> dict[str, Any]:
     node, *_, index = name.split("/")
     return {"recipe": node, "index": int(index), "reason": reason}
 
 
-def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> Card:
-    config = job.config
+def _card(
+    job: Job,
+    choice: Choice,
+    rows: Sequence[Row],
+    facts: Facts,
+    draws: Mapping[tuple[str, str, str], np.ndarray],
+    sanity: Mapping[str, int],
+) -> Card:
+    config, chosen = job.config, choice.model
     recipe = parse_recipe(chosen.recipe)
     return Card(
         name=f"{config.run}-{chosen.recipe}",
@@ -350,7 +395,19 @@ def _card(job: Job, chosen: ScoredModel, rows: Sequence[Row], facts: Facts) -> C
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         corpus=_text_of(job, recipe),
         lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
-        scores=headline_table(rows, config.report_tasks(), config.encoder.layers, markdown=True, labels=_labels(job)),
+        scores=headline_table(
+            rows,
+            config.report_tasks(),
+            config.encoder.layers,
+            markdown=True,
+            labels=_labels(job),
+            draws=draws,
+            fitted_on=_seen_by_calibrations(config),
+            marked=chosen.recipe,
+        ),
+        choice=choice.words(),
+        sanity=sanity_words(sanity),
+        fitted_on=_seen_by_calibrations(config) if recipe.calibration else None,
         tasks=config.report_tasks(),
         aggregation=config.evaluation.aggregation,
         settings=_settings(job, recipe),

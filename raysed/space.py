@@ -15,7 +15,7 @@ from raysed.storage import Storage
 from raysed.tokens import read_tokens
 
 if TYPE_CHECKING:
-    from raysed.results import ScoredModel
+    from raysed.choice import ScoredModel
 
 
 @dataclass(frozen=True)

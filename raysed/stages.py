@@ -21,17 +21,17 @@ from raysed import members, probing, results
 from raysed.augment import weights_bytes
 from raysed.autoscaling import gather
 from raysed.check import Job, check_tokenizer
-from raysed.config import derive_seed
+from raysed.config import Config, derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
 from raysed.distill import Learner, distill
 from raysed.encoder import Encoder, load_start
 from raysed.errors import RunFailed, UserError
-from raysed.frozen import Embedding, calibrate_all, embed_all
+from raysed.frozen import Calibration, Embedding, calibrate_all, embed_all
 from raysed.labelled import tokenize_pairs, write_pairs
 from raysed.lineage import Lineage, on_base
 from raysed.members import Member
 from raysed.progress import Progress, tell
-from raysed.recipe import BASE, Recipe, member_nodes, parse_recipe
+from raysed.recipe import BASE, Recipe, member_nodes
 from raysed.resources import (
     Cluster,
     Share,
@@ -54,6 +54,8 @@ from raysed.views import usable, write_views
 
 log = logging.getLogger(__name__)
 
+_FEW_SENTENCES, _FEW_UPDATES = 1000, 150
+"""Below these a warning says what to expect."""
 ENCODER_START = "encoder/start"
 """The tokenizer and random weights of an encoder that is made from scratch."""
 
@@ -124,6 +126,8 @@ class Stages:
         self.rows["corpus"] = entry.meta["lengths"]["sentences"]
         self.say(f"corpus: {entry.meta['summary']}")
         self.say(f"tokens: {entry.meta['length_summary']}")
+        for warning in _too_little(self.config, self.job.recipes, self.rows["corpus"]):
+            log.warning(warning)
 
     def _write_corpus(self, path: Path, meta: dict[str, Any]) -> None:
         config = self.config
@@ -340,21 +344,50 @@ class Stages:
 
     # calibration
 
-    def calibrate(self, recipe: Recipe) -> None:
-        """Fits the recipe's calibration on its models and on the base; each on its own frozen embeddings."""
-        if recipe.calibration:
-            jobs = [*self.lineage.calibrations(recipe), *self.lineage.calibrations(parse_recipe(on_base(recipe)))]
-            with self._timed("calibration"):
-                calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self._frozen_share())
+    def calibrate_base(self) -> None:
+        """Fits the calibrations on the base, before anything is trained: what fails there would fail later, too."""
+        for recipe in self.lineage.calibrations_of_base():
+            jobs = self.lineage.calibrations(recipe)
+            self._calibrate(jobs)
+            failed = next((job.name for job in jobs if job.name in self.left_out), None)
+            if failed and any(asked.calibration == recipe.calibration for asked in self.job.recipes):
+                raise UserError(f"{failed}: {self.left_out[failed]}")
+
+    def calibrate(self) -> None:
+        """Fits the recipes' calibrations on their models, each on its own frozen embeddings.
+
+        A model whose calibration fails is left out and stays without it: nothing that was trained is lost by it.
+        """
+        self._calibrate([job for recipe in self.job.recipes if recipe.calibration for job in self._of_models(recipe)])
+
+    def _of_models(self, recipe: Recipe) -> list[Calibration]:
+        return self.lineage.calibrations(recipe) if recipe.members else []
+
+    def _calibrate(self, jobs: Sequence[Calibration]) -> None:
+        with self._timed("calibration"):
+            failures = calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self._frozen_share())
+        for job in jobs:
+            poolings = job.embedding.poolings
+            if job.name in failures:
+                self.lineage.unfitted[job.name] = set(poolings)
+                self._leave_out({job.name: failures[job.name]})
+            elif failed := self.storage.entry(job.name).meta.get("failed"):
+                self.lineage.unfitted[job.name] = {layers for layers in poolings if str(layers) in failed}
+                words = [f"no fit with {layers} pooled layers: {reason}" for layers, reason in failed.items()]
+                self._leave_out({job.name: "; ".join(words)})
 
     # further tasks
 
     def probe(self) -> None:
         """Scores the first model of every recipe on transfer tasks and QNLI, where there are some."""
         if self.job.further:
+            asked = {on_base(recipe) for recipe in self.job.recipes} | {recipe.text for recipe in self.job.recipes}
+            models = [
+                model for model in self.lineage.models() if model.kind != "base" or model.recipe in {BASE, *asked}
+            ]
             with self._timed("transfer"):
                 self.transfer, self.qnli = probing.probe(
-                    self.job.further, self.lineage.models(), self.config, self.storage, self._frozen_share()
+                    self.job.further, models, self.config, self.storage, self._frozen_share()
                 )
 
     # helpers
@@ -423,6 +456,20 @@ class Stages:
                 f"storage: {self.storage} has {free / 1e9:.1f} GB free, this run needs about {needed / 1e9:.1f} GB; "
                 "free some, or choose another --storage"
             )
+
+
+def _too_little(config: Config, recipes: Sequence[Recipe], sentences: int) -> Iterator[str]:
+    """Yields what to say before training on a corpus from which little can be learnt."""
+    if sentences < _FEW_SENTENCES and any(recipe.trains_on_corpus(config) for recipe in recipes):
+        yield f"the corpus has only {sentences} sentences: from fewer than some thousand little is learnt"
+    per_epoch, epochs = max(1, sentences // config.sed.batch_size), config.sed.epochs
+    updates = int(per_epoch * epochs)
+    if updates < _FEW_UPDATES and any(recipe.distils for recipe in recipes):
+        yield (
+            f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {config.sed.batch_size}, "
+            f"sed.epochs {epochs:g}), of which it needs a few hundred: sed.epochs {-(-_FEW_UPDATES // per_epoch)} "
+            f"would give it {_FEW_UPDATES}"
+        )
 
 
 def _sentence_rows(table: TokenTable, sentences: list[str]) -> pa.Table:

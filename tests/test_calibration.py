@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from raysed import frozen
 from raysed.calibration import (
     Affine,
     check_fit,
@@ -23,7 +24,7 @@ from raysed.encoder import encode, load_encoder
 from raysed.errors import UserError
 from raysed.evaluation.sts import Evaluation, StsTask, mean_embeddings, spearman
 from raysed.flow import Flow, distinct_pairs, fit_flow
-from raysed.frozen import Calibration, Embedding, _drawn, calibrate_all
+from raysed.frozen import Calibration, Embedding, _drawn, calibrate_all, embed_all
 from raysed.labelled import PairTable, write_pairs
 from raysed.storage import Storage
 from raysed.tokens import TokenTable, tokenize
@@ -261,8 +262,11 @@ class TestChoosingK:
             r"flow\.fit_tasks needs flow\.fit_on: tasks, which is corpus",
         ),
         ({"flow": {"per_task": True, "fit_on": "corpus"}}, r"flow\.per_task fits on each task's own"),
-        ({"flow": {"per_task": True, "fit_tasks": ["a"]}}, r"flow\.per_task fits on each task's own"),
-        ({"flow": {"per_task": True}, "export": {"recipe": "base-flow"}}, r"not one model; export base$"),
+        (
+            {"flow": {"per_task": True, "fit_on": "tasks", "fit_tasks": ["a"]}},
+            r"flow\.per_task fits on each task's own",
+        ),
+        ({"flow": {"per_task": True, "fit_on": "tasks"}, "export": {"recipe": "base-flow"}}, r"model; export base$"),
     ],
 )
 def test_settings_that_contradict_each_other(settings, message):
@@ -287,8 +291,9 @@ class TestArtefacts:
         )
         return Evaluation([first, second])
 
-    def calibrate(self, tmp_path, evaluation, stages, x=None, **settings):
+    def calibrate(self, tmp_path, evaluation, stages, x=None, failures=None, **settings):
         """Returns the storage, and the embeddings by pooling."""
+        settings = {**settings, "flow": {"fit_on": "tasks", **settings.get("flow", {})}}
         tasks = {"tasks": {"dev/a": "a.tsv", "b": "b.tsv"}, "dev": "dev/a"}
         config = make_config({"recipes": ["base-" + "-".join(stages)], "evaluation": tasks, **settings})
         storage = Storage(str(tmp_path), "run")
@@ -300,7 +305,7 @@ class TestArtefacts:
             {},
         )
         job = Calibration("fitted", tuple(stages), embedding, 5, {"x": 1})
-        calibrate_all([job], evaluation, config, storage, None)
+        assert calibrate_all([job], evaluation, config, storage, None) == (failures or {})
         return storage, x
 
     def test_all_tasks_together(self, tmp_path, evaluation):
@@ -366,9 +371,51 @@ class TestArtefacts:
         storage, _ = self.calibrate(tmp_path, evaluation, ["natsv"], calibration={"natsv_k": 4})
         assert storage.entry("fitted").meta == {"natsv_k": {"2": 4, "first_last": 4}}
 
-    def test_a_users_mistake_names_the_artefact(self, tmp_path, evaluation):
-        with pytest.raises(UserError, match="fitted: natsv_k is 24"):
-            self.calibrate(tmp_path, evaluation, ["natsv"], calibration={"natsv_k": 24})
+    def test_a_fit_that_fails_at_the_main_pooling_is_told_and_commits_nothing(self, tmp_path, evaluation):
+        reason = "natsv_k is 24: with 160 embeddings of width 24 it can be 1 to 23"
+        storage, _ = self.calibrate(
+            tmp_path, evaluation, ["natsv"], failures={"fitted": reason}, calibration={"natsv_k": 24}
+        )
+        assert storage.entry("fitted") is None
+
+    def test_a_fit_that_fails_at_another_pooling_is_missing_there_only(self, tmp_path, evaluation):
+        x = {2: embeddings(len(evaluation.sentences), 24), "first_last": embeddings(len(evaluation.sentences), 24)}
+        x["first_last"][0] = np.inf
+        storage, _ = self.calibrate(tmp_path, evaluation, ["sn"], x)
+        entry = storage.entry("fitted")
+        assert list(entry.meta["failed"]) == ["first_last"] and "infinite" in entry.meta["failed"]["first_last"]
+        assert load_calibrated(storage, "fitted", 2).shape == (len(evaluation.sentences), 24)
+        assert not (storage.fetch("fitted") / "layers-first_last.npy").exists()
+
+    def test_one_pass_over_the_text_serves_all_calibrations_of_a_model(self, tmp_path, evaluation, monkeypatch):
+        """Three flows and a whitening on the drawn sentences of a corpus, each as if it were fitted alone."""
+        config = make_config(
+            {
+                "recipes": ["base-flow"],
+                "evaluation": {"tasks": {"dev/a": "a.tsv", "b": "b.tsv"}, "dev": "dev/a", "layers": [1]},
+                "flow": {"fit_sentences": 8, "batch_size": 2, "epochs": 2},
+            }
+        )
+        encoder, tokenizer = load_encoder(config.encoder)
+        texts = [f"{noun} {verb}" for noun in ("a man", "a dog", "she") for verb in ("runs", "sits", "is here", "eats")]
+        corpus, storage = tokenize(tokenizer, texts, 75), Storage(str(tmp_path), "run")
+        monkeypatch.setattr(frozen, "read_tokens", lambda path: corpus)
+        storage.commit("corpus", lambda path: (path / "x").write_text("x"), {})
+        tokens = tokenize(tokenizer, evaluation.sentences, 75)
+        embedding = Embedding("base/embeddings/00", None, (1, 2), {})
+        embed_all([embedding], tokens, config, storage, None)
+        passes = []
+        monkeypatch.setattr(frozen, "encode", lambda *a: passes.append(len(a[1])) or encode(*a))
+        flows = [Calibration(f"flow/{i}", ("flow",), embedding, i, {"i": i}, i) for i in range(3)]
+        whiten = Calibration("whiten/0", ("whiten",), embedding, 0, {"whiten": 1})
+        assert calibrate_all([*flows, whiten], evaluation, config, storage, None) == {}
+        assert passes == [8], "the drawn sentences, once"
+        rows = np.sort(np.random.default_rng(derive_seed(0, "calibration")).choice(12, 8, replace=False))
+        for layers, x_ND in zip((1, 2), encode(encoder, corpus.take(rows), (1, 2))):
+            x_UD = np.load(storage.fetch(embedding.name) / f"layers-{layers}.npy")
+            for job in (*flows, whiten):
+                expected = fit_calibration(job.stages, x_ND, config.flow, None, job.seed).transform(x_UD)
+                close(load_calibrated(storage, job.name, layers), expected, 1e-3)
 
     def test_nli_pairs_are_fitted_on_side_by_side(self, tmp_path, evaluation):
         texts = [

@@ -37,7 +37,6 @@ PAPERS = {
     "flow.hidden": 32,
     "flow.learning_rate": 1e-3,  # BERT-flow appendix B and SED appendix B.3
     "flow.epochs": 1.0,
-    "flow.fit_on": "tasks",  # SED appendix B.3
     "flow.batch_size": 32,  # released BERT-flow code
     "calibration.natsv_k": 10,  # BERT-flow table 5
 }

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import save_file
 
 from raysed import export, foreign
-from raysed.bundled import word_overlap
 from raysed.calibration import fit_whiten
 from raysed.cli import main_of
 from raysed.config import FlowConfig, TransferConfig
 from raysed.encoder import Encoder, encode
 from raysed.errors import UserError
+from raysed.evaluation.baselines import word_overlap
 from raysed.evaluation.sts import Evaluation, StsTask
 from raysed.evaluation.transfer import load_transfer, score_transfer, sentences_of, transfer_average
 from raysed.flow import fit_flow
@@ -336,7 +336,7 @@ def test_several_models_are_in_the_tables(call, models, tiny_encoder_dir, tasks,
     code, out, err = call(*(word for name in chosen for word in ("--model", name)), "--output", tmp_path / "o.json")
     assert (code, err) == (0, "")
     similarity, transfer = table(out, "second"), table(out, "SST2")
-    assert list(similarity) == ["word overlap", *chosen] and list(transfer) == chosen
+    assert list(similarity) == ["word overlap", "TF-IDF", *chosen] and list(transfer) == chosen
     document = json.loads((tmp_path / "o.json").read_text())
     assert [model["model"] for model in document["models"]] == list(similarity)
     for model in document["models"]:
@@ -344,7 +344,7 @@ def test_several_models_are_in_the_tables(call, models, tiny_encoder_dir, tasks,
         for task in ("first", "second"):
             assert shown[task] == pytest.approx(model["metrics"][task]["spearman"], abs=0.006)
         assert shown["mean"] == shown["second"], "the dev task is not in the headline"
-    for model in document["models"][1:]:
+    for model in document["models"][2:]:
         assert transfer[model["model"]]["SST2"] == pytest.approx(model["transfer"]["SST2"]["accuracy"], abs=0.006)
         assert model["transfer_average"] == model["transfer"]["SST2"]["accuracy"]
     assert similarity[chosen[0]] == similarity[chosen[2]], "an export without calibration is its encoder"
@@ -358,7 +358,7 @@ def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
 
     config = load_config(tasks)
     assert call("--model", tiny_encoder_dir, "--output", tmp_path / "o.json")[0] == 0
-    words, scored = json.loads((tmp_path / "o.json").read_text())["models"]
+    words, _, scored = json.loads((tmp_path / "o.json").read_text())["models"]
     evaluation = Evaluation([load_task(name, task) for name, task in config.evaluation.tasks.items()])
     model = load_model(str(tiny_encoder_dir), (2, 1), MAX_LENGTH)
     assert scored["metrics"]["second"]["spearman"] == pytest.approx(

@@ -30,7 +30,7 @@ LADDER = [
     {"corpus", "tokens", "encoder", "spread", "batches", "pair_sources", "augment", "objectives"},
     {
         *("training", "flow", "glow", "calibration", "evaluation", "labelled", "views", "setups", "scratch", "foreign"),
-        *("flow_gradient", "findings", "report", "plots", "export", "check", "resources", "reproduce"),
+        *("flow_gradient", "findings", "choice", "report", "plots", "export", "check", "resources", "reproduce"),
         *("autoscaling", "pulse", "usage"),
     },
     {"members", "rewriting", "targets", "frozen", "distill", "probing", "space", "results"},

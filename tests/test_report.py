@@ -150,7 +150,8 @@ def test_findings_of_a_full_run():
         "the ensemble is 0.8 above its best member. "
         "The learner is no different from the best member and 0.8 below the ensemble; "
         "the flow lowered the learner by 0.4. "
-        "In all, learner + flow (69.6) is 3.4 below base + flow (73.0). Word overlap alone scores 60.0."
+        "In all, learner + flow (69.6) is 3.4 below base + flow (73.0), the best of what needs no training. "
+        "Without a model: word overlap 60.0."
     )
 
 
@@ -183,7 +184,7 @@ def test_findings_without_some_parts():
     assert findings([base], TASKS, 2) == "Nothing to compare: base 66.0."
     assert "no model was scored" in findings([], TASKS, 2)
     alone = findings([row("sed", "learner", 70.0), base], TASKS, 2)
-    assert alone == "In all, learner (70.0) is 4.0 above base (66.0)."
+    assert alone == "In all, learner (70.0) is 4.0 above base (66.0), the best of what needs no training."
 
 
 def test_findings_of_several_ensembles_name_each():
@@ -192,9 +193,82 @@ def test_findings_of_several_ensembles_name_each():
     assert findings(rows, TASKS, 2) == "CT raised the base by 1.0.\n\nNLI-CT raised the base by 3.0."
     rows += [row("ct-sed", "learner", 61.5), row("sed", "learner", 61.0), row("word-overlap", "baseline", 50.0)]
     assert findings(rows[:1] + rows[3:], TASKS, 2) == (
-        "CT: In all, learner (61.5) is 1.5 above base (60.0).\n\nIn all, learner (61.0) is 1.0 above base (60.0).\n\n"
-        "Word overlap alone scores 50.0."
+        "CT: In all, learner (61.5) is 1.5 above base (60.0), the best of what needs no training.\n\n"
+        "In all, learner (61.0) is 1.0 above base (60.0), the best of what needs no training.\n\n"
+        "Without a model: word overlap 50.0."
     )
+
+
+def test_the_end_of_the_chain_is_compared_with_the_best_of_what_needs_no_training():
+    """Whatever its calibration, and words alone, too: not with a row that is easier to beat."""
+    rows = [*full_run(), row("base-whiten", "base", 75.0), row("tf-idf", "baseline", 71.0, layers=0)]
+    assert "(69.6) is 5.4 below base + whiten (75.0), the best of what needs no training." in findings(rows, TASKS, 2)
+    assert "Without a model: word overlap 60.0, TF-IDF 71.0." in findings(rows, TASKS, 2)
+    better = [*full_run(), row("tf-idf", "baseline", 80.0, layers=0)]
+    assert "(69.6) is 10.4 below TF-IDF (80.0), the best of what needs no training." in findings(better, TASKS, 2)
+
+
+def spread(centre, width=1.0):
+    """Resampled scores whose 95 % interval is the centre and `width` on both sides."""
+    return centre + width * np.linspace(-1, 1, 4001) / 0.95
+
+
+def test_differences_come_with_their_intervals():
+    """Those of paired resamples, in the direction that the sentence gives."""
+    rows = [row("base", "base", 66.0), row("ct", "member", 65.0), row("ct-sed", "learner", 66.04)]
+    base_R = spread(66.0, 5.0)
+    draws = {
+        ("base", "base", "mean"): base_R,
+        ("ct", "member", "mean"): base_R - spread(1.0, 0.4),
+        ("ct", "member", "best"): base_R - spread(1.0, 0.4),
+        ("ct-sed", "learner", "mean"): base_R + spread(0.04, 0.32),
+    }
+    assert findings(rows, TASKS, 2, draws=draws) == (
+        "CT lowered the base by 1.0 (0.6 to 1.4). "
+        "The learner is 1.0 (0.3 to 1.8) above the best member. "
+        "In all, learner (66.0) is no different (-0.3 to 0.4) from base (66.0), the best of what needs no training. "
+        "In brackets: 95 % intervals over the draw of pairs and of seeds."
+    )
+    draws["ct", "member", "mean"] = base_R - spread(1.0, 1.2)
+    assert "CT lowered the base by 1.0 (-0.2 to 2.2: may be chance)." in findings(rows, TASKS, 2, draws=draws)
+    table = headline_table(rows, TASKS, 2, draws=draws).splitlines()
+    assert table[0].split()[:6] == ["models", "recipe", "max", "mean", "95", "%"]
+    assert "61.0 to 71.0" in table[2]
+    assert entry(summarise(rows, TASKS, 2, draws), "base", "base", "sts-avg")["low"] == pytest.approx(61.0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("fitted_on", "sentence"),
+    [
+        ("tasks", "The calibrations were fitted on the sentences of the very tasks that they are scored on"),
+        ("corpus", "The calibrations were fitted on the corpus and have not seen the tasks."),
+        ("other.txt", "The calibrations were fitted on other.txt."),
+        (None, None),
+    ],
+)
+def test_what_calibrations_have_seen_is_said_and_tabled(fitted_on, sentence):
+    text = findings(full_run(), TASKS, 2, fitted_on=fitted_on)
+    table = headline_table(full_run(), TASKS, 2, fitted_on=fitted_on).splitlines()
+    if sentence is None:
+        assert "fitted" not in text and "fitted" not in table[0]
+        return
+    assert sentence in text and "fitted on" in table[0]
+    assert {line.split("  ")[0]: fitted_on in line for line in table[2:]} == {
+        **dict.fromkeys(["word overlap", "base", "members (3)", "full ensemble", "learner"], False),
+        **dict.fromkeys(["base + flow", "learner + flow"], True),
+    }
+    plain = [row for row in full_run() if "flow" not in row.recipe]
+    assert "fitted" not in findings(plain, TASKS, 2, fitted_on=fitted_on)
+
+
+def test_a_learner_with_too_few_updates_is_named():
+    learner = {"recipe": "ct-sed", "updates": 12, "distance": 0.31, "members_distance": 0.124}
+    said = (
+        "The learner is still farther from the members' mean than the members are (mean squared distance 0.31 against "
+        "0.12) after 12 updates: it needs more of them (sed.epochs, a larger corpus) or a higher sed.learning_rate."
+    )
+    assert said in findings(full_run(), TASKS, 2, learners=[learner])
+    assert "updates" not in findings(full_run(), TASKS, 2, learners=[{**learner, "distance": 0.12}])
 
 
 def test_findings_say_what_a_later_stage_brought():

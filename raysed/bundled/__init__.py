@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from raysed.bundled.everyday import corpus, pairs, word_overlap
+from raysed.bundled.everyday import corpus, pairs
 
 ENCODER = Path(__file__).parent / "encoder"
 """Directory of the bundled encoder, in Hugging Face layout."""
 PREFIX = "bundled:"
 """How a setting names package data: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
 
-__all__ = ["ENCODER", "PREFIX", "corpus", "is_bundled", "pairs", "word_overlap"]
+__all__ = ["ENCODER", "PREFIX", "corpus", "is_bundled", "pairs"]
 
 
 def is_bundled(source: str) -> bool:

@@ -34,14 +34,9 @@ Everything is a function of the seed: all is drawn with `random.Random.random`, 
 guarantees.
 """
 
-import math
-import re
-from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from functools import lru_cache
 from random import Random
-
-import numpy as np
 
 from raysed.bundled.scenes import (
     Meaning,
@@ -102,28 +97,6 @@ def pairs(split: str) -> list[tuple[float, str, str]]:
     The figures are checked by a manager and the employee is employed by the company.
     """
     return list(_all_pairs()[split])
-
-
-def word_overlap(sentences1: Sequence[str], sentences2: Sequence[str]) -> np.ndarray:
-    """The baseline that knows words only: the cosine of the two sentences' word counts.
-
-    Args:
-        sentences1: B sentences.
-        sentences2: B sentences.
-
-    Returns:
-        float64 [B], 0 to 1.
-
-    >>> word_overlap(["The dog sees a cat."], ["A cat sees the dog."]).round(3).tolist()
-    [1.0]
-    """
-    counts1, counts2 = [[Counter(re.findall(r"[\w']+", s.lower())) for s in side] for side in (sentences1, sentences2)]
-    return np.array([_count_cosine(c1, c2) for c1, c2 in zip(counts1, counts2, strict=True)], dtype=np.float64)
-
-
-def _count_cosine(c1: Counter[str], c2: Counter[str]) -> float:
-    dot = sum(n * c2[word] for word, n in c1.items())
-    return dot / math.sqrt(max(1, sum(n * n for n in c1.values()) * sum(n * n for n in c2.values())))
 
 
 # --- grading

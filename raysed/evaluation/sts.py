@@ -318,6 +318,10 @@ class Evaluation:
         first, second = ([self.sentences[row] for row in side] for side in self.pair_rows(tasks).T)
         return first, second
 
+    def of_tasks(self, similarity_P: np.ndarray, tasks: Iterable[str]) -> np.ndarray:
+        """Returns the values of some tasks' pairs, in the order of `pair_rows(tasks)`, of one for every pair."""
+        return np.concatenate([similarity_P[self._whole[task].pairs] for task in tasks])
+
     def rows(self, task: str) -> np.ndarray:
         """Returns where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
         return np.unique(self.pair_rows([task]))
@@ -352,6 +356,17 @@ class Evaluation:
         if similarity_P.shape != (len(self._rows_P2),) or not np.isfinite(similarity_P).all():
             raise ValueError(f"{len(self._rows_P2)} finite similarities expected, got shape {similarity_P.shape}")
         return {name: self._metrics(name, similarity_P) for name in self.tasks}
+
+    def strata(self, task: str) -> list[np.ndarray]:
+        """Returns the gold scores [P] of each part of a task that has a correlation of its own, in order."""
+        if self._aggregation[task] == "all":
+            return [gold_of(self.tasks[task])]
+        return [gold_P for _, _, gold_P in self.tasks[task].subsets.values()]
+
+    def weights(self, task: str) -> list[float]:
+        """Returns the share of each of `strata` in the task's score."""
+        sizes = [len(gold_P) if self._aggregation[task] == "wmean" else 1 for gold_P in self.strata(task)]
+        return [size / sum(sizes) for size in sizes]
 
     def cosines(self, embeddings: Embeddings, task: str) -> tuple[np.ndarray, np.ndarray]:
         """Returns the cosine and the gold score of every pair of one task, both float64 [P]."""
