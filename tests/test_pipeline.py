@@ -72,6 +72,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     expected = {("base", "base", k) for k in (1, 2, 3)} | {("base-flow", "base", k) for k in (1, 2, 3)}
     expected |= {(recipe, "learner", k) for recipe in ("ct-sed", "ct-sed-flow") for k in (1, 2, 3)}
     expected |= {("ct", "member", k) for k in (1, 2, 3)} | {("ct", "ensemble", 2), ("word-overlap", "baseline", 0)}
+    expected |= {("tf-idf", "baseline", 0), *(("base-whiten", "base", k) for k in (1, 2, 3))}
     assert set(kinds) == expected
     assert kinds.count(("ct", "member", 2)) == 3
     assert report["status"] == "complete"

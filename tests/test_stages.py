@@ -8,9 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import raysed.frozen
 import raysed.members
 import raysed.pipeline
 from raysed.config import make_config
+from raysed.errors import UserError
+from raysed.recipe import parse_recipes
+from raysed.stages import _too_little
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -174,12 +178,67 @@ def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(finis
     assert names[0].read_bytes() == names[1].read_bytes()
 
 
+def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, monkeypatch):
+    """One member's at the main pooling, the other's at a side table's: the run ends with all else, and says why."""
+    storage = finished[0]
+    subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
+    fit = raysed.frozen._fit
+    calls: list[str] = []
+
+    def failing(job, parts, *rest):
+        calls.append(job.name)
+        if (job.name, calls.count(job.name)) in {("sts-sn/calibrations/00", 2), ("sts-sn/calibrations/01", 1)}:
+            raise UserError("the rows are planted")
+        return fit(job, parts, *rest)
+
+    monkeypatch.setattr(raysed.frozen, "_fit", failing)
+    changes = {
+        "recipes": [*RECIPES, "sts-sn"],
+        "nli": {"train": str(storage / "nli.tsv")},
+        "evaluation": {"layers": [1]},
+    }
+    said = run(tmp_path, **changes)
+    assert "left out: sts-sn/calibrations/01: no fit with 1 pooled layers: the rows are planted" in said
+    assert "left out: sts-sn/calibrations/00: the rows are planted" in said
+    rows = {(row["recipe"], row["index"], row["layers"]) for row in report(tmp_path)["rows"]}
+    assert {key for key in rows if key[0] == "sts-sn"} == {("sts-sn", 1, 2), ("sts-sn", 0, 2)}  # with the ensemble's
+    assert {("sts", index, layers) for index in (0, 1) for layers in (1, 2)} <= rows
+    text = (tmp_path / "stages/report.md").read_text()
+    assert "the rows are planted" in text and report(tmp_path)["status"] == "complete"
+
+
+def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(ray_cluster, tmp_path, monkeypatch):
+    def failing(job, *rest):
+        raise UserError("the rows are planted")
+
+    monkeypatch.setattr(raysed.frozen, "_fit", failing)
+    with pytest.raises(UserError, match="base-sn/calibrations/00: the rows are planted"):
+        run(tmp_path, recipes=["ct-sn"])
+    assert not [name for name in published(tmp_path) if "members" in name]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "settings", "words"),
+    [
+        (400, {}, ["only 400 sentences", "only 12 updates (400 sentences, sed.batch_size 32, sed.epochs 1)"]),
+        (400, {"sed": {"epochs": 13}}, ["only 400 sentences"]),
+        (6000, {}, []),
+        (6000, {"sed": {"batch_size": 64}}, ["a learner gets only 93 updates", "sed.epochs 2 would give it"]),
+        (3, {"recipes": ["nli-flow"]}, []),
+    ],
+)
+def test_too_little_text_is_said_before_training(sentences, settings, words):
+    config = make_config({"recipes": ["ct-sed"], **settings})
+    said = list(_too_little(config, parse_recipes(config.recipes), sentences))
+    assert all(part in " ".join(said) for part in words) and bool(said) == bool(words)
+
+
 def test_an_encoder_from_scratch_needs_no_weights(ray_cluster, tmp_path):
     encoder = {"scratch": {"vocabulary": 300, "layers": 2, "width": 16, "heads": 2}, "max_length": 32}
     changes = {"recipes": ["mlm-sed"], "mlm": {"batch_size": 20}, "encoder": encoder}
     run(tmp_path, **changes, sed={"epochs": 1, "start": "mlm"})
     rows = report(tmp_path)["rows"]
-    assert {row["recipe"] for row in rows} == {"word-overlap", "base", "mlm", "mlm-sed"}
+    assert {row["recipe"] for row in rows} == {"word-overlap", "tf-idf", "base", "base-whiten", "mlm", "mlm-sed"}
     trained = json.loads((tmp_path / "stages/encoder/trained/raysed.json").read_text())
     assert trained["stage"] == "mlm"
     weights = [(tmp_path / f"stages/encoder/{part}/model.safetensors").read_bytes() for part in ("start", "trained")]
@@ -210,6 +269,7 @@ def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_clus
     (tmp_path / "qnli.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *qnli]) + "\n")
     changes = {
         "recipes": ["base-whiten"],
+        "flow": {"fit_on": "tasks"},
         "evaluation": {
             "layers": [2],
             "transfer": {"source": str(tmp_path), "tasks": ["SICKEntailment", "SICKRelatedness"]},
