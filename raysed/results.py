@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import platform
 import shlex
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -261,12 +262,12 @@ def _draw(
         rows,
         job.config.report_tasks(),
         layers,
-        curves=_curves(storage, facts),
+        trainings=_trainings(job, storage, models, rows, facts),
         spectra=space.spectra,
         agreement={
-            f"{name}, {task}": job.evaluation.cosines(_load(storage, model, layers), task)
-            for name, model in agreement.items()
+            name: job.evaluation.cosines(_load(storage, model, layers), task) for name, model in agreement.items()
         },
+        agreement_task=task,
         grids=facts.grids,
         distances=space.distances,
     )
@@ -281,9 +282,42 @@ def _shown(job: Job, models: Sequence[ScoredModel]) -> dict[str, ScoredModel]:
     return {text: model for text in wanted if (model := first_healthy(models, text))}
 
 
-def _curves(storage: Storage, facts: Facts) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """The training histories of the members of every node."""
-    return {node: {name: _history(storage, name) for name in names} for node, names in facts.members.items()}
+def _trainings(
+    job: Job, storage: Storage, models: Sequence[ScoredModel], rows: Sequence[Row], facts: Facts
+) -> dict[str, plots.Training]:
+    """The training histories of the members of every node, and of the learners of every recipe that distils."""
+    shown = {}
+    for node, names in facts.members.items():
+        criterion = job.config.sts.criterion if node.endswith("sts") else "spearman"
+        base = _dev_scores(job, rows, {"base": (BASE, "base")}, criterion)
+        shown[node] = plots.Training("member", _curves(storage, "member", names), base, criterion)
+    for text in dict.fromkeys(recipe.uncalibrated for recipe in job.recipes if recipe.distils):
+        node = parse_recipe(text).ensemble
+        others = {"base": (BASE, "base"), "members, mean": (node, "member"), "full ensemble": (node, "ensemble")}
+        names = [model.weights for model in models if model.recipe == text]
+        shown[text] = plots.Training("learner", _curves(storage, "learner", names), _dev_scores(job, rows, others))
+    return shown
+
+
+def _dev_scores(
+    job: Job, rows: Sequence[Row], groups: Mapping[str, tuple[str, str]], criterion: str = "spearman"
+) -> dict[str, float]:
+    """Mean dev scores of groups of like models (recipe and kind), as far as there are any."""
+    dev, layers = job.config.evaluation.dev, job.config.encoder.layers
+    found = {
+        name: [
+            row.metrics[dev][criterion]
+            for row in rows
+            if (row.recipe, row.kind) == group and row.counts(layers) and dev in row.metrics
+        ]
+        for name, group in groups.items()
+    }
+    return {name: statistics.fmean(scores) for name, scores in found.items() if scores}
+
+
+def _curves(storage: Storage, what: str, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Histories by `member 00` and the like; the models of a grid's winner are its members."""
+    return {f"{what} {name.rpartition('/')[2]}": _history(storage, name) for name in names}
 
 
 def _history(storage: Storage, name: str) -> list[dict[str, Any]]:
