@@ -24,7 +24,7 @@ from raysed.evaluation.sts import Embeddings, Evaluation, mean_embeddings
 from raysed.export import Card, export_model, parity
 from raysed.findings import LABELS, Row
 from raysed.recipe import BASE, Recipe, parse_recipe
-from raysed.report import Report, headline_table, layers_table
+from raysed.report import Report, headline_table, how_to_repeat, layers_table
 from raysed.space import Space, analyse
 from raysed.storage import Storage
 from raysed.tokens import LengthReport
@@ -354,8 +354,15 @@ def _report(
         dev=config.evaluation.dev,
         exported=chosen.recipe,
         command=shlex.join(["python", *sys.argv]),
+        repeat=how_to_repeat(storage.location, storage.run, *_main_job()),
         plots=pictures,
     )
+
+
+def _main_job() -> list[str]:
+    """The path of the main job as the user would type it, where the job that runs lies beside it."""
+    path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
+    return [str(path)] if path.is_file() else []
 
 
 def _views(job: Job) -> dict[str, list[str]]:

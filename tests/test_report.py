@@ -1,9 +1,13 @@
 """Statistics, tables, sentences and pictures of a report, from made-up rows."""
 
+import importlib.util
 import json
 import math
 import re
+import shlex
 import statistics
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +18,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from raysed.config import make_config
+from raysed.cli import find_config
+from raysed.config import dump_config, load_config, make_config
 from raysed.evaluation.analysis import singular_values
 from raysed.findings import Row, findings, groups_of, headline_groups, summarise
 from raysed.plots import (
@@ -27,8 +32,10 @@ from raysed.plots import (
     plot_training,
     write_plots,
 )
-from raysed.report import Report, headline_table, layers_table, write_report
+from raysed.report import Report, headline_table, how_to_repeat, layers_table, write_report
+from raysed.storage import Storage
 
+ROOT = Path(__file__).resolve().parent.parent
 TASKS = ["sts12", "sts13"]
 
 
@@ -448,6 +455,7 @@ def test_report_md_says_everything_a_reader_needs():
         corpus={"lines": 100, "truncated_tokens": 7},
         members=[{"recipe": "ct", "index": 4, "reason": "died\ntwice | for good"}],
         command="python jobs/ensemble_then_distill.py --config demo",
+        repeat=how_to_repeat("/my runs", "demo"),
         plots={"plots/scores.png": "Scores", "plots/training.png": "Curves"},
         status="partial",
     ).to_markdown()
@@ -469,7 +477,9 @@ def test_report_md_says_everything_a_reader_needs():
         "| versions.ray | 2.60.0 |",
         "![Scores](plots/scores.png)",
         "![Curves](plots/training.png)",
-        "```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
+        "by:\n\n```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
+        "```sh\npython jobs/ensemble_then_distill.py --config '/my runs/demo/config.yaml' --run demo-again "
+        "--storage '/my runs'\n```",
     ):
         assert part in text, part
 
@@ -551,6 +561,36 @@ def test_odd_grids_and_distances_are_drawn(tmp_path):
     assert all(is_picture(tmp_path / name) for name in ("a.png", "b.png", "c.png"))
     assert plot_grid(tmp_path / "d.png", grid({0.0: [79.0, 80.0]})) is None
     assert plot_edit_distance(tmp_path / "d.png", {}) is None and not (tmp_path / "d.png").exists()
+
+
+def parser_of_the_job():
+    spec = importlib.util.spec_from_file_location("job", ROOT / "jobs/ensemble_then_distill.py")
+    job = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(job)
+    return job.parser()
+
+
+CONFIGS = sorted(path.stem for path in (ROOT / "jobs/configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("name", "scheme"), [*((name, "") for name in CONFIGS), ("quickstart", "file://")])
+def test_what_the_report_says_to_type_has_the_settings_of_the_run(tmp_path, monkeypatch, name, scheme):
+    """Every config, changed by --set, as the job writes it; the words go through the shell and the job's own parser."""
+    config = load_config(ROOT / f"jobs/configs/{name}.yaml", ["members.count=4", "sed.learning_rate=1.5e-5"])
+    location = f"{scheme}{tmp_path}/{'my-runs' if scheme else 'my runs'}"
+    Storage(location, config.run).write_text("config.yaml", dump_config(config))
+    monkeypatch.chdir(tmp_path)
+    *fetch, line = how_to_repeat(location, config.run).splitlines()
+    for command in fetch:
+        environment = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+        subprocess.run(command, shell=True, check=True, env=environment)
+    python, job, *words = shlex.split(line)
+    arguments = parser_of_the_job().parse_args(words)
+    assert (python, job, len(fetch)) == ("python", "jobs/ensemble_then_distill.py", bool(scheme))
+    assert (arguments.run, arguments.storage) == (f"{config.run}-again", location)
+    assert load_config(find_config(arguments.config, tmp_path)) == config
+    long = how_to_repeat(location, "r" * 100)
+    assert make_config({"run": shlex.split(long.splitlines()[-1])[5]}).run == "r" * 94 + "-again"
 
 
 # -- what a reader sees ----------------------------------------------------------------------------------------------
