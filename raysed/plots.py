@@ -21,7 +21,12 @@ from raysed.findings import Row, display_name, groups_of, summarise
 
 BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#222222"
 _KIND_COLOURS = {"baseline": GREY, "base": GREY, "member": BLUE, "ensemble": ORANGE, "learner": GREEN}
-_LINES = ((GREY, "--"), (BLUE, "-"), (ORANGE, "-."), (GREEN, ":"))
+_LINES = (
+    {"color": GREY, "linestyle": "--", "linewidth": 2},
+    {"color": BLUE, "linestyle": "-", "linewidth": 6, "alpha": 0.35},  # one that lies on it is seen
+    {"color": ORANGE, "linestyle": "-.", "linewidth": 2},
+    {"color": GREEN, "linestyle": ":", "linewidth": 2.4},
+)
 _REFERENCES = (("#6E6E6E", (0, (5, 3))), ("#CC79A7", (0, (1, 1.5))), ("#56B4E9", (0, (5, 2, 1, 2))))
 """Colours and dashes of horizontal lines."""
 _DPI = 150
@@ -320,9 +325,9 @@ def plot_spectra(path: Path, spectra: Spectra) -> str | None:
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.add_subplot()
     ranks = {label: effective_rank(values) for label, values in spectra.items()}
-    for (label, values), (colour, style) in zip(spectra.items(), _LINES):
+    for (label, values), style in zip(spectra.items(), _LINES):
         kept = values[values > 1e-6]  # the rest is rounding noise, and a logarithm has no zero
-        axes.plot(np.arange(1, len(kept) + 1), kept, style, color=colour, linewidth=2, label=_wrapped(label, 3.4))
+        axes.plot(np.arange(1, len(kept) + 1), kept, **style, label=_wrapped(label, 3.4))
     axes.set_yscale("log")
     axes.set_xlabel("number of the singular value, largest first")
     axes.set_ylabel("size relative to the largest")

@@ -726,3 +726,14 @@ def test_references_are_means_of_like_models_at_the_main_pooling_that_have_not_c
     assert _dev_scores(job, rows, groups, "pearson")["members, mean"] == 69.0
     job = SimpleNamespace(config=make_config({"evaluation": {"dev": None}}))
     assert _dev_scores(job, rows, groups) == {}
+
+
+def test_equal_spectra_do_not_hide_each_other(tmp_path, drawn):
+    """A flow makes those of the base and of the learner nearly equal."""
+    values = singular_values(np.random.default_rng(0).normal(size=(30, 8)))
+    plot_spectra(tmp_path / "s.png", dict.fromkeys(["base", "base-flow", "ct-sed", "ct-sed-flow"], values))
+    lines = list(drawn["s"].axes[0].lines)
+    widest = max(lines, key=lambda line: line.get_linewidth())
+    assert all(line.get_linewidth() < widest.get_linewidth() / 2 for line in lines if line is not widest)
+    assert lines[3] is not widest and len({line.get_linestyle() for line in lines}) == 4
+    assert in_legend(drawn["s"]) == [["base", "base-flow", "ct-sed", "ct-sed-flow"]]
