@@ -1,6 +1,7 @@
 """Everything about a run that can be checked before anything is started, and the identity of its inputs."""
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -219,7 +220,9 @@ def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, Labelled
 
 
 def _absolute_paths(config: Config) -> Config:
-    """Workers have other working directories, so local paths are resolved here, once."""
+    """Workers have other working directories, and so has who repeats a run; local paths are resolved here, once."""
+    sources = config.corpus.source
+    sources = _absolute(sources) if isinstance(sources, str) else [_absolute(source) for source in sources]
     encoder = config.encoder.model_copy(update={"path": _absolute(config.encoder.path)})
     tasks = {
         name: task.model_copy(update={"source": _absolute(task.source)})
@@ -230,7 +233,9 @@ def _absolute_paths(config: Config) -> Config:
     analysis = analysis.model_copy(update={"qnli": _absolute(analysis.qnli)})
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "transfer": transfer, "analysis": analysis})
     blocks: dict[str, Any] = {"encoder": encoder, "evaluation": evaluation}
-    blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
+    blocks["corpus"] = config.corpus.model_copy(update={"source": sources})
+    if config.flow.fit_on not in FIT_ON:
+        blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
     views = config.views
     files = [source.model_copy(update={"source": _absolute(source.source)}) for source in views.files]
     pivots = [(_absolute(there), _absolute(back)) for there, back in views.pivots]
@@ -244,10 +249,12 @@ def _absolute_paths(config: Config) -> Config:
 
 
 def _absolute(path: str | None) -> str | None:
-    if path is None or path in FIT_ON:
+    """A path or pattern below a directory that is there; all else is no local path, or wrong, and stays as it is."""
+    if not path:
         return path
     local = os.path.abspath(os.path.expanduser(path))
-    return local if os.path.exists(local) else path
+    fixed, *wild = re.split(r"[*?[]", local, maxsplit=1)
+    return local if os.path.exists(local) or (wild and os.path.isdir(os.path.dirname(fixed))) else path
 
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:

@@ -348,6 +348,7 @@ class Learner:
         depends: everything that its weights depend on.
         start: artefact of the model that it starts from, None for the pre-trained encoder.
         keep: `last`, or `best_on_dev` with early stopping.
+        start_dev: dev score of the model that it starts from, where it is known; for its history alone.
     """
 
     name: str
@@ -356,6 +357,7 @@ class Learner:
     depends: dict[str, Any]
     start: str | None = None
     keep: str = "last"
+    start_dev: float | None = None
 
 
 def distill(learners: Sequence[Learner], config: Config, storage: Storage, share: Share) -> None:
@@ -529,6 +531,10 @@ def _train_and_commit(
     engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)
     plan = _plan(config, batches.per_epoch, learner.seed + rank, learner.keep)
     checkpoints = storage.checkpoints(learner.name, learner.depends)
+    evaluate = dev_score(config, tokenizer)
+    first = [] if rank else training.before_training(objective, plan, encoder, evaluate, learner.start_dev)
+    for entry in first:
+        metrics.write(entry)
 
     def on_metrics(entry: dict[str, Any]) -> None:
         if metrics is not None:
@@ -542,7 +548,7 @@ def _train_and_commit(
         batches,
         plan,
         engine,
-        evaluate=_said_by_the_first(dev_score(config, tokenizer)),
+        evaluate=_said_by_the_first(evaluate),
         checkpoints=checkpoints,
         is_writer=rank == 0,
         on_metrics=on_metrics,
@@ -559,7 +565,7 @@ def _train_and_commit(
     description = {"learner": learner.name, "seed": learner.seed, "steps": result.steps, **learner.depends}
     storage.commit(
         learner.name,
-        lambda path: write_checkpoint(finished.learner, tokenizer, path, description, result.history),
+        lambda path: write_checkpoint(finished.learner, tokenizer, path, description, [*first, *result.history]),
         learner.depends,
         meta,
     )

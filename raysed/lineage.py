@@ -4,7 +4,7 @@ An artefact is made again when something that it depends on has changed, so this
 when it should not be.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,12 +32,14 @@ class Lineage:
         ensembles: the finished members of every node that has been trained.
         encoder: the encoder that was made from scratch, where there is one.
         unfitted: by calibration that has been tried, the poolings at which there is none.
+        base_dev: the base's scores on the dev task, by correlation, where there is one; for histories of trainings.
     """
 
     job: Job
     ensembles: dict[str, list[Entry]] = field(default_factory=dict)
     encoder: Entry | None = None
     unfitted: dict[str, set[Layers]] = field(default_factory=dict)
+    base_dev: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.config = self.job.config
@@ -133,11 +135,13 @@ class Lineage:
                 "evaluate_every": self.config.sed.evaluate_every,
                 "patience": self.config.sed.patience,
             }
+        start_dev = None if self.config.sed.start == "mlm" else self.base_dev.get("spearman")
         learners = []
         for index in range(self.config.sed.learners):
             seed = derive_seed(self.config.seed, recipe.uncalibrated, "learner", index)
             name = f"{recipe.uncalibrated}/learners/{index:02d}"
-            learners.append(Learner(name, seed, targets, {**depends, "seed": seed}, start and start.name, keep))
+            needs = {**depends, "seed": seed}
+            learners.append(Learner(name, seed, targets, needs, start and start.name, keep, start_dev))
         return learners
 
     def _start_of_learners(self) -> Entry | None:

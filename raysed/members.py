@@ -52,6 +52,7 @@ class Member:
         start: artefact of the model that it continues, None for the pre-trained encoder.
         depends: everything that its weights depend on.
         lower_bound: of a grid model.
+        start_dev: dev score of the model that it continues, where it is known; for its history alone.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Member:
     start: str | None
     depends: dict[str, Any]
     lower_bound: float | None = None
+    start_dev: float | None = None
 
 
 @dataclass
@@ -75,7 +77,13 @@ class Outcome:
     """How far the bounds of each grid came, by node."""
 
 
-def plan_node(node: str, config: Config, inputs: Mapping[str, Any], parents: Sequence[Entry | None]) -> list[Member]:
+def plan_node(
+    node: str,
+    config: Config,
+    inputs: Mapping[str, Any],
+    parents: Sequence[Entry | None],
+    base_dev: Mapping[str, float] | None = None,
+) -> list[Member]:
     """Returns the members of one node of the recipe tree; of a grid, those of every lower bound.
 
     Args:
@@ -83,15 +91,22 @@ def plan_node(node: str, config: Config, inputs: Mapping[str, Any], parents: Seq
         config: the run's settings.
         inputs: identities of encoder, corpus, views, labelled pairs and dev task.
         parents: the finished models that the node continues, one each; None stands for the pre-trained encoder.
+        base_dev: scores of the encoder that all recipes start from on the dev task, by correlation.
     """
-    stage = node.split("-")[-1]
+    *before, stage = node.split("-")
+    start_dev = (base_dev or {}).get(_criterion(stage, config)) if not before else None
     if stage != "sts":
-        return [_member(node, stage, index, config, inputs, start) for index, start in enumerate(parents)]
+        return [_member(node, stage, i, config, inputs, start, start_dev) for i, start in enumerate(parents)]
     return [
-        _member(node, stage, index, config, inputs, start, bound)
+        _member(node, stage, index, config, inputs, start, start_dev, bound)
         for bound in config.sts.lower_bounds
         for index, start in enumerate(parents[: config.sts.models])
     ]
+
+
+def _criterion(stage: str, config: Config) -> str:
+    """The correlation that a stage's dev scores are."""
+    return config.sts.criterion if stage == "sts" else "spearman"
 
 
 def train_members(
@@ -183,6 +198,7 @@ def _member(
     config: Config,
     inputs: Mapping[str, Any],
     start: Entry | None,
+    start_dev: float | None,
     bound: float | None = None,
 ) -> Member:
     # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
@@ -201,9 +217,11 @@ def _member(
             "evaluate_every": config.evaluate_every(stage),
         }
     if bound is None:
-        return Member(f"{node}/members/{index:02d}", stage, index, seed, start and start.name, depends)
+        name = f"{node}/members/{index:02d}"
+        return Member(name, stage, index, seed, start and start.name, depends, start_dev=start_dev)
     depends |= {"lower_bound": bound, "criterion": config.sts.criterion}
-    return Member(f"{node}/grid/{bound:g}/{index:02d}", stage, index, seed, start and start.name, depends, bound)
+    name = f"{node}/grid/{bound:g}/{index:02d}"
+    return Member(name, stage, index, seed, start and start.name, depends, bound, start_dev)
 
 
 @dataclass
@@ -467,12 +485,16 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, unti
     setup = set_up(member.stage, config, Start(encoder, tokenizer, data, member.seed, member.lower_bound))
     checkpoints = storage.checkpoints(member.name, member.depends)
     report = _Reporter(setup.plan.steps, member.name, config.run, metrics)
+    evaluate = dev_score(config, tokenizer, _criterion(member.stage, config))
+    first = training.before_training(setup.objective, setup.plan, encoder, evaluate, member.start_dev)
+    for entry in first:
+        metrics.write(entry)
     result = training.train(
         setup.objective,
         setup.batch_at,
         setup.plan,
         setup.engine,
-        evaluate=dev_score(config, tokenizer, config.sts.criterion if member.stage == "sts" else "spearman"),
+        evaluate=evaluate,
         checkpoints=checkpoints,
         on_metrics=report,
         until=until,
@@ -488,7 +510,7 @@ def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, unti
     meta = {**outcome, "seconds": round(time.monotonic() - started, 1), "resumed_at": result.resumed_at}
     storage.commit(
         member.name,
-        lambda path: write_checkpoint(kept, tokenizer, path, description, result.history),
+        lambda path: write_checkpoint(kept, tokenizer, path, description, [*first, *result.history]),
         member.depends,
         meta,
     )

@@ -4,13 +4,16 @@ The colours are those of Okabe and Ito, which people with a colour vision defici
 matters is also told apart by position, line style or label. A picture without numbers is left out.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from raysed.evaluation.analysis import effective_rank
 from raysed.evaluation.sts import spearman
@@ -18,8 +21,17 @@ from raysed.findings import Row, display_name, groups_of, summarise
 
 BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#222222"
 _KIND_COLOURS = {"baseline": GREY, "base": GREY, "member": BLUE, "ensemble": ORANGE, "learner": GREEN}
-_LINES = ((GREY, "--"), (BLUE, "-"), (ORANGE, "-."), (GREEN, ":"))
+_LINES = (
+    {"color": GREY, "linestyle": "--", "linewidth": 2},
+    {"color": BLUE, "linestyle": "-", "linewidth": 6, "alpha": 0.35},  # one that lies on it is seen
+    {"color": ORANGE, "linestyle": "-.", "linewidth": 2},
+    {"color": GREEN, "linestyle": ":", "linewidth": 2.4},
+)
+_REFERENCES = (("#6E6E6E", (0, (5, 3))), ("#CC79A7", (0, (1, 1.5))), ("#56B4E9", (0, (5, 2, 1, 2))))
+"""Colours and dashes of horizontal lines."""
 _DPI = 150
+_GLYPH = 0.58
+"""Width of a character by the size of its font; that of most text is less."""
 
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
 Spectra = Mapping[str, np.ndarray]
@@ -29,12 +41,22 @@ FEW_EDITS = 4
 """Pairs of at most so many edits are set off in their picture (BERT-flow figure 2)."""
 
 
-_PANELS = {
-    "loss": "training loss",
-    "dev": "dev Spearman x100",
-    "directions": "directions of the embeddings\n(few: collapsed)",
-}
-"""Of the pictures of trainings."""
+@dataclass(frozen=True)
+class Training:
+    """What the picture of like trainings shows.
+
+    Attributes:
+        what: they are, e.g. `member` or `learner`.
+        curves: name to the records of a training, each with `step` and, where measured, `loss`, `dev` (x100) and
+            `directions`.
+        references: name to dev score (x100) of models to compare with, three at most.
+        criterion: the correlation that the dev scores are.
+    """
+
+    what: str
+    curves: Curves
+    references: Mapping[str, float] = field(default_factory=dict)
+    criterion: str = "spearman"
 
 
 def write_plots(
@@ -43,9 +65,10 @@ def write_plots(
     tasks: Sequence[str],
     main_layers: int | str,
     *,
-    curves: Mapping[str, Curves] | None = None,
+    trainings: Mapping[str, Training] | None = None,
     spectra: Spectra | None = None,
     agreement: Agreement | None = None,
+    agreement_task: str = "",
     grids: Sequence[Mapping[str, Any]] = (),
     distances: Distances | None = None,
 ) -> dict[str, str]:
@@ -56,9 +79,10 @@ def write_plots(
         rows: scored models.
         tasks: the headline tasks.
         main_layers: pooled layers of the headline numbers.
-        curves: by node, see `plot_training`; a picture each, because losses of different kinds do not compare.
+        trainings: by node or recipe; a picture each, because losses of different kinds do not compare.
         spectra: see `plot_spectra`.
         agreement: see `plot_agreement`.
+        agreement_task: the task that it is about.
         grids: see `plot_grid`; a picture each.
         distances: see `plot_edit_distance`.
 
@@ -70,12 +94,12 @@ def write_plots(
         "scores.png": plot_scores(directory / "scores.png", rows, tasks, main_layers),
         **{name: plot_grid(directory / name, grid) for grid in grids for name in [f"grid-{grid['recipe']}.png"]},
         **{
-            name: plot_training(directory / name, of_node)
-            for node, of_node in (curves or {}).items()
+            name: plot_training(directory / name, node, training)
+            for node, training in (trainings or {}).items()
             for name in [f"training-{node}.png"]
         },
         "spectrum.png": plot_spectra(directory / "spectrum.png", spectra or {}),
-        "agreement.png": plot_agreement(directory / "agreement.png", agreement or {}),
+        "agreement.png": plot_agreement(directory / "agreement.png", agreement or {}, agreement_task),
         "edit-distance.png": plot_edit_distance(directory / "edit-distance.png", distances or {}),
     }
     return {f"{directory.name}/{file}": title for file, title in titles.items() if title}
@@ -100,21 +124,27 @@ def plot_scores(path: Path, rows: Sequence[Row], tasks: Sequence[str], main_laye
     }
     if not groups:
         return None
-    figure = Figure(figsize=(8, 1.7 + 0.42 * len(groups)), layout="constrained")
+    names = [_scores_label(recipe, kind, len(averages)) for (recipe, kind), averages in groups.items()]
+    height = sum(0.24 + 0.18 * len(name.splitlines()) for name in names)
+    figure = Figure(figsize=(8, 1.7 + height), layout="constrained")
     axes = figure.add_subplot()
-    names = []
     for y, ((recipe, kind), averages) in enumerate(groups.items()):
         scores = np.array([average for average in averages if average is not None])
         _draw_group(axes, y, scores, _KIND_COLOURS[kind])
         groups[recipe, kind] = scores.mean()
-        names.append(display_name(recipe, kind, len(scores)) + ("" if kind in ("baseline", "base") else f" · {recipe}"))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.margins(x=0.1)
-    axes.set_xlabel(f"Spearman x100 on {_shorten(tasks)}\n(number and bar: mean of the dots)")
+    measure = _wrapped(f"Spearman x100 on {_shorten(tasks)}", 4)
+    axes.set_xlabel(f"{measure}\n(number and bar: mean of the dots)")
     _clean(axes)
     axes.grid(axis="x", color="#E4E4E4")
     return _save(figure, path, _scores_title(groups))
+
+
+def _scores_label(recipe: str, kind: str, count: int) -> str:
+    name = display_name(recipe, kind, count)
+    return _wrapped(name if kind in ("baseline", "base") else f"{name} · {recipe}", 3)
 
 
 def _draw_group(axes: Axes, y: int, scores: np.ndarray, colour: str) -> None:
@@ -167,7 +197,7 @@ def plot_grid(path: Path, grid: Mapping[str, Any]) -> str | None:
     axes = figure.add_subplot()
     _draw_bounds(axes, bounds, grid["winner"])
     axes.set_xlabel("lower bound of the target")
-    axes.set_ylabel(f"{grid['task']}, {grid['criterion'].title()} x100")
+    axes.set_ylabel(_wrapped(f"{grid['task']}, {grid['criterion'].title()} x100", 3.2))
     axes.margins(y=0.12)
     figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     _clean(axes)
@@ -180,15 +210,17 @@ def plot_grid(path: Path, grid: Mapping[str, Any]) -> str | None:
 def _draw_bounds(axes: Axes, bounds: Sequence[Mapping[str, Any]], winner: float) -> None:
     whole = [bound for bound in bounds if bound["stopped_at"] is None]
     x, mean, std = (np.array([bound[key] or 0.0 for bound in whole]) for key in ("lower_bound", "mean", "std"))
-    axes.fill_between(x, mean - std, mean + std, color=BLUE, alpha=0.15, linewidth=0, label="± standard deviation")
-    axes.plot(x, mean, color=BLUE, linewidth=1.8, label="mean")
+    if len(whole) > 1 and std.any():
+        axes.fill_between(x, mean - std, mean + std, color=BLUE, alpha=0.15, linewidth=0, label="± standard deviation")
+    if len(whole) > 1:
+        axes.plot(x, mean, color=BLUE, linewidth=1.8, label="mean")
     sorts = {
         "a model": ([b for b in whole if b["lower_bound"] != winner], {"s": 16, "color": BLUE, "linewidths": 0}),
         f"chosen: {winner:g}": (
             [b for b in whole if b["lower_bound"] == winner],
             {"s": 34, "color": ORANGE, "linewidths": 0, "zorder": 4},
         ),
-        "stopped early": (
+        "stopped early (score of fewer updates)": (
             [b for b in bounds if b["stopped_at"] is not None],
             {"s": 16, "facecolors": "none", "edgecolors": GREY, "linewidths": 0.9},
         ),
@@ -199,27 +231,35 @@ def _draw_bounds(axes: Axes, bounds: Sequence[Mapping[str, Any]], winner: float)
             axes.scatter(*dots.T, alpha=0.75, label=label, **style)
 
 
-def plot_training(path: Path, curves: Curves) -> str | None:
-    """Draws training loss, dev score and the directions of the embeddings of every member against its updates.
+def plot_training(path: Path, node: str, training: Training) -> str | None:
+    """Draws training loss, dev score and the directions of the embeddings of like trainings against their updates.
 
     Args:
         path: the PNG file.
-        curves: member name to its records, each with `step` and, where measured, `loss`, `dev` (x100) and `directions`.
+        node: what they are trained to be, e.g. `ct` or `ct-sed`.
+        training: the trainings.
 
     Returns:
-        The title; None where no member has a record.
+        The title; None where none has a record.
     """
-    series = {
-        key: {name: xy for name, records in curves.items() if len((xy := _series(records, key))[0])} for key in _PANELS
+    labels = {
+        "loss": "training loss",
+        "dev": f"dev {training.criterion.title()} x100",
+        "directions": "directions of the embeddings\n(few: collapsed)",
     }
-    panels = [key for key in _PANELS if series[key]]
+    series = {
+        key: {name: xy for name, records in training.curves.items() if len((xy := _series(records, key))[0])}
+        for key in labels
+    }
+    panels = [key for key in labels if series[key]]
     if not panels:
         return None
     figure = Figure(figsize=(8, 0.9 + 2.7 * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    styles = _styles(series["dev"] or series[panels[0]])
     for axes, key in zip(all_axes, panels):
-        _draw_curves(axes, series[key])
-        axes.set_ylabel(_PANELS[key])
+        _draw_curves(axes, series[key], styles, training.references if key == "dev" else {})
+        axes.set_ylabel(labels[key])
         if key == "directions":
             axes.set_ylim(bottom=0)
         if key == "loss" and min(y.min() for _, y in series[key].values()) > 0:
@@ -228,8 +268,9 @@ def plot_training(path: Path, curves: Curves) -> str | None:
     all_axes[-1].set_xlabel("updates")
     all_axes[-1].margins(x=0.02)
     ends = [f"{key} {_mean_of(series[key], 0):.3g} to {_mean_of(series[key], -1):.3g}" for key in panels]
-    members = "1 member" if len(curves) == 1 else f"{len(curves)} members, on average"
-    return _save(figure, path, f"Training of {members}: {', '.join(ends)}")
+    count = len(training.curves)
+    of_whom = f"1 {training.what}" if count == 1 else f"{count} {training.what}s, on average"
+    return _save(figure, path, f"Training of {node}, {of_whom}: {', '.join(ends)}")
 
 
 def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -242,20 +283,31 @@ def _mean_of(series: Mapping[str, tuple[np.ndarray, np.ndarray]], position: int)
     return float(np.mean([y[position] for _, y in series.values()]))
 
 
-def _draw_curves(axes: Axes, series: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Members are alike, so they share a colour; those that end highest and lowest are set off and named."""
-    ends = {name: y[-1] for name, (_, y) in series.items()}
-    ranked = sorted(series, key=ends.__getitem__, reverse=True)
-    named = {ranked[-1]: (GREEN, "--"), ranked[0]: (ORANGE, "-")}
-    for name in ranked:
+def _styles(series: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, tuple[str, str]]:
+    """Trainings are alike, so they share a colour; those that end highest and lowest are set off in all panels."""
+    ranked = sorted(series, key=lambda name: series[name][1][-1], reverse=True)
+    return {ranked[0]: (ORANGE, "-"), **({ranked[-1]: (GREEN, "--")} if len(ranked) > 1 else {})}
+
+
+def _draw_curves(
+    axes: Axes,
+    series: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    styles: Mapping[str, tuple[str, str]],
+    references: Mapping[str, float],
+) -> None:
+    for (name, value), (colour, dashes) in zip(references.items(), _REFERENCES):
+        axes.axhline(value, color=colour, linestyle=dashes, linewidth=1.4, zorder=1, label=f"{name}: {value:.1f}")
+    others = [name for name in series if name not in styles]
+    for name in [*(name for name in styles if name in series), *others]:
         x, y = series[name]
         marker = "o" if len(x) < 15 else None
-        if name in named:
-            (colour, style), label = named[name], f"{name} ({y[-1]:.3g})"
+        if name in styles:
+            (colour, style), label = styles[name], f"{name}, ends at {y[-1]:.3g}"
             axes.plot(x, y, style, color=colour, linewidth=1.8, marker=marker, ms=3, zorder=3, label=label)
         else:
-            axes.plot(x, y, color=BLUE, linewidth=1.0, marker=marker, ms=2, alpha=0.45)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), title="ends at", alignment="left")
+            label = "the others" if name == others[0] else None
+            axes.plot(x, y, color=BLUE, linewidth=1.0, marker=marker, ms=2, alpha=0.45, label=label)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
 
 
 def plot_spectra(path: Path, spectra: Spectra) -> str | None:
@@ -273,42 +325,44 @@ def plot_spectra(path: Path, spectra: Spectra) -> str | None:
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.add_subplot()
     ranks = {label: effective_rank(values) for label, values in spectra.items()}
-    for (label, values), (colour, style) in zip(spectra.items(), _LINES):
+    for (label, values), style in zip(spectra.items(), _LINES):
         kept = values[values > 1e-6]  # the rest is rounding noise, and a logarithm has no zero
-        axes.plot(np.arange(1, len(kept) + 1), kept, style, color=colour, linewidth=2, label=label)
+        axes.plot(np.arange(1, len(kept) + 1), kept, **style, label=_wrapped(label, 3.4))
     axes.set_yscale("log")
-    axes.set_xlabel("singular value, largest first")
+    axes.set_xlabel("number of the singular value, largest first")
     axes.set_ylabel("size relative to the largest")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=4 if max(map(len, spectra)) <= 16 else 2, frameon=False)
     _clean(axes)
     ways = ", ".join(f"{label} {rank:.0f}" for label, rank in ranks.items())
     return _save(figure, path, f"Singular values of the embeddings; effective rank: {ways}")
 
 
-def plot_agreement(path: Path, agreement: Agreement) -> str | None:
+def plot_agreement(path: Path, agreement: Agreement, task: str = "") -> str | None:
     """Draws predicted cosine against gold score, a panel per model, with the mean cosine of ten gold bins.
 
     Args:
         path: the PNG file.
         agreement: label to (cosines [P], gold scores [P]) of the same task.
+        task: its name.
 
     Returns:
         The title, with the rank correlations; None where there is no model.
     """
     if not agreement:
         return None
-    figure = Figure(figsize=(4.2 * max(len(agreement), 1.5), 4.3), layout="constrained")
+    width = 4.2 if len(agreement) > 1 else 6.3
+    figure = Figure(figsize=(width * len(agreement), 4.3), layout="constrained")
     all_axes = figure.subplots(1, len(agreement), sharex=True, sharey=True, squeeze=False)[0]
     ranks = {}
     for axes, (label, (cosine_P, gold_P)) in zip(all_axes, agreement.items()):
         ranks[label] = 100 * spearman(cosine_P, gold_P)
         _draw_agreement(axes, cosine_P, gold_P)
-        axes.set_title(label, fontsize=10)
+        axes.set_title(_wrapped(label, width - 0.6), fontsize=10)
         axes.set_xlabel("gold score (line: mean cosine)")
         _clean(axes)
     all_axes[0].set_ylabel("predicted cosine")
     ways = ", ".join(f"{label} {rank:.1f}" for label, rank in ranks.items())
-    return _save(figure, path, f"Predicted cosine and gold score; Spearman: {ways}")
+    return _save(figure, path, f"Predicted cosine and gold score{task and f' on {task}'}; Spearman: {ways}")
 
 
 def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> None:
@@ -336,16 +390,18 @@ def plot_edit_distance(path: Path, distances: Distances) -> str | None:
     """
     if not distances:
         return None
-    figure = Figure(figsize=(3.4 * max(len(distances), 2), 4.0), layout="constrained")
+    width = 3.4 if len(distances) > 1 else 6.8
+    figure = Figure(figsize=(width * len(distances), 4.0), layout="constrained")
     all_axes = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
     ranks = {}
     for axes, (label, (similarity_P, distance_P)) in zip(all_axes, distances.items()):
         ranks[label] = 100 * spearman(similarity_P, distance_P)
         _draw_distances(axes, similarity_P, distance_P)
-        axes.set_title(label, fontsize=10)
+        axes.set_title(_wrapped(label, width - 0.6), fontsize=10)
         axes.set_xlabel("similarity")
         _clean(axes)
     all_axes[0].set_ylabel("edit distance in words")
+    all_axes[0].yaxis.set_major_locator(MaxNLocator(integer=True))
     handles, labels = all_axes[0].get_legend_handles_labels()
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, markerscale=2)
     for handle in legend.legend_handles:
@@ -372,7 +428,17 @@ def _clean(axes: Axes) -> None:
     axes.grid(axis="y", color="#EEEEEE")
 
 
+def _wrapped(text: str, inches: float, size: float = 10) -> str:
+    r"""Breaks text into lines of a width, at blanks, and at the hyphens of recipes that are longer than a line.
+
+    >>> _wrapped("ct-sed-flow (exported)", 1)
+    'ct-sed-flow\n(exported)'
+    """
+    width = max(int(72 * inches / (_GLYPH * size)), 1)
+    return textwrap.fill(text, width, break_on_hyphens=max(map(len, text.split()), default=0) > width)
+
+
 def _save(figure: Figure, path: Path, title: str) -> str:
-    figure.suptitle(title, fontsize=11, x=0.01, ha="left")
+    figure.suptitle(_wrapped(title, figure.get_figwidth() - 0.2, 11), fontsize=11, x=0.01, ha="left")
     figure.savefig(path, dpi=_DPI)
     return title

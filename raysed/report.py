@@ -7,6 +7,7 @@ checked without training anything.
 import json
 import math
 import os
+import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -187,7 +188,9 @@ class Report:
     learners: Sequence[Mapping[str, Any]] = ()
     """Of each group of learners `recipe`, `updates`, `distance` from the members' mean, and `members_distance`."""
     command: str = ""
-    """What to type to repeat the run."""
+    """What was typed to start the run."""
+    repeat: str = ""
+    """What to type to repeat it, see `how_to_repeat`."""
     plots: Mapping[str, str] = field(default_factory=dict)
     """Path relative to the report to what the picture shows."""
     status: str = "complete"
@@ -253,9 +256,25 @@ class Report:
         sections += [f"![{caption}]({path})" for path, caption in list(self.plots.items())[1:]]
         sections += [*_corpus_section(self), *_views_section(self), *_members_section(self)]
         sections += [*_timings_section(self), *_environment_section(self)]
-        if self.command:
-            sections += ["## Repeat", f"```sh\n{self.command}\n```"]
+        sections += _repeat_section(self)
         return "\n\n".join(sections) + "\n"
+
+
+def how_to_repeat(location: str, run: str, job: str = "jobs/ensemble_then_distill.py") -> str:
+    """Returns what to type to do a run again, under another name, from the settings that lie in its directory.
+
+    Args:
+        location: absolute directory or URI under which run directories lie.
+        run: name of the run.
+        job: path of the main job.
+    """
+    again = f"{run[:94]}-again"  # names have 100 characters at most
+    settings, fetch = f"{location}/{run}/config.yaml", []
+    if "://" in location:  # a config is a local file
+        code = f"from raysed.storage import Storage; print(Storage({location!r}, {run!r}).read_text('config.yaml'))"
+        settings, fetch = f"{run}.yaml", [f"{shlex.join(['python', '-c', code])} > {run}.yaml"]
+    words = ["python", job, "--config", settings, "--run", again, "--storage", location]
+    return "\n".join([*fetch, shlex.join(words)])
 
 
 def write_report(directory: Path, report: Report) -> None:
@@ -556,6 +575,19 @@ def _duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _repeat_section(report: Report) -> list[str]:
+    sections = []
+    if report.repeat:
+        words = (
+            "`config.yaml` beside this report has all settings as they were resolved, paths of local inputs in full. "
+            "The same settings and inputs under another name:"
+        )
+        sections += [words, f"```sh\n{report.repeat}\n```"]
+    if report.command:
+        sections += ["This run was started, or last continued, by:", f"```sh\n{report.command}\n```"]
+    return ["## Repeat", *sections] if sections else []
 
 
 def _environment_section(report: Report) -> list[str]:

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import platform
 import shlex
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from raysed.evaluation.triples import Embed, answered_by, answered_by_words, tri
 from raysed.export import Card, export_model, parity
 from raysed.findings import LABELS, Row
 from raysed.recipe import BASE, Recipe, parse_recipe
-from raysed.report import Report, headline_table, layers_table, sanity_words
+from raysed.report import Report, headline_table, how_to_repeat, layers_table, sanity_words
 from raysed.space import Space, analyse
 from raysed.storage import Storage
 from raysed.tokens import LengthReport, tokenize
@@ -255,12 +256,12 @@ def _draw(
         rows,
         job.config.report_tasks(),
         layers,
-        curves=_curves(storage, facts),
+        trainings=_trainings(job, storage, models, rows, facts),
         spectra=space.spectra,
         agreement={
-            f"{name}, {task}": job.evaluation.cosines(_load(storage, model, layers), task)
-            for name, model in agreement.items()
+            name: job.evaluation.cosines(_load(storage, model, layers), task) for name, model in agreement.items()
         },
+        agreement_task=task,
         grids=facts.grids,
         distances=space.distances,
     )
@@ -275,9 +276,42 @@ def _shown(job: Job, models: Sequence[ScoredModel]) -> dict[str, ScoredModel]:
     return {text: model for text in wanted if (model := first_healthy(models, text))}
 
 
-def _curves(storage: Storage, facts: Facts) -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """The training histories of the members of every node."""
-    return {node: {name: _history(storage, name) for name in names} for node, names in facts.members.items()}
+def _trainings(
+    job: Job, storage: Storage, models: Sequence[ScoredModel], rows: Sequence[Row], facts: Facts
+) -> dict[str, plots.Training]:
+    """The training histories of the members of every node, and of the learners of every recipe that distils."""
+    shown = {}
+    for node, names in facts.members.items():
+        criterion = job.config.sts.criterion if node.endswith("sts") else "spearman"
+        base = _dev_scores(job, rows, {"base": (BASE, "base")}, criterion)
+        shown[node] = plots.Training("member", _curves(storage, "member", names), base, criterion)
+    for text in dict.fromkeys(recipe.uncalibrated for recipe in job.recipes if recipe.distils):
+        node = parse_recipe(text).ensemble
+        others = {"base": (BASE, "base"), "members, mean": (node, "member"), "full ensemble": (node, "ensemble")}
+        names = [model.weights for model in models if model.recipe == text]
+        shown[text] = plots.Training("learner", _curves(storage, "learner", names), _dev_scores(job, rows, others))
+    return shown
+
+
+def _dev_scores(
+    job: Job, rows: Sequence[Row], groups: Mapping[str, tuple[str, str]], criterion: str = "spearman"
+) -> dict[str, float]:
+    """Mean dev scores of groups of like models (recipe and kind), as far as there are any."""
+    dev, layers = job.config.evaluation.dev, job.config.encoder.layers
+    found = {
+        name: [
+            row.metrics[dev][criterion]
+            for row in rows
+            if (row.recipe, row.kind) == group and row.counts(layers) and dev in row.metrics
+        ]
+        for name, group in groups.items()
+    }
+    return {name: statistics.fmean(scores) for name, scores in found.items() if scores}
+
+
+def _curves(storage: Storage, what: str, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Histories by `member 00` and the like; the models of a grid's winner are its members."""
+    return {f"{what} {name.rpartition('/')[2]}": _history(storage, name) for name in names}
 
 
 def _history(storage: Storage, name: str) -> list[dict[str, Any]]:
@@ -322,8 +356,15 @@ def _report(
         fitted_on=_seen_by_calibrations(config),
         learners=_distances(job, storage, models),
         command=shlex.join(["python", *sys.argv]),
+        repeat=how_to_repeat(storage.location, storage.run, *_main_job()),
         plots=pictures,
     )
+
+
+def _main_job() -> list[str]:
+    """The path of the main job as the user would type it, where the job that runs lies beside it."""
+    path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
+    return [str(path)] if path.is_file() else []
 
 
 def _views(job: Job) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from raysed import members, probing, results
 from raysed.augment import weights_bytes
 from raysed.autoscaling import gather
+from raysed.calibration import load_calibrated
 from raysed.check import Job, check_tokenizer
 from raysed.config import Config, derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
@@ -219,7 +220,7 @@ class Stages:
 
     def _plan(self, node: str) -> list[Member]:
         """The members of a node; where a grid was decided before, its losers need no training, be they there or not."""
-        group = members.plan_node(node, self.config, self.job.inputs, self.lineage.parents(node))
+        group = members.plan_node(node, self.config, self.job.inputs, self.lineage.parents(node), self.lineage.base_dev)
         choice = self.storage.finished(f"{node}/grid/choice", self.lineage.grid_choice(group))
         if choice is None or group[0].lower_bound is None:
             return group
@@ -409,7 +410,13 @@ class Stages:
     def embed_base(self) -> None:
         """Embeds the evaluation's sentences by the untouched encoder: every run shows what it started from."""
         with self._timed("evaluation"):
-            self._embed(self.lineage.embeddings(BASE))
+            (base,) = self.lineage.embeddings(BASE)
+            self._embed([base])
+        if dev := self.config.evaluation.dev:
+            evaluation = self.job.evaluation
+            embeddings_UD = load_calibrated(self.storage, base.name, self.config.encoder.layers)
+            scores = evaluation.score({dev: embeddings_UD[evaluation.rows(dev)]})[dev]
+            self.lineage.base_dev = {key: round(scores[key], 6) for key in ("spearman", "pearson")}
 
     def _embed(self, jobs: list[Embedding]) -> None:
         embed_all(jobs, self.tokens, self.config, self.storage, self._frozen_share())

@@ -109,9 +109,34 @@ class Result:
     steps: int = 0
 
     def score_by(self, step: int) -> float | None:
-        """Returns the best dev score of any candidate in the first `step` updates."""
-        scores = [max(entry["dev"].values()) for entry in self.history if "dev" in entry and entry["step"] <= step]
+        """Returns the best dev score of any candidate after one to `step` updates."""
+        scores = [max(entry["dev"].values()) for entry in self.history if "dev" in entry and 0 < entry["step"] <= step]
         return max(scores, default=None)
+
+
+def before_training(
+    objective: Objective,
+    plan: Plan,
+    start: nn.Module,
+    evaluate: Callable[[nn.Module], float] | None,
+    known: float | None = None,
+) -> list[Metrics]:
+    """Returns the history's entry of the untouched weights, step 0; without a dev task none.
+
+    It is for those who look at a training, and takes no part in it: neither in the choice of what is kept, nor in early
+    stopping.
+
+    Args:
+        objective: its candidates all have the weights of `start`.
+        plan: says which of them are evaluated.
+        start: the encoder as it is before the first update.
+        evaluate: dev score of an encoder, x100.
+        known: the score of `start`, where somebody has computed it already.
+    """
+    if evaluate is None:
+        return []
+    score = evaluate(start) if known is None else known
+    return [{"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", name)}}]
 
 
 class TorchEngine:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raysed.check import check
-from raysed.config import make_config
+from raysed.check import _absolute_paths, check
+from raysed.config import dump_config, load_config, make_config
 
 PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t4\ta bird\tthe bird\n"
 
@@ -43,6 +43,25 @@ def test_local_paths_are_absolute_for_workers_elsewhere(inputs, monkeypatch):
     assert job.config.flow.fit_on == str(inputs / "other.txt")
     monkeypatch.setenv("HOME", str(inputs))
     assert check(config(encoder={"path": "~/encoder", "max_length": 16})).config.encoder.path == str(inputs / "encoder")
+
+
+@pytest.mark.parametrize(
+    "source", ["corpus.txt", ["corpus.txt", "other.txt"], "*.txt", "./texts/**", "corpus", "~/corpus.txt"]
+)
+def test_settings_that_a_run_leaves_behind_say_the_same_elsewhere(inputs, monkeypatch, source):
+    """The directory `corpus` is no word of `flow.fit_on` here; what is bundled, on a hub or missing stays as it is."""
+    monkeypatch.setenv("HOME", str(inputs))
+    for folder in ("texts/deep", "corpus", "elsewhere"):
+        (inputs / folder).mkdir(parents=True)
+        (inputs / folder / "more.txt").write_text("A fish swam.\n")
+    job = check(config(corpus={"source": source}, flow={"fit_on": "other.txt"}))
+    (inputs / "config.yaml").write_text(dump_config(job.config))
+    monkeypatch.chdir(inputs / "elsewhere")
+    found = load_config(inputs / "config.yaml")
+    again = check(found)
+    assert found == job.config == again.config and again.inputs == job.inputs
+    untouched = config(corpus={"source": ["bundled:everyday", "s3://bucket/*.txt", "owner/name", "gone/*.txt", ""]})
+    assert _absolute_paths(untouched).corpus == untouched.corpus
 
 
 @pytest.mark.parametrize("words", ["tasks", "corpus"])

@@ -79,8 +79,23 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 500
     assert (finished / "report.md").read_text().startswith("# tiny")
     assert {p.name for p in (finished / "plots").iterdir()} == {
-        "scores.png", "training-ct.png", "spectrum.png", "agreement.png", "edit-distance.png",
+        "scores.png", "training-ct.png", "training-ct-sed.png", "spectrum.png", "agreement.png", "edit-distance.png",
     }  # fmt: skip
+
+
+def test_histories_begin_with_the_dev_score_of_the_untouched_weights(finished):
+    """Those of members and learners, in the history and in the log: the base's, to the last digit."""
+    report = json.loads((finished / "report.json").read_text())
+    (base,) = [row for row in report["rows"] if (row["recipe"], row["layers"]) == ("base", 2)]
+    expected = round(base["metrics"]["everyday-dev"]["spearman"], 6)
+    for name, candidates in (("ct/members/02", ("second",)), ("ct-sed/learners/00", ("learner",))):
+        for path in (finished / name / "history.jsonl", finished / "logs" / name / "metrics.jsonl"):
+            first, second, *_ = map(json.loads, path.read_text().splitlines())
+            assert first == {"step": 0, "dev": dict.fromkeys(candidates, expected)}
+            assert second["step"] > 0 and "loss" in second
+    text = (finished / "report.md").read_text()
+    assert "![Training of ct, 3 members, on average: loss" in text and "![Training of ct-sed, 1 learner: loss" in text
+    assert text.count(f", dev {expected:.3g} to ") == 2
 
 
 def test_the_ensemble_is_scored_by_its_mean_embedding(finished):

@@ -1,16 +1,29 @@
 """Statistics, tables, sentences and pictures of a report, from made-up rows."""
 
+import importlib.util
 import json
 import math
 import re
+import shlex
 import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 
+from raysed.cli import find_config
+from raysed.config import dump_config, load_config, make_config
 from raysed.evaluation.analysis import singular_values
 from raysed.findings import Row, findings, groups_of, headline_groups, summarise
 from raysed.plots import (
+    Training,
     plot_agreement,
     plot_edit_distance,
     plot_grid,
@@ -19,8 +32,10 @@ from raysed.plots import (
     plot_training,
     write_plots,
 )
-from raysed.report import Report, headline_table, layers_table, write_report
+from raysed.report import Report, headline_table, how_to_repeat, layers_table, write_report
+from raysed.storage import Storage
 
+ROOT = Path(__file__).resolve().parent.parent
 TASKS = ["sts12", "sts13"]
 
 
@@ -514,6 +529,7 @@ def test_report_md_says_everything_a_reader_needs():
         corpus={"lines": 100, "truncated_tokens": 7},
         members=[{"recipe": "ct", "index": 4, "reason": "died\ntwice | for good"}],
         command="python jobs/ensemble_then_distill.py --config demo",
+        repeat=how_to_repeat("/my runs", "demo"),
         plots={"plots/scores.png": "Scores", "plots/training.png": "Curves"},
         status="partial",
     ).to_markdown()
@@ -535,7 +551,9 @@ def test_report_md_says_everything_a_reader_needs():
         "| versions.ray | 2.60.0 |",
         "![Scores](plots/scores.png)",
         "![Curves](plots/training.png)",
-        "```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
+        "by:\n\n```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
+        "```sh\npython jobs/ensemble_then_distill.py --config '/my runs/demo/config.yaml' --run demo-again "
+        "--storage '/my runs'\n```",
     ):
         assert part in text, part
 
@@ -544,11 +562,13 @@ def is_picture(path):
     return path.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n" and path.stat().st_size > 5000
 
 
-def curves(members):
+def trainings(count, **settings):
     steps = range(0, 50, 10)
-    return {
-        f"ct {i}": [{"step": s, "loss": 1 / (1 + s), "dev": 60 + i + s / 10} for s in steps] for i in range(members)
+    curves = {
+        f"member {i:02}": [{"step": s, "loss": 1 / (1 + s), "dev": 60 + i + s / 10} for s in steps]
+        for i in range(count)
     }
+    return Training("member", curves, **settings)
 
 
 def test_all_pictures_are_written_and_named(tmp_path):
@@ -558,17 +578,19 @@ def test_all_pictures_are_written_and_named(tmp_path):
         full_run(),
         TASKS,
         2,
-        curves={"ct": curves(3)},
+        trainings={"ct": trainings(3), "ct-sed": replace(trainings(1), what="learner")},
         spectra={"base": singular_values(rng.normal(size=(30, 8))), "flow": singular_values(np.eye(8))},
         agreement={"base": (rng.normal(size=50), rng.integers(0, 6, 50).astype(float))},
         grids=[grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]}), grid({0.0: [1.0], 0.1: [2.0]}, "nli-sts")],
         distances={"gold score": (np.arange(9.0), np.arange(9, 0, -1))},
     )
-    names = ["scores", "grid-sts", "grid-nli-sts", "training-ct", "spectrum", "agreement", "edit-distance"]
+    names = ["scores", "grid-sts", "grid-nli-sts", "training-ct", "training-ct-sed", "spectrum", "agreement"]
+    names.append("edit-distance")
     assert list(titles) == [f"plots/{name}.png" for name in names]
     assert all(is_picture(tmp_path / path) for path in titles)
     assert titles["plots/scores.png"] == "Best: base + flow 73.0, base encoder 66.0"
-    assert titles["plots/training-ct.png"] == "Training of 3 members, on average: loss 1 to 0.0244, dev 61 to 65"
+    assert titles["plots/training-ct.png"] == "Training of ct, 3 members, on average: loss 1 to 0.0244, dev 61 to 65"
+    assert titles["plots/training-ct-sed.png"] == "Training of ct-sed, 1 learner: loss 1 to 0.0244, dev 60 to 64"
     assert "flow 8" in titles["plots/spectrum.png"]
     assert titles["plots/grid-sts.png"] == "sts: lower bound 0.5 wins, mean 80.10; 0.90 above the next, 0"
     assert titles["plots/edit-distance.png"] == "Similarity and edit distance; Spearman: gold score -100.0"
@@ -586,11 +608,11 @@ def test_curves_with_gaps_are_drawn(tmp_path):
         "silent": [{"step": 1}],
         "zero": [{"step": 1, "loss": 0.0, "dev": None}],
     }
-    title = plot_training(tmp_path / "odd.png", odd)
-    assert title == "Training of 3 members, on average: loss 0.25 to 0.25"
+    title = plot_training(tmp_path / "odd.png", "ct", Training("member", odd))
+    assert title == "Training of ct, 3 members, on average: loss 0.25 to 0.25"
     assert is_picture(tmp_path / "odd.png")
-    assert plot_training(tmp_path / "one.png", curves(1)).startswith("Training of 1 member: loss 1 to")
-    assert plot_training(tmp_path / "none.png", {"silent": [{"step": 1}]}) is None
+    assert plot_training(tmp_path / "one.png", "ct", trainings(1)).startswith("Training of ct, 1 member: loss 1 to")
+    assert plot_training(tmp_path / "none.png", "ct", Training("member", {"silent": [{"step": 1}]})) is None
 
 
 def test_degenerate_spectra_and_scores_are_drawn(tmp_path):
@@ -613,3 +635,179 @@ def test_odd_grids_and_distances_are_drawn(tmp_path):
     assert all(is_picture(tmp_path / name) for name in ("a.png", "b.png", "c.png"))
     assert plot_grid(tmp_path / "d.png", grid({0.0: [79.0, 80.0]})) is None
     assert plot_edit_distance(tmp_path / "d.png", {}) is None and not (tmp_path / "d.png").exists()
+
+
+def parser_of_the_job():
+    spec = importlib.util.spec_from_file_location("job", ROOT / "jobs/ensemble_then_distill.py")
+    job = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(job)
+    return job.parser()
+
+
+CONFIGS = sorted(path.stem for path in (ROOT / "jobs/configs").glob("*.yaml"))
+
+
+@pytest.mark.parametrize(("name", "scheme"), [*((name, "") for name in CONFIGS), ("quickstart", "file://")])
+def test_what_the_report_says_to_type_has_the_settings_of_the_run(tmp_path, monkeypatch, name, scheme):
+    """Every config, changed by --set, as the job writes it; the words go through the shell and the job's own parser."""
+    config = load_config(ROOT / f"jobs/configs/{name}.yaml", ["members.count=4", "sed.learning_rate=1.5e-5"])
+    location = f"{scheme}{tmp_path}/{'my-runs' if scheme else 'my runs'}"
+    Storage(location, config.run).write_text("config.yaml", dump_config(config))
+    monkeypatch.chdir(tmp_path)
+    *fetch, line = how_to_repeat(location, config.run).splitlines()
+    for command in fetch:
+        environment = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+        subprocess.run(command, shell=True, check=True, env=environment)
+    python, job, *words = shlex.split(line)
+    arguments = parser_of_the_job().parse_args(words)
+    assert (python, job, len(fetch)) == ("python", "jobs/ensemble_then_distill.py", bool(scheme))
+    assert (arguments.run, arguments.storage) == (f"{config.run}-again", location)
+    assert load_config(find_config(arguments.config, tmp_path)) == config
+    long = how_to_repeat(location, "r" * 100)
+    assert make_config({"run": shlex.split(long.splitlines()[-1])[5]}).run == "r" * 94 + "-again"
+
+
+# -- what a reader sees ----------------------------------------------------------------------------------------------
+
+LONG_RECIPE = "mlm-nli-ct-bsl-contrastive-sed-sn-natsv"
+LONG_TASK = "support-tickets-german-2025-graded-by-hand"
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The figures that were saved, by name of the file."""
+    figures, save = {}, Figure.savefig
+
+    def keep(figure, path, **options):
+        save(figure, path, **options)
+        FigureCanvasAgg(figure).draw()
+        figures[Path(path).stem] = figure
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    return figures
+
+
+def assert_nothing_is_cut_off(figure):
+    """All that is drawn lies within the picture, and the titles of panels and of the whole do not touch."""
+    box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+    assert min(box.x0, box.y0) > -0.01 and box.x1 < width + 0.01 and box.y1 < height + 0.01, (box, width, height)
+    titles = [axes.title.get_window_extent() for axes in figure.axes if axes.title.get_text()]
+    assert all(left.x1 < right.x0 for left, right in pairwise(titles))
+    assert all(title.y1 < figure._suptitle.get_window_extent().y0 for title in titles)
+    axes = figure.axes[0].get_window_extent()
+    assert axes.width > 0.35 * figure.bbox.width / len(titles or [1]) and axes.height > 0.2 * figure.bbox.height / 3
+
+
+def in_legend(figure):
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    return [[text.get_text() for text in legend.get_texts()] for legend in legends if legend]
+
+
+def many_rows(recipe, count):
+    """The rows of `count` recipes of one kind, whose names differ in their last stage."""
+    kinds = ("member", "ensemble", "learner")
+    return [row(f"{recipe}-{i}", kind, 60.0 + i + k) for i in range(count) for k, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize("recipe", ["ct", LONG_RECIPE])
+@pytest.mark.parametrize("task", ["dev", LONG_TASK])
+@pytest.mark.parametrize("count", [1, 10])
+def test_nothing_is_cut_off_in_any_picture(tmp_path, drawn, recipe, task, count):
+    rng = np.random.default_rng(0)
+    pairs, texts = (rng.normal(size=50), rng.integers(0, 6, 50)), ["base", "base-sn-natsv", recipe, f"{recipe}-flow"]
+    records = trainings(count, references={"base": 55.0, "members, mean": 61.0, "full ensemble": 62.0})
+    tasks = [task, f"{task}-other"]
+    metrics = {name: {"spearman": 60.0, "pearson": 60.0} for name in tasks}
+    rows = [replace(one, metrics=metrics) for one in many_rows(recipe, count)]
+    write_plots(
+        tmp_path,
+        [*rows, replace(row("base", "base", 0.0), metrics=metrics)],
+        tasks,
+        2,
+        trainings={recipe: records},
+        spectra={text: singular_values(rng.normal(size=(30, 8))) for text in texts},
+        agreement={"base": pairs, f"{recipe} (exported)": pairs},
+        agreement_task=task,
+        grids=[grid({0.05 * i: [79.0, 79.4] for i in range(count + 1)}, recipe, task=task)],
+        distances={"gold score": pairs, "base": pairs, recipe: pairs},
+    )
+    assert len(drawn) == 6
+    for name, figure in drawn.items():
+        print(name)
+        assert_nothing_is_cut_off(figure)
+
+
+def test_titles_say_everything_in_as_many_lines_as_it_takes(tmp_path, drawn):
+    pairs = (np.array([0.1, 0.2, 0.3]), np.array([1.0, 2.0, 3.0]))
+    found = {"base": pairs, f"{LONG_RECIPE} (exported)": pairs}
+    title = plot_agreement(tmp_path / "agreement.png", found, LONG_TASK)
+    shown = drawn["agreement"]._suptitle.get_text()
+    assert shown.count("\n") and shown.replace("\n", " ") == title
+    assert title.endswith(f"on {LONG_TASK}; Spearman: base 100.0, {LONG_RECIPE} (exported) 100.0")
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (grid({0.0: [79.0, 81.0], 0.5: [80.0, 80.2]}), ["± standard deviation", "mean", "a model", "chosen: 0"]),
+        (grid({0.0: [79.0], 0.5: [80.0]}), ["mean", "a model", "chosen: 0.5"]),
+        (
+            grid({0.0: [79.0, 80.0], 0.5: [60.0]}, stopped=[0.5]),
+            ["chosen: 0", "stopped early (score of fewer updates)"],
+        ),
+    ],
+)
+def test_the_legend_of_a_grid_lists_what_is_drawn(tmp_path, drawn, found, words):
+    plot_grid(tmp_path / "grid.png", found)
+    (legend,) = in_legend(drawn["grid"])
+    assert legend == [
+        word.replace("chosen: 0", f"chosen: {found['winner']:g}") if word == "chosen: 0" else word for word in words
+    ]
+    axes = drawn["grid"].axes[0]
+    lines = [line for line in axes.lines if len(line.get_xdata()) > 1]
+    assert len(lines) == ("mean" in words) and len(axes.collections) == len(words) - len(lines)
+
+
+def test_trainings_are_drawn_beside_what_they_are_to_be_compared_with(tmp_path, drawn):
+    """The same training has the same colour in all panels; references are lines in the panel of dev scores alone."""
+    references = {"base": 55.0, "members, mean": 61.0, "full ensemble": 62.5}
+    plot_training(tmp_path / "t.png", "ct-sed", trainings(3, references=references, criterion="pearson"))
+    loss, dev = drawn["t"].axes
+    assert dev.get_ylabel() == "dev Pearson x100"
+    flat = {
+        line.get_label(): set(line.get_ydata()) for line in dev.lines if line.get_label().split(":")[0] in references
+    }
+    assert flat == {"base: 55.0": {55.0}, "members, mean: 61.0": {61.0}, "full ensemble: 62.5": {62.5}}
+    assert in_legend(drawn["t"]) == [
+        ["member 02, ends at 0.0244", "member 00, ends at 0.0244", "the others"],
+        [*flat, "member 02, ends at 66", "member 00, ends at 64", "the others"],
+    ]
+    colours = [
+        {line.get_label().split(",")[0]: line.get_color() for line in axes.lines if "member 0" in line.get_label()}
+        for axes in (loss, dev)
+    ]
+    assert colours[0] == colours[1] and len(set(colours[0].values())) == 2
+
+
+def test_references_are_means_of_like_models_at_the_main_pooling_that_have_not_collapsed():
+    from raysed.results import _dev_scores  # brings torch and Ray, which no other test here needs
+
+    rows = [*full_run(), replace(row("ct", "member", 10.0, 3), left_out=True)]
+    job = SimpleNamespace(config=make_config({"evaluation": {"tasks": {"dev": "bundled:dev"}, "dev": "dev"}}))
+    groups = {"base": ("base", "base"), "members, mean": ("ct", "member"), "full ensemble": ("ct", "ensemble")}
+    found = _dev_scores(job, rows, {**groups, "nobody": ("nli", "member")})
+    assert found == {"base": 33.0, "members, mean": 34.5, "full ensemble": 35.4}
+    assert _dev_scores(job, rows, groups, "pearson")["members, mean"] == 69.0
+    job = SimpleNamespace(config=make_config({"evaluation": {"dev": None}}))
+    assert _dev_scores(job, rows, groups) == {}
+
+
+def test_equal_spectra_do_not_hide_each_other(tmp_path, drawn):
+    """A flow makes those of the base and of the learner nearly equal."""
+    values = singular_values(np.random.default_rng(0).normal(size=(30, 8)))
+    plot_spectra(tmp_path / "s.png", dict.fromkeys(["base", "base-flow", "ct-sed", "ct-sed-flow"], values))
+    lines = list(drawn["s"].axes[0].lines)
+    widest = max(lines, key=lambda line: line.get_linewidth())
+    assert all(line.get_linewidth() < widest.get_linewidth() / 2 for line in lines if line is not widest)
+    assert lines[3] is not widest and len({line.get_linestyle() for line in lines}) == 4
+    assert in_legend(drawn["s"]) == [["base", "base-flow", "ct-sed", "ct-sed-flow"]]

@@ -7,6 +7,7 @@ import random
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -748,7 +749,55 @@ def test_what_is_not_there_is_said_and_not_compared():
     assert by_label["NLI"][0]["columns"]["a"] == {"reason": NO_DATA}, "the recipe is not in the run"
     assert by_label["other *"] == []
     text = comparison.to_markdown()
-    assert "64.00*" in text and "* without b; not compared." in text and "No data: b (looked for: b.tsv)." in text
+    assert "64.00 (part)" in text and "- (part): an average without b; not compared." in text
+    assert "No data: b (looked for: b.tsv)." in text
+
+
+def test_a_star_has_one_meaning_which_stands_below_the_table():
+    """The papers' own: numbers from elsewhere. An average without a part has a word instead."""
+    plan, asked = toy()
+    report = toy_report()
+    for row in report["rows"]:
+        row["metrics"].pop("b")
+    plan.missing_tasks = {"b"}
+    text = compare(plan, asked, {"run": ("there", report)}).to_markdown()
+    starred = [line for line in text.splitlines() if "*" in line]
+    assert [line.split("|")[1].strip() for line in starred if line.startswith("|")] == ["other *"]
+    assert starred[-1] == "- * as printed: the paper took the row from elsewhere; it is not run here."
+    assert len(starred) == 2
+    page = (ROOT / "docs/reproduce.md").read_text()
+    assert page.count("`*`") == 1 and "A row whose name ends in `*` in the paper" in page
+
+
+def test_stars_mark_copied_rows_and_nothing_else():
+    for table in PUBLISHED.values():
+        assert all(row.copied and row.label.endswith(" *") for row in table.rows if "*" in row.label), table.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"scale": "small"}, "here: bundled encoder, 3 layers"),
+        ({"overrides": ("encoder.path=bundled:encoder",)}, "here: bundled encoder, 3 layers"),
+        ({}, ""),
+    ],
+)
+def test_rows_of_another_encoder_than_the_published_one_say_which(changes, first):
+    """A row that is called BERT-L must not seem to hold BERT-Large."""
+    plan, asked = toy()
+    comparison = compare(plan, replace(asked, **changes), {"run": ("there", toy_report())})
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:3]]
+        for line in comparison.to_markdown().splitlines()
+        if line.startswith("|")
+    ]
+    assert [line for line in lines if line[0] == first and line[1].startswith("ours")][:: 1 if first else 3] == [
+        [first, "ours, mean of 3"],
+        [first, "ours"],
+    ]
+    assert sum(name.startswith("here") for name, _ in lines) == (2 if first else 0), "a row without a number has none"
+    ours = comparison.to_dict()["rows"][0]["ours"][0]
+    assert ours["encoder"] == (first.removeprefix("here: ") or None)
 
 
 def test_a_value_that_the_report_lacks_is_no_result():

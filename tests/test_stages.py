@@ -107,6 +107,24 @@ def test_a_chain_continues_the_members_of_its_prefix(finished):
     assert starts[0] != starts[1]
 
 
+def test_histories_begin_with_the_dev_score_of_the_start(finished):
+    """That of the member before where one is continued, else that of the base; also of grid models."""
+    storage, _, _ = finished
+
+    def history(name: str) -> list[dict]:
+        return [json.loads(line) for line in (storage / f"stages/{name}/history.jsonl").read_text().splitlines()]
+
+    rows = report(storage)["rows"]
+    (base,) = [row["metrics"]["everyday-dev"]["spearman"] for row in rows if row["recipe"] == "base"]
+    for index in range(2):
+        before = json.loads((storage / f"stages/manifest/nli/members/{index:02d}.json").read_text())["meta"]["dev"]
+        (start,) = set(history(f"nli-ct/members/{index:02d}")[0]["dev"].values())
+        assert start == pytest.approx(before, abs=1e-4) and start != pytest.approx(base, abs=1e-4)
+        for name in ("nli/members", "mlm/members", "sts/grid/0.7"):
+            first = history(f"{name}/{index:02d}")[0]
+            assert first["step"] == 0 and set(first["dev"].values()) == {round(base, 6)}
+
+
 def test_the_planted_bound_wins_and_its_models_are_the_ensemble(finished):
     storage, _, said = finished
     grid = report(storage)["grids"][0]

@@ -25,12 +25,13 @@ from raysed.members import plan_node
 from raysed.objectives.contrastive import Contrastive
 from raysed.objectives.masked_lm import MaskedLM
 from raysed.setups import Start, set_up
-from raysed.storage import Storage
+from raysed.storage import Entry, Storage
 from raysed.tokens import tokenize
 from raysed.training import (
     Plan,
     Result,
     TorchEngine,
+    before_training,
     load_state,
     save_state,
     seed_everything,
@@ -277,6 +278,37 @@ def test_without_a_dev_task_the_last_weights_are_kept(keep, kept):
     assert (result.kept, result.kept_step, result.score) == (kept, 10, None)
     assert [entry["step"] for entry in result.history] == [3, 6, 9, 10]
     assert line.first.weight.item() == -10
+
+
+def test_the_untouched_weights_have_an_entry_that_nothing_is_chosen_by():
+    """It is evaluated once for all candidates, and not at all where the score is known."""
+    line, asked = Line(), []
+
+    def evaluate(candidate: nn.Module) -> float:
+        asked.append(candidate)
+        return 40.0
+
+    best, named = Plan(4, lambda step: 1.0, keep="best"), Plan(4, lambda step: 1.0, keep="second")
+    entry = {"step": 0, "dev": {"first": 40.0, "second": 40.0}}
+    assert before_training(line, best, line.first, evaluate) == [entry] and asked == [line.first]
+    known = before_training(line, named, line.first, evaluate, 41.5)
+    assert known == [{"step": 0, "dev": {"second": 41.5}}] and len(asked) == 1
+    assert before_training(line, best, line.first, None) == []
+    later = {"step": 4, "dev": {"first": 30.0, "second": 31.0}}
+    assert Result(history=[entry, later]).score_by(4) == 31.0 and Result(history=[entry]).score_by(4) is None
+
+
+@pytest.mark.parametrize(("node", "stage"), [("ct", "ct"), ("sts", "sts"), ("nli-ct", "ct"), ("nli-sts", "sts")])
+def test_members_of_the_base_know_its_score_and_depend_on_it_in_nothing(node, stage):
+    """The grid's is that of its criterion; a member that continues another is not the base's child."""
+    config = Config(sts={"criterion": "pearson", "lower_bounds": [0.0, 0.5], "models": 1})
+    inputs = dict.fromkeys(("encoder", "corpus", "dev", "nli", "sts"), "same")
+    parents = [Entry("nli/members/00", {"seed": 1}, {}, {"dev": 50.0})] if "-" in node else [None]
+    plain = plan_node(node, config, inputs, parents)
+    told = plan_node(node, config, inputs, parents, {"spearman": 40.0, "pearson": 41.0})
+    expected = None if "-" in node else {"ct": 40.0, "sts": 41.0}[stage]
+    assert {member.start_dev for member in told} == {expected} and {member.start_dev for member in plain} == {None}
+    assert [replace(member, start_dev=None) for member in told] == plain
 
 
 def test_a_candidate_that_is_not_there_is_refused_at_once():

@@ -108,6 +108,7 @@ def test_members_have_their_own_histories_with_spread(finished):
     storage, _ = finished
     histories = [(storage / f"views/bsl/members/{i:02d}/history.jsonl").read_text().splitlines() for i in range(2)]
     first = [[json.loads(line) for line in lines] for lines in histories]
+    assert [entry.pop(0)["step"] for entry in first] == [0, 0], "that of the untouched weights, with a dev score only"
     assert [entry["step"] for entry in first[0]] == [1, 2, 3, 4, 5]
     assert all(0 < entry["spread"] < 1.1 for entry in first[0])
     assert [entry["loss"] for entry in first[0]] != [entry["loss"] for entry in first[1]]

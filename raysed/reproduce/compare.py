@@ -3,9 +3,12 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from raysed.config import EncoderConfig
+from raysed.errors import UserError
 from raysed.reproduce.data import Request
 from raysed.reproduce.plan import Place, Plan
 from raysed.reproduce.published import Row
@@ -15,7 +18,10 @@ SMALL_NOTE = (
     "reproduction, and their differences from the published ones mean nothing."
 )
 NO_DATA, NO_RESULT = "no data", "no result"
-_PARTIAL = "*"
+_PARTIAL = " (part)"
+"""Beside an average of which a part is missing."""
+_ELSEWHERE = "*"
+"""As the papers print it, at the end of a row's name."""
 _DIRECTIVES = ("run", "section", "value", "tasks", "statistic", "metric", "unit")
 _STATISTICS = {"max": max, "mean": statistics.fmean, "median": statistics.median, "std": statistics.stdev}
 
@@ -195,7 +201,11 @@ class Comparison:
     def _row(self, row: Row) -> dict[str, Any]:
         names = ("label", "encoder", "recipe", "copied", "note")
         ours = [
-            {"variant": variant or None, "columns": {c: self._cell(row, c, cell) for c, cell in cells.items()}}
+            {
+                "variant": variant or None,
+                "encoder": self._other_encoder(row, variant, cells) or None,
+                "columns": {c: self._cell(row, c, cell) for c, cell in cells.items()},
+            }
             for variant, cells in self._of_row(row)
         ]
         return {**{name: getattr(row, name) for name in names}, "published": row.cells, "ours": ours}
@@ -219,8 +229,21 @@ class Comparison:
         lines = [[row.label, what, *(_joined(row.cells[column], metrics) for column in self.plan.table.columns)]]
         for variant, cells in self._of_row(row):
             suffix = f", {variant}" if variant else ""
-            lines += [["", what + suffix, *values] for what, values in self._ours(row, cells)]
+            encoder = self._other_encoder(row, variant, cells)
+            name = f"here: {encoder}" if encoder else ""
+            for what, values in self._ours(row, cells):
+                lines.append([name, what + suffix, *values])
+                name = ""
         return lines
+
+    def _other_encoder(self, row: Row, variant: str, cells: Mapping[str, Ours]) -> str:
+        """What stands in for the encoder of a row; empty where it is the published one, or there is no number."""
+        if not (self.request.small or self.request.sets("encoder.path")) or all(c.reason for c in cells.values()):
+            return ""
+        plan = self.plan
+        runs = [plan.same.get(run) for run in plan.runs_of(row, plan.variants(row)[variant])]
+        encoders = [_describe(plan.configs[run].encoder) for run in runs if run in plan.configs]
+        return " and ".join(dict.fromkeys(encoders))
 
     def _ours(self, row: Row, cells: Mapping[str, Ours]) -> list[tuple[str, list[str]]]:
         count = max((len(v) for cell in cells.values() for v in cell.values.values()), default=0)
@@ -264,7 +287,9 @@ class Comparison:
                 "score shown here, chosen by the test; a published row of a single model may be of that kind."
             )
         without = dict.fromkeys(part for cell in cells for part in cell.partial)
-        notes += [f"{_PARTIAL} without {', '.join(without)}; not compared."] if without else []
+        notes += [f"(part): an average without {', '.join(without)}; not compared."] if without else []
+        if any(row.label.endswith(_ELSEWHERE) for row in table.rows):
+            notes.append(f"{_ELSEWHERE} as printed: the paper took the row from elsewhere; it is not run here.")
         notes += [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *self.plan.notes]
         notes += [f"No data: {name} (looked for: {places})." for name, places in self.plan.missing.items()]
         rows = self._rows_with(NO_RESULT)
@@ -282,6 +307,22 @@ class Comparison:
             if columns:
                 found.append(f"{label} ({', '.join(where)})" if where else label)
         return found
+
+
+def _describe(encoder: EncoderConfig) -> str:
+    """An encoder by the last part of its path, and its depth where that can be found out.
+
+    >>> _describe(EncoderConfig())
+    'bundled encoder, 3 layers'
+    """
+    from raysed.encoder import check_encoder  # brings torch, which a list of tables does without
+
+    name = encoder.path.replace(":", " ") if encoder.path.startswith("bundled:") else Path(encoder.path).name
+    try:
+        layers = check_encoder(encoder)
+    except UserError:  # it is gone since the run: no reason to lose the table
+        return name
+    return f"{name}, {layers} layer{'s' * (layers > 1)}"
 
 
 def _difference(row: Row, column: str, cell: Ours, metric: str) -> float | None:
