@@ -61,8 +61,20 @@ def headline_table(
         values = [_mean(by_group, recipe, kind) for by_group in columns.values()]
         numbers = [_number(entry["max"]), _number(entry["mean"]), std, str(entry["n"])]
         lines.append([display_name(recipe, kind, entry["n"]), recipe, *used, *numbers, *values])
+    means = {(entry["recipe"], entry["kind"], entry["task"]): entry["mean"] for entry in summary}
+    for (recipe, kind), count in _without_score(rows, tasks, main_layers).items():
+        used = [labels_of(recipe, labels)] if labelled else []
+        values = [_number(means.get((recipe, kind, task))) for task in columns]
+        lines.append([display_name(recipe, kind, count), recipe, *used, *(_number(None),) * 3, str(count), *values])
     header = ["models", "recipe", *(["labels"] if labelled else []), "max", "mean", "std", "n", *columns]
     return table_text(header, lines, markdown)
+
+
+def _without_score(rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str) -> Counter[tuple[str, str]]:
+    """How many models the groups have of which none has a score on all headline tasks: no correlation is defined."""
+    groups = Counter((row.recipe, row.kind) for row in rows if row.kind != "grid" and row.counts(main_layers))
+    scored = {(row.recipe, row.kind) for row in rows if row.counts(main_layers) and row.average(tasks) is not None}
+    return Counter({group: count for group, count in groups.items() if group not in scored})
 
 
 def layers_table(rows: Sequence[Row], tasks: Sequence[str], markdown: bool = False) -> str:
@@ -262,7 +274,11 @@ def _task_section(report: Report) -> list[str]:
 def _aggregation(rows: Iterable[Row], task: str) -> str:
     metrics = next(row.metrics[task] for row in rows if task in row.metrics)
     pairs, subsets = f"{metrics.get('pairs', '?')} pairs", len(metrics.get("subsets", ()))
-    return f"{pairs}, {metrics['aggregation']} over {subsets} subsets" if subsets else pairs
+    if not subsets:
+        return pairs
+    left_out = len(metrics.get("subsets_left_out", ())) if metrics["aggregation"] != "all" else 0
+    counted = f"{subsets - left_out} of {subsets}" if left_out else f"{subsets}"
+    return f"{pairs}, {metrics['aggregation']} over {counted} subsets"
 
 
 def _aggregation_section(report: Report) -> list[str]:

@@ -19,7 +19,7 @@ from raysed.calibration import load_calibrated, load_calibration
 from raysed.check import Job
 from raysed.config import Layers
 from raysed.encoder import load_start
-from raysed.evaluation.sts import Embeddings, Evaluation, mean_embeddings
+from raysed.evaluation.sts import Embeddings, Evaluation, comparable, mean_embeddings
 from raysed.export import Card, export_model, parity
 from raysed.findings import LABELS, Row
 from raysed.recipe import BASE, Recipe, parse_recipe
@@ -168,7 +168,7 @@ def choose(job: Job, rows: Sequence[Row], models: Sequence[ScoredModel]) -> tupl
         model = next(model for model in candidates if model.recipe == texts[-1])
         return model, "the last recipe; no dev task to choose on"
     scores = {
-        (row.recipe, row.index): row.metrics[dev]["spearman"]
+        (row.recipe, row.index): comparable(row.metrics[dev]["spearman"])
         for row in rows
         if row.kind in ("base", "member", "learner") and row.layers == main
     }
