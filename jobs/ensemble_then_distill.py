@@ -32,10 +32,12 @@ def job(arguments: argparse.Namespace) -> None:
     """Runs the pipeline."""
     from raysed.cli import find_config
     from raysed.config import load_config
+    from raysed.consistency import check_settings
 
     named = {"storage": arguments.storage, "run": arguments.run}
     overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]
     config = load_config(find_config(arguments.config, Path(__file__).parent / "configs"), overrides)
+    check_settings(config)  # before the heavy libraries, which take seconds, and Ray
 
     from raysed.pipeline import run
 

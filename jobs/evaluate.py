@@ -56,6 +56,7 @@ def job(arguments: argparse.Namespace) -> None:
 
     from raysed.evaluation.sts import Evaluation, load_task
     from raysed.evaluation.transfer import load_transfer
+    from raysed.foreign import check_layers
     from raysed.tracking import quiet_libraries
 
     quiet_libraries()
@@ -63,6 +64,8 @@ def job(arguments: argparse.Namespace) -> None:
         [load_task(name, task) for name, task in config.evaluation.tasks.items()], config.evaluation.aggregation
     )
     tasks = load_transfer(config.evaluation.transfer)
+    for name in arguments.models:
+        check_layers(name, _poolings(config, tasks), asked_for="layers" in config.encoder.model_fields_set)
     models = [score_model(name, config, evaluation, tasks) for name in dict.fromkeys(arguments.models)]
     scored = [*_baselines(evaluation), *models]
     print(f"\n{sts_table(scored, config)}")
@@ -85,9 +88,8 @@ def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: li
     from raysed.foreign import load_model
     from raysed.progress import Progress
 
-    main = config.encoder.layers
-    of_transfer = main if config.evaluation.transfer.layers is None else config.evaluation.transfer.layers
-    poolings = (main, of_transfer) if tasks else (main,)
+    poolings = _poolings(config, tasks)
+    main, of_transfer = poolings[0], poolings[-1]
     model = load_model(
         name,
         poolings,
@@ -115,6 +117,12 @@ def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: li
         result["transfer"] = score_transfer(tasks, at(of_transfer)[rows], seed, run)
         result["transfer_average"] = transfer_average(result["transfer"])
     return result
+
+
+def _poolings(config: "Config", tasks: list["TransferTask"]) -> tuple["Layers", ...]:
+    """The pooled layers of the similarities and, where there are transfer tasks, of their features."""
+    main, of_transfer = config.encoder.layers, config.evaluation.transfer.layers
+    return (main, main if of_transfer is None else of_transfer) if tasks else (main,)
 
 
 def _device(config: "Config") -> str:
@@ -154,15 +162,17 @@ def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
 
 
 def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
-    """Spearman x100 per model: the mean over the headline tasks, and every task."""
+    """Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined."""
     from raysed.report import table_text
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
     lines = []
     for model in scored:
         values = {task: model["metrics"][task]["spearman"] for task in tasks}
-        mean = statistics.fmean(values[task] for task in headline)
-        lines.append([model["model"], *(f"{value:.2f}" for value in (mean, *values.values()))])
+        of_headline = [values[task] for task in headline]
+        mean = None if None in of_headline else statistics.fmean(of_headline)
+        cells = ("-" if value is None else f"{value:.2f}" for value in (mean, *values.values()))
+        lines.append([model["model"], *cells])
     return table_text(["models", "mean", *tasks], lines, markdown=False)
 
 

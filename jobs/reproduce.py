@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> None:
     """Runs the table."""
+    from raysed.consistency import check_settings
     from raysed.errors import UserError
     from raysed.reproduce.data import Request
     from raysed.reproduce.plan import list_tables, make_plan
@@ -52,6 +53,8 @@ def job(arguments: argparse.Namespace) -> None:
     names = ("table", "scale", "data", "output", "storage", "encoder")
     request = Request(**{name: getattr(arguments, name) for name in names}, overrides=tuple(arguments.overrides))
     plan = make_plan(request, HERE / "tables", HERE / "configs")
+    for config in plan.configs.values():
+        check_settings(config)
 
     from raysed.check import check
     from raysed.pipeline import run

@@ -19,10 +19,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from raysed import flow
-from raysed.config import Config, FlowConfig, Layers
+from raysed.config import FlowConfig, Layers
 from raysed.errors import UserError
 from raysed.evaluation.sts import Embeddings
-from raysed.recipe import parse_recipe
 from raysed.storage import Storage
 
 MOST_DIRECTIONS = 20
@@ -179,33 +178,6 @@ def choose_natsv_k(
         rest = _chain([lambda _, k=k: _without_top(*directions, k), *(fits[s] for s in stages[place + 1 :])], x_ND)
         scores.append(score(before.then(rest) if before else rest))
     return int(np.argmax(scores)) + 1
-
-
-def check_fit(config: Config) -> None:
-    """Refuses settings of `flow` and `export` that contradict each other or lack something.
-
-    Raises:
-        UserError: names the settings.
-    """
-    recipes = [parse_recipe(text) for text in config.recipes]
-    if not any(recipe.calibration for recipe in recipes):
-        return
-    fit = config.flow
-    if fit.fit_on == "nli" and not config.nli.train:
-        raise UserError("flow.fit_on is nli, but nli.train names no sentence pairs; list them there")
-    if fit.fit_tasks == []:
-        raise UserError("flow.fit_tasks is empty; name at least one task, or leave it out to take all")
-    if fit.fit_tasks and fit.fit_on != "tasks":
-        raise UserError(f"flow.fit_tasks needs flow.fit_on: tasks, which is {fit.fit_on}; leave one of them out")
-    if fit.per_task and (fit.fit_on != "tasks" or fit.fit_tasks):
-        raise UserError(
-            "flow.per_task fits on each task's own sentences, so it needs flow.fit_on: tasks and no flow.fit_tasks"
-        )
-    if fit.per_task and config.export.recipe and parse_recipe(config.export.recipe).calibration:
-        raise UserError(
-            f"export.recipe is {config.export.recipe}, but flow.per_task makes a calibration for each task, which is "
-            f"not one model; export {parse_recipe(config.export.recipe).uncalibrated}"
-        )
 
 
 def save_calibration(calibration: Calibration, directory: Path) -> None:

@@ -11,15 +11,15 @@ from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
 from raysed.augment import check_augmenter, wordnet_identity
-from raysed.calibration import check_fit
 from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
+from raysed.consistency import check_settings
 from raysed.corpus import check_corpus, corpus_fingerprint
 from raysed.encoder import check_encoder, encoder_path
 from raysed.errors import UserError
 from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.sts import Evaluation, StsTask, load_task
 from raysed.labelled import GradedRows, NliRows, identity, load_graded, load_nli
-from raysed.recipe import Recipe, parse_recipes
+from raysed.recipe import Recipe
 from raysed.storage import sha256_of
 from raysed.trackers import check_trackers
 from raysed.views import ViewRows, entailment, load_files
@@ -71,14 +71,9 @@ def check(config: Config) -> Job:
     Raises:
         UserError: names the setting or the file and line.
     """
-    recipes = parse_recipes(config.recipes)
-    if config.export.recipe and config.export.recipe not in config.recipes:
-        raise UserError(
-            f"export.recipe is {config.export.recipe!r}, which is not in recipes ({', '.join(config.recipes)})"
-        )
+    recipes = check_settings(config)
     config = _absolute_paths(config)
     check_trackers(config.tracking)
-    _check_stages(config, recipes)
     layers = check_encoder(config.encoder)
     for depth in config.evaluation.layers:
         if isinstance(depth, int) and not 1 <= depth <= layers:
@@ -127,60 +122,6 @@ def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, c
         raise UserError(
             f"recipe {recipe!r}: mlm needs a mask token, and the tokenizer of encoder.path {config.path!r} has none; "
             "leave mlm out, or take an encoder that was trained with one"
-        )
-
-
-def _check_stages(config: Config, recipes: list[Recipe]) -> None:
-    """What a stage needs beside its block of settings."""
-    for recipe in recipes:
-        for stage in ("nli", "sts"):
-            if stage in recipe.members and not getattr(config, stage).train:
-                raise UserError(
-                    f"recipe {recipe.text!r}: {stage} needs labelled sentence pairs; name them in {stage}.train"
-                )
-        for stage in recipe.two_view_stages:
-            _check_views(config, recipe, stage)
-        if "sts" in recipe.members and config.evaluation.dev is None:
-            raise UserError(f"recipe {recipe.text!r}: sts chooses its lower bound on evaluation.dev; name a dev task")
-        if "sts" in recipe.members[1:]:
-            _check_grid_fits(config, recipe)
-        if recipe.distils:
-            _check_learner(config, recipe)
-    check_fit(config)
-
-
-def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
-    kinds = getattr(config, stage).views
-    for kind, key, source in (
-        ("files", "views.files", config.views.files),
-        ("entailment", "nli.train", config.nli.train),
-    ):
-        if kind in kinds and not source:
-            raise UserError(
-                f"recipe {recipe.text!r}: {stage}.views has {kind}, whose pairs come from {key}; name them there"
-            )
-    if "mlm" in kinds and config.encoder.scratch and config.views.mlm_model is None:
-        raise UserError(
-            f"recipe {recipe.text!r}: {stage}.views has mlm, but an encoder from scratch cannot fill tokens; name a "
-            "masked language model in views.mlm_model"
-        )
-
-
-def _check_grid_fits(config: Config, recipe: Recipe) -> None:
-    if config.sts.models > config.members.count:
-        raise UserError(
-            f"sts.models is {config.sts.models}, but in recipe {recipe.text!r} a lower bound has the "
-            f"{config.members.count} members before it to continue (members.count); ask for at most that"
-        )
-
-
-def _check_learner(config: Config, recipe: Recipe) -> None:
-    if config.sed.start == "mlm" and recipe.members[0] != "mlm":
-        raise UserError(f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder")
-    if config.sed.zero_stage == 3 and (config.sed.keep == "best_on_dev" or "sts" in recipe.members):
-        raise UserError(
-            f"recipe {recipe.text!r} keeps the learner's best weights, which ZeRO stage 3 does not hold in one place; "
-            "use sed.zero_stage: 2 or less"
         )
 
 

@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
 from urllib.parse import urlsplit
 
 import yaml
@@ -72,6 +72,12 @@ class EncoderConfig(Block):
     scratch: ScratchConfig | None = None
     """Makes the encoder on the corpus first, instead of loading `path`."""
 
+    @model_validator(mode="after")
+    def _scratch_has_the_layers(self) -> "EncoderConfig":
+        if self.scratch and isinstance(self.layers, int) and not 1 <= self.layers <= self.scratch.layers:
+            raise ValueError(f"encoder.layers is {self.layers}, but encoder.scratch.layers is {self.scratch.layers}")
+        return self
+
 
 class CorpusConfig(Block):
     """Unlabelled sentences."""
@@ -89,13 +95,35 @@ class CorpusConfig(Block):
     max_characters: int = Field(2000, ge=1)
     """Longer lines are left out and counted: they are not sentences."""
 
+    @model_validator(mode="after")
+    def _lengths_leave_something(self) -> "CorpusConfig":
+        if self.min_characters > self.max_characters:
+            raise ValueError(
+                f"corpus.min_characters is {self.min_characters}, more than corpus.max_characters"
+                f" ({self.max_characters}); no sentence can be kept"
+            )
+        return self
+
+
+class PairColumns(Block):
+    """Names of the columns of graded pairs where they are not well-known ones; None: these."""
+
+    score: str | None = None
+    sentence1: str | None = None
+    sentence2: str | None = None
+    subset: str | None = None
+    """None: `subset` where there is such a column; all pairs are one subset where there is none."""
+
 
 class TaskConfig(Block):
     """One file or directory of sentence pairs with gold scores."""
 
     source: str
-    """TSV (columns subset, score, sentence1, sentence2), SentEval directory, hub dataset id, or `bundled:dev`."""
-    split: str = "test"
+    """CSV, TSV, JSONL or Parquet file, SentEval directory, hub dataset id, or `bundled:dev`."""
+    columns: PairColumns = PairColumns()
+    split: str | None = None
+    """Split of a hub dataset, None: test, and train for `sts.train`; of a file with a column `split`, the rows to take,
+    None: all."""
     name: str | None = None
     score_range: tuple[float, float] = (0.0, 5.0)
     aggregation: Literal["all", "mean", "wmean"] | None = None
@@ -113,7 +141,7 @@ class NliSource(Block):
     """One source of sentence pairs with a class label."""
 
     source: str
-    """TSV, JSONL or Parquet file, or hub dataset id."""
+    """TSV, CSV, JSONL or Parquet file, or hub dataset id."""
     split: str | None = None
     """Split of a hub dataset, None: train; of a file with a column `split`, the rows to take, None: all."""
     name: str | None = None
@@ -254,8 +282,7 @@ class StsConfig(TuningConfig):
     @field_validator("train", mode="before")
     @classmethod
     def _paths_are_sources(cls, value: Any) -> Any:
-        # A task is scored on its test split; this is what is trained on.
-        return [{"split": "train", **item} if isinstance(item, dict) else item for item in _as_blocks(value)]
+        return _as_blocks(value)
 
     @model_validator(mode="after")
     def _bounds_differ(self) -> "StsConfig":
@@ -312,7 +339,7 @@ class ViewSource(Block):
     """One source of pairs of sentences that mean the same."""
 
     source: str
-    """TSV or TXT file of two columns, JSONL or Parquet file, or hub dataset id."""
+    """TSV or TXT file of two columns, CSV, JSONL or Parquet file, or hub dataset id."""
     columns: tuple[str, str] | None = None
     """Names of the two columns; None: the first pair of known names, or of a TSV without names its two columns."""
     split: str | None = None
@@ -702,8 +729,10 @@ def _apply_override(data: dict[str, Any], item: str) -> None:
     except yaml.YAMLError:
         raise UserError(f"--set {item!r}: the value is not valid YAML") from None
     *parents, leaf = key.split(".")
-    for parent in parents:
+    for depth, parent in enumerate(parents):
         data[parent] = {} if data.get(parent) is None else data[parent]  # a block of which all lines are comments
+        if parents[:depth] == ["evaluation", "tasks"] and isinstance(data[parent], str):
+            data[parent] = {"source": data[parent]}  # a path alone will do for a task
         data = data[parent]
         if not isinstance(data, dict):
             raise UserError(f"--set {item!r}: {parent} is a value, not a block of settings")
@@ -757,8 +786,8 @@ def _block_at(keys: list[Any]) -> Any:
     for key in keys:
         if key in getattr(block, "model_fields", {}):
             block = block.model_fields[key].annotation
-        else:
-            block = get_args(block)[1] if getattr(block, "__origin__", None) is dict else None
+        else:  # the blocks of a list or of a mapping are its last argument
+            block = get_args(block)[-1] if get_origin(block) in (dict, list) else None
     return block
 
 

@@ -23,7 +23,16 @@ import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig
 from raysed.errors import UserError, first_line, public
-from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, plain_values, readable
+from raysed.sources import (
+    NO_TEXT,
+    delimited_cells,
+    ending,
+    is_hub_id,
+    is_text,
+    json_record,
+    plain_values,
+    readable,
+)
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
@@ -81,11 +90,6 @@ def check_corpus(config: CorpusConfig) -> None:
     Raises:
         UserError: nothing at `corpus.source`, unknown ending, only empty files, no such column, broken data.
     """
-    if config.min_characters > config.max_characters:
-        raise UserError(
-            f"corpus.min_characters is {config.min_characters}, more than corpus.max_characters"
-            f" ({config.max_characters}); no sentence can be kept"
-        )
     sources = _find_sources(config)
     has_records = [next(source.blocks(), None) is not None for source in sources]
     if not any(has_records):
@@ -398,29 +402,13 @@ def _read_jsonl(file: _File, column: str | None) -> Iterator[_Block]:
 
 def _read_delimited(file: _File, column: str | None, **dialect: Any) -> Iterator[_Block]:
     lines = (line + "\n" for _, block in _line_blocks(file) for line in block)
-    rows = csv.reader(lines, strict=True, **dialect)
-    texts = _delimited_texts(rows, file.name, column)
+
+    def choose(header: list[str]) -> list[int]:
+        return [header.index(_choose_column(column, header, file.name))]
+
+    texts = (cells and cells[0] for _, cells in delimited_cells(lines, file.name, choose, **dialect))
     while block := list(islice(texts, _ROWS)):
         yield block
-
-
-def _delimited_texts(rows: Any, name: str, column: str | None) -> Iterator[str | None]:
-    header, start, place = None, 1, 0
-    try:
-        for row in rows:
-            if header is None:
-                header = row
-                place = header.index(_choose_column(column, header, name))
-            elif not place < len(row) <= len(header) and row:
-                raise UserError(
-                    f"{name}, line {start}: {len(row)} fields where the header has {len(header)};"
-                    " quote fields that hold the delimiter (.csv) or take it out (.tsv)"
-                )
-            else:
-                yield row[place] if row else None
-            start = rows.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{name}, line {start}: {error}; is a quotation mark not closed or not doubled?") from None
 
 
 def _read_parquet(file: _File, column: str | None) -> Iterator[_Block]:

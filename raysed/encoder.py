@@ -339,8 +339,6 @@ def check_encoder(config: EncoderConfig) -> int:
         UserError: `encoder.path` is no model, or `encoder.layers` or `encoder.max_length` is beyond it.
     """
     if config.scratch:
-        if isinstance(config.layers, int) and not 1 <= config.layers <= config.scratch.layers:
-            raise UserError(f"encoder.layers is {config.layers}, but encoder.scratch.layers is {config.scratch.layers}")
         return config.scratch.layers
     path = encoder_path(config)
     try:

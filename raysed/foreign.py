@@ -15,12 +15,12 @@ import numpy as np
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from raysed import flow
 from raysed.calibration import Affine
 from raysed.config import EncoderConfig, Layers
-from raysed.encoder import Encoder, blocks_of, encode, encoder_path, load_encoder
+from raysed.encoder import LOAD_ERRORS, Encoder, blocks_of, encode, encoder_path, load_encoder
 from raysed.errors import UserError
 from raysed.tokens import tokenize
 
@@ -156,13 +156,53 @@ def load_model(
     if (directory / "modules.json").is_file():
         return _load_modules(name, directory, token_budget, device)
     encoder, tokenizer = _load_transformer(name, directory, device, max_length)
-    try:
-        for layers in poolings:
-            blocks_of(layers, encoder.transformer.config.num_hidden_layers)
-    except ValueError as error:
-        raise UserError(f"--model {name}: {error}; choose fewer") from None
+    _refuse_depth(name, poolings, encoder.transformer.config.num_hidden_layers)
     distinct = tuple(dict.fromkeys(poolings))
     return NativeModel(encoder, tokenizer, distinct, max_length, token_budget=token_budget)
+
+
+def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None:
+    """Checks that a model has the layers that are to be pooled, by its configuration, before anything is embedded.
+
+    Args:
+        name: as for `load_model`.
+        poolings: pooled layers.
+        asked_for: whether somebody chose them; a model that brings its own pooling is checked only then.
+
+    Raises:
+        UserError: there is no such model, or it has fewer layers.
+    """
+    directory = _directory(name)
+    if (directory / "modules.json").is_file():
+        directory = _first_module(directory) if asked_for else None
+    count = _count_layers(directory) if directory else None
+    if count is not None:
+        _refuse_depth(name, poolings, count)
+
+
+def _refuse_depth(name: str, poolings: Sequence[Layers], count: int) -> None:
+    try:
+        for layers in poolings:
+            blocks_of(layers, count)
+    except ValueError as error:
+        settings = "--layers, encoder.layers or evaluation.transfer.layers"
+        raise UserError(f"--model {name}: {error}; choose fewer by {settings}") from None
+
+
+def _first_module(directory: Path) -> Path | None:
+    """Where the transformer of a sentence-transformers model is; None where its modules cannot be read."""
+    try:
+        return directory / _read_json(directory / "modules.json")[0]["path"]
+    except _READ_ERRORS:
+        return None
+
+
+def _count_layers(directory: Path) -> int | None:
+    """How many layers a transformer has; None where its configuration does not say, which loading may report."""
+    try:
+        return getattr(AutoConfig.from_pretrained(directory), "num_hidden_layers", None)
+    except LOAD_ERRORS:
+        return None
 
 
 def _directory(name: str) -> Path:

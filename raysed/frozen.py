@@ -27,7 +27,7 @@ from raysed.config import Config, CorpusConfig, FlowConfig, Layers, derive_seed
 from raysed.corpus import CorpusReport, sentence_chunks
 from raysed.encoder import Encoder, encode, load_start
 from raysed.errors import UserError
-from raysed.evaluation.sts import Evaluation
+from raysed.evaluation.sts import Evaluation, comparable
 from raysed.flow import Flow, distinct_pairs
 from raysed.labelled import read_pairs
 from raysed.progress import Progress, tell
@@ -232,8 +232,7 @@ def _natsv_k(job: Calibration, x_UD: np.ndarray, parts: Parts, evaluation: Evalu
     dev_UD = evaluation.of_task(x_UD, dev)
 
     def score(calibration: Any) -> float:
-        # Rounded as all dev scores are, so that noise breaks no tie.
-        return round(evaluation.score({dev: calibration.transform(dev_UD)})[dev]["spearman"], 6)
+        return comparable(evaluation.score({dev: calibration.transform(dev_UD)})[dev]["spearman"])
 
     most = min(MOST_DIRECTIONS, *map(largest_k, parts.values()))
     return choose_natsv_k(job.stages, parts.get(dev, parts.get(None)), score, most)

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from raysed.batches import EpochBatches
 from raysed.config import NliConfig, StsConfig
 from raysed.errors import UserError, public
-from raysed.evaluation.sts import StsTask, load_task
+from raysed.evaluation.sts import StsTask, read_graded
 from raysed.objectives.siamese_nli import CLASSES, LabelledBatch
 from raysed.pair_sources import SENTENCE_COLUMNS, Layout, PairSource, read_source
 from raysed.tokens import LengthReport, TokenTable, pack, tokenized_parts
@@ -121,12 +121,12 @@ class GradedRows:
 def load_nli(config: NliConfig) -> NliRows:
     """Reads all of `nli.train` and puts it together.
 
-    A source is a file (or its URI) of tab-separated text without quoting (.tsv, .txt), of JSON lines (.jsonl), both
-    also with .gz, or of Parquet; or a dataset of the hub. Sentences stand in premise and hypothesis, sentence1 and
-    sentence2, text1 and text2, or sentence_A and sentence_B; the class in label, gold_label or entailment_label; the
-    letters' case does not matter. A class is a name or the id of the hub (0 entailment, 1 neutral, 2 contradiction);
-    where a dataset names its ids, these names count. Rows without a class ('-', -1, blank, null) or with an empty
-    sentence are left out.
+    A source is a file (or its URI) of tab-separated text without quoting (.tsv, .txt), of comma-separated text with
+    quoting (.csv), of JSON lines (.jsonl), all also with .gz, or of Parquet; or a dataset of the hub. Sentences stand
+    in premise and hypothesis, sentence1 and sentence2, text1 and text2, or sentence_A and sentence_B; the class in
+    label, gold_label or entailment_label; the letters' case does not matter. A class is a name or the id of the hub
+    (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids, these names count. Rows without a class
+    ('-', -1, blank, null) or with an empty sentence are left out.
 
     Raises:
         UserError: nothing to read, a column or a split that is not there, an unknown class, broken data, or no pair.
@@ -148,16 +148,17 @@ def load_nli(config: NliConfig) -> NliRows:
 
 
 def load_graded(config: StsConfig) -> GradedRows:
-    """Reads all of `sts.train` (see `evaluation.sts.load_task`) and scales scores by each source's range.
+    """Reads all of `sts.train` (see `evaluation.sts.read_graded`) and scales scores by each source's range.
 
     For the range 0 to 5 this is SBERT's score / 5.
 
     Raises:
-        UserError: nothing to read, or what `load_task` says; it calls the first source `sts.train[0]`.
+        UserError: nothing to read, or what `read_graded` says; it calls the first source `sts.train[0]`.
     """
     if not config.train:
         raise UserError("sts.train is empty; name at least one file or hub dataset of graded sentence pairs")
-    tasks = [load_task(f"sts.train[{place}]", source) for place, source in enumerate(config.train)]
+    names = [f"sts.train[{place}]" for place in range(len(config.train))]
+    tasks = [read_graded(name, source, name, split="train") for name, source in zip(names, config.train)]
     scores = [_scaled(task, *source.score_range) for task, source in zip(tasks, config.train)]
     subsets = [subset for task in tasks for subset in task.subsets.values()]
     first, second = ([text for subset in subsets for text in subset[side]] for side in (0, 1))

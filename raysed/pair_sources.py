@@ -1,9 +1,10 @@
-"""Pairs of sentences as they stand in files and hub datasets, with a label and a split where there are such columns.
+"""Pairs of sentences as they stand in files and hub datasets, with label, split and subset where they have them.
 
-`read_source` reads TSV, TXT, JSONL and Parquet files, by path or URI, and datasets of the hub. What the columns are
-called and what messages say comes from a `Layout`; labelled pairs and pairs of views each have their own.
+`read_source` reads TSV, TXT, CSV, JSONL and Parquet files, by path or URI, and datasets of the hub. What columns are
+called and what messages say comes from a `Layout`; graded pairs, labelled pairs and pairs of views each have their own.
 """
 
+import csv
 import io
 import json
 import os
@@ -16,9 +17,18 @@ from typing import Any, NamedTuple
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from raysed.config import NliSource, ViewSource
+from raysed.config import NliSource, TaskConfig, ViewSource
 from raysed.errors import UserError, first_line, public
-from raysed.sources import NO_TEXT, ending, is_hub_id, is_text, json_record, plain_values, readable
+from raysed.sources import (
+    NO_TEXT,
+    delimited_cells,
+    ending,
+    is_hub_id,
+    is_text,
+    json_record,
+    plain_values,
+    readable,
+)
 
 SENTENCE_COLUMNS = (
     ("premise", "hypothesis"),
@@ -42,7 +52,11 @@ class Layout:
         sentences: pairs of columns, the first pair that is there is taken; lower case finds any case.
         needed: the columns in words, for messages.
         labels: columns of which the first that is there is the label; empty where no label is wanted.
+        subset: column that divides the pairs; None where that is not wanted.
+        needs_subset: whether that column has to be there.
+        remedy: what to do where a column is not found, for messages.
         bare: whether a tab-separated file of two columns may do without a header.
+        split: of a hub dataset, where the source names none.
     """
 
     setting: str
@@ -50,7 +64,11 @@ class Layout:
     sentences: Sequence[tuple[str, str]]
     needed: str
     labels: Sequence[str] = ()
+    subset: str | None = None
+    needs_subset: bool = False
+    remedy: str = ""
     bare: bool = False
+    split: str = "train"
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,7 @@ class PairSource:
         second: second sentences, [P]; empty for null.
         labels: as they stand in the source, [P]; None where none are wanted.
         splits: [P]; None where there is no such column.
+        subsets: [P]; likewise.
         classes: names of the labels that are numbers, by number; None where the source does not say.
     """
 
@@ -75,6 +94,7 @@ class PairSource:
     second: list[str]
     labels: list[Any] | None = None
     splits: list[Any] | None = None
+    subsets: list[Any] | None = None
     classes: Sequence[str] | None = None
 
     def __len__(self) -> int:
@@ -85,14 +105,16 @@ class PairSource:
         return f"{self.name}, {self.unit} {self.numbers[place]}"
 
 
-def read_source(config: NliSource | ViewSource, layout: Layout) -> PairSource:
+def read_source(config: NliSource | TaskConfig | ViewSource, layout: Layout) -> PairSource:
     """Reads one source: all of a file, or the rows of `config.split` where one is given; of a hub dataset one split.
 
-    Tab-separated text (.tsv, .txt) has no quoting, and only a newline ends a line; text may be compressed (.gz).
+    Text with a header (.tsv, .csv, .txt) is tab-separated where the header has tabs between the columns that are
+    needed, and comma-separated where it has commas, whatever the ending. Tab-separated text has no quoting, and only a
+    newline ends a line; comma-separated text has (RFC 4180). Text may be compressed (.gz).
 
     Raises:
-        UserError: nothing is there, a column or the split is not, a line has too few or too many columns, a sentence is
-            no text, or the data are broken.
+        UserError: nothing is there, a column or the split is not, a line has too few or too many columns, columns are
+            separated by semicolons, a sentence is no text, or the data are broken.
     """
     file = _find_file(config.source, layout)
     if file is not None:
@@ -116,7 +138,7 @@ def _in_split(source: PairSource, split: str, layout: Layout) -> PairSource:
         raise UserError(
             f"{layout.setting}: {source.name} has no rows of the split {split!r}; its splits are {known or 'none'}"
         )
-    columns = {name: getattr(source, name) for name in ("numbers", "first", "second", "labels")}
+    columns = {name: getattr(source, name) for name in ("numbers", "first", "second", "labels", "subsets")}
     taken = {name: [values[place] for place in places] for name, values in columns.items() if values is not None}
     return replace(source, **taken, splits=None)
 
@@ -135,12 +157,13 @@ def _texts(source: PairSource, values: list[Any]) -> list[str]:
 
 
 class _Columns(NamedTuple):
-    """What a source calls its columns; None for a label that is not wanted and for a split that is not there."""
+    """What a source calls its columns; None for what is not wanted, and for a split or subset that is not there."""
 
     first: str
     second: str
     labels: str | None
     splits: str | None
+    subsets: str | None
 
     @property
     def there(self) -> dict[str, str]:
@@ -154,16 +177,17 @@ def _find_columns(names: Iterable[str], layout: Layout) -> _Columns | None:
     found = {name.strip().lower(): name for name in names} | {name: name for name in names}
     sentences = next((pair for pair in layout.sentences if found.keys() >= set(pair)), None)
     label = next((name for name in layout.labels if name in found), None)
-    if sentences is None or (layout.labels and label is None):
+    subset = found.get(layout.subset)
+    if sentences is None or (layout.labels and label is None) or (layout.needs_subset and subset is None):
         return None
-    return _Columns(found[sentences[0]], found[sentences[1]], label and found[label], found.get("split"))
+    return _Columns(found[sentences[0]], found[sentences[1]], label and found[label], found.get("split"), subset)
 
 
 def _columns(names: Iterable[str], where: str, layout: Layout) -> _Columns:
     names = list(names)
     columns = _find_columns(names, layout)
     if columns is None:
-        raise UserError(f"{where}: columns {layout.needed} are needed, found {_listed(names)}")
+        raise UserError(f"{where}: columns {layout.needed} are needed, found {_listed(names)}{layout.remedy}")
     return columns
 
 
@@ -196,6 +220,45 @@ def _find_file(item: str, layout: Layout) -> _File | None:
             "and .gz after those of text"
         )
     return _File(name, filesystem, path)
+
+
+def _read_text(file: _File, layout: Layout) -> PairSource:
+    """Tab-separated or comma-separated text; which of them, the header says better than the ending does."""
+    number, header = next(_lines(file), (1, ""))
+    by_tab, by_comma = header.split("\t"), _comma_separated(header)
+    if _find_columns(by_tab, layout) is None:
+        looks_so = ending(file.path) == ".csv" and len(by_tab) == 1
+        if len(by_tab) == len(by_comma) == 1 and header.count(";") > 1 and not layout.bare:
+            raise UserError(
+                f"{file.name}, line {number}: columns are separated by semicolons; save the file with commas (.csv) or "
+                "tabs (.tsv) between them, and write numbers as 3.5"
+            )
+        if looks_so or _find_columns(by_comma, layout) is not None:
+            return _read_csv(file, layout)
+    return _read_tsv(file, layout)
+
+
+def _comma_separated(header: str) -> list[str]:
+    try:
+        return next(csv.reader([header], strict=True), [])
+    except csv.Error:
+        return []
+
+
+def _read_csv(file: _File, layout: Layout) -> PairSource:
+    fields: list[str] = []
+
+    def choose(header: list[str]) -> list[int]:
+        there = _columns(header, f"{file.name}, line 1", layout).there
+        fields.extend(there)
+        return [header.index(name) for name in there.values()]
+
+    lines = (text + "\n" for _, text in _all_lines(file))
+    rows = [(number, cells) for number, cells in delimited_cells(lines, file.name, choose) if cells]
+    if not fields:
+        choose([])
+    values = {field: [cells[place] for _, cells in rows] for place, field in enumerate(fields)}
+    return PairSource(file.name, "line", [number for number, _ in rows], **values)
 
 
 def _read_tsv(file: _File, layout: Layout) -> PairSource:
@@ -252,9 +315,9 @@ def _read_jsonl(file: _File, layout: Layout) -> PairSource:
             fields = _columns(record, where, layout).there
             values = {field: [] for field in fields}
         for field, name in fields.items():
-            if name not in record:
+            if name not in record and field != "subsets":
                 raise UserError(f"{where}: no field {name!r} among {_listed(record)}")
-            values[field].append(record[name])
+            values[field].append(record.get(name))
         numbers.append(number)
     return PairSource(file.name, "line", numbers, **values)
 
@@ -278,8 +341,8 @@ def _classes_in(metadata: dict[bytes, bytes], label: str | None) -> Sequence[str
     return features.get(label, {}).get("names")
 
 
-def _read_hub(config: NliSource | ViewSource, layout: Layout) -> PairSource:
-    name, split = f"dataset {config.source}", config.split or "train"
+def _read_hub(config: NliSource | TaskConfig | ViewSource, layout: Layout) -> PairSource:
+    name, split = f"dataset {config.source}", config.split or layout.split
     try:
         import datasets  # heavy, and needed by this kind of source only
 
@@ -298,20 +361,23 @@ def _read_hub(config: NliSource | ViewSource, layout: Layout) -> PairSource:
 
 def _lines(file: _File) -> Iterator[tuple[int, str]]:
     r"""Yields number (from 1) and text of every line that is not blank; only \n ends a line."""
+    return ((number, text) for number, text in _all_lines(file) if text.strip())
+
+
+def _all_lines(file: _File) -> Iterator[tuple[int, str]]:
     opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
     with readable(file.name), opened() as stream:
         for number, line in enumerate(io.BufferedReader(stream, _BUFFER_BYTES), 1):
             try:
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                yield number, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError:
                 raise UserError(f"{file.name}, line {number}: not valid UTF-8; save the file as UTF-8") from None
-            if text.strip():
-                yield number, text
 
 
 _READERS: dict[str, Callable[[_File, Layout], PairSource]] = {
-    ".tsv": _read_tsv,
-    ".txt": _read_tsv,
+    ".tsv": _read_text,
+    ".txt": _read_text,
+    ".csv": _read_text,
     ".jsonl": _read_jsonl,
     ".parquet": _read_parquet,
 }

@@ -77,9 +77,23 @@ def headline_table(
         if recipe == marked and kind != "ensemble":
             name = f"**{name}** (this model)" if entry["n"] == 1 else f"**{name}** (this model is one)"
         lines.append([name, recipe, *used, *seen, *numbers, *values])
+    means = {(entry["recipe"], entry["kind"], entry["task"]): entry["mean"] for entry in summary}
+    for (recipe, kind), count in _without_score(rows, tasks, main_layers).items():
+        used = [labels_of(recipe, labels)] if labelled else []
+        seen = [(fitted_on if calibration_of(recipe) else "-")] if calibrated else []
+        values = [_number(means.get((recipe, kind, task))) for task in columns]
+        dashes = [_number(None)] * (4 if draws else 3)
+        lines.append([display_name(recipe, kind, count), recipe, *used, *seen, *dashes, str(count), *values])
     header = ["models", "recipe", *(["labels"] if labelled else []), *(["fitted on"] if calibrated else [])]
     header += ["max", "mean", *(["95 %"] if draws else []), "std", "n", *columns]
     return table_text(header, lines, markdown)
+
+
+def _without_score(rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str) -> Counter[tuple[str, str]]:
+    """How many models the groups have of which none has a score on all headline tasks: no correlation is defined."""
+    groups = Counter((row.recipe, row.kind) for row in rows if row.kind != "grid" and row.counts(main_layers))
+    scored = {(row.recipe, row.kind) for row in rows if row.counts(main_layers) and row.average(tasks) is not None}
+    return Counter({group: count for group, count in groups.items() if group not in scored})
 
 
 def layers_table(rows: Sequence[Row], tasks: Sequence[str], markdown: bool = False) -> str:
@@ -349,7 +363,11 @@ def _task_section(report: Report) -> list[str]:
 def _aggregation(rows: Iterable[Row], task: str) -> str:
     metrics = next(row.metrics[task] for row in rows if task in row.metrics)
     pairs, subsets = f"{metrics.get('pairs', '?')} pairs", len(metrics.get("subsets", ()))
-    return f"{pairs}, {metrics['aggregation']} over {subsets} subsets" if subsets else pairs
+    if not subsets:
+        return pairs
+    left_out = len(metrics.get("subsets_left_out", ())) if metrics["aggregation"] != "all" else 0
+    counted = f"{subsets - left_out} of {subsets}" if left_out else f"{subsets}"
+    return f"{pairs}, {metrics['aggregation']} over {counted} subsets"
 
 
 def _aggregation_section(report: Report) -> list[str]:

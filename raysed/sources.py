@@ -1,9 +1,10 @@
 """Where text comes from, as settings name it: files by their ending, and ids of hub datasets."""
 
+import csv
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -54,6 +55,44 @@ def json_record(line: str, where: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise UserError(f"{where}: an object {{...}} is needed, not a {type(record).__name__}")
     return record
+
+
+def delimited_cells(
+    lines: Iterable[str], name: str, choose: Callable[[list[str]], Sequence[int]], **dialect: Any
+) -> Iterator[tuple[int, list[str] | None]]:
+    r"""Reads delimited text with a header; `name` says of which file.
+
+    Args:
+        lines: with their ends.
+        name: for messages.
+        choose: returns the places of the wanted columns in a header.
+        dialect: as for `csv.reader`.
+
+    Yields:
+        the line (from 1) on which a row begins, and its cells at these places; None for a blank line.
+
+    >>> list(delimited_cells(['a,b\n', '1,"It\n', 'rains."\n'], "a.csv", lambda header: [header.index("b")]))
+    [(2, ['It\nrains.'])]
+
+    Raises:
+        UserError: a row with too few or too many fields, or a quotation mark that is not closed.
+    """
+    header, places, start = None, [], 1
+    rows = csv.reader(lines, strict=True, **dialect)
+    try:
+        for row in rows:
+            if header is None and row:
+                header, places = row, choose(row)
+            elif header is not None and row and not max(places) < len(row) <= len(header):
+                raise UserError(
+                    f"{name}, line {start}: {len(row)} fields where the header has {len(header)};"
+                    " quote fields that hold the delimiter (.csv) or take it out (.tsv)"
+                )
+            elif header is not None:
+                yield start, [row[place] for place in places] if row else None
+            start = rows.line_num + 1
+    except csv.Error as error:
+        raise UserError(f"{name}, line {start}: {error}; is a quotation mark not closed or not doubled?") from None
 
 
 def plain_values(column: pa.Array | pa.ChunkedArray, name: str) -> list[Any]:

@@ -132,11 +132,11 @@ def write(tmp_path):
             r"corpus\.min_characters is 3000, more than corpus\.max_characters \(2000\); .*",
         ),
         ("flow.fit_on=/no/such/file.txt", r"flow\.fit_on: nothing is at /no/such/file\.txt; name an existing .*"),
-        ("evaluation.tasks.everyday-dev=/no/x.tsv", r"/no/x\.tsv cannot be read: No such file or directory"),
         (
-            "evaluation.tasks.everyday-dev=/no/x",
-            r"task everyday-dev: /no/x is neither a directory of graded pairs nor .*",
+            "evaluation.tasks.everyday-dev=/no/x.tsv",
+            r"evaluation\.tasks\.everyday-dev: nothing is at /no/x\.tsv; name an existing file or a hub dataset",
         ),
+        ("evaluation.tasks.everyday-dev=/no/x", r"evaluation\.tasks\.everyday-dev: nothing is at /no/x; name .*"),
     ],
 )
 def test_a_wrong_setting_is_named(refused, setting, sentence):
@@ -160,7 +160,7 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
         (["sts.lower_bounds=[0, 0.5, 0.5]"], r"sts\.lower_bounds has 0\.5 more than once; list different values .*"),
         (["sts.lower_bounds=[0, 1]"], r"setting sts\.lower_bounds\.1: input should be less than 1 \(got 1\)"),
         (["sts.lower_bounds=[-0.1]"], r"setting sts\.lower_bounds\.0: input should be greater than or equal to 0 .*"),
-        (["recipes=[sts]", "sts.train=/no/x.tsv"], r"/no/x\.tsv cannot be read: No such file or directory"),
+        (["recipes=[sts]", "sts.train=/no/x.tsv"], r"sts\.train\[0\]: nothing is at /no/x\.tsv; name an existing .*"),
         (["recipes=[nli]", "nli.train=/no/x.tsv"], r"nli\.train: nothing is at /no/x\.tsv; name an existing file .*"),
         (["recipes=[ct-sed]", "sed.start=mlm"], r"sed\.start is mlm, but recipe 'ct-sed' does not begin with mlm; .*"),
         (
@@ -306,12 +306,16 @@ def test_a_corpus_without_the_column_is_named(refused, tmp_path):
     [
         (
             "all\t2.5\ta\tb\nall\tfive\ta\tb\n",
-            r"{path}, line 3: score 'five' is no number; write 3\.5, or leave it blank",
+            r"{path}, line 3: score 'five' is no number; write 3\.5, or leave it blank, or name .*dev\.columns",
         ),
-        ("all\t2.5\ta\tb\nall\t5.5\ta\tb\n", r"{path}, line 3: score 5\.5 is outside the task's score_range, 0 to 5"),
-        ("all\tnan\ta\tb\n", r"{path}, line 2: score nan is outside the task's score_range, 0 to 5"),
-        ("all\t2.5\ta\n", r"{path}, line 2: 3 tab-separated columns instead of 4"),
-        ("all\t\ta\tb\n", r"task everyday-dev: {path} has no pair with a gold score \(1 blank ones\)"),
+        (
+            "all\t2.5\ta\tb\nall\t5.5\ta\tb\n",
+            r"{path}, line 3: score 5\.5 is outside evaluation\.tasks\.everyday-dev\.score_range, 0 to 5",
+        ),
+        ("all\tnan\ta\tb\n", r"{path}, line 2: score nan is outside evaluation\.tasks\..*\.score_range, 0 to 5"),
+        ("all\t2.5\ta\n", r"{path}, line 2: 3 tab-separated columns where the header has 4"),
+        ("all\t\ta\tb\n", r"evaluation\.tasks\.everyday-dev: {path} has no pair with a gold score \(1 blank ones\)"),
+        ("all\t2\ta\tb\nall\t3\ta\tc\n", r"evaluation\.tasks\.everyday-dev: {path} has 2 pairs .*"),
     ],
 )
 def test_a_wrong_line_of_a_task_is_named(refused, write, rows, sentence):

@@ -72,6 +72,15 @@ def test_each_pair_once_gives_the_score_itself(monkeypatch):
     assert resample(evaluation, models, ["b", "a"], resamples=1)["m"] == pytest.approx([expected])
 
 
+def test_a_subset_that_is_in_no_mean_is_in_no_resample():
+    rng = np.random.default_rng(6)
+    gold = {"tiny": np.array([1.0, 2.0]), "x": rng.normal(size=40), "constant": np.ones(5)}
+    with_it, alone = Evaluation([task(gold, "mean")]), Evaluation([task({"x": gold["x"]}, "mean")])
+    similarity_P = rng.normal(size=47)
+    found = [resample(e, {"m": [v]}, ["t"], 50)["m"] for e, v in ((with_it, similarity_P), (alone, similarity_P[2:42]))]
+    np.testing.assert_array_equal(*found)
+
+
 def simulated(rng, pairs, noises):
     gold_P = rng.normal(size=pairs)
     return gold_P, [gold_P + noise * rng.normal(size=pairs) for noise in noises]

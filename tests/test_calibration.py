@@ -9,7 +9,6 @@ import torch
 from raysed import frozen
 from raysed.calibration import (
     Affine,
-    check_fit,
     choose_natsv_k,
     fit_calibration,
     fit_natsv,
@@ -250,30 +249,6 @@ class TestChoosingK:
     def test_rows_without_a_direction_to_remove(self):
         with pytest.raises(UserError, match="natsv_k is 1: with 2 embeddings"):
             choose_natsv_k(["sn", "natsv"], embeddings(2), lambda _: 0.0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"flow": {"fit_on": "nli"}}, r"nli\.train names no sentence pairs"),
-        ({"flow": {"fit_tasks": []}}, r"flow\.fit_tasks is empty"),
-        (
-            {"flow": {"fit_tasks": ["a"], "fit_on": "corpus"}},
-            r"flow\.fit_tasks needs flow\.fit_on: tasks, which is corpus",
-        ),
-        ({"flow": {"per_task": True, "fit_on": "corpus"}}, r"flow\.per_task fits on each task's own"),
-        (
-            {"flow": {"per_task": True, "fit_on": "tasks", "fit_tasks": ["a"]}},
-            r"flow\.per_task fits on each task's own",
-        ),
-        ({"flow": {"per_task": True, "fit_on": "tasks"}, "export": {"recipe": "base-flow"}}, r"model; export base$"),
-    ],
-)
-def test_settings_that_contradict_each_other(settings, message):
-    tasks = {"tasks": {"a": "a.tsv", "b": "b.tsv"}, "dev": "a"}
-    with pytest.raises(UserError, match=message):
-        check_fit(make_config({"recipes": ["base-flow"], "evaluation": tasks, **settings}))
-    check_fit(make_config({"recipes": ["ct-sed"], "evaluation": tasks, **settings, "export": {}}))
 
 
 class TestArtefacts:

@@ -8,7 +8,7 @@ import pytest
 from raysed.check import _absolute_paths, check
 from raysed.config import dump_config, load_config, make_config
 
-PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t4\ta bird\tthe bird\n"
+PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t2\ta\tb\nall\t4\ta bird\tthe bird\n"
 
 
 @pytest.fixture

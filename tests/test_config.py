@@ -175,6 +175,12 @@ def test_overrides(item, setting, value):
     assert found == value and type(found) is type(value)
 
 
+def test_overrides_reach_into_a_task_that_is_a_path(tmp_path):
+    (tmp_path / "mine.yaml").write_text("evaluation: {tasks: {mine: a.csv}, dev: null}")
+    config = load_config(tmp_path / "mine.yaml", ["evaluation.tasks.mine.score_range=[0, 1]"])
+    assert (config.evaluation.tasks["mine"].source, config.evaluation.tasks["mine"].score_range) == ("a.csv", (0, 1))
+
+
 def test_overrides_reach_into_tasks_and_the_last_one_wins(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("evaluation:\n  tasks:\n    mine: {source: a.tsv}\n  dev: mine\nct:\n  # steps: 3\n")

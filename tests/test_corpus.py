@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed import corpus
-from raysed.config import CorpusConfig
+from raysed.config import CorpusConfig, make_config
 from raysed.corpus import CorpusReport, check_corpus, clean, corpus_fingerprint, sentence_chunks
 from raysed.errors import UserError
 
@@ -529,10 +529,9 @@ def test_nothing_usable_names_the_files_and_the_reason(tmp_path):
     assert message(read, tmp_path, sentences=3) == text
 
 
-def test_contradicting_lengths(tmp_path):
-    path = write(tmp_path / "a.txt", "a sentence")
-    text = message(check, path, min_characters=20, max_characters=10)
-    assert "corpus.min_characters is 20" in text and "corpus.max_characters" in text
+def test_contradicting_lengths():
+    with pytest.raises(UserError, match=r"^corpus\.min_characters is 20, more than corpus\.max_characters \(10\);"):
+        make_config({"corpus": {"source": "a.txt", "min_characters": 20, "max_characters": 10}})
 
 
 # Fingerprint and real data

@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from raysed import export, foreign
 from raysed.calibration import fit_whiten
 from raysed.cli import main_of
-from raysed.config import FlowConfig, TransferConfig
-from raysed.encoder import Encoder, encode
+from raysed.config import FlowConfig, TransferConfig, make_config
+from raysed.encoder import Encoder, encode, write_checkpoint
 from raysed.errors import UserError
 from raysed.evaluation.baselines import word_overlap
 from raysed.evaluation.sts import Evaluation, StsTask
@@ -385,7 +385,9 @@ def test_layers_are_those_of_plain_transformers_only(call, models, tiny_encoder_
     ("arguments", "expected"),
     [
         (["--model", "./absent"], "no such directory"),
-        (["--model", "TINY", "--layers", "9"], "9 layers cannot be pooled"),
+        (["--model", "TINY", "--layers", "9"], "9 layers cannot be pooled: the encoder has 3; choose fewer by"),
+        (["--model", "TINY", "--layers", "0"], "0 layers cannot be pooled: the encoder has 3"),
+        (["--model", "TINY", "--set", "evaluation.transfer.layers=4"], "4 layers cannot be pooled"),
         (["--model", "TINY", "--layers", "many"], "encoder.layers"),
         (["--model", "TINY", "--output", "absent/o.json"], "no file can be written there"),
         (["--model", "TINY", "--set", "evaluation.transfer.tasks=[MR]"], "MR/rt-polarity.pos is not there"),
@@ -396,3 +398,50 @@ def test_mistakes_are_one_sentence_and_exit_code_2(call, tiny_encoder_dir, argum
     code, _, err = call(*(str(tiny_encoder_dir) if word == "TINY" else word for word in arguments))
     assert code == 2
     assert err.startswith("error: ") and expected in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["1", "flow", "library", "checkpoint", "bundled"])
+def test_layers_that_a_model_has_not_are_refused_before_another_is_embedded(
+    call, models, tiny_encoder_dir, tmp_path, name, tokenizer, make_transformer
+):
+    """Also of models that bring a pooling of their own, where the layers would do nothing."""
+    paths = {"1": models["1"], "flow": models["flow"], "bundled": "bundled:encoder"}
+    if name == "library":  # with a prompt, which is left to sentence-transformers
+        paths[name] = tmp_path / "prompted"
+        shutil.copytree(models["1"], paths[name])
+        prompts = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
+        (paths[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    if name == "checkpoint":
+        paths[name] = tmp_path / "member"
+        paths[name].mkdir()
+        write_checkpoint(Encoder(make_transformer("bert")), tokenizer, paths[name], {"member": "ct/members/00"}, [])
+    deep = tmp_path / "deep"
+    make_transformer("bert", layers=5).save_pretrained(deep)
+    tokenizer.save_pretrained(deep)
+    assert call("--model", deep, "--model", paths[name], "--layers", "3")[::2] == (0, "")
+    code, out, err = call("--model", deep, "--model", paths[name], "--layers", "5")
+    assert code == 2 and "embed" not in out
+    assert err.startswith(
+        f"error: --model {paths[name]}: 5 layers cannot be pooled: the encoder has 3; choose fewer by"
+    )
+
+
+def test_a_depth_that_nobody_chose_does_not_refuse_a_model_with_its_own(call, models, tasks, tmp_path):
+    """The default pools two layers, and a model of one layer brings its own pooling."""
+    shallow = tmp_path / "shallow"
+    shutil.copytree(models["1"], shallow)
+    settings = json.loads((shallow / "config.json").read_text())
+    (shallow / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 1}))
+    config = json.loads(tasks.read_text())
+    del config["encoder"]["layers"], config["evaluation"]["transfer"]
+    tasks.write_text(json.dumps(config))
+    assert call("--model", shallow)[0] == 0
+    code, _, err = call("--model", shallow, "--layers", "2")
+    assert code == 2 and "2 layers cannot be pooled: the encoder has 1" in err
+
+
+def test_a_score_that_is_not_defined_is_a_dash(models):
+    evaluation = toy([f"word {i}" for i in range(SCORED + 1)])
+    config = make_config({"evaluation": {"tasks": {"toy": "unread.tsv"}, "dev": None}})
+    rows = [{"model": name, "metrics": evaluation.score(x)} for name, x in (("flat", np.ones((SCORED + 1, 2))),)]
+    assert evaluate.sts_table(rows, config).splitlines()[-1].split() == ["flat", "-", "-"]

@@ -14,6 +14,7 @@ LADDER = [
     {"errors", "interrupts", "bundled"},
     {
         "config",
+        "consistency",
         "recipe",
         "grid",
         "sources",
@@ -190,7 +191,7 @@ def test_what_checks_a_run_is_imported_beside_the_start_of_ray():
     ("statement", "absent"),
     [
         ("import raysed", (*HEAVY, "numpy", "pyarrow", "pydantic")),
-        ("import raysed.config, raysed.recipe, raysed.storage, raysed.tracking, raysed.cli", HEAVY),
+        ("import raysed.config, raysed.consistency, raysed.storage, raysed.tracking, raysed.cli", HEAVY),
         ("import raysed.corpus, raysed.bundled", HEAVY),
         ("import raysed.pulse, raysed.progress", ("torch", "transformers", "fsspec", "raysed.config")),
     ],

@@ -264,7 +264,7 @@ def test_a_split_that_is_not_there_is_refused(tmp_path):
         ("a.jsonl", '{"premise": 3, "hypothesis": "b", "label": 0}', r"line 1: a sentence is a int where text"),
         ("a.jsonl", '{"premise": "\\ud800", "hypothesis": "b", "label": 0}', r"line 1: half a surrogate pair"),
         ("a.parquet", "no parquet", r"a.parquet cannot be read"),
-        ("a.xlsx", "x", r"a.xlsx is no file of labelled pairs; the endings known are .tsv, .txt, .jsonl, .parquet"),
+        ("a.xlsx", "x", r"a.xlsx is no file of labelled pairs; the endings known are .tsv, .txt, .csv, .jsonl, .par"),
     ],
 )
 def test_broken_files_are_one_sentence(tmp_path, name, content, message):
@@ -324,7 +324,7 @@ def test_scores_run_from_0_to_1_whatever_the_range(tmp_path):
 
 def test_bad_graded_sources_are_named_by_their_place(tmp_path):
     good = str(graded_file(tmp_path / "a.tsv", 3))
-    with pytest.raises(UserError, match=r"task sts.train\[1\]: "):
+    with pytest.raises(UserError, match=r"^sts\.train\[1\]: "):
         load_graded(StsConfig(train=[good, str(tmp_path / "missing.xml")]))
     with pytest.raises(UserError, match=r"b.tsv, line 2: score 7 is outside"):
         load_graded(StsConfig(train=[str(graded_file(tmp_path / "b.tsv", 7))]))

@@ -110,6 +110,22 @@ def test_a_row_without_a_headline_task_has_no_average():
     assert entry(summary, "base", "base", "sts12")["n"] == 2
 
 
+def test_a_model_without_a_score_is_in_the_headline_with_dashes():
+    """Its correlation is not defined on one task, so its mean is not; it does not vanish."""
+    flat = row("base-whiten", "base", 70.0)
+    flat = replace(flat, metrics={**flat.metrics, "sts12": {**flat.metrics["sts12"], "spearman": None}})
+    lines = headline_table([*full_run(), flat, row("sts", "grid", 1.0, layers=2)], TASKS, 2).splitlines()
+    assert lines[-1].split() == ["base", "+", "whiten", "base-whiten", "-", "-", "-", "1", "-", "71.00"]
+    assert len(lines) == len(headline_table(full_run(), TASKS, 2).splitlines()) + 1
+
+
+def test_subsets_that_are_left_out_are_counted():
+    metrics = {"spearman": 1.0, "pearson": 1.0, "pairs": 9, "aggregation": "mean", "subsets_left_out": ["b"]}
+    metrics |= {"subsets": {name: {} for name in "abc"}, **{way: {"spearman": 1.0} for way in ("all", "mean", "wmean")}}
+    text = Report("r", [Row("base", "base", 0, None, 1, {"sts": metrics})], ["sts"], 1).to_markdown()
+    assert "sts: 9 pairs, mean over 2 of 3 subsets." in text
+
+
 def test_headline_table_reads_from_the_cheapest_to_the_final_model():
     lines = headline_table(full_run(), TASKS, 2).splitlines()
     cells = [[cell for cell in line.split("  ") if cell] for line in lines]

@@ -1,24 +1,34 @@
 """Reading of sentence pairs, and correlations against slow references written here."""
 
+import gzip
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysed.config import TaskConfig
+from raysed.config import StsConfig, TaskConfig, make_config
 from raysed.errors import UserError
 from raysed.evaluation.analysis import effective_rank, random_pair_cosine, singular_values
-from raysed.evaluation.sts import Evaluation, StsTask, load_task, spearman
+from raysed.evaluation.sts import Evaluation, StsTask, comparable, load_task, read_graded, spearman
+from raysed.labelled import load_graded
 
 HEADER = "subset\tscore\tsentence1\tsentence2\n"
 REAL = Path(__file__).resolve().parents[2] / "shared" / "data" / "sts"
 
 
 def load(path, **settings_):
+    """Reads pairs that need not be enough for a correlation."""
+    return read_graded("toy", TaskConfig(source=str(path), **settings_), "evaluation.tasks.toy")
+
+
+def task_of(path, **settings_):
     return load_task("toy", TaskConfig(source=str(path), **settings_))
 
 
@@ -101,16 +111,16 @@ def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
 
 
 def test_the_three_aggregations_of_a_hand_computed_case():
-    """Subsets of 2 and 4 pairs with correlations +1 and -1: mean 0, weighted mean (2 - 4) / 6."""
-    up = (["a", "b"], ["c", "d"], np.array([1.0, 2.0]))
-    down = (["e", "f", "g", "h"], ["i", "j", "k", "l"], np.array([4.0, 3.0, 2.0, 1.0]))
+    """Subsets of 3 and 4 pairs with correlations +1 and -1: mean 0, weighted mean (3 - 4) / 7."""
+    up = (["a", "b", "c"], ["d", "e", "f"], np.array([1.0, 2.0, 5.0]))
+    down = (["g", "h", "i", "j"], ["k", "l", "m", "n"], np.array([4.0, 3.0, 2.0, 1.0]))
     evaluation = Evaluation([StsTask("toy", {"up": up, "down": down})], "wmean")
-    metrics = evaluation.score_similarities(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))["toy"]
+    metrics = evaluation.score_similarities(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]))["toy"]
     assert metrics["mean"]["spearman"] == pytest.approx(0)
-    assert metrics["wmean"]["spearman"] == metrics["spearman"] == pytest.approx(-100 / 3)
-    # The scores 1 2 4 3 2 1 have ranks 1.5 3.5 6 5 3.5 1.5; against ranks 1 to 6 the products of the
-    # deviations sum to -0.5, and the squared ones to 16.5 and 17.5.
-    assert metrics["all"]["spearman"] == pytest.approx(-50 / (17.5 * 16.5) ** 0.5)
+    assert metrics["wmean"]["spearman"] == metrics["spearman"] == pytest.approx(-100 / 7)
+    # The scores 1 2 5 4 3 2 1 have ranks 1.5 3.5 7 6 5 3.5 1.5; against ranks 1 to 7 the products of the
+    # deviations sum to -2, and the squared ones to 27 and 28.
+    assert metrics["all"]["spearman"] == pytest.approx(-200 / (27 * 28) ** 0.5)
 
 
 def test_a_task_may_have_an_aggregation_of_its_own():
@@ -147,12 +157,13 @@ def test_scale_rotation_and_block_size_do_not_matter():
     assert 100 * spearman(cosine, gold) == pytest.approx(evaluation.score(x)["small"]["spearman"])
 
 
-def test_constant_and_zero_embeddings_score_zero():
-    """A correlation with a constant does not exist; it is reported as 0, without a warning."""
+def test_constant_and_zero_embeddings_have_no_score():
+    """A correlation with a constant does not exist; in a choice it counts as chance."""
     evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
     for value in (0.0, 0.1):
         metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value))["toy"]
-        assert (metrics["spearman"], metrics["pearson"]) == (0.0, 0.0)
+        assert (metrics["spearman"], metrics["pearson"]) == (None, None)
+        assert comparable(metrics["spearman"]) == 0.0
 
 
 def test_pairs_of_equal_sentences_tie():
@@ -160,7 +171,7 @@ def test_pairs_of_equal_sentences_tie():
     words = [f"w{i}" for i in range(50)]
     evaluation = Evaluation([StsTask("toy", {"all": (words, words, np.arange(50.0))})])
     x = np.random.default_rng(0).normal(size=(50, 7))
-    assert evaluation.score(x)["toy"]["spearman"] == 0.0
+    assert evaluation.score(x)["toy"]["spearman"] is None
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -222,8 +233,8 @@ def test_unicode_line_separators_stay_in_their_sentence(tmp_path, separator):
         ("x\t1\ta\tb\nx\thigh\ta\tb\n", "line 3: score 'high' is no number"),
         ("x\tnan\ta\tb\n", "line 2: score nan is outside .* 0 to 5"),
         ("x\t5.5\ta\tb\n", "line 2: score 5.5 is outside .* 0 to 5"),
-        ("x\t1\ta\n", "line 2: 3 tab-separated columns instead of 4"),
-        ("x\t1\ta\tb\tc\n", "line 2: 5 tab-separated columns instead of 4"),
+        ("x\t1\ta\n", "line 2: 3 tab-separated columns where the header has 4"),
+        ("x\t1\ta\tb\tc\n", "line 2: 5 tab-separated columns where the header has 4"),
         ("x\t\ta\tb\n", "no pair with a gold score .1 blank"),
         ("", "no pair with a gold score"),
     ],
@@ -234,8 +245,8 @@ def test_a_bad_table_is_refused_by_file_and_line(tmp_path, body, message):
 
 
 def test_wrong_columns_are_named(tmp_path):
-    path = table(tmp_path, "1\ta\tb\n", "score\ttext1\ttext2\n")
-    with pytest.raises(UserError, match=r"pairs\.tsv, line 1: .*subset, score.*found score, text1, text2"):
+    path = table(tmp_path, "1\ta\tb\n", "points\ttext1\ttext2\n")
+    with pytest.raises(UserError, match=r"pairs\.tsv, line 1: .*score.*found points, text1, text2; name yours in .*"):
         load(path)
     empty = table(tmp_path, "", "", "empty.tsv")
     with pytest.raises(UserError, match=r"empty\.tsv, line 1"):
@@ -245,7 +256,7 @@ def test_wrong_columns_are_named(tmp_path):
 def test_text_that_is_not_utf8_is_refused_by_line(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_bytes(HEADER.encode() + b"x\t1\ta\tb\nx\t1\tcaf\xe9\tb\n")
-    with pytest.raises(UserError, match=r"pairs\.tsv, line 3: not UTF-8"):
+    with pytest.raises(UserError, match=r"pairs\.tsv, line 3: not valid UTF-8"):
         load(path)
 
 
@@ -389,33 +400,307 @@ def test_bundled_pairs_are_one_subset(monkeypatch):
         load("bundled:validation")
 
 
-class FakeTable(dict):
-    column_names = property(lambda self: list(self))
-
-
 @pytest.mark.parametrize("column", ["score", "label", "similarity_score"])
 def test_hub_dataset_is_read_by_column(monkeypatch, column):
-    """A missing score is dropped; name and split reach the library."""
+    """A missing score is dropped; name and split reach the library, which is asked for `test` by default."""
     asked = []
-    columns = FakeTable({"sentence1": ["a", "b"], "sentence2": ["c", "d"], column: [2.5, None]})
-    fake = SimpleNamespace(load_dataset=lambda *args, **keys: asked.append((args, keys)) or columns)
-    monkeypatch.setitem(sys.modules, "datasets", fake)
+    columns = datasets.Dataset.from_dict({"sentence1": ["a", "b"], "sentence2": ["c", "d"], column: [2.5, None]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: asked.append((args, keys)) or columns)
     task = load("someone/pairs", name="en", split="validation")
-    assert asked == [(("someone/pairs", "en"), {"split": "validation"})]
     assert (task.subsets["all"][:2], task.dropped) == ((["a"], ["c"]), 1)
+    load("someone/pairs")
+    assert asked == [
+        (("someone/pairs", "en"), {"split": "validation"}),
+        (("someone/pairs", None), {"split": "test"}),
+    ]
 
 
 def test_hub_failures_are_one_sentence(monkeypatch):
     def fail(*args, **keys):
         raise FileNotFoundError("no such dataset\nlong story")
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=fail))
-    with pytest.raises(UserError, match=r"someone/pairs.*no such dataset$"):
+    monkeypatch.setattr(datasets, "load_dataset", fail)
+    with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy: 'someone/pairs'.*no such dataset$"):
         load("someone/pairs")
-    other = SimpleNamespace(load_dataset=lambda *a, **k: FakeTable(premise=["a"], label=[1]))
-    monkeypatch.setitem(sys.modules, "datasets", other)
-    with pytest.raises(UserError, match="found premise, label"):
+    other = datasets.Dataset.from_dict({"premise": ["a"], "label": [1]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: other)
+    assert load("someone/pairs", columns={"sentence1": "premise", "sentence2": "premise"}).pairs == 1
+    other = other.rename_column("premise", "sentence_x")
+    with pytest.raises(UserError, match=r"^dataset someone/pairs: .*found sentence_x, label; name yours in"):
         load("someone/pairs")
+
+
+# -- tables as people have them --------------------------------------------------------------------------------------
+
+TRICKY = [
+    (4.5, 'She said: "Guns, ; kill".', "So do\u2028cars."),
+    (0.0, "Where?", "It's 3,5 metres; or more."),
+    (2.0, "Ein Kätzchen.", "A kitten."),
+]
+"""Score and sentences with quotation marks, commas and semicolons."""
+
+
+def frame(names, extra=False, subset=False):
+    columns = dict(zip(names, zip(*TRICKY)))
+    columns |= {"id": range(3), "note": ["a, b", "", None]} if extra else {}
+    columns |= {"subset": ["x", "y", "x"]} if subset else {}
+    return pd.DataFrame({name: list(values) for name, values in columns.items()})
+
+
+def save(pairs, path):
+    """As pandas writes them: text with tabs needs to be without quoting."""
+    if path.name.startswith("pairs.jsonl"):
+        pairs.to_json(path, orient="records", lines=True, force_ascii=False)
+    elif path.suffix == ".parquet":
+        pairs.to_parquet(path)
+    elif path.name.startswith("pairs.csv"):
+        pairs.to_csv(path, index=False)
+    else:
+        rows = [pairs.columns, *pairs.fillna("").astype(str).itertuples(index=False)]
+        text = "".join("\t".join(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+ENDINGS = [".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet"]
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("extra", [False, True])
+def test_pairs_are_read_from_every_kind_of_file(tmp_path, ending, extra):
+    """Without a subset they are one, and further columns do not matter."""
+    path = save(frame(("score", "sentence1", "sentence2"), extra), tmp_path / f"pairs{ending}")
+    ((name, (first, second, gold)),) = load(path).subsets.items()
+    assert name == "all" and list(zip(gold.tolist(), first, second)) == TRICKY
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_column_subset_divides_pairs_in_every_kind_of_file(tmp_path, ending):
+    path = save(frame(("score", "sentence1", "sentence2"), subset=True), tmp_path / f"pairs{ending}")
+    assert {name: gold.tolist() for name, (_, _, gold) in load(path).subsets.items()} == {"x": [4.5, 2.0], "y": [0.0]}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("label", "text1", "text2"),
+        ("similarity_score", "sentence_1", "sentence_2"),
+        ("Score", "sentence_A", "sentence_B"),
+        ("relatedness", "premise", "hypothesis"),
+        ("relatedness_score", "text_a", "text_b"),
+    ],
+)
+def test_columns_with_well_known_names_are_found(tmp_path, names):
+    first, second, gold = load(save(frame(names), tmp_path / "pairs.csv")).subsets["all"]
+    assert list(zip(gold.tolist(), first, second)) == TRICKY
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_columns_with_other_names_are_named_by_the_setting(tmp_path, ending):
+    """Also where columns with well-known names hold something else."""
+    pairs = frame(("points", "Question", "other question")).assign(score=-1.0, genre=["x", "x", "y"])
+    path = save(pairs, tmp_path / f"pairs{ending}")
+    columns = {"score": "points", "sentence1": "Question", "sentence2": "other question", "subset": "genre"}
+    task = load(path, columns=columns)
+    assert list(task.subsets) == ["x", "y"] and task.subsets["y"][:2] == ([TRICKY[2][1]], [TRICKY[2][2]])
+    with pytest.raises(UserError) as error:
+        load(path, columns={**columns, "sentence1": "Frage"})
+    assert re.fullmatch(
+        r"\S+(, line 1)?: columns genre, points, Frage and other question are needed, found points, Question, "
+        r"other question, score, genre; name yours in evaluation\.tasks\.toy\.columns",
+        str(error.value),
+    )
+    with pytest.raises(UserError, match="columns kind, points, Question and other question are needed"):
+        load(path, columns={**columns, "subset": "kind"})
+
+
+def test_a_mistyped_column_setting_is_named():
+    with pytest.raises(UserError, match=r"unknown setting evaluation\.tasks\.mine\.columns\.scor: did you mean"):
+        make_config({"evaluation": {"tasks": {"mine": {"source": "a.csv", "columns": {"scor": "x"}}}}})
+    with pytest.raises(UserError, match=r"unknown setting sts\.train\.0\.column: did you mean sts\.train\.0\.columns"):
+        make_config({"sts": {"train": [{"source": "a.csv", "column": {"score": "x"}}]}})
+
+
+def test_the_header_says_how_columns_are_separated_whatever_the_ending(tmp_path):
+    """STS-B goes about as tab-separated .csv without quoting, where a quotation mark is part of the sentence."""
+    tabs = table(tmp_path, 'x\t2\tsay "a, b\tb, c\n', name="tabs.csv")
+    assert load(tabs).subsets["x"][:2] == (['say "a, b'], ["b, c"])
+    commas = table(tmp_path, '2,"say ""a""",b\n', "score,sentence1,sentence2\n", "commas.tsv")
+    assert load(commas).subsets["all"][:2] == (['say "a"'], ["b"])
+
+
+def test_quoted_cells_may_hold_line_ends_and_lines_are_counted_on(tmp_path):
+    header, body = '\ufeff"score",sentence1,sentence2\r\n', '1,"two\r\nlines",b\r\n\r\n'
+    assert load(table(tmp_path, body, header, "pairs.csv")).subsets["all"][0] == ["two\nlines"]
+    with pytest.raises(UserError, match=r"pairs\.csv, line 5: score 'x' is no number"):
+        load(table(tmp_path, body + "x,a,b\r\n", header, "pairs.csv"))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "pairs.csv",
+            "score;sentence1;sentence2\n3,5;A man.;A boy.\n",
+            "pairs.csv, line 1: columns are separated by semicolons; save the file with commas",
+        ),
+        (
+            "pairs.csv",
+            "punkte;satz1;satz2\n3,5;A man.;A boy.\n",
+            "pairs.csv, line 1: columns are separated by semicolons; save the file with commas",
+        ),
+        (
+            "pairs.csv",
+            'score,sentence1,sentence2\n4.0,A,B\n"3,5",A man.,A boy.\n',
+            "pairs.csv, line 3: score '3,5' has a decimal comma; write 3.5",
+        ),
+        ("pairs.tsv", "score\tsentence1\tsentence2\n,5\tA\tB\n", "line 2: score ',5' has a decimal comma; write .5"),
+        ("pairs.csv", "score,sentence1,sentence2\n3,5,A,B\n", "pairs.csv, line 2: 4 fields where the header has 3"),
+        ("pairs.csv", "score,sentence1,sentence2\n3,A\n", "pairs.csv, line 2: 2 fields where the header has 3"),
+        ("pairs.csv", 'score,sentence1,sentence2\n3,"A,B\n', "pairs.csv, line 2: .*is a quotation mark not closed"),
+        (
+            "pairs.csv",
+            "score,sentence1\n3,A\n",
+            r"pairs.csv, line 1: columns score \(or label\), sentence1 and sentence2 \(or text1 and text2\) are "
+            r"needed, found score, sentence1; name yours in evaluation\.tasks\.toy\.columns$",
+        ),
+        ("pairs.csv", "", "pairs.csv, line 1: columns .* are needed, found none"),
+        (
+            "pairs.jsonl",
+            '{"score": 1, "sentence1": "a"}\n',
+            "pairs.jsonl, line 1: columns .* are needed, found score, sentence1; name",
+        ),
+        (
+            "pairs.jsonl",
+            '{"score": 1, "sentence1": "a", "sentence2": "b"}\n{"score": 1, "sentence1": "a"}\n',
+            "pairs.jsonl, line 2: no field 'sentence2' among score, sentence1",
+        ),
+        (
+            "pairs.jsonl",
+            '{"label": "entails", "sentence1": "a", "sentence2": "b"}\n',
+            r"pairs.jsonl, line 1: score 'entails' is no number; .* in evaluation\.tasks\.toy\.columns",
+        ),
+        (
+            "pairs.jsonl",
+            '{"score": 7, "sentence1": "a", "sentence2": "b"}\n',
+            r"line 1: score 7 is outside evaluation\.tasks\.toy\.score_range, 0 to 5",
+        ),
+        ("pairs.xlsx", "x", r"^evaluation\.tasks\.toy: .*pairs.xlsx is no file of graded pairs; the endings known are"),
+    ],
+)
+def test_a_bad_file_of_pairs_is_refused_by_line_with_the_remedy(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / name)
+
+
+def test_a_file_with_a_column_split_is_one_task_per_split(tmp_path):
+    pairs = frame(("score", "sentence1", "sentence2")).assign(split=["train", "test", "train"])
+    path = save(pairs, tmp_path / "pairs.csv")
+    assert (load(path, split="train").pairs, load(path, split="test").pairs, load(path).pairs) == (2, 1, 3)
+    with pytest.raises(UserError, match="has no rows of the split 'dev'; its splits are 'test', 'train'"):
+        load(path, split="dev")
+
+
+# -- scores that say nothing -----------------------------------------------------------------------------------------
+
+
+def scores_file(tmp_path, scores, name="pairs.tsv", subsets=None):
+    subsets = subsets or ["all"] * len(scores)
+    rows = (f"{subset}\t{score}\ta {i}\tb {i}\n" for i, (score, subset) in enumerate(zip(scores, subsets)))
+    return table(tmp_path, "".join(rows), name=name)
+
+
+@pytest.mark.parametrize(
+    ("scores", "range_", "example"),
+    [
+        ([i / 30 for i in range(31)], (0, 5), r", such as \[0, 1\]"),
+        ([i / 40 + 0.1 for i in range(30)], (0, 5), r", such as \[0, 1\]"),
+        ([i % 6 for i in range(60)], (0, 100), r", such as \[0, 5\]"),
+        ([3 + i / 100 for i in range(20)], (0, 5), r", such as \[3, 4\]"),
+    ],
+)
+def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path, scores, range_, example):
+    path = scores_file(tmp_path, scores)
+    with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy\.score_range is .*highest score .*have{example}$"):
+        task_of(path, score_range=range_)
+    with pytest.raises(UserError, match=rf"^(sts\.train\[0\]\.score_range) is .*; set \1 .*{example}$"):
+        load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]))
+    fewer = scores_file(tmp_path, scores[:19], "fewer.tsv")
+    assert task_of(fewer, score_range=range_).pairs == 19
+
+
+@pytest.mark.parametrize(
+    ("scores", "range_"), [([1 + i % 5 for i in range(40)], (0, 5)), ([i / 30 for i in range(31)], (0, 1))]
+)
+def test_scores_that_fill_their_range_well_enough_are_taken(tmp_path, scores, range_):
+    assert task_of(scores_file(tmp_path, scores), score_range=range_).pairs == len(scores)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([3], "pairs.tsv has 1 pair with a score; a correlation needs at least 3"),
+        ([3, 5, ""], "pairs.tsv has 2 pairs with a score; a correlation needs at least 3"),
+        ([2] * 4, r"all 4 pairs of .*pairs\.tsv have the score 2, with which no correlation is defined"),
+    ],
+)
+def test_a_task_that_has_no_correlation_is_refused_and_can_be_learnt_from(tmp_path, scores, message):
+    path = scores_file(tmp_path, scores)
+    with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy: .*{message}"):
+        task_of(path)
+    assert len(load_graded(StsConfig(train=[str(path)]))) == len([score for score in scores if score != ""])
+
+
+def test_many_equal_scores_are_no_matter_of_the_range_for_a_task_and_one_for_training(tmp_path):
+    path = scores_file(tmp_path, [2] * 40)
+    with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy: all 40 pairs of .* have the score 2"):
+        task_of(path)
+    with pytest.raises(UserError, match=r"^sts\.train\[0\]\.score_range .* but the 40 scores of .* are all 2; set"):
+        load_graded(StsConfig(train=[str(path)]))
+
+
+def test_subsets_without_a_correlation_are_in_no_mean(tmp_path, caplog):
+    """A pair alone, two pairs (always 1 or -1), and equal scores: left out, counted and said."""
+    caplog.set_level("INFO", "raysed")
+    scores = [1, 2, 3, 4, 5, 3, 1, 4, 2, 2, 2, 2]
+    subsets = [*"aaaaa", "one", "two", "two", *["same"] * 4]
+    task = task_of(scores_file(tmp_path, scores, subsets=subsets))
+    similarity = np.array([0.2, 0.1, 0.3, 0.4, 0.5, 0.9, 0.8, 0.7, 0.1, 0.2, 0.3, 0.4])
+    metrics = Evaluation([task]).score_similarities(similarity)["toy"]
+    assert metrics["spearman"] == metrics["wmean"]["spearman"] == pytest.approx(90)
+    assert metrics["subsets_left_out"] == ["one", "two", "same"]
+    assert [metrics["subsets"][name]["spearman"] for name in ("one", "two", "same")] == [None] * 3
+    assert metrics["all"]["spearman"] == pytest.approx(100 * slow_pearson(slow_ranks(similarity), slow_ranks(scores)))
+    assert "task toy: left out of the mean over subsets" in caplog.text and "one, two, same" in caplog.text
+
+
+def test_a_mean_over_subsets_of_which_none_has_a_correlation_is_refused(tmp_path):
+    """A column of numbers, for example, that was taken for the subset."""
+    task = task_of(scores_file(tmp_path, [1, 2, 3, 4], subsets="abcd"))
+    with pytest.raises(UserError, match=r"task toy: each of its 4 subsets .*; set .*\.toy\.aggregation to all"):
+        Evaluation([task])
+    metrics = Evaluation([task], "all").score_similarities(np.array([0.1, 0.2, 0.3, 0.4]))["toy"]
+    assert metrics["spearman"] == pytest.approx(100) and metrics["mean"]["spearman"] is None
+
+
+def test_a_model_that_fails_on_a_subset_has_no_mean():
+    """Without that subset its mean could not be compared with that of another model."""
+    task = random_task(np.random.default_rng(0), [6, 9])
+    similarity = np.concatenate([np.full(6, 0.5), np.arange(9)])
+    metrics = Evaluation([task]).score_similarities(similarity)["toy"]
+    assert (metrics["spearman"], metrics["mean"]["pearson"], metrics["wmean"]["spearman"]) == (None, None, None)
+    assert metrics["all"]["spearman"] is not None and "subsets_left_out" not in metrics
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")
+def test_no_real_file_and_no_subset_of_one_is_refused(tmp_path):
+    for path in sorted(REAL.glob("*.tsv")):
+        for name, (_, _, gold) in task_of(path).subsets.items():
+            assert task_of(scores_file(tmp_path, gold.tolist())).pairs == len(gold), (path, name)
+    sick = REAL.parent / "nli" / "sick-train.tsv"
+    for range_ in ((0, 5), (1, 5)):
+        assert task_of(sick, score_range=range_).pairs == 5000
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")

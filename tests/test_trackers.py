@@ -173,7 +173,7 @@ def test_a_password_is_refused():
 
 def test_trackers_change_nothing_else(tiny_encoder_dir, tmp_path, wandb, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
-    (tmp_path / "pairs.tsv").write_text("subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t4\ta\tthe\n")
+    (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n1\ta cat\ta dog\n4\ta\tthe\n2\ta\tb\n")
     settings = {
         "encoder": {"path": str(tiny_encoder_dir), "max_length": 16},
         "corpus": {"source": "bundled:everyday"},

@@ -208,10 +208,16 @@ BROKEN = [
         "PATH, line 2: half a surrogate pair (\\ud800 to \\udfff) is no text",
     ),
     (
+        "v.xlsx",
+        "a,b\n",
+        "views.files: PATH is no file of pairs of views; the endings known are .tsv, .txt, .csv, .jsonl, .parquet, and "
+        ".gz after those of text",
+    ),
+    (
         "v.csv",
         "a,b\n",
-        "views.files: PATH is no file of pairs of views; the endings known are .tsv, .txt, .jsonl, .parquet, and .gz "
-        "after those of text",
+        "PATH, line 1: columns view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name) "
+        "are needed, found a, b",
     ),
     ("v.txt", "a\ta\n \tb\n", None),
 ]

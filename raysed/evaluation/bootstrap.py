@@ -88,6 +88,8 @@ def _task_scores(
     scores_RM, start = np.zeros((resamples, len(models))), 0
     for gold_P, weight in zip(strata, weights):
         rows = slice(start, start := start + len(gold_P))
+        if not weight:
+            continue
         gold, of_stratum = _Order(gold_P), [_Order(model_P[rows]) for model_P in models]
         step = max(1, _BLOCK_CELLS // len(gold_P))
         for first in range(0, resamples, step):

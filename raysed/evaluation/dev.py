@@ -5,14 +5,14 @@ from typing import Any, Literal
 
 from raysed.config import Config
 from raysed.encoder import Encoder, encode
-from raysed.evaluation.sts import Evaluation, load_task
+from raysed.evaluation.sts import Evaluation, comparable, load_task
 from raysed.tokens import tokenize
 
 
 def dev_score(
     config: Config, tokenizer: Any, metric: Literal["spearman", "pearson"] = "spearman"
 ) -> Callable[[Encoder], float] | None:
-    """Returns the dev task's correlation x100 of an encoder, or None where the run has no dev task."""
+    """Returns the dev task's correlation x100 of an encoder, 0 where it is not defined; None without a dev task."""
     name = config.evaluation.dev
     if name is None:
         return None
@@ -21,6 +21,6 @@ def dev_score(
 
     def score(encoder: Encoder) -> float:
         embeddings_UD = encode(encoder, tokens, (config.encoder.layers,), config.resources.encode_token_budget)[0]
-        return round(evaluation.score(embeddings_UD)[name][metric], 6)
+        return comparable(evaluation.score(embeddings_UD)[name][metric])
 
     return score

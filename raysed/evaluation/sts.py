@@ -7,7 +7,12 @@ by subset size (BERT-flow).
 """
 
 import csv
+import gzip
 import io
+import logging
+import math
+import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +22,32 @@ import numpy as np
 from scipy.stats import rankdata
 
 from raysed.config import TaskConfig
-from raysed.errors import UserError
+from raysed.errors import UserError, public
+from raysed.pair_sources import SENTENCE_COLUMNS, Layout, read_source
+from raysed.sources import ending
 
-COLUMNS = ("subset", "score", "sentence1", "sentence2")
-GOLD_COLUMNS = ("score", "label", "similarity_score")
+log = logging.getLogger(__name__)
+
+GRADED_COLUMNS = (
+    *SENTENCE_COLUMNS,
+    ("sentence_1", "sentence_2"),
+    ("text_1", "text_2"),
+    ("text_a", "text_b"),
+)
+"""What the sentences of graded pairs are often called; the first pair that is there is taken."""
+GOLD_COLUMNS = ("score", "similarity_score", "relatedness_score", "similarity", "relatedness", "label")
+"""The same for their score."""
 ARGUMENT_COLUMNS = ("regression_label", "sentence_1", "sentence_2")
 Subset = tuple[list[str], list[str], np.ndarray]
+_ALL = "all"
+"""The subset of pairs that are not divided."""
+_TELLING = 20
+"""So many scores tell whether they fill the range that they should have; fewer may lie close together by chance."""
+_PART = 1 / 3
+"""Scores of real data fill at least so much of their range: SICK's go from 1 to 5, those of STS from 0 to 5."""
+_FEWEST = 3
+"""The correlation of two pairs is 1 or -1 whatever the model says."""
+
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
 """Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has its own embeddings
 (BERT-flow fits a flow per task), by task a matrix with a row for each of `Evaluation.rows`."""
@@ -55,11 +80,47 @@ class StsTask:
         return sum(len(gold) for _, _, gold in self.subsets.values())
 
 
-def load_task(name: str, config: TaskConfig) -> StsTask:
+def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
+    """Reads the pairs that a model is to be scored on, see `read_graded`.
+
+    Args:
+        name: what the task is called in reports.
+        config: source, columns, and range of the gold score.
+        setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
+
+    Raises:
+        UserError: as `read_graded`; or there are too few pairs, or all scores are equal, so that no correlation is
+            defined.
+    """
+    setting = setting or f"evaluation.tasks.{name}"
+    task = _read_task(name, config, setting, "test")
+    gold_P = gold_of(task)
+    if len(gold_P) < _FEWEST:
+        raise UserError(
+            f"{setting}: {public(config.source)} has {_counted(len(gold_P))} with a score; a correlation needs at "
+            f"least {_FEWEST}, so add some or leave the task out"
+        )
+    if np.ptp(gold_P) == 0:
+        raise UserError(
+            f"{setting}: all {len(gold_P):,} pairs of {public(config.source)} have the score {gold_P[0]:g}, with which "
+            f"no correlation is defined; is another column the score ({setting}.columns)?"
+        )
+    _check_range(gold_P, config, setting)
+    return task
+
+
+def _counted(pairs: int) -> str:
+    return "1 pair" if pairs == 1 else f"{pairs:,} pairs"
+
+
+def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test") -> StsTask:
     """Reads the pairs that `config.source` names.
 
     Kinds of source:
-    - a .tsv or .csv file with the tab-separated columns subset, score, sentence1 and sentence2, without quoting;
+    - a file with a header, by path or URI: .csv (with quoting) or .tsv (without; what the header looks like decides,
+      so a .csv file may be tab-separated), .jsonl, all three also with .gz, or .parquet. The score stands in the first
+      of `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
+      there; `config.columns` names others. Other columns do not matter;
     - a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line by line), or one such
       `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
     - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated (a pair of languages
@@ -67,25 +128,34 @@ def load_task(name: str, config: TaskConfig) -> StsTask:
     - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv` with the columns
       regression_label, sentence_1 and sentence_2, each topic a subset; Latin-1 where it is not UTF-8;
     - `bundled:train`, `bundled:dev` or `bundled:test`;
-    - a dataset of the Hugging Face hub.
+    - a dataset of the Hugging Face hub, with columns as in a file.
 
     A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Lines end at a newline
     only: other Unicode line separators stay in their sentence.
 
     Args:
-        name: what the task is called in reports.
-        config: source and range of the gold score.
+        name: of what is returned.
+        config: source, columns, and range of the gold score.
+        setting: that names the source, for messages.
+        split: of a hub dataset, where `config` names none.
 
     Returns:
         The task, its subsets in the order in which they first appear (directories: by name).
 
     Raises:
-        UserError: the source cannot be read, a score is no number or out of range, or no scored pair is left.
+        UserError: the source cannot be read, a score is no number or out of range, no scored pair is left, or the
+            scores fill so little of their range that it must be that of other data.
     """
+    task = _read_task(name, config, setting, split)
+    _check_range(gold_of(task), config, setting)
+    return task
+
+
+def _read_task(name: str, config: TaskConfig, setting: str, split: str) -> StsTask:
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0
-    for pair in _read(name, config):
-        gold = _gold(pair, config.score_range)
+    for pair in _read(config, setting, split):
+        gold = _gold(pair, config.score_range, setting)
         if gold is None:
             dropped += 1
             continue
@@ -93,40 +163,65 @@ def load_task(name: str, config: TaskConfig) -> StsTask:
         for column, value in zip(columns, (pair.sentence1, pair.sentence2, gold)):
             column.append(value)
     if not subsets:
-        raise UserError(f"task {name}: {config.source} has no pair with a gold score ({dropped} blank ones)")
+        raise UserError(f"{setting}: {public(config.source)} has no pair with a gold score ({dropped} blank ones)")
     arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}
     return StsTask(name, arrays, dropped, config.aggregation)
 
 
-def _read(name: str, config: TaskConfig) -> Iterable[_Pair]:
+def _check_range(gold_P: np.ndarray, config: TaskConfig, setting: str) -> None:
+    """Scores of 0 to 1 that are taken for scores of 0 to 5 give wrong targets, and nobody would notice."""
+    low, high = config.score_range
+    lowest, highest = gold_P.min(), gold_P.max()
+    if len(gold_P) < _TELLING or highest - lowest >= _PART * (high - low):
+        return
+    whole = math.floor(lowest), math.ceil(highest)
+    example = f", such as [{whole[0]}, {whole[1]}]" if whole[0] < whole[1] and whole != (low, high) else ""
+    found = f"are all {lowest:g}" if lowest == highest else f"fill only {lowest:g} to {highest:g} of it"
+    raise UserError(
+        f"{setting}.score_range is {low:g} to {high:g}, but the {len(gold_P):,} scores of {public(config.source)} "
+        f"{found}; set {setting}.score_range to the lowest and the highest score that "
+        f"they can have{example}"
+    )
+
+
+def _read(config: TaskConfig, setting: str, split: str) -> Iterable[_Pair]:
     if config.source.startswith("bundled:"):
-        return _read_bundled(name, config.source)
+        return _read_bundled(config.source, setting)
     path = Path(config.source).expanduser()
     if path.is_dir():
         topics = sorted(path.glob("ArgPairs_*.csv"))
         return _read_arguments(topics) if topics else _read_senteval(path)
-    reader = {".tsv": _read_table, ".csv": _read_table, ".txt": _read_text}.get(path.suffix.lower())
-    if reader:
-        return reader(path)
-    if path.exists() or path.is_absolute() or config.source.startswith((".", "~")) or len(path.parts) > 2:
-        raise UserError(f"task {name}: {path} is neither a directory of graded pairs nor a .tsv, .csv or .txt file")
-    return _read_hub(name, config)
+    if ending(config.source) == ".txt":
+        return _read_text(path)
+    return _read_columns(config, setting, split)
 
 
-def _read_table(path: Path) -> Iterator[_Pair]:
-    header, *lines = read_lines(path) or [""]
-    names = header.split("\t")
-    if sorted(names) != sorted(COLUMNS):
-        raise UserError(
-            f"{path}, line 1: tab-separated columns {', '.join(COLUMNS)} are needed, found {', '.join(names)}"
-        )
-    order = [names.index(column) for column in COLUMNS]
-    for number, line in enumerate(lines, start=2):
-        if not line:
-            continue
-        where = f"{path}, line {number}"
-        cells = _cells(line, len(names), where)
-        yield _Pair(where, *(cells[i] for i in order))
+def _read_columns(config: TaskConfig, setting: str, split: str) -> Iterator[_Pair]:
+    """Pairs with names for their columns: in a file or in a dataset of the hub."""
+    source = read_source(config, _layout(config, setting, split))
+    subsets = source.subsets or [None] * len(source)
+    for place, (score, first, second, subset) in enumerate(zip(source.labels, source.first, source.second, subsets)):
+        named = _ALL if subset is None or subset == "" else str(subset)
+        yield _Pair(source.where(place), named, score, first, second)
+
+
+def _layout(config: TaskConfig, setting: str, split: str) -> Layout:
+    named = config.columns
+    sentences = dict.fromkeys((named.sentence1 or one, named.sentence2 or other) for one, other in GRADED_COLUMNS)
+    needed = [named.score or "score (or label)", named.sentence1 or "sentence1", named.sentence2 or "sentence2"]
+    if not (named.sentence1 or named.sentence2):
+        needed[-1] += " (or text1 and text2)"
+    return Layout(
+        setting=setting,
+        kind="graded pairs",
+        sentences=tuple(sentences),
+        needed=", ".join([*([named.subset] if named.subset else []), *needed[:2]]) + f" and {needed[2]}",
+        labels=(named.score,) if named.score else GOLD_COLUMNS,
+        subset=named.subset or "subset",
+        needs_subset=named.subset is not None,
+        remedy=f"; name yours in {setting}.columns",
+        split=split,
+    )
 
 
 def _read_senteval(directory: Path) -> Iterator[_Pair]:
@@ -146,7 +241,7 @@ def _read_text(path: Path) -> Iterator[_Pair]:
         if line:
             where = f"{path}, line {number}"
             first, second, score = _cells(line, 3, where)
-            yield _Pair(where, "all", score, first, second)
+            yield _Pair(where, _ALL, score, first, second)
 
 
 def _read_graded_lines(path: Path) -> Iterator[_Pair]:
@@ -204,36 +299,14 @@ def _decoded(path: Path) -> str:
         return data.decode("latin-1")
 
 
-def _read_bundled(name: str, source: str) -> Iterator[_Pair]:
+def _read_bundled(source: str, setting: str) -> Iterator[_Pair]:
     from raysed import bundled  # the package data is needed by this kind of source only
 
     split = source.removeprefix("bundled:")
     if split not in ("train", "dev", "test"):
-        raise UserError(f"task {name}: {source} is not there; use bundled:train, bundled:dev or bundled:test")
+        raise UserError(f"{setting}: {source} is not there; use bundled:train, bundled:dev or bundled:test")
     for number, (score, first, second) in enumerate(bundled.pairs(split), start=1):
-        yield _Pair(f"{source}, pair {number}", "all", score, first, second)
-
-
-def _read_hub(name: str, config: TaskConfig) -> Iterator[_Pair]:
-    from datasets import load_dataset  # slow to import, and needed by this kind of source only
-
-    try:
-        table = load_dataset(config.source, config.name, split=config.split)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).split("\n")[0]
-        raise UserError(
-            f"task {name}: {config.source} is no file or directory, nor a hub dataset that loads: {reason}"
-        ) from None
-    found = table.column_names
-    gold = next((column for column in GOLD_COLUMNS if column in found), None)
-    if gold is None or not {"sentence1", "sentence2"} <= set(found):
-        raise UserError(
-            f"task {name}: dataset {config.source} must have columns sentence1, sentence2 and one of "
-            f"{', '.join(GOLD_COLUMNS)}, found {', '.join(found)}"
-        )
-    columns = zip(table[gold], table["sentence1"], table["sentence2"])
-    for number, (score, first, second) in enumerate(columns, start=1):
-        yield _Pair(f"dataset {config.source}, row {number}", "all", score, first, second)
+        yield _Pair(f"{source}, pair {number}", _ALL, score, first, second)
 
 
 def read_lines(path: Path) -> list[str]:
@@ -243,16 +316,17 @@ def read_lines(path: Path) -> list[str]:
         UserError: the file cannot be read, or is not UTF-8.
     """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
     return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
-def _gold(pair: _Pair, score_range: tuple[float, float]) -> float | None:
+def _gold(pair: _Pair, score_range: tuple[float, float], setting: str) -> float | None:
     text = "" if pair.score is None else str(pair.score).strip()
     if not text:
         return None
@@ -260,10 +334,16 @@ def _gold(pair: _Pair, score_range: tuple[float, float]) -> float | None:
     try:
         gold = float(text)
     except ValueError:
-        raise UserError(f"{pair.where}: score {text!r} is no number; write 3.5, or leave it blank") from None
+        raise UserError(f"{pair.where}: {_no_number(text, setting)}") from None
     if not low <= gold <= high:
-        raise UserError(f"{pair.where}: score {text} is outside the task's score_range, {low:g} to {high:g}")
+        raise UserError(f"{pair.where}: score {text} is outside {setting}.score_range, {low:g} to {high:g}")
     return gold
+
+
+def _no_number(text: str, setting: str) -> str:
+    if re.fullmatch(r"[+-]?\d*,\d+", text):
+        return f"score {text!r} has a decimal comma; write {text.replace(',', '.')}"
+    return f"score {text!r} is no number; write 3.5, or leave it blank, or name the score's column in {setting}.columns"
 
 
 class _Group(NamedTuple):
@@ -272,6 +352,11 @@ class _Group(NamedTuple):
     pairs: slice
     gold: np.ndarray
     gold_ranks: np.ndarray
+
+    @property
+    def counts(self) -> bool:
+        """Whether a correlation with these scores says something: they are three or more, and differ."""
+        return len(self.gold) >= _FEWEST and bool(self.gold.any())
 
 
 class Evaluation:
@@ -292,6 +377,9 @@ class Evaluation:
         Args:
             tasks: what to score; names must differ.
             aggregation: `all`, `mean` or `wmean`, for tasks that do not name their own.
+
+        Raises:
+            UserError: a mean over subsets of which none has a correlation.
         """
         self.tasks = {task.name: task for task in tasks}
         self._aggregation = {task.name: task.aggregation or aggregation for task in tasks}
@@ -302,6 +390,24 @@ class Evaluation:
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self._rows_P2 = np.array([[row[s] for s in side] for side in sides], dtype=np.int64).T
         self._whole, self._subsets = _groups(tasks)
+        self._left_out = {
+            task: [name for name, group in groups.items() if not group.counts] for task, groups in self._subsets.items()
+        }
+        self._refuse_means_of_nothing()
+
+    def _refuse_means_of_nothing(self) -> None:
+        for task, groups in self._subsets.items():
+            left_out, several = self._left_out[task], len(groups) > 1
+            if not several or not left_out or self._aggregation[task] == "all":
+                continue
+            why = f"fewer than {_FEWEST} pairs or one score only"
+            if len(left_out) == len(groups):
+                raise UserError(
+                    f"task {task}: each of its {len(groups):,} subsets has {why}, so the mean of their correlations is "
+                    f"not defined; set evaluation.tasks.{task}.aggregation to all"
+                )
+            shown = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else "")
+            log.info("task %s: left out of the mean over subsets, which have %s: %s", task, why, shown)
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
         """Returns int64 [P, 2]: where in `sentences` the two sentences of every pair are.
@@ -339,7 +445,10 @@ class Evaluation:
 
         Returns:
             Per task `spearman` and `pearson` (x100, under `aggregation`), `pairs` and `aggregation`; where
-            the task has several subsets also `all`, `mean`, `wmean` and, per subset, `subsets`.
+            the task has several subsets also `all`, `mean`, `wmean` and, per subset, `subsets`. A correlation that is
+            not defined is None: that of a model for which all pairs of a task, or of a subset under `mean` and
+            `wmean`, are equally similar, and that of a subset with fewer than three pairs or one score only. Such a
+            subset is in no mean, and `subsets_left_out` lists it where there is one.
 
         Raises:
             UserError: an embedding has a value that is not finite.
@@ -364,8 +473,13 @@ class Evaluation:
         return [gold_P for _, _, gold_P in self.tasks[task].subsets.values()]
 
     def weights(self, task: str) -> list[float]:
-        """Returns the share of each of `strata` in the task's score."""
-        sizes = [len(gold_P) if self._aggregation[task] == "wmean" else 1 for gold_P in self.strata(task)]
+        """Returns the share of each of `strata` in the task's score; 0 for a subset that is in no mean."""
+        if self._aggregation[task] == "all":
+            return [1.0]
+        weighted, left_out = self._aggregation[task] == "wmean", self._left_out[task]
+        sizes = [
+            0 if name in left_out else len(s[2]) if weighted else 1 for name, s in self.tasks[task].subsets.items()
+        ]
         return [size / sum(sizes) for size in sizes]
 
     def cosines(self, embeddings: Embeddings, task: str) -> tuple[np.ndarray, np.ndarray]:
@@ -395,11 +509,26 @@ class Evaluation:
 
     def _metrics(self, task: str, similarity_P: np.ndarray) -> dict:
         subsets = {name: _correlate(group, similarity_P) for name, group in self._subsets[task].items()}
-        ways = _aggregate(subsets, _correlate(self._whole[task], similarity_P))
+        left_out = self._left_out[task]
+        counted = [metrics for name, metrics in subsets.items() if name not in left_out]
+        ways = _aggregate(counted, _correlate(self._whole[task], similarity_P))
         aggregation = self._aggregation[task]
         chosen = {key: ways[aggregation][key] for key in ("spearman", "pearson")}
         metrics = {**chosen, "pairs": self.tasks[task].pairs, "aggregation": aggregation}
-        return {**metrics, **ways, "subsets": subsets} if len(subsets) > 1 else metrics
+        if len(subsets) == 1:
+            return metrics
+        return {**metrics, **ways, "subsets": subsets, **({"subsets_left_out": left_out} if left_out else {})}
+
+
+def comparable(correlation: float | None) -> float:
+    """Returns a score that a choice can be made by, rounded so that noise breaks no tie.
+
+    One that is not defined is 0: a model that tells no pairs apart is as good as chance.
+
+    >>> comparable(71.23456789), comparable(None)
+    (71.234568, 0.0)
+    """
+    return round(correlation or 0.0, 6)
 
 
 def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
@@ -447,8 +576,10 @@ def _group(pairs: slice, gold_P: np.ndarray) -> _Group:
     return _Group(pairs, _standardise(gold_P), _standardise(rankdata(gold_P)))
 
 
-def _correlate(group: _Group, similarity_P: np.ndarray) -> dict[str, float | int]:
+def _correlate(group: _Group, similarity_P: np.ndarray) -> dict[str, float | int | None]:
     values = similarity_P[group.pairs]
+    if not group.counts or np.ptp(values) == 0:
+        return {"spearman": None, "pearson": None, "pairs": len(values)}
     return {
         "spearman": 100 * _dot(_standardise(rankdata(values)), group.gold_ranks),
         "pearson": 100 * _dot(_standardise(values), group.gold),
@@ -456,14 +587,16 @@ def _correlate(group: _Group, similarity_P: np.ndarray) -> dict[str, float | int
     }
 
 
-def _aggregate(subsets: dict[str, dict], whole: dict) -> dict[str, dict[str, float]]:
+def _aggregate(subsets: Sequence[dict], whole: dict) -> dict[str, dict[str, float | None]]:
     keys = ("spearman", "pearson")
-    sizes = [metrics["pairs"] for metrics in subsets.values()]
-    table = {key: [metrics[key] for metrics in subsets.values()] for key in keys}
+    sizes = [metrics["pairs"] for metrics in subsets]
+    table = {key: [metrics[key] for metrics in subsets] for key in keys}
+    # A mean without the subsets on which this one model fails could not be compared with that of another.
+    defined = bool(subsets) and None not in table["spearman"]
     return {
         "all": {key: whole[key] for key in keys},
-        "mean": {key: float(np.mean(table[key])) for key in keys},
-        "wmean": {key: float(np.average(table[key], weights=sizes)) for key in keys},
+        "mean": {key: float(np.mean(table[key])) if defined else None for key in keys},
+        "wmean": {key: float(np.average(table[key], weights=sizes)) if defined else None for key in keys},
     }
 
 

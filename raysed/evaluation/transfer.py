@@ -274,7 +274,8 @@ def _read_sts_benchmark_tables(paths: list[Path], seed: int) -> tuple[dict[str, 
     splits = {}
     for split in ("train", "dev", "test"):
         path = paths[0].with_name(f"stsb-{split}.tsv")
-        subsets = load_task(f"STSBenchmark {split}", TaskConfig(source=str(_present(path)))).subsets.values()
+        task = TaskConfig(source=str(_present(path)))
+        subsets = load_task(f"STSBenchmark {split}", task, "evaluation.transfer").subsets.values()
         first, second = ([_clean(s) for subset in subsets for s in subset[side]] for side in (0, 1))
         splits[split] = Split((first, second), np.concatenate([gold for _, _, gold in subsets]))
     return splits, ""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from raysed.config import NliConfig, TaskConfig
 from raysed.errors import UserError
-from raysed.evaluation.sts import load_task, read_lines
+from raysed.evaluation.sts import read_graded, read_lines
 
 Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]
 """Subset to first sentences, second sentences and scores."""
@@ -223,7 +223,7 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
         UserError: names file and line.
     """
     if _is_readable(task.source):
-        return dict(load_task(name, task).subsets)
+        return dict(read_graded(name, task, name).subsets)
     is_sick = Path(task.source).name.startswith("SICK_")  # with a header: id, A, B, relatedness, entailment
     score, first, second = (3, 1, 2) if is_sick else (4, 5, 6)
     columns: tuple[list, list, list] = ([], [], [])
