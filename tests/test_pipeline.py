@@ -132,7 +132,8 @@ def test_members_carry_their_names_in_rays_list_of_actors(finished):
     """Three members of two workers: each worker has the name of its first."""
     from ray.util.state import list_actors
 
-    names = {actor.repr_name for actor in list_actors(detail=True, limit=1000)}
+    address = ray.get_runtime_context().gcs_address
+    names = {actor.repr_name for actor in list_actors(address=address, detail=True, limit=1000)}
     assert {f"ct/members/0{index} and others after it" for index in range(2)} <= names
 
 
