@@ -1,8 +1,9 @@
-"""Runs a table of the SED, BERT-flow or BSL paper and prints ours beside the published numbers.
+r"""Runs a table of the SED, BERT-flow or BSL paper and prints ours beside the published numbers.
 
 All tables:       python jobs/reproduce.py --list
 On this machine:  python jobs/reproduce.py sed-table-1 --scale small --data ../shared/data
-On a cluster:     ray job submit --working-dir . -- python jobs/reproduce.py sed-table-1 --data /mnt/SentEval/data
+On a cluster:     ray job submit --working-dir . -- python jobs/reproduce.py sed-table-1 --data /mnt/SentEval/data \
+                      --storage /mnt/runs --output /mnt/tables
 
 The same command continues a table that was stopped.
 """

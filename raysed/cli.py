@@ -14,37 +14,44 @@ from raysed.tracking import show_notes
 
 
 def main_of(
-    job: Callable[[argparse.Namespace], None],
+    job: Callable[[argparse.Namespace], int | None],
     parser: argparse.ArgumentParser,
     after_stop: str = "the same command continues from here",
 ) -> int:
     """Runs a job.
 
     Args:
-        job: takes the parsed arguments.
+        job: takes the parsed arguments; may return an exit code.
         parser: of the command line.
         after_stop: what Ctrl-C has left behind, for the user.
 
     Returns:
-        0 when it went well, 1 when the run failed, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM.
+        0 or the job's own code when it went well, 1 when the run failed, 2 for a user's mistake, 130 after Ctrl-C, 143
+        after SIGTERM.
     """
     arguments = parser.parse_args()
-    interrupts.listen()
+
+    def last_words() -> None:
+        print(f"\nstopped; {after_stop}", file=sys.stderr)
+
+    interrupts.listen(last_words)
     show_notes()
     atexit.register(gc.freeze)  # or Python looks through all of torch for garbage before it ends, for a second or two
     try:
-        job(arguments)
+        with interrupts.errors_are_stops():
+            return job(arguments) or 0
     except UserError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2
     except RunFailed as error:
         print(f"failed: {_one_line(error)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt as interrupt:
+    except KeyboardInterrupt:
         interrupts.notice()
-        print(f"\nstopped; {after_stop}", file=sys.stderr)
-        return 143 if interrupt.args == (signal.SIGTERM,) else 130
-    return 0
+        last_words()
+        return 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another interrupt since
+    finally:
+        interrupts.leave()
 
 
 def find_config(name: str, directory: Path) -> Path:

@@ -1,27 +1,76 @@
-"""Ctrl-C and a polite kill, repeated until the job has noticed.
+"""Ctrl-C and a polite kill: repeated until the job has noticed, and carried out for it where it cannot.
 
 Python drops a KeyboardInterrupt that happens to be raised inside a destructor or a callback of a C library, of which
-Ray has many; a job would then go on as if nothing had been said.
+Ray has many; a job would then go on as if nothing had been said. And where every process gets the signal at once
+(`timeout`, systemd), Ray is gone before the job has cleaned up: its next question to Ray waits for a minute, and then
+Ray ends the process. So a thread of its own hears the signal, too, and ends a job that does not end by itself.
 """
 
+import logging
 import os
 import signal
+import socket
+import sys
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+log = logging.getLogger(__name__)
+
+NUMBERS = (signal.SIGINT, signal.SIGTERM)
+_AGAIN_AFTER = 1.0
+_PATIENCE = 6.0
+"""Seconds for a job to clean up in."""
+_LOOK_EVERY = 0.01
+"""Seconds: once its raylet is gone, Ray's own threads end a process within a tenth of a second, with exit code 1."""
+_ANSWER = 5.0
+"""Seconds for what is done at once, such as a word to a storage far away."""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """What is done when a signal comes, in threads of their own.
+
+    Attributes:
+        at_once: as soon as it has come.
+        is_hopeless: whether what the job needs for cleaning up is gone.
+        at_last: before the process is ended for a job that has not ended in time.
+    """
+
+    at_once: Callable[[], None] = lambda: None
+    is_hopeless: Callable[[], bool] = lambda: False
+    at_last: Callable[[], None] = lambda: None
+
 
 _noticed = threading.Event()
-_AGAIN_AFTER = 1.0
+_came: int | None = None
+_stoppings: list[Stopping] = []
+_last_words: Callable[[], None] | None = None
+_wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
-def listen() -> None:
+def listen(last_words: Callable[[], None] | None = None) -> None:
     """Turns SIGINT and SIGTERM into KeyboardInterrupt, again and again until `notice` is called.
 
-    Call it again after a library put handlers of its own. Outside the main thread nothing is done.
+    Outside the main thread nothing is done.
+
+    Args:
+        last_words: called before the process is ended for a job that has not ended in time; without them a job has
+            all the time that it takes.
     """
-    global _noticed
+    global _noticed, _came, _last_words
     if threading.current_thread() is threading.main_thread():
-        _noticed = threading.Event()  # a new one: timers of an earlier job keep theirs
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, _interrupt)
+        _noticed, _came, _last_words = threading.Event(), None, last_words  # timers of an earlier job keep their event
+        listen_again()
+
+
+def listen_again() -> None:
+    """Puts the handlers back in their places after a library has put its own there."""
+    _hear()
+    for number in NUMBERS:
+        signal.signal(number, _interrupt)
 
 
 def listening() -> bool:
@@ -29,14 +78,51 @@ def listening() -> bool:
     return signal.getsignal(signal.SIGINT) is _interrupt
 
 
+def leave() -> None:
+    """Says that the job has ended by itself: nobody has to end it any more."""
+    global _last_words
+    _last_words = None
+
+
 def notice() -> None:
     """Says that the interrupt has arrived: what follows is cleaning up, which nothing interrupts any more."""
     _noticed.set()
 
 
+def came() -> int | None:
+    """Returns the signal that wants the job to stop, if one has come."""
+    return _came
+
+
+@contextmanager
+def when_stopped(stopping: Stopping) -> Iterator[None]:
+    """Says what is to be done when a signal comes during the block."""
+    _stoppings.append(stopping)
+    try:
+        yield
+    finally:
+        _stoppings.remove(stopping)
+
+
+@contextmanager
+def errors_are_stops() -> Iterator[None]:
+    """Takes an error after a signal for a stop: cleaning up fails where Ray got the signal as well.
+
+    So does an exit: while Ray starts, its own handlers are in place.
+    """
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if _came is None:
+            raise
+        raise KeyboardInterrupt(_came) from error
+
+
 def _interrupt(number: int, frame: object) -> None:
+    global _came
     if _noticed.is_set():
         return
+    _came = _came or number
     timer = threading.Timer(_AGAIN_AFTER, _again, (number, _noticed))
     timer.daemon = True
     timer.start()
@@ -46,3 +132,46 @@ def _interrupt(number: int, frame: object) -> None:
 def _again(number: int, noticed: threading.Event) -> None:
     if not noticed.is_set():
         os.kill(os.getpid(), number)
+
+
+def _hear() -> None:
+    """Has a thread told of every signal, also while the main thread is somewhere in C++ and hears nothing."""
+    global _wakeup
+    if _wakeup is None:
+        _wakeup = socket.socketpair()
+        _wakeup[1].setblocking(False)
+        threading.Thread(target=_watch, args=(_wakeup[0],), daemon=True).start()
+    signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
+
+
+def _watch(ear: socket.socket) -> None:
+    global _came
+    while heard := ear.recv(64):
+        number = next((number for number in heard if number in NUMBERS), None)
+        if number is not None and listening():  # also where the main thread has noticed it before
+            _came = _came or number
+            _see_it_end(number)
+
+
+def _see_it_end(number: int) -> None:
+    """Waits for the job to end; ends it when it has had its time, or when waiting is in vain."""
+    stoppings, began = list(_stoppings), time.monotonic()
+    speaker = threading.Thread(target=_call, args=[stopping.at_once for stopping in stoppings], daemon=True)
+    speaker.start()
+    while _last_words is not None and time.monotonic() < began + _PATIENCE:
+        if any(stopping.is_hopeless() for stopping in stoppings):
+            break
+        time.sleep(_LOOK_EVERY)
+    if _last_words is not None:
+        _call(*(stopping.at_last for stopping in reversed(stoppings)))
+        speaker.join(_ANSWER)
+        _call(_last_words, sys.stdout.flush, sys.stderr.flush)
+        os._exit(128 + number)
+
+
+def _call(*actions: Callable[[], None]) -> None:
+    for action in actions:
+        try:
+            action()
+        except Exception as error:  # the next one is to be called whatever this one met
+            log.debug("at a stop: %s", error)

@@ -130,7 +130,7 @@ def train_members(
     Returns:
         The finished members and, by name, why others failed; whether enough are left is the caller's question.
     """
-    queue = _Queue([_group(node, members, config, storage, rows) for node, members in nodes.items()])
+    queue = _Queue([_group(node, members, config, storage, rows) for node, members in nodes.items()], share.workers)
     outcome = Outcome(ladders=queue.ladders())
     everyone = [member for members in nodes.values() for member in members]
     failed: dict[str, tuple[str, bool]] = {}
@@ -269,9 +269,9 @@ def _pass_over(group: _Group, task: Task, storage: Storage) -> None:
 class _Queue(Searcher):
     """Hands trainings to Tune: of every node in turn, so that members and grid models run beside each other."""
 
-    def __init__(self, groups: Sequence[_Group]):
+    def __init__(self, groups: Sequence[_Group], workers: int):
         super().__init__()
-        self._groups = list(groups)
+        self._groups, self._is_shared = list(groups), sum(group.left() for group in groups) > workers
         self._turn = 0
         self._running: dict[str, tuple[_Group, Task | None]] = {}
 
@@ -302,7 +302,8 @@ class _Queue(Searcher):
             if member is not None:
                 self._turn = place + 1
                 self._running[trial_id] = (group, task)
-                return {"member": vars(member), "until": task.until if task else group.steps}
+                called = f"{member.name} and others after it" if self._is_shared else member.name
+                return {"member": vars(member), "until": task.until if task else group.steps, "called": called}
         return None if self._running else Searcher.FINISHED
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
@@ -348,6 +349,15 @@ def _sentences(result: Any, config: Config) -> int:
     """Sentences, or pairs, of the batches that a trial has learnt from since its last start."""
     updates = (result.metrics or {}).get("updates", 0)
     return updates * getattr(config, result.config["member"]["stage"]).batch_size
+
+
+class _Named:
+    """Gives a trial's actor a name in Ray's list of actors, in place of the function's."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Called by Tune before the actor is listed, once; a worker that trains further members keeps the name."""
+        super().setup(config)
+        self._name = config["called"]
 
 
 def _tuner(
@@ -447,6 +457,9 @@ def _train_member(trial: dict[str, Any], shared: Any) -> None:
         tune.report({"failed": str(error), "mendable": True})
     except RunFailed as error:
         tune.report({"failed": str(error), "mendable": False})
+
+
+_train_member.__mixins__ = (_Named,)
 
 
 def _train_or_give_up(member: Member, shared: _Shared, until: int) -> tuple[float | None, int]:

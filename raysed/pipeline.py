@@ -21,13 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-import ray
 
-from raysed import interrupts
+from raysed import interrupts, unchanged
 from raysed.config import Config, dump_config
 from raysed.recipe import member_nodes
-from raysed.status import status_of
-from raysed.storage import Storage
+from raysed.status import Status, status_of
+from raysed.storage import Storage, check_stays
 from raysed.tracking import native_output_to, quiet_libraries
 
 if TYPE_CHECKING:
@@ -48,41 +47,54 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
         UserError: a wrong setting or input; nothing was trained, unless the error shows in training only.
         RunFailed: too few members could be trained.
     """
-    quiet_libraries()
-    # Imports keep one core busy for seconds, in which Ray's processes start on the others.
-    threading.Thread(target=importlib.import_module, args=("raysed.check",), daemon=True).start()
-    with _ray_session() as dashboard:
-        from raysed.check import check
+    check_stays(config.storage)
+    print_, storage = unchanged.fingerprint(config), Storage(config.storage, config.run)
+    with storage.lock():
+        if unchanged.is_unchanged(print_, storage):
+            say(_nothing_to_do(storage))
+            return
+        with status_of(storage) as status:
+            quiet_libraries()
+            with _ray_session() as dashboard:
+                from raysed.check import check
 
-        _run_checked(check(config), dashboard, say)
+                _run_checked(check(config), storage, status, dashboard, say)
+        unchanged.remember(print_, storage)
 
 
-def _run_checked(job: Job, dashboard: str | None, say: Callable[[str], None]) -> None:
-    """Runs the stages under the run directory's lock, unless all of it is there."""
+def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | None, say: Callable[[str], None]) -> None:
+    """Runs the stages, unless all of it is there."""
     from raysed import results
 
-    config = job.config
-    storage = Storage(config.storage, config.run)
-    with storage.lock():
-        if results.is_complete(job, storage):
-            say(f"nothing to do: {storage} is complete, and no setting or input has changed")
-            return
-        storage.write_text("config.yaml", dump_config(config))
-        if dashboard:
-            say(f"Ray dashboard: http://{dashboard}")
-        native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
-        try:
-            with native_output_to(native), status_of(storage):
-                _run_stages(job, storage, say)
-        except Exception as error:
-            failed = {
-                "run": config.run,
-                "status": "failed",
-                "error": str(error),
-                "config": config.model_dump(mode="json"),
-            }
-            storage.write_text("report.json", json.dumps(failed, indent=1))
-            raise
+    if results.is_complete(job, storage):
+        say(_nothing_to_do(storage))
+        return
+    if dashboard:
+        say(f"Ray dashboard: http://{dashboard}{_how_to_log_in()}")
+    native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
+    try:
+        with native_output_to(native), interrupts.errors_are_stops():
+            _run_stages(job, storage, say)
+    except Exception as error:
+        if not status.follows_a_complete_run:
+            _report_failure(job.config, storage, error)
+        raise
+
+
+def _how_to_log_in() -> str:
+    """Ray sets this variable, too, when it starts with the token of an earlier start."""
+    is_closed = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    return " (the page asks for a token; `ray get-auth-token` prints it)" if is_closed else ""
+
+
+def _nothing_to_do(storage: Storage) -> str:
+    return f"nothing to do: {storage} is complete, and no setting or input has changed"
+
+
+def _report_failure(config: Config, storage: Storage, error: Exception) -> None:
+    settings = config.model_dump(mode="json")
+    failed = {"run": config.run, "status": "failed", "error": str(error), "config": settings}
+    storage.write_text("report.json", json.dumps(failed, indent=1))
 
 
 # -- the stages ------------------------------------------------------------------------------------------------------
@@ -95,6 +107,7 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
 
     stages = Stages(job, storage, say)
     stages.make_encoder()
+    storage.write_text("config.yaml", dump_config(job.config))  # from here on an earlier run of that name is changed
     stages.write_corpus()
     stages.write_pairs()
     stages.write_views()
@@ -125,36 +138,97 @@ def _ray_session() -> Iterator[str | None]:
     os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the run directory has the logs already
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no host is asked that the user did not name
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    own, dashboard, started = not ray.is_initialized(), None, []
-    if own:
-        others = psutil.Process().children()
-        options = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
-        listening = interrupts.listening()
-        context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
-        if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
-            interrupts.listen()
-        dashboard = context.dashboard_url
-        started = [process for process in psutil.Process().children() if process not in others]
-    try:
-        yield dashboard
-    except KeyboardInterrupt:
-        interrupts.notice()
-        raise
-    finally:
-        if own:
-            _shut_down(started)
+    import ray  # takes a second that a run with nothing to do can save
+
+    # Imports keep one core busy for seconds, in which Ray's processes start on the others.
+    threading.Thread(target=importlib.import_module, args=("raysed.check",), daemon=True).start()
+    if ray.is_initialized():
+        yield None
+        return
+    own = _OwnRay()
+    options = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
+    listening = interrupts.listening()
+    with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
+        try:
+            context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+            own.has_started()
+            if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
+                interrupts.listen_again()
+            with interrupts.errors_are_stops():
+                yield context.dashboard_url
+        except KeyboardInterrupt:
+            interrupts.notice()
+            raise
+        finally:
+            own.end()
 
 
-def _shut_down(started: Iterable[psutil.Process]) -> None:
-    """Ends Ray and waits until its processes are gone: helpers of its dashboard outlive `ray.shutdown` by a second."""
-    processes = set(started)
-    for process in started:
+class _OwnRay:
+    """The processes of a Ray that this one starts; none where it connects to a cluster."""
+
+    def __init__(self) -> None:
+        self._others = psutil.Process().children()
+        self._servers: list[psutil.Process] = []
+        self._family: set[psutil.Process] = set()
+        self._is_ending = False
+
+    def has_started(self) -> None:
+        """Looks who is there, once Ray says that it has started."""
+        self._servers = self._children()
+
+    def _children(self) -> list[psutil.Process]:
+        return [process for process in psutil.Process().children() if process not in self._others]
+
+    def is_lost(self) -> bool:
+        """Whether servers that nobody has told to end have ended: what is asked of them is never answered."""
+        return not self._is_ending and not all(map(_lives, self._servers))
+
+    def kill(self) -> None:
+        """Ends all of them at once.
+
+        First the one that would tell this process that its raylet is gone: Ray's own threads would end it then.
+        """
+        servers = self._servers or self._children()
+        _kill(process for process in servers if _name(process) == "gcs_server")
+        self._remember(servers)
+        _kill(self._family)
+        psutil.wait_procs(self._family, timeout=1.0)
+
+    def _remember(self, servers: Iterable[psutil.Process]) -> None:
+        """Looks who is there: workers whose raylet is gone are nobody's children any more."""
+        for server in servers:
+            self._family.add(server)
+            with suppress(psutil.NoSuchProcess):
+                self._family.update(server.children(recursive=True))
+
+    def end(self) -> None:
+        """Ends Ray and waits until its processes are gone: helpers of its dashboard outlive `ray.shutdown` by a second.
+
+        A Ray that was ended by somebody else is not asked, because it would not answer.
+        """
+        import ray
+
+        if self.is_lost():
+            self.kill()
+        else:
+            self._remember(self._servers)
+            self._is_ending = True
+        ray.shutdown()
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while any(map(_lives, self._family)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
-            processes.update(process.children(recursive=True))
-    ray.shutdown()
-    deadline = time.monotonic() + _ENDING_SECONDS
-    while any(map(_lives, processes)) and time.monotonic() < deadline:
-        time.sleep(0.05)
+            process.kill()
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
 
 
 def _lives(process: psutil.Process) -> bool:

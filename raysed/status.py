@@ -7,15 +7,17 @@ import logging
 import os
 import re
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from raysed import interrupts
 from raysed.errors import UserError
 from raysed.progress import clock, repeating, told_to
-from raysed.storage import Entry, Storage
+from raysed.storage import Entry, Storage, runs_at
 
 log = logging.getLogger(__name__)
 
@@ -24,11 +26,67 @@ _LOCAL_EVERY, _REMOTE_EVERY = 5.0, 30.0
 """Seconds between two writings: on an object store each is a request."""
 _MISSED = 6
 """So many missed writings in a row say that the job is gone."""
+_AT_WORK = ("starting", "running")
+CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
+"""Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
 _TRAINING = re.compile(r"(?P<node>.+)/(?P<kind>members|learners|grid/[^/]+)/\d+")
 
 
+class Status:
+    """What `status.json` says of a run.
+
+    Args:
+        storage: the run directory.
+        every: seconds between two writings; None: what suits the storage.
+
+    Attributes:
+        has_begun: whether a stage has begun; until then nothing of an earlier run of that name is touched.
+    """
+
+    def __init__(self, storage: Storage, every: float | None = None):
+        self.has_begun = False
+        self.every = every or (_LOCAL_EVERY if storage.is_local else _REMOTE_EVERY)
+        self._storage, self._lock, self._before = storage, threading.Lock(), storage.read_text(FILE)
+        origin = {"host": socket.gethostname(), "pid": os.getpid()}
+        self._words: dict[str, Any] = {"state": "starting", "since": time.time(), "every": self.every, **origin}
+
+    @property
+    def follows_a_complete_run(self) -> bool:
+        """Whether an earlier run of that name is complete, and still untouched."""
+        return not self.has_begun and _parsed(self._before).get("state") == "complete"
+
+    def listen(self, words: dict[str, Any]) -> None:
+        """Hears what `tell` is told."""
+        with self._lock:
+            if "stage" in words:  # the line of the stage before says nothing any more
+                self.has_begun = True
+                state = "running" if self._words["state"] == "starting" else self._words["state"]
+                self._words.update(words, state=state, stage_since=time.time(), line=None, left=None)
+            elif "line" in words:
+                self._words.update(words)
+
+    def say(self, **words: Any) -> None:
+        """Writes the file, after a change of what it says."""
+        with self._lock:
+            self._words.update(words)
+            self._write(json.dumps({**self._words, "told": time.time()}, indent=1))
+
+    def end(self, **words: Any) -> None:
+        """Says how the run ended, or, where no stage has begun, again that an earlier one is complete."""
+        if self.follows_a_complete_run:
+            self._write(self._before)
+        else:
+            self.say(**words)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._storage.write_text(FILE, text)
+        except (OSError, UserError) as error:  # a run does not end because it cannot say where it is
+            log.debug("%s is not written: %s", FILE, error)
+
+
 @contextmanager
-def status_of(storage: Storage, every: float | None = None) -> Iterator[None]:
+def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
     """Keeps `status.json` true while a run works: its stage, the progress line of the moment, how it ended.
 
     The file is renewed by a thread also while nothing moves; one that is not renewed says that the job is gone.
@@ -37,48 +95,30 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[None]:
         storage: the run directory.
         every: seconds between two writings; None: what suits the storage.
     """
-    every = every or (_LOCAL_EVERY if storage.is_local else _REMOTE_EVERY)
-    status = {
-        "state": "running",
-        "since": time.time(),
-        "every": every,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-    }
-
-    def listen(words: dict[str, Any]) -> None:
-        if "stage" in words:  # the line of the stage before says nothing any more
-            status.update(words, stage_since=time.time(), line=None, left=None)
-        elif "line" in words:
-            status.update(words)
-
-    _write(storage, status)
+    status = Status(storage, every)
+    stopping = interrupts.Stopping(at_once=lambda: status.end(state="stopped"))
+    status.say()
     try:
-        with repeating(lambda: _write(storage, status), every), told_to(listen):
-            yield
-        status |= {"state": "complete"}
+        with interrupts.when_stopped(stopping), interrupts.errors_are_stops():
+            with repeating(status.say, status.every), told_to(status.listen):
+                yield status
     except KeyboardInterrupt:
-        status |= {"state": "stopped"}
+        status.end(state="stopped")
         raise
     except BaseException as error:
-        status |= {"state": "failed", "error": str(error)}
+        status.end(state="failed", error=str(error))
         raise
-    finally:
-        _write(storage, status)
-
-
-def _write(storage: Storage, status: dict[str, Any]) -> None:
-    try:
-        storage.write_text(FILE, json.dumps({**status, "told": time.time()}, indent=1))
-    except (OSError, UserError) as error:  # a run does not end because it cannot say where it is
-        log.debug("%s is not written: %s", FILE, error)
+    status.end(state="complete")
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def describe(storage: Storage, now: float | None = None) -> list[str]:
+def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int]:
     """Returns lines for people: state, stage, what is done, the last checkpoints; from the run directory alone.
+
+    Returns:
+        The lines, and the exit code that tells scripts the state.
 
     Raises:
         UserError: there is no such run.
@@ -88,7 +128,7 @@ def describe(storage: Storage, now: float | None = None) -> list[str]:
     entries = storage.entries()
     if text is None and not entries:
         raise UserError(f"there is no run at {storage}; name one of those in its storage")
-    status = json.loads(text) if text else {"state": "unknown"}
+    status = _parsed(text)
     lines = [f"{storage.run}: {_state(status, now)}"]
     if status["state"] == "running" and status.get("stage"):
         lines.append(f"stage: {status['stage']}, for {clock(now - status['stage_since'])}")
@@ -97,21 +137,48 @@ def describe(storage: Storage, now: float | None = None) -> list[str]:
     finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished)) or 'nothing yet'}"]
     lines += [f"checkpoint: {line}" for line in _checkpoints(halfway, storage, now)]
-    return lines
+    return lines, CODES["gone" if _is_gone(status, now) else status["state"]]
+
+
+def describe_all(location: str, now: float | None = None) -> list[str]:
+    """Returns a line for every run at a location: its name, state and age.
+
+    Raises:
+        UserError: there is none.
+    """
+    now = time.time() if now is None else now
+    storages = [Storage(location, run) for run in runs_at(location)]
+    texts = {storage.run: storage.read_text(FILE) for storage in storages}
+    runs = [s.run for s in storages if texts[s.run] is not None or s.has_entries()]
+    if not runs:
+        raise UserError(f"there is no run at {location}; name the place with --storage")
+    width = max(map(len, runs))
+    return [f"{run:{width}}  {_state(_parsed(texts[run]), now)}" for run in runs]
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        return json.loads(text or "")
+    except ValueError:
+        return {"state": "unknown"}
+
+
+def _is_gone(status: dict[str, Any], now: float) -> bool:
+    return status["state"] in _AT_WORK and now - status["told"] > _MISSED * status["every"]
 
 
 def _state(status: dict[str, Any], now: float) -> str:
     if status["state"] == "unknown":
         return "it has not said where it is"
     ran, silent = clock(status["told"] - status["since"]), now - status["told"]
-    if status["state"] == "running":
-        if silent > _MISSED * status["every"]:
-            return (
-                f"no sign of life for {clock(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
-                "the same command continues it"
-            )
+    if _is_gone(status, now):
+        return (
+            f"no sign of life for {clock(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
+            "the same command continues it"
+        )
+    if status["state"] in _AT_WORK:
         left = f", about {clock(status['left'])} left in this stage" if status.get("left") else ""
-        return f"running for {ran}{left} (told {clock(silent)} ago)"
+        return f"{status['state']} for {ran}{left} (told {clock(silent)} ago)"
     error = f": {status['error']}" if status.get("error") else ""
     return f"{status['state']} after {ran}, {clock(silent)} ago{error}"
 

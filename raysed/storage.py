@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 Writer = Callable[[Path], None]
 _Result = TypeVar("_Result")
 
+_DIGEST = re.compile(r'"[0-9a-f]{16,}"')
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt at a remote operation."""
 
@@ -79,6 +80,7 @@ class Storage:
         self._root = f"{base.rstrip('/')}/{run}"
         self.is_local = isinstance(self._fs, pafs.LocalFileSystem)
         self._verified: dict[str, tuple[dict[str, str], Path]] = {}
+        self._said: set[str] = set()
 
     def __reduce__(self) -> tuple:
         return Storage, (self.location, self.run)
@@ -153,19 +155,25 @@ class Storage:
     def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
         """Returns the entry of an artefact that is intact and has exactly these dependencies, or None.
 
-        A changed dependency is logged by name with its old and new value.
+        A changed dependency is logged by name, a setting with its old and new value; once for each artefact.
         """
         entry = self.entry(name)
         if entry is None:
             return None
         changes = _changes(entry.depends, _plain(depends))
         if changes:
-            log.info("%s is made again: %s", name, "; ".join(changes))
+            self._say_once(logging.INFO, f"{name} is made again: {_listed(changes)}")
             return None
         if self._intact(entry) is None:
-            log.warning("%s is made again: its files are missing or damaged", name)
+            self._say_once(logging.WARNING, f"{name} is made again: its files are missing or damaged")
             return None
         return entry
+
+    def _say_once(self, level: int, message: str) -> None:
+        """A stage asks for an artefact more than once."""
+        if message not in self._said:
+            self._said.add(message)
+            log.log(level, "%s", message)
 
     def fetch(self, name: str) -> Path:
         """Returns a local directory with the artefact's verified files.
@@ -181,10 +189,8 @@ class Storage:
 
     def elsewhere(self, name: str, depends: Mapping[str, Any]) -> "Storage | None":
         """Returns another run at this location that has finished the same artefact from the same dependencies."""
-        base = self._root.rpartition("/")[0]
-        infos = self._fs.get_file_info(pafs.FileSelector(base, allow_not_found=True))
-        for run in sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory):
-            if run != self.run and not run.startswith("."):
+        for run in _directories(self._fs, self._root.rpartition("/")[0]):
+            if run != self.run:
                 other = Storage(self.location, run)
                 entry = other.entry(name)
                 if entry and entry.depends == _plain(depends) and other._intact(entry):
@@ -196,6 +202,10 @@ class Storage:
         paths = self._list(f"manifest/{below}".rstrip("/"))
         names = [path.removeprefix("manifest/").removesuffix(".json") for path in paths]
         return [entry for name in sorted(names) if (entry := self.entry(name))]
+
+    def has_entries(self) -> bool:
+        """Whether the manifest names anything; asks no more than that."""
+        return self._fs.get_file_info(f"{self._root}/manifest").type != pafs.FileType.NotFound
 
     def written_at(self, name: str) -> float | None:
         """Returns when an artefact was entered in the manifest, in seconds since 1970, if the storage knows."""
@@ -467,7 +477,7 @@ class Checkpoints:
         """Returns the step and directory of the newest intact state with the same dependencies."""
         for entry in reversed(self._storage.entries(self._name)):
             if changes := _changes(entry.depends, self._depends):
-                log.info("%s cannot be continued: %s", entry.name, "; ".join(changes))
+                log.info("%s cannot be continued: %s", entry.name, _listed(changes))
             elif path := self._storage._intact(entry):
                 return entry.meta["step"], path
             else:
@@ -477,6 +487,40 @@ class Checkpoints:
     def clear(self) -> None:
         """Deletes all states."""
         self._storage.remove(self._name)
+
+
+def runs_at(location: str) -> list[str]:
+    """Returns the names of the directories at a location, runs or not.
+
+    Raises:
+        UserError: the location is no usable path or URI, or cannot be reached.
+    """
+    storage = Storage(location, "")
+    try:
+        return _directories(storage._fs, storage._root.rstrip("/"))
+    except OSError as error:
+        raise UserError(f"storage: {storage} cannot be reached: {_reason(error)}") from None
+
+
+def check_stays(location: str) -> None:
+    """Checks that results would outlive the job: Ray deletes the unpacked copy of an uploaded working directory.
+
+    Raises:
+        UserError: the location is a path within that copy, as every relative path of a submitted job is.
+    """
+    path = os.path.abspath(os.path.expanduser(location))
+    if "://" not in location and "/runtime_resources/working_dir_files/" in path:
+        raise UserError(
+            f"storage is {location!r}, which lies in Ray's temporary copy of the uploaded working directory and goes "
+            "with it; name a place that stays, by --storage /shared/directory or --storage s3://BUCKET/runs"
+        )
+
+
+def _directories(fs: pafs.FileSystem, path: str) -> list[str]:
+    """Names of the directories at a path, but for hidden ones."""
+    infos = fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    names = (info.base_name for info in infos if info.type == pafs.FileType.Directory)
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def _filesystem(location: str) -> tuple[pafs.FileSystem, str]:
@@ -510,15 +554,30 @@ def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Names the leaves that differ, with both values."""
+    """Names the leaves that differ: settings with both values, what is known by a digest without.
+
+    >>> _changes({"config": {"seed": 1}, "corpus": "0123456789abcdef"}, {"config": {"seed": 2}, "corpus": None})
+    ['seed was 1, is 2', 'corpus is gone']
+    """
     found = []
     for key in sorted(set(old) | set(new)):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
-            found += _changes(before, after, f"{prefix}{key}.")
+            found += _changes(before, after, "" if prefix + key == "config" else f"{prefix}{key}.")
         elif before != after:
-            found.append(f"{prefix}{key} was {_short(before)}, is {_short(after)}")
+            found.append(f"{prefix}{key} {_difference(before, after)}")
     return found
+
+
+def _difference(before: Any, after: Any) -> str:
+    if _DIGEST.search(json.dumps([before, after])):
+        return "is new" if before is None else "is gone" if after is None else "has changed"
+    return f"was {_short(before)}, is {_short(after)}"
+
+
+def _listed(changes: list[str], most: int = 4) -> str:
+    more = f"; and {len(changes) - most} more" if len(changes) > most else ""
+    return "; ".join(changes[:most]) + more
 
 
 def _short(value: Any) -> str:

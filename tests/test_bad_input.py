@@ -444,6 +444,30 @@ def test_a_config_is_a_file_or_a_name(tmp_path, monkeypatch):
         find_config("a", tmp_path / "configs")
 
 
+def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypatch, tmp_path):
+    """Where `ray job submit --working-dir .` unpacks it."""
+    place = tmp_path / "ray/session_2026/runtime_resources/working_dir_files/_ray_pkg_0123456789abcdef"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    assert refused(storage="runs") == (
+        "storage is 'runs', which lies in Ray's temporary copy of the uploaded working directory and goes with it; "
+        "name a place that stays, by --storage /shared/directory or --storage s3://BUCKET/runs"
+    )
+    assert not any(place.iterdir())
+
+
+def test_a_shared_directory_is_a_place_that_stays(monkeypatch, tmp_path):
+    from raysed.storage import check_stays
+
+    place = tmp_path / "runtime_resources/working_dir_files/_ray_pkg_0123456789abcdef"
+    place.mkdir(parents=True)
+    monkeypatch.chdir(place)
+    for storage in (str(tmp_path / "shared"), "s3://bucket/runs", "~/runs"):
+        check_stays(storage)
+    monkeypatch.chdir(tmp_path)  # an entrypoint may go elsewhere
+    check_stays("runs")
+
+
 def test_the_job_as_a_process(tmp_path):
     """From another directory, with nothing on the terminal but the sentence."""
     command = [sys.executable, str(JOB), "--storage", str(tmp_path / "runs"), "--set", "ct.step=5"]

@@ -134,6 +134,16 @@ def test_kubernetes_runs_the_pinned_image_behind_the_token():
     )
 
 
+def test_every_job_that_is_submitted_names_its_storage():
+    """Its working directory goes with it, so without that the job is refused."""
+    places = [*ROOT.glob("*.md"), *ROOT.glob("*.yaml"), *ROOT.glob("docs/*"), *ROOT.glob("jobs/**/*.*")]
+    texts = {path: path.read_text() for path in places if path.suffix in (".md", ".yaml", ".py")}
+    calls = re.compile(r"ray job submit (?:.*\\\\?\n)*.*jobs/\w+\.py.*(?:(?<=\\)\n.*)*")
+    submitted = [(path, call) for path, text in texts.items() for call in calls.findall(text)]
+    assert len(submitted) > 10
+    assert [(path, call) for path, call in submitted if "--storage" not in call] == []
+
+
 def test_the_jobs_of_kubernetes_and_of_the_pages_exist():
     words = shlex.split(load("docs/rayjob.yaml")["spec"]["entrypoint"])
     assert words[0] == "python"

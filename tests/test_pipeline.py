@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import yaml
 import raysed.pipeline
 from raysed.config import Config, make_config
 from raysed.encoder import encode, load_checkpoint
-from raysed.errors import RunFailed
+from raysed.errors import RunFailed, UserError
 from raysed.evaluation.sts import Evaluation, load_task
 from raysed.storage import Checkpoints, Storage
 from raysed.tokens import tokenize
@@ -140,6 +141,42 @@ def test_a_finished_run_has_nothing_to_do(finished):
     assert said == [f"nothing to do: {finished} is complete, and no setting or input has changed"]
     assert manifest(finished) == before
     assert time.monotonic() - started < 15
+    assert json.loads((finished / "status.json").read_text())["state"] == "complete"
+
+
+def test_members_carry_their_names_in_rays_list_of_actors(finished):
+    """Three members of two workers: each worker has the name of its first."""
+    from ray.util.state import list_actors
+
+    address = ray.get_runtime_context().gcs_address
+    names = {actor.repr_name for actor in list_actors(address=address, detail=True, limit=1000)}
+    assert {f"ct/members/0{index} and others after it" for index in range(2)} <= names
+
+
+def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch):
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    assert raysed.pipeline._how_to_log_in() == " (the page asks for a token; `ray get-auth-token` prints it)"
+    monkeypatch.delenv("RAY_AUTH_MODE")
+    assert raysed.pipeline._how_to_log_in() == ""
+
+
+def test_a_mistake_leaves_a_complete_run_as_it_is(ray_cluster, finished, tmp_path):
+    """Found by the checks, and found with a look at the cluster, before anything was made."""
+    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
+    kept = ("status.json", "report.json", "report.md", "config.yaml")
+    before = {name: (tmp_path / "tiny" / name).read_text() for name in kept}
+    for changes in ({"corpus": {"source": "no/such/file.txt"}}, {"sed": {**settings()["sed"], "workers": 77}}):
+        with pytest.raises(UserError):
+            run(tmp_path, **changes)
+        assert {name: (tmp_path / "tiny" / name).read_text() for name in kept} == before
+
+
+def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(ray_cluster, tmp_path):
+    with pytest.raises(UserError):
+        run(tmp_path, corpus={"source": "no/such/file.txt"})
+    assert {path.name for path in (tmp_path / "tiny").iterdir()} <= {"status.json", ".lock", ".tmp"}
+    status = json.loads((tmp_path / "tiny/status.json").read_text())
+    assert status["state"] == "failed" and "no/such/file.txt" in status["error"]
 
 
 def test_a_changed_setting_remakes_what_depends_on_it(ray_cluster, finished, tmp_path, caplog):
@@ -151,7 +188,10 @@ def test_a_changed_setting_remakes_what_depends_on_it(ray_cluster, finished, tmp
     assert remade(before, manifest(tmp_path / "tiny")) == {
         "ct-sed/learners/00", "ct-sed/embeddings/00", "ct-sed-flow/calibrations/00", "model", "plots",
     }  # fmt: skip
-    assert "sed.learning_rate was 0.001, is 0.002" in caplog.text
+    notes = [record.getMessage() for record in caplog.records]
+    assert "ct-sed/learners/00 is made again: sed.learning_rate was 0.001, is 0.002" in notes
+    assert len(notes) == len(set(notes))
+    assert not [note for note in notes if re.search("[0-9a-f]{16}", note)]
 
 
 def test_a_damaged_member_is_trained_again_and_comes_out_the_same(ray_cluster, finished, tmp_path):
@@ -276,6 +316,28 @@ def processes_of(storage: Path) -> list[str]:
     """Command lines of processes that belong to a job's Ray, or to the job."""
     listing = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True).stdout
     return [line for line in listing.splitlines() if str(storage.parent) in line and " Z" not in line[:12]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("training", ["ct/members/*", "ct-sed/learners/00"])
+def test_a_job_whose_processes_are_all_told_to_end(tmp_path_factory, training):
+    """As `timeout` does: Ray's own processes end before the job can ask them anything. The same command continues."""
+    storage = Path(os.path.realpath(tmp_path_factory.mktemp("g"))) / "s"
+    config = storage.parent / "tiny.yaml"
+    config.write_text(yaml.safe_dump(settings()))
+    job = start_job(config, storage)
+    wait_until(lambda: list(storage.glob(f"tiny/manifest/checkpoints/{training}/step-*.json")), job)
+    os.killpg(job.pid, signal.SIGTERM)
+    output = job.communicate(timeout=30)[0]
+    assert job.returncode == 143, output
+    assert output.endswith("stopped; the same command continues from here\n")
+    assert json.loads((storage / "tiny/status.json").read_text())["state"] == "stopped"
+    assert not processes_of(storage)
+    before = manifest(storage / "tiny")
+    job = start_job(config, storage)
+    output = job.communicate(timeout=300)[0]
+    assert job.returncode == 0, output
+    assert {name for name in before if name.startswith("ct/")} <= set(manifest(storage / "tiny"))
 
 
 @pytest.mark.slow
