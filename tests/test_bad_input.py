@@ -170,7 +170,7 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
         (["flow.fit_on=nli"], r"flow\.fit_on is nli, but nli\.train names no sentence pairs; list them there"),
         (["flow.fit_tasks=[mine]"], r"flow\.fit_tasks names 'mine', which is not in evaluation\.tasks; there are .*"),
         (
-            ["flow.per_task=true", "export.recipe=ct-sed-flow"],
+            ["flow.per_task=true", "flow.fit_on=tasks", "export.recipe=ct-sed-flow"],
             r"export\.recipe is ct-sed-flow, but flow\.per_task makes .*; export ct-sed",
         ),
         (
