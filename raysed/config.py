@@ -515,7 +515,8 @@ class FlowConfig(Block):
     per_task: bool = False
     """One fit for each task on its own sentences (BERT-flow), instead of one on all together (SED)."""
     fits: int = Field(1, ge=1)
-    """Flows of the base and of every learner, each with a seed of its own; a flow's seed moves scores by a point."""
+    """Flows of a model that is alone in its row, such as the base, each with a seed of its own: a seed moves scores by a
+    point. Several members or learners have one flow each, and its seed is another for each of them anyway."""
 
 
 class CalibrationConfig(Block):

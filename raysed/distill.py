@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -360,6 +361,12 @@ class Learner:
     start_dev: float | None = None
 
 
+def _names(learners: Sequence[Learner]) -> str:
+    """What a line of progress calls learners, of which there may be many."""
+    counts = Counter(learner.name.split("/")[0] for learner in learners)
+    return ", ".join(f"{count} learner{'s' * (count > 1)} of {recipe}" for recipe, count in counts.items())
+
+
 def distill(learners: Sequence[Learner], config: Config, storage: Storage, share: Share) -> None:
     """Trains and publishes learners with Ray Train.
 
@@ -376,7 +383,7 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
         UserError: a loss is not finite.
         RunFailed: workers failed more often than `sed.max_retries` without a new checkpoint in between.
     """
-    names = ", ".join(learner.name for learner in learners)
+    names = _names(learners)
     log.info("distilling %s: starting %s worker%s", names, share.workers, "s" * (share.workers > 1))
     board = beside_driver(ProgressBoard)
     with watched(config.resources.silence_seconds, share) as watch:
@@ -441,7 +448,7 @@ def _fit(trainer: TorchTrainer, learners: Sequence[Learner], board: Any) -> None
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    title = f"distil {', '.join(learner.name for learner in learners)}"
+    title = f"distil {_names(learners)}"
     progress: Progress | None = None
     while waiting.is_alive():
         waiting.join(1.0)

@@ -69,6 +69,7 @@ class Calibration:
         embedding: what it is applied to.
         seed: of the fit.
         depends: everything that it depends on.
+        poolings: those of the embedding that it is fitted at.
         index: among the recipe's calibrations: there may be several of one model.
     """
 
@@ -77,6 +78,7 @@ class Calibration:
     embedding: Embedding
     seed: int
     depends: dict[str, Any]
+    poolings: tuple[Layers, ...]
     index: int = 0
 
 
@@ -180,7 +182,8 @@ def _calibrate(
     for job in group:
         try:
             parts, settings = _parts_to_fit(job, embeddings, evaluation, config, text)
-            _fit_and_commit(job, dict(zip(poolings, zip(embeddings, parts))), settings, evaluation, config, storage)
+            inputs = {layers: of for layers, of in zip(poolings, zip(embeddings, parts)) if layers in job.poolings}
+            _fit_and_commit(job, inputs, settings, evaluation, config, storage)
         except UserError as error:
             failures[job.name] = str(error)
     return failures

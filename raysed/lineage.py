@@ -54,12 +54,12 @@ class Lineage:
     def _models(self, recipe: Recipe) -> list[ScoredModel]:
         kind = "base" if recipe.ensemble == BASE else "learner" if recipe.distils else "member"
         if recipe.calibration:
-            named = [(fit.name, fit.index, fit.embedding) for fit in self.calibrations(recipe)]
+            named = [(fit.name, fit.index, fit.poolings, fit.embedding) for fit in self.calibrations(recipe)]
         else:
-            named = [(embedding.name, embedding.index, embedding) for embedding in self.embeddings(recipe.uncalibrated)]
+            named = [(of.name, of.index, of.poolings, of) for of in self.embeddings(recipe.uncalibrated)]
         collapsed, models = self.collapsed(), []
-        for name, index, of in named:
-            poolings = tuple(layers for layers in of.poolings if layers not in self.unfitted.get(name, ()))
+        for name, index, poolings, of in named:
+            poolings = tuple(layers for layers in poolings if layers not in self.unfitted.get(name, ()))
             if self.config.encoder.layers in poolings:
                 models.append(ScoredModel(recipe.text, kind, index, name, poolings, of.model, of.model in collapsed))
         return models
@@ -181,22 +181,23 @@ class Lineage:
             "flow": self.config.flow.model_dump(mode="json", exclude={"fits"}),
             "calibration": self.config.calibration.model_dump(mode="json"),
         }
-        fits = self.config.flow.fits if "flow" in recipe.calibration and (recipe.distils or not recipe.members) else 1
         fit_on = self.config.flow.fit_on
         if fit_on != "tasks":
             settings["text"] = self.job.inputs[fit_on if fit_on in FIT_ON else "fit_on"]
         if "natsv" in recipe.calibration and self.config.calibration.natsv_k == "dev":
             settings["selection"] = {"dev": self.job.inputs["dev"], "aggregation": self._dev_aggregation()}
-        calibrations, collapsed = [], self.collapsed()
-        for embedding in self.embeddings(recipe.uncalibrated):
+        calibrations, collapsed, embeddings = [], self.collapsed(), self.embeddings(recipe.uncalibrated)
+        fits = self.config.flow.fits if "flow" in recipe.calibration and len(embeddings) == 1 else 1
+        for embedding in embeddings:
             if embedding.model in collapsed:  # equal vectors cannot be calibrated
                 continue
             for fit in range(fits):
                 seed = derive_seed(self.config.seed, recipe.text, embedding.index, *([fit] if fit else []))
                 depends = {**settings, "embedding": stable_hash(embedding.depends), "seed": seed}
-                index = embedding.index * fits + fit
+                index = embedding.index + fit
                 name = f"{recipe.text}/calibrations/{index:02d}"
-                calibrations.append(Calibration(name, recipe.calibration, embedding, seed, depends, index))
+                poolings = embedding.poolings if fit == 0 else (self.config.encoder.layers,)  # side tables have one
+                calibrations.append(Calibration(name, recipe.calibration, embedding, seed, depends, poolings, index))
         return calibrations
 
     def _dev_aggregation(self) -> str:

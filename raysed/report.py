@@ -317,10 +317,10 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
     """Returns what the sanity list says of the exported model.
 
     >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
-    'it answers 48 of 50 everyday triples as a person does (untouched encoder 40, TF-IDF 23, guessing 25)'
+    'it answers 48 of 50 triples of English as a person does (untouched encoder 40, TF-IDF 23, guessing 25)'
     """
     return (
-        f"it answers {sanity['exported']} of {sanity['triples']} everyday triples as a person does (untouched encoder "
+        f"it answers {sanity['exported']} of {sanity['triples']} triples of English as a person does (untouched encoder "
         f"{sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
     )
 

@@ -463,7 +463,8 @@ def _text_of(job: Job, recipe: Recipe) -> str:
     """What a recipe has read of the corpus; empty where it has read other things only."""
     source = job.config.corpus.source
     names = map(_public_name, [source] if isinstance(source, str) else source)
-    return ", ".join(names) if recipe.trains_on_corpus(job.config) else ""
+    fitted = bool(recipe.calibration) and job.config.flow.fit_on == "corpus"
+    return ", ".join(names) if recipe.trains_on_corpus(job.config) or fitted else ""
 
 
 def _public_name(path: str) -> str:

@@ -368,7 +368,7 @@ class Stages:
         with self._timed("calibration"):
             failures = calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self._frozen_share())
         for job in jobs:
-            poolings = job.embedding.poolings
+            poolings = job.poolings
             if job.name in failures:
                 self.lineage.unfitted[job.name] = set(poolings)
                 self._leave_out({job.name: failures[job.name]})

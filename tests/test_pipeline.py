@@ -20,6 +20,7 @@ from raysed.config import Config, make_config
 from raysed.encoder import encode, load_checkpoint
 from raysed.errors import RunFailed, UserError
 from raysed.evaluation.sts import Evaluation, load_task
+from raysed.recipe import parse_recipe
 from raysed.storage import Checkpoints, Storage
 from raysed.tokens import tokenize
 
@@ -127,8 +128,8 @@ def test_the_exported_model_loads_in_sentence_transformers(finished):
     from sentence_transformers import SentenceTransformer
 
     meta = json.loads((finished / "manifest/model.json").read_text())["meta"]
-    part = "calibrations" if meta["recipe"].endswith("flow") else "embeddings"
-    expected = np.load(finished / meta["recipe"] / part / "00/layers-2.npy")[:60]
+    part = "calibrations" if parse_recipe(meta["recipe"]).calibration else "embeddings"
+    expected = np.load(finished / meta["recipe"] / part / f"{meta['index']:02d}/layers-2.npy")[:60]
     evaluation = Evaluation([load_task(name, task) for name, task in Config().evaluation.tasks.items()])
     model = SentenceTransformer(str(finished / "model"), device="cpu", trust_remote_code=True)
     found = model.encode(evaluation.sentences[:60], show_progress_bar=False)
