@@ -515,7 +515,7 @@ class FlowConfig(Block):
     per_task: bool = False
     """One fit for each task on its own sentences (BERT-flow), instead of one on all together (SED)."""
     fits: int = Field(1, ge=1)
-    """Flows of a model that is alone in its row, such as the base, each with a seed of its own: a seed moves scores by a
+    """Flows of a model that is alone in its row, such as the base, each with its own seed, which moves scores by a
     point. Several members or learners have one flow each, and its seed is another for each of them anyway."""
 
 

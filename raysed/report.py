@@ -320,8 +320,8 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
     'it answers 48 of 50 triples of English as a person does (untouched encoder 40, TF-IDF 23, guessing 25)'
     """
     return (
-        f"it answers {sanity['exported']} of {sanity['triples']} triples of English as a person does (untouched encoder "
-        f"{sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
+        f"it answers {sanity['exported']} of {sanity['triples']} triples of English as a person does (untouched "
+        f"encoder {sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
     )
 
 
