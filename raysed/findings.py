@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raysed.evaluation.baselines import TF_IDF, WORD_OVERLAP
-from raysed.evaluation.bootstrap import interval
+from raysed.evaluation.intervals import interval
 
 AVERAGE = "sts-avg"
 """Task name in summaries for the mean over the headline tasks."""
@@ -50,7 +50,7 @@ _FITTED_ON = {
 _INTERVALS = "In brackets: 95 % intervals over the draw of pairs and of seeds."
 
 Draws = Mapping[tuple[str, str, str], np.ndarray]
-"""(recipe, kind, `mean` or `best` of the group's models) to resampled average scores, see `evaluation.bootstrap`."""
+"""(recipe, kind, `mean` or `best` of the group's models) to resampled average scores, see `evaluation.intervals`."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from raysed.choice import Choice, ScoredModel, choose, first_healthy
 from raysed.config import Config, Layers, derive_seed
 from raysed.encoder import Encoder, encode, load_start
 from raysed.evaluation.baselines import baselines
-from raysed.evaluation.bootstrap import resample
+from raysed.evaluation.intervals import resample
 from raysed.evaluation.sts import Embeddings, Evaluation, mean_embeddings
 from raysed.evaluation.triples import Embed, answered_by, answered_by_words, triples
 from raysed.export import Card, export_model, parity
