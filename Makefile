@@ -39,8 +39,8 @@ test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they
 bench: .venv/installed-bench  ## measure every figure of speed, about two hours on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)
 
-lint: .venv/installed-tests  ## check style
-	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: .venv/installed-tests  ## check style, and who imports whom
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
 
 clean:  ## remove what installs and runs made
 	rm -rf .venv runs build *.egg-info

@@ -14,16 +14,16 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from raysed.batches import EpochBatches
 from raysed.bundled import ENCODER
 from raysed.config import CorpusConfig, EncoderConfig
-from raysed.corpus import BUNDLED, CorpusReport, sentence_chunks
-from raysed.encoder import load_encoder
-from raysed.objectives.masked_lm import MaskedLM
-from raysed.optimizers import bert_optimizer
-from raysed.tokens import LengthReport, TokenTable, tokenize
-from raysed.tracking import quiet_libraries
-from raysed.training import Plan, TorchEngine, seed_everything, train, warmup_schedule
+from raysed.data.batches import EpochBatches
+from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
+from raysed.data.tokens import LengthReport, TokenTable, tokenize
+from raysed.model.encoder import load_encoder
+from raysed.store.metrics import quiet_libraries
+from raysed.training.loop import Plan, TorchEngine, seed_everything, train, warmup_schedule
+from raysed.training.objectives.masked_lm import MaskedLM
+from raysed.training.optimizers import bert_optimizer
 
 BATCH = 64
 MEAN_OVER = 200

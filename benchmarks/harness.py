@@ -25,10 +25,10 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig
-from raysed.encoder import Encoder, encode, load_encoder
-from raysed.evaluation.sts import spearman
-from raysed.tokens import TokenTable, tokenize
-from raysed.tracking import quiet_libraries
+from raysed.data.tokens import TokenTable, tokenize
+from raysed.evaluation.similarity import spearman
+from raysed.model.encoder import Encoder, encode, load_encoder
+from raysed.store.metrics import quiet_libraries
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"

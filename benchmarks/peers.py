@@ -23,7 +23,7 @@ from sentence_transformers.sentence_transformer.training_args import SentenceTra
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 
-from raysed.linear import PROGRAM_LIMITS
+from raysed.model.linear import PROGRAM_LIMITS
 
 
 @dataclass(frozen=True)

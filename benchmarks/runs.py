@@ -16,8 +16,8 @@ import yaml
 from harness import ENCODER, MAX_LENGTH, ROOT, write_tokens
 from transformers import PreTrainedTokenizerBase
 
-from raysed.storage import Storage
-from raysed.tokens import tokenize
+from raysed.data.tokens import tokenize
+from raysed.store.storage import Storage
 
 NEVER = 10**9
 """Updates between two evaluations or checkpoints of trainings that have none on the way."""

@@ -30,11 +30,11 @@ from sentence_transformers.sentence_transformer.losses import ContrastiveTension
 from torch.nn import functional as F
 from transformers import AutoTokenizer
 
-from raysed import training
 from raysed.config import Config, CtConfig
-from raysed.objectives.contrastive_tension import PairSampler
-from raysed.setups import Setup, Start, set_up
-from raysed.tokens import TokenTable, read_tokens, tokenize
+from raysed.data.tokens import TokenTable, read_tokens, tokenize
+from raysed.training import loop
+from raysed.training.objectives.contrastive_tension import PairSampler
+from raysed.training.setups import Setup, Start, set_up
 
 WARM_UP = 2
 CT = CtConfig(boundaries=[], learning_rates=[1e-5])
@@ -120,7 +120,7 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     setup = raysed_setup(work, bf16, seed)
 
     def train(count: int) -> None:
-        training.train(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine)
+        loop.train(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine)
 
     train(WARM_UP)
     with harness.timed() as seconds:

@@ -29,11 +29,12 @@ from sentence_transformers.sentence_transformer.losses import MSELoss
 from torch.nn import functional as F
 from transformers import AutoTokenizer
 
-from raysed import distill, training
 from raysed.config import SedConfig
-from raysed.encoder import encode, load_encoder
-from raysed.targets import ROWS_PER_GROUP, TARGET_FILE
-from raysed.tokens import tokenize
+from raysed.data.tokens import tokenize
+from raysed.model.encoder import encode, load_encoder
+from raysed.stages import learner
+from raysed.stages.teacher_mean import ROWS_PER_GROUP, TARGET_FILE
+from raysed.training import loop
 
 WARM_UP = 2
 SED = SedConfig(warmup=0.0)
@@ -80,7 +81,7 @@ def main() -> None:
 
 def become_the_only_worker(device: str) -> None:
     """Sets up the process group that Ray Train sets up in its workers."""
-    distill._prepare_deepspeed(gpu=device != "cpu")
+    learner._prepare_deepspeed(gpu=device != "cpu")
     torch.distributed.init_process_group(
         "gloo" if device == "cpu" else "nccl", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -117,22 +118,22 @@ def sides_of(work: Work) -> dict[str, peers.Side]:
     }
 
 
-def batches_of(work: Work, seed: int) -> distill.TargetBatches:
+def batches_of(work: Work, seed: int) -> learner.TargetBatches:
     """Returns the learner's batches."""
-    return distill.TargetBatches(work.table, SED.batch_size, seed)
+    return learner.TargetBatches(work.table, SED.batch_size, seed)
 
 
 def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:
     """Trains from fresh weights with the loop, the engine and the batches of a run."""
     learner, tokenizer = harness.encoder(work.options.device)
-    objective = distill.Distillation(learner, work.options.dropout)
+    objective = learner.Distillation(learner, work.options.dropout)
     batches = batches_of(work, seed)
-    engine = distill.DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
-    plan = training.Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
+    engine = learner.DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
+    plan = loop.Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
     with _local_rank():
-        training.train(objective, batches, replace(plan, steps=WARM_UP), engine)
+        loop.train(objective, batches, replace(plan, steps=WARM_UP), engine)
     with harness.timed() as seconds:
-        training.train(objective, batches, plan, engine)
+        loop.train(objective, batches, plan, engine)
     return peers.Trained(seconds[0], (harness.embedder(learner, tokenizer),))
 
 

@@ -25,12 +25,12 @@ from harness import ENCODER, MAX_LENGTH, Figure, Sample, alternate, arguments, d
 from harness import sentences as read_sentences
 from runs import ray_session, write_sentence_table
 
+from raysed.cluster.resources import current_cluster, plan_teachers
 from raysed.config import make_config
-from raysed.encoder import load_encoder, save_encoder
-from raysed.resources import current_cluster, plan_teachers
-from raysed.storage import Storage
-from raysed.targets import TARGET_FILE, TeacherPlan, teacher_sum, write_targets
-from raysed.tokens import tokenize
+from raysed.data.tokens import tokenize
+from raysed.model.encoder import load_encoder, save_encoder
+from raysed.stages.teacher_mean import TARGET_FILE, TeacherPlan, teacher_sum, write_targets
+from raysed.store.storage import Storage
 
 AGREEMENT = 1e-3
 """The largest difference between the two means; their values are around 1."""

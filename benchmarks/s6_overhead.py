@@ -29,15 +29,15 @@ from harness import sentences as read_sentences
 from runs import settings, time_job, write_lines, write_sentence_table, write_task
 from transformers import PreTrainedTokenizerBase
 
-from raysed import training
 from raysed.config import Config, make_config
-from raysed.distill import Distillation, TargetBatch
-from raysed.encoder import Encoder, load_encoder, write_checkpoint
-from raysed.optimizers import adam_optimizer
-from raysed.setups import Start, set_up
-from raysed.targets import teacher_sum
-from raysed.tokens import TokenTable, pack, read_tokens
-from raysed.tracking import quiet_libraries
+from raysed.data.tokens import TokenTable, pack, read_tokens
+from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
+from raysed.stages.learner import Distillation, TargetBatch
+from raysed.stages.teacher_mean import teacher_sum
+from raysed.store.metrics import quiet_libraries
+from raysed.training import loop
+from raysed.training.optimizers import adam_optimizer
+from raysed.training.setups import Start, set_up
 
 NEAR_ZERO = 20
 """Sentences of the job that measures the start-up; one update of each member."""
@@ -124,7 +124,7 @@ def train_member(config: Config, corpus: Path, device: str, index: int) -> Path:
     """Trains one member and writes it beside the corpus; returns its directory."""
     encoder, tokenizer = load_encoder(config.encoder)
     setup = set_up("ct", config, Start(encoder.to(device), tokenizer, {"corpus": corpus}, seed=index))
-    result = training.train(setup.objective, setup.batch_at, setup.plan, setup.engine)
+    result = loop.train(setup.objective, setup.batch_at, setup.plan, setup.engine)
     return _written(setup.objective.candidates()[result.kept], tokenizer, result, corpus.parent / f"member-{index}")
 
 
@@ -140,15 +140,13 @@ def train_learner(config: Config, corpus: TokenTable, targets_ND: np.ndarray, de
         return TargetBatch(pack(corpus.take(rows)), torch.from_numpy(targets_ND[rows]))
 
     steps = len(corpus) // size
-    plan = training.Plan(
-        steps, training.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay), keep="learner"
-    )
+    plan = loop.Plan(steps, loop.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay), keep="learner")
     bf16 = device == "cuda" and torch.cuda.is_bf16_supported()
-    engine = training.TorchEngine(objective, adam_optimizer(objective, sed.weight_decay), sed.clip, bf16)
-    _written(objective.learner, tokenizer, training.train(objective, batch_at, plan, engine), path)
+    engine = loop.TorchEngine(objective, adam_optimizer(objective, sed.weight_decay), sed.clip, bf16)
+    _written(objective.learner, tokenizer, loop.train(objective, batch_at, plan, engine), path)
 
 
-def _written(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, result: training.Result, path: Path) -> Path:
+def _written(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, result: loop.Result, path: Path) -> Path:
     path.mkdir()
     write_checkpoint(encoder, tokenizer, path, {}, result.history)
     return path

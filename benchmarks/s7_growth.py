@@ -35,15 +35,16 @@ from harness import Figure, Sample, alternate, arguments, prepare, publish, time
 from harness import sentences as read_sentences
 from runs import ray_session, settings, write_lines, write_sentence_table, write_task
 
+from raysed.cluster.resources import Share
 from raysed.config import make_config
-from raysed.distill import Learner, distill
-from raysed.encoder import load_encoder
-from raysed.members import plan_node, train_members
+from raysed.model.encoder import load_encoder
 from raysed.pipeline import run
-from raysed.resources import Share
-from raysed.storage import Storage
-from raysed.targets import TARGET_FILE
-from raysed.tracking import quiet_libraries
+from raysed.plan.artefacts import Learner, plan_node
+from raysed.stages.learner import distill
+from raysed.stages.members import train_members
+from raysed.stages.teacher_mean import TARGET_FILE
+from raysed.store.metrics import quiet_libraries
+from raysed.store.storage import Storage
 
 MOST_TIME, MOST_MEMORY = 2.1, 1.2
 BATCH, WORKERS = 32, 2

@@ -30,10 +30,10 @@ import s2_learner_updates as s2
 import torch
 from torch import nn
 
-from raysed.encoder import default_token_budget
-from raysed.linear import by_onednn
-from raysed.objectives.contrastive_tension import PairSampler
-from raysed.tokens import TokenTable, batches_by_tokens, tokenize
+from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
+from raysed.model.encoder import default_token_budget
+from raysed.model.linear import by_onednn
+from raysed.training.objectives.contrastive_tension import PairSampler
 
 TARGET = 0.6
 REPETITIONS = 5

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from raysed.config import FlowConfig
-from raysed.flow import CLIP, INITIALISATION_ROWS, FlowAdam, fit_flow
+from raysed.training.flow_fit import CLIP, INITIALISATION_ROWS, FlowAdam, fit_flow
 
 CONFIG = FlowConfig()
 LEVELS = 2

@@ -20,11 +20,11 @@ import torch
 from torch import nn
 
 from raysed.config import EncoderConfig, TransferConfig
-from raysed.encoder import encode, load_encoder
+from raysed.data.tokens import tokenize
 from raysed.evaluation.probes import SPLIT_GRID, Labelled, classify_by_dev, pair_features
 from raysed.evaluation.transfer import TransferTask, jobs, load_transfer, sentences_of
-from raysed.tokens import tokenize
-from raysed.tracking import quiet_libraries
+from raysed.model.encoder import encode, load_encoder
+from raysed.store.metrics import quiet_libraries
 
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
 BATCH, EPOCHS_PER_CHECK, MAX_EPOCHS, TENACITY = 64, 4, 200, 5

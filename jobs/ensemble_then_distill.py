@@ -30,9 +30,8 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> None:
     """Runs the pipeline."""
-    from raysed.cli import find_config
-    from raysed.config import load_config
-    from raysed.consistency import check_settings
+    from raysed.config import find_config, load_config
+    from raysed.plan.consistency import check_settings
 
     named = {"storage": arguments.storage, "run": arguments.run}
     overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]

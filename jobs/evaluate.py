@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from raysed.config import Config, Layers
-    from raysed.evaluation.sts import Evaluation
+    from raysed.evaluation.similarity import Evaluation
     from raysed.evaluation.transfer import ProbeJob, TransferTask
 
 
@@ -46,18 +46,18 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> None:
     """Loads the tasks, scores the models one after the other, prints tables."""
-    from raysed.cli import find_config
-    from raysed.config import load_config
+    from raysed.config import find_config, load_config
 
     layers = [f"encoder.layers={arguments.layers}"] if arguments.layers else []
     path = find_config(arguments.config, Path(__file__).parent / "configs")
     config = load_config(path, [*arguments.overrides, *layers])
     _check_output(arguments.output)
 
-    from raysed.evaluation.sts import Evaluation, load_task
+    from raysed.data.graded import load_task
+    from raysed.evaluation.similarity import Evaluation
     from raysed.evaluation.transfer import load_transfer
-    from raysed.foreign import check_layers
-    from raysed.tracking import quiet_libraries
+    from raysed.model.load import check_layers
+    from raysed.store.metrics import quiet_libraries
 
     quiet_libraries()
     evaluation = Evaluation(
@@ -85,8 +85,8 @@ def _check_output(path: Path | None) -> None:
 def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: list["TransferTask"]) -> dict[str, Any]:
     """Embeds every sentence once and scores one model: model, description, layers, metrics, transfer."""
     from raysed.evaluation.transfer import score_transfer, sentences_of, transfer_average
-    from raysed.foreign import load_model
-    from raysed.progress import Progress
+    from raysed.model.load import load_model
+    from raysed.store.progress import Progress
 
     poolings = _poolings(config, tasks)
     main, of_transfer = poolings[0], poolings[-1]
@@ -133,7 +133,7 @@ def _device(config: "Config") -> str:
 
 def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
     """A map that shows how far it is."""
-    from raysed.progress import Progress
+    from raysed.store.progress import Progress
 
     def run(probe: Callable[["ProbeJob"], dict], jobs: list["ProbeJob"]) -> Iterator[dict]:
         progress = Progress(title, len(jobs))
@@ -148,7 +148,7 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
 def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
     """What costs no model."""
     from raysed.evaluation.baselines import baselines
-    from raysed.findings import display_name
+    from raysed.report.findings import display_name
 
     return [
         {
@@ -163,7 +163,7 @@ def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
 
 def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
     """Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined."""
-    from raysed.report import table_text
+    from raysed.report.document import table_text
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
     lines = []
@@ -179,7 +179,7 @@ def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
 def transfer_table(scored: list[dict[str, Any]], tasks: list[str]) -> str:
     """Accuracy in %, or Pearson x100 of regressions, per model: the mean over all, and every task."""
     from raysed.evaluation.transfer import main_score
-    from raysed.report import table_text
+    from raysed.report.document import table_text
 
     lines = []
     for model in scored:

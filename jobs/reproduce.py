@@ -37,8 +37,8 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> None:
     """Runs the table."""
-    from raysed.consistency import check_settings
     from raysed.errors import UserError
+    from raysed.plan.consistency import check_settings
     from raysed.reproduce.data import Request
     from raysed.reproduce.plan import list_tables, make_plan
 
@@ -57,8 +57,8 @@ def job(arguments: argparse.Namespace) -> None:
     for config in plan.configs.values():
         check_settings(config)
 
-    from raysed.check import check
     from raysed.pipeline import run
+    from raysed.plan.check import check
     from raysed.reproduce.run import Runner, reproduce
 
     reproduce(request, plan, Runner(check, run))

@@ -27,8 +27,8 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> int:
     """Prints what the run directory tells; returns the exit code of the run's state."""
-    from raysed.status import describe, describe_all
-    from raysed.storage import Storage
+    from raysed.store.status import describe, describe_all
+    from raysed.store.storage import Storage
 
     if arguments.run is None:
         lines, code = describe_all(arguments.storage), 0

@@ -6,11 +6,10 @@ import gc
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
-from raysed.tracking import show_notes
+from raysed.store.metrics import show_notes
 
 
 def main_of(
@@ -52,19 +51,6 @@ def main_of(
         return 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another interrupt since
     finally:
         interrupts.leave()
-
-
-def find_config(name: str, directory: Path) -> Path:
-    """Returns the file behind `--config`: a path, or a name in the directory.
-
-    Raises:
-        UserError: there is neither; lists the names.
-    """
-    for path in (Path(name), directory / f"{name}.yaml"):
-        if path.is_file():
-            return path
-    known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
-    raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")
 
 
 def _one_line(error: Exception) -> str:

@@ -799,3 +799,16 @@ def _suggestion(keys: list[Any]) -> str:
     if close:
         return f": did you mean {prefix}{close[0]}?"
     return f": known here are {', '.join(prefix + name for name in known)}"
+
+
+def find_config(name: str, directory: Path) -> Path:
+    """Returns the file behind `--config`: a path, or a name in the directory.
+
+    Raises:
+        UserError: there is neither; lists the names.
+    """
+    for path in (Path(name), directory / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
+    raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")

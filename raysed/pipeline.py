@@ -22,15 +22,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from raysed import interrupts, unchanged
+from raysed import interrupts
 from raysed.config import Config, dump_config
 from raysed.recipe import member_nodes
-from raysed.status import Status, status_of
-from raysed.storage import Storage, check_stays
-from raysed.tracking import native_output_to, quiet_libraries
+from raysed.store import unchanged
+from raysed.store.metrics import native_output_to, quiet_libraries
+from raysed.store.status import Status, status_of
+from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
-    from raysed.check import Job
+    from raysed.plan.check import Job
 
 _ENDING_SECONDS = 10
 """For Ray's processes to end once they were told to."""
@@ -56,7 +57,7 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
         with status_of(storage) as status:
             quiet_libraries()
             with _ray_session() as dashboard:
-                from raysed.check import check
+                from raysed.plan.check import check
 
                 _run_checked(check(config), storage, status, dashboard, say)
         unchanged.remember(print_, storage)
@@ -64,9 +65,9 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
 
 def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | None, say: Callable[[str], None]) -> None:
     """Runs the stages, unless all of it is there."""
-    from raysed import results
+    from raysed.report.publish import is_complete
 
-    if results.is_complete(job, storage):
+    if is_complete(job, storage):
         say(_nothing_to_do(storage))
         return
     if dashboard:
@@ -102,8 +103,8 @@ def _report_failure(config: Config, storage: Storage, error: Exception) -> None:
 
 def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     """Corpus -> views -> members -> mean -> learner -> calibration -> evaluation -> export."""
-    from raysed import results
-    from raysed.stages import Stages
+    from raysed.report.publish import publish
+    from raysed.stages.stages import Stages
 
     stages = Stages(job, storage, say)
     stages.make_encoder()
@@ -120,7 +121,7 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     stages.distil()
     stages.calibrate()
     stages.probe()
-    results.publish(job, storage, stages.lineage.models(), stages.facts(), say)
+    publish(job, storage, stages.lineage.models(), stages.facts(), say)
 
 
 # -- around the stages -----------------------------------------------------------------------------------------------
@@ -141,7 +142,7 @@ def _ray_session() -> Iterator[str | None]:
     import ray  # takes a second that a run with nothing to do can save
 
     # Imports keep one core busy for seconds, in which Ray's processes start on the others.
-    threading.Thread(target=importlib.import_module, args=("raysed.check",), daemon=True).start()
+    threading.Thread(target=importlib.import_module, args=("raysed.plan.check",), daemon=True).start()
     if ray.is_initialized():
         yield None
         return

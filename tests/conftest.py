@@ -32,8 +32,8 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from raysed.encoder import Encoder
-from raysed.tokens import TokenTable
+from raysed.data.tokens import TokenTable
+from raysed.model.encoder import Encoder
 
 hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("repeatable")

@@ -19,10 +19,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysed.pipeline
-from raysed.cli import find_config, main_of
+from raysed.cli import main_of
+from raysed.cluster.resources import Cluster
+from raysed.config import find_config
 from raysed.errors import RunFailed, UserError
-from raysed.resources import Cluster
-from raysed.storage import Storage
+from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parent.parent
 JOB = ROOT / "jobs/ensemble_then_distill.py"
@@ -66,7 +67,7 @@ def refused(command_line, monkeypatch, tmp_path, capfd):
         # Everything is real but Ray itself, which would take seconds.
         monkeypatch.setattr(raysed.pipeline, "_ray_session", contextlib.nullcontext)
         if stages_begin:
-            for module in ("autoscaling", "stages"):
+            for module in ("cluster.autoscaling", "stages.stages"):
                 monkeypatch.setattr(f"raysed.{module}.current_cluster", lambda: Cluster(((2, 0),)))
         else:
             monkeypatch.setattr(raysed.pipeline, "_run_stages", no_stages)
@@ -457,7 +458,7 @@ def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypat
 
 
 def test_a_shared_directory_is_a_place_that_stays(monkeypatch, tmp_path):
-    from raysed.storage import check_stays
+    from raysed.store.storage import check_stays
 
     place = tmp_path / "runtime_resources/working_dir_files/_ray_pkg_0123456789abcdef"
     place.mkdir(parents=True)

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from raysed.config import Config, TaskConfig, load_config, make_config
 from raysed.recipe import MEMBER_STAGES, parse_recipe
-from raysed.report import Report, Row
+from raysed.report.document import Report, Row
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -231,7 +231,7 @@ def test_repository_files_exist(page):
 
 @each_page
 def test_named_tests_exist(page):
-    for file, name in re.findall(r"`(tests/\w+\.py)::(\w+)`", prose(page)):
+    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", prose(page)):
         assert f"def {name}(" in (ROOT / file).read_text(), f"{by_name(page)}: {file} has no {name}"
 
 
@@ -243,8 +243,9 @@ def test_the_tree_in_the_readme_is_the_tree():
         folders = [*folders[:depth], name]
         listed.append("".join(folders))
     assert [path for path in listed if not (ROOT / path).exists()] == []
-    files = [p for p in sorted(ROOT.glob("raysed/**/*.py")) + JOBS if p.name != "__init__.py"]
-    assert [by_name(path) for path in files if by_name(path) not in listed] == []
+    rooms = [f"{by_name(path.parent)}/" for path in sorted(ROOT.glob("raysed/*/__init__.py"))]
+    files = [by_name(path) for path in sorted(ROOT.glob("raysed/[a-z]*.py")) + JOBS]
+    assert [path for path in rooms + files if path not in listed] == []
     assert len(set(listed)) == len(listed)
 
 

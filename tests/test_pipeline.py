@@ -17,12 +17,13 @@ import yaml
 
 import raysed.pipeline
 from raysed.config import Config, make_config
-from raysed.encoder import encode, load_checkpoint
+from raysed.data.graded import load_task
+from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.sts import Evaluation, load_task
+from raysed.evaluation.similarity import Evaluation
+from raysed.model.encoder import encode, load_checkpoint
 from raysed.recipe import parse_recipe
-from raysed.storage import Checkpoints, Storage
-from raysed.tokens import tokenize
+from raysed.store.storage import Checkpoints, Storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parent.parent
@@ -106,7 +107,7 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     row = next(row for row in report["rows"] if row["kind"] == "ensemble")
     tasks = {name: task for name, task in Config().evaluation.tasks.items()}
     evaluation = Evaluation([load_task(name, task) for name, task in tasks.items()])
-    from raysed.encoder import load_encoder
+    from raysed.model.encoder import load_encoder
 
     _, tokenizer = load_encoder(Config().encoder)
     tokens = tokenize(tokenizer, evaluation.sentences, 75)

@@ -12,12 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysed.config import CorpusConfig, EncoderConfig, make_config
-from raysed.corpus import CorpusReport, sentence_chunks
-from raysed.encoder import load_checkpoint, load_encoder
+from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.labelled import load_nli
 from raysed.errors import UserError
-from raysed.labelled import load_nli
-from raysed.storage import Storage
-from raysed.training import load_state
+from raysed.model.encoder import load_checkpoint, load_encoder
+from raysed.store.storage import Storage
+from raysed.training.loop import load_state
 
 
 class Hostile:
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_is_a_pickle_is_no_state(hostile, tmp_path, name):
 
 def test_embeddings_that_are_pickles_are_not_loaded(hostile, tmp_path):
     """numpy's format can hold objects; here it may not."""
-    from raysed.calibration import load_calibrated
+    from raysed.plan.artefacts import load_calibrated
 
     storage = Storage(str(tmp_path), "run")
     rows = np.array([hostile], dtype=object)

@@ -38,17 +38,7 @@ from collections.abc import Set
 from functools import lru_cache
 from random import Random
 
-from raysed.bundled.scenes import (
-    Meaning,
-    Scene,
-    change,
-    draw_meaning,
-    draw_scene,
-    pick,
-    related,
-    row_of,
-    same,
-)
+from raysed.bundled.scenes import Meaning, Scene, change, draw_meaning, draw_scene, pick, related, row_of, same
 from raysed.bundled.wording import put_into_words
 
 SIZES = {"train": 600, "dev": 400, "test": 500}

@@ -1,1 +1,1 @@
-"""How good embeddings are: graded sentence pairs (`sts`) and the shape of the space (`analysis`)."""
+"""Embeddings to scores."""

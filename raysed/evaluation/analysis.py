@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import rankdata
 
+from raysed.data.graded import read_lines
 from raysed.errors import UserError
-from raysed.evaluation.sts import read_lines, spearman
+from raysed.evaluation.similarity import spearman
 
 FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
 """Ranks of word frequency (BERT-flow table 1, whose last bin is printed as 5K to 1K)."""

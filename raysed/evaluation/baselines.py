@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.evaluation.sts import Evaluation
+from raysed.evaluation.similarity import Evaluation
 
 WORD_OVERLAP, TF_IDF = "word-overlap", "tf-idf"
 

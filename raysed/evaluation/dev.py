@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from raysed.config import Config
-from raysed.encoder import Encoder, encode
-from raysed.evaluation.sts import Evaluation, comparable, load_task
-from raysed.tokens import tokenize
+from raysed.data.graded import load_task
+from raysed.data.tokens import tokenize
+from raysed.evaluation.similarity import Evaluation, comparable
+from raysed.model.encoder import Encoder, encode
 
 
 def dev_score(

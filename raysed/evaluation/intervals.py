@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from raysed.evaluation.sts import Evaluation
+from raysed.evaluation.similarity import Evaluation
 
 RESAMPLES = 2000
 _BLOCK_CELLS = 2**20

@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from torch import nn
 
-from raysed.evaluation.sts import pearson
+from raysed.evaluation.similarity import pearson
 
 FOLDS = 10
 """Of every cross-validation (the literature's setting of SentEval)."""

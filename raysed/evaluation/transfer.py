@@ -19,10 +19,11 @@ import numpy as np
 from sklearn.metrics import f1_score
 
 from raysed.config import TaskConfig, TransferConfig
+from raysed.data.graded import load_task
 from raysed.errors import UserError
 from raysed.evaluation import probes
 from raysed.evaluation.probes import FOLDS, Labelled
-from raysed.evaluation.sts import load_task, pearson, spearman
+from raysed.evaluation.similarity import pearson, spearman
 
 Kind = Literal["nested", "folds", "split", "regression"]
 PROTOCOLS: dict[Kind, str] = {

@@ -315,7 +315,7 @@ def _describe(encoder: EncoderConfig) -> str:
     >>> _describe(EncoderConfig())
     'bundled encoder, 3 layers'
     """
-    from raysed.encoder import check_encoder  # brings torch, which a list of tables does without
+    from raysed.model.encoder import check_encoder
 
     name = encoder.path.replace(":", " ") if encoder.path.startswith("bundled:") else Path(encoder.path).name
     try:

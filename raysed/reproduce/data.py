@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysed.config import NliConfig, TaskConfig
+from raysed.data.graded import read_graded, read_lines
 from raysed.errors import UserError
-from raysed.evaluation.sts import read_graded, read_lines
 
 Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]
 """Subset to first sentences, second sentences and scores."""
@@ -266,7 +266,7 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
 
 
 def _labelled_pairs(sources: Sequence[str]) -> Iterable[tuple[str, str]]:
-    from raysed.labelled import load_nli  # brings torch, and is needed by a few tables only
+    from raysed.data.labelled import load_nli
 
     rows = load_nli(NliConfig(train=list(sources)))
     return zip(rows.premises, rows.hypotheses)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from raysed.cli import find_config
-from raysed.config import Config, dump_config, load_config
+from raysed.config import Config, dump_config, find_config, load_config
 from raysed.errors import UserError
 from raysed.recipe import BASE, Recipe, parse_recipe
 from raysed.reproduce.data import Finder, Request
@@ -247,7 +246,7 @@ def _needs(key: str, recipe: Recipe, config: Config) -> bool:
 
 
 def _has_wordnet(config: Config) -> bool:
-    from raysed.augment import check_augmenter  # brings torch, and is needed by a few tables only
+    from raysed.model.augment import check_augmenter
 
     try:
         check_augmenter("synonym", config.views, config.encoder)

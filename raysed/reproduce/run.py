@@ -11,13 +11,13 @@ from raysed.errors import RunFailed
 from raysed.reproduce.compare import SMALL_NOTE, Comparison, compare
 from raysed.reproduce.data import Request
 from raysed.reproduce.plan import Plan
-from raysed.storage import Storage
-from raysed.tracking import quiet_libraries
+from raysed.store.metrics import quiet_libraries
+from raysed.store.storage import Storage
 
 
 @dataclass(frozen=True)
 class Runner:
-    """How runs are checked and done: `raysed.check.check` and `raysed.pipeline.run`."""
+    """How runs are checked and done: `raysed.plan.check.check` and `raysed.pipeline.run`."""
 
     check: Callable[[Config], Any]
     run: Callable[[Config], Any]

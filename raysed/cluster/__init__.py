@@ -1,0 +1,1 @@
+"""What Ray has, and who is alive."""

@@ -1,0 +1,101 @@
+"""A cluster that grows: it is asked for what the members can use at once, and waited for in sight of the user."""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+
+from raysed.cluster.resources import MEMBERS_PER_GPU, Cluster, current_cluster, uses_gpu, what_is_missing
+from raysed.config import Config
+from raysed.errors import UserError
+
+_PAUSE = 10.0
+_SETTLED = 120.0
+"""Seconds without a new node after which a cluster of unknown limits is taken to have all its nodes."""
+
+
+def gather(config: Config, say: Callable[[str], None]) -> Cluster:
+    """Returns the cluster to plan for.
+
+    One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
+    within the limits of its own configuration, and waited for until they are there or `resources.wait_minutes` are
+    over; then what is there has to do. Where those limits are unknown, as on machines of one's own, it has to do as
+    soon as it suffices and nothing has come for two minutes.
+
+    Args:
+        config: the run's settings.
+        say: shows a message.
+
+    Raises:
+        UserError: the cluster lacks what a setting asks for.
+    """
+    needs, cluster = what_is_missing(config), current_cluster()
+    if not cluster.autoscaling:
+        if missing := needs(cluster):
+            raise UserError(missing)
+        return cluster
+    places = places_to_ask_for(config, cluster)
+    with _asked_for(places) as granted:
+        return _awaited(needs, len(places), granted, config.resources.wait_minutes, say)
+
+
+def places_to_ask_for(config: Config, cluster: Cluster) -> list[dict[str, float]]:
+    """Returns what members and learner can use at once, as resources of one place each; at least one.
+
+    >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
+    [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
+    """
+    res, workers = config.resources, config.sed.workers or 1
+    place: dict[str, float] = {"CPU": res.cpus_per_member or 1}
+    count = max(config.members.count, workers)
+    if uses_gpu(config, cluster):
+        of_member = res.gpus_per_member or 1 / MEMBERS_PER_GPU
+        place["GPU"] = max(of_member, 1)
+        count = max(math.ceil(config.members.count * min(of_member, 1)), workers)
+    if cluster.most:
+        limits = dict(zip(("CPU", "GPU"), cluster.most))
+        count = min(count, *(int(limits[kind] // amount) for kind, amount in place.items()))
+    return [place] * max(count, 1)
+
+
+@contextmanager
+def _asked_for(places: Sequence[dict[str, float]]) -> Iterator[Callable[[], int]]:
+    """Asks for places; yields the function that counts those that are there.
+
+    Each is a placement group, which an autoscaler sees as work that waits, and which ends with this process, however
+    that ends: a wish that outlives its job would keep machines running.
+    """
+    groups = [placement_group([place]) for place in places]
+    try:
+        yield lambda: sum(placement_group_table(group)["state"] == "CREATED" for group in groups)
+    finally:
+        for group in groups:
+            remove_placement_group(group)
+
+
+def _awaited(
+    needs: Callable[[Cluster], str | None],
+    places: int,
+    granted: Callable[[], int],
+    minutes: float,
+    say: Callable[[str], None],
+) -> Cluster:
+    started = grown = time.monotonic()
+    nodes = 0
+    while True:
+        cluster, there, now = current_cluster(), granted(), time.monotonic()
+        missing = needs(cluster)
+        if not missing and there >= places:
+            return cluster
+        grown, nodes = (now if len(cluster.nodes) > nodes else grown), len(cluster.nodes)
+        waited, settled = now - started, cluster.most is None and not missing and now - grown >= _SETTLED
+        if settled or waited >= 60 * minutes:
+            if missing:
+                raise UserError(missing)
+            say(f"the cluster has not grown for {now - grown:.0f} s; {there} of {places} places have to do")
+            return cluster
+        why = missing or f"{there} of {places} places for members are there ({cluster})"
+        say(f"waiting for the cluster to grow ({waited:.0f} s of at most {minutes:g} min): {why}")
+        time.sleep(min(_PAUSE, max(60 * minutes - waited, 0)))

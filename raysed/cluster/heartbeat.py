@@ -1,0 +1,221 @@
+"""Workers that stand still: each says every few seconds that it lives, and one that says nothing is ended.
+
+A worker that has died is noticed by Ray and started again. One that is stopped, swapped out or on a frozen machine is
+not: whoever waits for it would wait for ever. Ended, it is a dead one.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raysed.cluster.usage import gpu_use
+from raysed.errors import RunFailed, last_line
+from raysed.store.progress import repeating, tell
+
+if TYPE_CHECKING:
+    from raysed.cluster.resources import Share
+
+log = logging.getLogger(__name__)
+
+_BEATS = 6
+"""A worker is to be heard at least so often within the time after which it counts as standing still."""
+_LONGEST_PAUSE = 15.0
+"""Seconds between two beats at most: they also tell how busy GPUs are."""
+_ANSWER = 30.0
+"""Seconds that a node may take to end a worker."""
+
+
+class Pulse:
+    """Knows when each worker was heard last; an actor beside the driver."""
+
+    def __init__(self) -> None:
+        self._heard: dict[tuple[str, int, int], tuple[float, str]] = {}
+        self._gpu_uses: list[float] = []
+
+    def beat(self, worker: tuple[str, int, int], work: str, gpu_use: float | None = None) -> None:
+        """Hears a worker: its node, process and when that was started; and how busy its GPUs are."""
+        self._heard[worker] = time.monotonic(), work
+        if gpu_use is not None:
+            self._gpu_uses.append(gpu_use)
+
+    def gpu_use(self) -> float | None:
+        """Returns how busy GPUs were, the mean of all that was heard."""
+        return sum(self._gpu_uses) / len(self._gpu_uses) if self._gpu_uses else None
+
+    def forget(self, worker: tuple[str, int, int]) -> None:
+        """Hears that a worker has nothing to do any more."""
+        self._heard.pop(worker, None)
+
+    def silent(self, seconds: float) -> list[tuple[tuple[str, int, int], str]]:
+        """Returns the workers that were not heard for so long, with what they work on, and forgets them."""
+        before = time.monotonic() - seconds
+        found = [(worker, work) for worker, (heard, work) in self._heard.items() if heard < before]
+        for worker, _ in found:
+            del self._heard[worker]
+        return found
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What a worker needs to be heard.
+
+    Attributes:
+        pulse: the actor that hears it.
+        seconds: after so long without a word it is ended.
+    """
+
+    pulse: Any
+    seconds: float
+
+
+@contextmanager
+def watched(seconds: float, share: Share, least: int = 1) -> Iterator[Watch]:
+    """Watches the workers of a stage, which get what this yields; and says when there is no room for them.
+
+    Args:
+        seconds: after so long without a word a worker is ended.
+        share: of one worker.
+        least: how many workers there have to be at once.
+    """
+    pulse = beside_driver(Pulse)
+
+    def watch() -> None:
+        try:
+            _say_what_is_missing(share, least)
+            for worker, work in ray.get(pulse.silent.remote(seconds), timeout=_ANSWER):
+                _end(worker, work, seconds)
+        except ray.exceptions.RayError as error:  # a cluster that is busy losing a node
+            log.debug("workers could not be watched: %s", error)
+
+    try:
+        # It may wait for an answer of a cluster that is going away.
+        with repeating(watch, _pause(seconds), patience=1.0):
+            yield Watch(pulse, seconds)
+            _tell_gpu_use(pulse)
+    finally:
+        ray.kill(pulse)
+
+
+def watched_tasks(
+    function: Callable[..., Any],
+    jobs: Sequence[Any],
+    *arguments: Any,
+    work: str,
+    share: Share,
+    seconds: float,
+) -> Iterator[Any]:
+    """Calls a function for every job, each as a Ray task; yields what they return as they end.
+
+    A task whose process has died, or was ended because it stood still, is run again, up to Ray's limit.
+
+    Args:
+        function: gets a job and the arguments; to run it twice has to be no harm.
+        jobs: one task each.
+        arguments: references into the object store are resolved.
+        work: what they do, for people.
+        share: of one task.
+        seconds: after so long without a word a task is ended.
+
+    Raises:
+        RunFailed: a task has failed, or was lost too often.
+    """
+    with watched(seconds, share) as watch:
+        task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(_beating_task).options(name=work)
+        waiting = [task.remote(function, watch, work, job, *arguments) for job in jobs]
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=1)
+            try:
+                yield ray.get(done[0])
+            except ray.exceptions.RayError as error:
+                raise RunFailed(f"{work}: {last_line(error)}") from error
+
+
+def _beating_task(function: Callable[..., Any], watch: Watch, work: str, job: Any, *arguments: Any) -> Any:
+    with beating(watch, work):
+        return function(job, *arguments)
+
+
+def beside_driver(kind: type) -> Any:
+    """Makes an actor on the node of this process: on another one it could be lost and take the run with it."""
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)(kind).remote()
+
+
+@contextmanager
+def beating(watch: Watch, work: str) -> Iterator[None]:
+    """Lets this worker be heard while it works; a thread does it, so that a long computation is no silence.
+
+    Args:
+        watch: from `watched`.
+        work: what it works on, for people.
+    """
+    worker = (ray.get_runtime_context().get_node_id(), os.getpid(), _started_at(os.getpid()))
+
+    def beat() -> None:
+        watch.pulse.beat.remote(worker, work, gpu_use())
+
+    ray.get(watch.pulse.beat.remote(worker, work))  # heard once, before anything can stop it
+    try:
+        with repeating(beat, _pause(watch.seconds)):
+            yield
+    finally:
+        watch.pulse.forget.remote(worker)
+
+
+def _tell_gpu_use(pulse: Any) -> None:
+    try:
+        if (use := ray.get(pulse.gpu_use.remote(), timeout=_ANSWER)) is not None:
+            tell(gpu_use=use)
+    except ray.exceptions.RayError as error:  # no figure is worth a stage that has ended well
+        log.debug("how busy GPUs were is unknown: %s", error)
+
+
+def _say_what_is_missing(share: Share, least: int) -> None:
+    """Whoever waits for a node to come back should know that he does."""
+    from raysed.cluster.resources import current_cluster
+
+    cluster = current_cluster()
+    if (room := cluster.fit(share.cpus, share.gpus)) < least:
+        wanted = f"{share.cpus:g} CPU{'s' * (share.cpus != 1)}" + (f" and {share.gpus:g} GPU" if share.gpus else "")
+        log.warning(
+            "waiting for nodes: workers of %s need %d places, and there are %d (%s)", wanted, least, room, cluster
+        )
+
+
+def _pause(seconds: float) -> float:
+    return min(seconds / _BEATS, _LONGEST_PAUSE)
+
+
+def _end(worker: tuple[str, int, int], work: str, seconds: float) -> None:
+    """Kills a process on its own node, if it is still the same one: one that has died is silent, too."""
+    node, pid, started = worker
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    killed = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_kill).remote(pid, started)
+    if ray.get(killed, timeout=_ANSWER):
+        log.warning("%s: its worker (process %d) said nothing for %g s and was ended", work, pid, seconds)
+
+
+def _kill(pid: int, started: int) -> bool:
+    if _started_at(pid) != started:
+        return False
+    os.kill(pid, signal.SIGKILL)
+    return True
+
+
+def _started_at(pid: int) -> int:
+    """When a process was started, in the kernel's ticks; -1 where it is gone, 0 where nobody knows."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    except FileNotFoundError:
+        return -1 if Path("/proc/self").exists() else 0

@@ -1,0 +1,354 @@
+"""From what the cluster has to workers, actors and fractions; refuses what can never be scheduled.
+
+Everything is planned before it is started, because Ray lets work that no node has room for wait for ever, without an
+error.
+"""
+
+import ctypes
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ray
+import torch
+
+from raysed.config import Config
+from raysed.store.metrics import quiet_libraries
+
+log = logging.getLogger(__name__)
+
+MOST_RESTARTS = 100
+"""Of one training by Ray, whatever was lost; `max_retries` counts those without a new checkpoint in between."""
+_MUCH = 0.3
+"""The part of all places that has to be empty before it is worth a word."""
+_PROCESS_BYTES = 7e8
+"""Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
+"""Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
+MEMBERS_PER_GPU = 4
+_GPU_GB = {
+    **{"K80": 12, "P100": 12, "P4": 8, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
+    **{"A100-40G": 40, "A100-80G": 80, "H100": 80, "H20": 96, "H200": 141, "B200": 180},
+}
+"""Memory by Ray's accelerator type, in GB; the smallest that is sold under the name."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What the cluster has at the moment.
+
+    Attributes:
+        nodes: (CPUs, GPUs) of every living node.
+        autoscaling: whether more may come.
+        node_bytes: memory that Ray may use on the smallest node.
+        gpu_bytes: memory of the smallest GPU.
+        most: CPUs and GPUs that it may have when it has grown, if that is known.
+    """
+
+    nodes: tuple[tuple[float, float], ...]
+    autoscaling: bool = False
+    node_bytes: float = 4e9
+    gpu_bytes: float = 8e9
+    most: tuple[float, float] | None = None
+
+    @property
+    def cpus(self) -> float:
+        """CPUs over all nodes."""
+        return sum(cpus for cpus, _ in self.nodes)
+
+    @property
+    def gpus(self) -> float:
+        """GPUs over all nodes."""
+        return sum(gpus for _, gpus in self.nodes)
+
+    @property
+    def largest_cpus(self) -> float:
+        """CPUs of the largest node: no actor can have more."""
+        return max((cpus for cpus, _ in self.nodes), default=0.0)
+
+    def fit(self, cpus: float, gpus: float = 0.0) -> int:
+        """Returns how many workers of that size can run at once; each needs its CPUs and GPUs on one node.
+
+        >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
+        (3, 2)
+        """
+        return sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf) for c, g in self.nodes)
+
+    def __str__(self) -> str:
+        return f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {self.cpus:g} CPUs, {self.gpus:g} GPUs"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one worker gets.
+
+    Attributes:
+        workers: how many run at the same time.
+        cpus: CPUs of each.
+        gpus: GPUs of each, a fraction where several share one.
+        threads: torch threads of each.
+    """
+
+    workers: int
+    cpus: float
+    gpus: float
+    threads: int
+
+    def __str__(self) -> str:
+        gpu = f" and {self.gpus:g} GPU" if self.gpus else ""
+        return f"{self.workers} at a time, {self.cpus:g} CPU{gpu} each"
+
+
+def current_cluster() -> Cluster:
+    """Asks the connected Ray cluster."""
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    has = [node["Resources"] for node in alive]
+    # Cluster launchers and Kubernetes name the group of every node that they start; a Ray of one's own has none.
+    autoscaling = any(node.get("Labels", {}).get("ray.io/node-group") for node in alive)
+    return Cluster(
+        nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
+        autoscaling=autoscaling,
+        node_bytes=min(
+            (node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")), default=Cluster.node_bytes
+        ),
+        gpu_bytes=min((_gpu_bytes(node) for node in has if node.get("GPU")), default=Cluster.gpu_bytes),
+        most=_most_resources() if autoscaling else None,
+    )
+
+
+def _most_resources() -> tuple[float, float] | None:
+    """What the autoscaler's configuration allows; Ray keeps it for itself, so where it cannot be had, it is unknown."""
+    try:
+        from ray._private.state import state
+
+        most = state.get_max_resources_from_cluster_config()
+    except Exception as error:
+        log.debug("what the cluster may become is unknown: %s", error)
+        return None
+    return (float(most.get("CPU", 0)), float(most.get("GPU", 0))) if most else None
+
+
+def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
+    """Returns the check of all fixed resource settings against a cluster."""
+    res = config.resources
+
+    def missing(cluster: Cluster) -> str | None:
+        gpu = uses_gpu(config, cluster)
+        if cluster.largest_cpus < 1:
+            return f"no node has a CPU for workers ({cluster})"
+        if res.gpu and not cluster.gpus:
+            return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
+        if gpu and not cluster.gpus:
+            return f"no node with a GPU is there ({cluster}); add one, or set resources.gpu to false to work on CPUs"
+        if res.gpus_per_member and not gpu:
+            asked = f"resources.gpus_per_member is {res.gpus_per_member:g}"
+            return f"{asked}, but the cluster has no GPU ({cluster}); leave it out"
+        if (res.cpus_per_member or 0) > cluster.largest_cpus:
+            asked, largest = f"resources.cpus_per_member is {res.cpus_per_member:g}", f"{cluster.largest_cpus:g} CPUs"
+            return f"{asked}, but the largest node has {largest}; ask for at most that"
+        return _no_room_for_a_member(config, cluster, gpu) or _no_room_for_learners(config, cluster, gpu)
+
+    return missing
+
+
+def uses_gpu(config: Config, cluster: Cluster) -> bool:
+    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
+    may_come = cluster.most is not None and cluster.most[1] > 0
+    return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
+
+
+def prepare_worker(threads: int) -> None:
+    """What a process that computes does first: no notices of others, its threads, and memory kept for the next batch.
+
+    The C library gives large blocks back to the system as soon as they are free, and every batch gets them anew, page
+    by page; a worker that keeps them saves up to a sixth of its time. Other C libraries than glibc are left alone.
+    """
+    quiet_libraries()
+    torch.set_num_threads(threads)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt:
+        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            mallopt(option, _KEPT_BYTES)
+
+
+def quiet_ray_data() -> ray.data.DataContext:
+    """Keeps Ray Data from printing, because the driver shows one line of its own; returns this process' context."""
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    return context
+
+
+def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
+    """Shares the cluster among members.
+
+    On CPUs one core each, and more where there are fewer members than cores; on GPUs up to four members on one, because
+    a small encoder does not fill it alone.
+
+    >>> plan_members(Cluster(((2, 0),)), Config(), 10)
+    Share(workers=2, cpus=1, gpus=0.0, threads=1)
+    >>> plan_members(Cluster(((16, 4),)), Config(), 10)
+    Share(workers=10, cpus=1, gpus=0.333, threads=1)
+    """
+    res = config.resources
+    gpus = (res.gpus_per_member or _gpu_fraction(cluster, count)) if uses_gpu(config, cluster) else 0.0
+    cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus)
+    workers = min(cluster.fit(cpus, gpus), count, res.concurrent_members or count)
+    return Share(max(workers, 1), cpus, gpus, threads=max(1, int(cpus)))
+
+
+def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: int) -> tuple[Share, int]:
+    """Plans the actors that average the teachers.
+
+    One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
+    different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time. On CPUs a
+    node has as many actors as half of its memory holds, at best one per core: threads that share a batch wait for each
+    other at every operation.
+
+    >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
+    (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
+    >>> plan_teachers(Cluster(((4, 0),), node_bytes=16e9), Config(), 10, teacher_bytes=10**8)
+    (Share(workers=4, cpus=1, gpus=0.0, threads=1), 1)
+
+    Returns:
+        The share of one group's actors, and the number of groups.
+    """
+    gpu = uses_gpu(config, cluster)
+    memory = cluster.gpu_bytes if gpu else cluster.node_bytes
+    places, cpus = _places_on_gpus(cluster) if gpu else _places_on_cpus(cluster)
+    needed = math.ceil(count * teacher_bytes / (memory / 2))
+    if needed > places:
+        log.warning(
+            "the teachers' weights fill more than half of the memory of %d %s; with fewer members or more memory the "
+            "average would be safe",
+            places,
+            "GPUs" if gpu else "nodes",
+        )
+    groups = max(1, min(needed, count, places))
+    if gpu:
+        return Share(places // groups, cpus, 1.0, threads=1), groups
+    threads = max(1, int(cpus))
+    actors = int(memory / 2 // (_PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
+    actors = max(1, min(actors, threads))
+    return Share(places // groups * actors, _rounded_down(cpus / actors), 0.0, threads // actors), groups
+
+
+def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
+    """Plans the actors that make views: one per GPU, or as many as there are CPUs and memory for.
+
+    Where memory allows fewer actors than CPUs, each has more threads.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        weights: bytes of the models that one actor loads; without any, GPUs are of no use.
+
+    >>> plan_rewriters(Cluster(((8, 2),)), Config(), 10**9), plan_rewriters(Cluster(((2, 0),)), Config(), 10**9)
+    (Share(workers=2, cpus=1, gpus=1.0, threads=1), Share(workers=1, cpus=1, gpus=0.0, threads=2))
+    >>> plan_rewriters(Cluster(((16, 0),), node_bytes=16e9), Config(), 10**9)
+    Share(workers=4, cpus=1, gpus=0.0, threads=4)
+    """
+    if weights and uses_gpu(config, cluster):
+        places, cpus = _places_on_gpus(cluster)
+        return Share(places, cpus, 1.0, threads=1)
+    total = cluster.fit(1, 0.0)
+    per_node = int(cluster.node_bytes / 2 // (_PROCESS_BYTES + weights))
+    workers = max(1, min(total, per_node * len(cluster.nodes)))
+    return Share(workers, 1, 0.0, threads=max(1, total // workers))
+
+
+def plan_learner(cluster: Cluster, config: Config) -> Share:
+    """Plans the training workers: one per GPU, at most one per sentence of a batch, or one with all CPUs of a node.
+
+    >>> plan_learner(Cluster(((8, 2),)), Config())
+    Share(workers=2, cpus=4, gpus=1.0, threads=4)
+    """
+    gpus = 1.0 if uses_gpu(config, cluster) else 0.0
+    workers = config.sed.workers or (min(cluster.fit(1, gpus), config.sed.batch_size) if gpus else 1)
+    cpus = _whole_cpus(cluster, workers, gpus)
+    return Share(workers, cpus, gpus, threads=cpus)
+
+
+def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
+    """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
+
+    >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
+    '10 members, 8 at a time, leave 6 of 16 places empty in the last round; 8 or 16 would fill them (members.count)'
+    """
+    if share.gpus and share.workers * share.gpus < (1 - _MUCH) * cluster.gpus:
+        used = f"{share.workers * share.gpus:.2g} of {cluster.gpus:g} GPUs"
+        limited = config.resources.concurrent_members is not None
+        limit = "resources.concurrent_members allows no more" if limited else "more would fit"
+        return f"{count} members use {used}; {limit}"
+    rounds = math.ceil(count / share.workers)
+    empty = rounds * share.workers - count
+    if rounds == 1 or empty < _MUCH * rounds * share.workers:
+        return None
+    fewer, more = (rounds - 1) * share.workers, rounds * share.workers
+    return (
+        f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty in the last round; "
+        f"{fewer} or {more} would fill them (members.count)"
+    )
+
+
+def _gpu_bytes(node: dict[str, float]) -> float:
+    """By the type that Ray found; a type that is not in the table counts as a small one."""
+    kind = next((key.partition(":")[2] for key in node if key.startswith("accelerator_type:")), "")
+    return 1e9 * _GPU_GB[kind] if kind in _GPU_GB else Cluster.gpu_bytes
+
+
+def _times(whole: float, part: float) -> int:
+    """How often a part fits, in spite of rounding."""
+    return math.floor(whole / part + 1e-9)
+
+
+def _no_room_for_a_member(config: Config, cluster: Cluster, gpu: bool) -> str | None:
+    cpus = config.resources.cpus_per_member or 1
+    gpus = config.resources.gpus_per_member or (1 / MEMBERS_PER_GPU if gpu else 0.0)
+    if cluster.fit(cpus, gpus):
+        return None
+    return (
+        f"a member needs {cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member) on one "
+        f"node, and none has both ({cluster}); ask for less"
+    )
+
+
+def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | None:
+    workers, room = config.sed.workers or 1, cluster.fit(1, 1.0 if gpu else 0.0)
+    if workers <= room:
+        return None
+    kind = "GPUs with a CPU each" if gpu else "CPUs"
+    return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); ask for at most that"
+
+
+def _gpu_fraction(cluster: Cluster, count: int) -> float:
+    """The part of a GPU for each member: no smaller than the CPUs beside the GPUs can make use of."""
+    beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
+    per_gpu = max(1, min(math.ceil(count / cluster.gpus), MEMBERS_PER_GPU, beside))
+    return math.floor(1000 / per_gpu) / 1000
+
+
+def _whole_cpus(cluster: Cluster, workers: int, gpus: float) -> int:
+    """The most CPUs that each of so many workers can have at once, at least 1."""
+    most = range(int(cluster.largest_cpus), 1, -1)
+    return next((cpus for cpus in most if cluster.fit(cpus, gpus) >= workers), 1)
+
+
+def _places_on_gpus(cluster: Cluster) -> tuple[int, float]:
+    """One actor per GPU, with its part of the CPUs."""
+    shares = [min(c / g, 1.0) for c, g in cluster.nodes if g]
+    return int(cluster.gpus), _rounded_down(max(min(shares, default=0.0), 0.0))
+
+
+def _places_on_cpus(cluster: Cluster) -> tuple[int, float]:
+    """One actor per node, with all of its CPUs, on as many nodes as gives the most CPUs in all."""
+    rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
+    places, room = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
+    return places, _rounded_down(room)
+
+
+def _rounded_down(cpus: float) -> float:
+    """In Ray's units: what is rounded up would not fit."""
+    return int(cpus) if cpus == int(cpus) else math.floor(cpus * 1000) / 1000

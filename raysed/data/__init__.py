@@ -1,0 +1,1 @@
+"""Text in; token tables and batches out."""

@@ -1,0 +1,351 @@
+"""Sentence pairs with a gold score: read from files, directories, the package or the hub, and checked."""
+
+import csv
+import gzip
+import io
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from raysed.config import TaskConfig
+from raysed.data.pairs import SENTENCE_COLUMNS, Layout, read_source
+from raysed.data.sources import ending
+from raysed.errors import UserError, public
+
+GRADED_COLUMNS = (
+    *SENTENCE_COLUMNS,
+    ("sentence_1", "sentence_2"),
+    ("text_1", "text_2"),
+    ("text_a", "text_b"),
+)
+"""What the sentences of graded pairs are often called; the first pair that is there is taken."""
+
+
+GOLD_COLUMNS = ("score", "similarity_score", "relatedness_score", "similarity", "relatedness", "label")
+"""The same for their score."""
+
+
+ARGUMENT_COLUMNS = ("regression_label", "sentence_1", "sentence_2")
+
+
+Subset = tuple[list[str], list[str], np.ndarray]
+
+
+_ALL = "all"
+"""The subset of pairs that are not divided."""
+
+
+_TELLING = 20
+"""So many scores tell whether they fill the range that they should have; fewer may lie close together by chance."""
+
+
+_PART = 1 / 3
+"""Scores of real data fill at least so much of their range: SICK's go from 1 to 5, those of STS from 0 to 5."""
+
+
+FEWEST = 3
+"""The correlation of two pairs is 1 or -1 whatever the model says."""
+
+
+class _Pair(NamedTuple):
+    where: str
+    """File and line, for error messages."""
+    subset: str
+    score: str | float | None
+    sentence1: str
+    sentence2: str
+
+
+@dataclass(frozen=True)
+class StsTask:
+    """Sentence pairs with gold scores."""
+
+    name: str
+    subsets: dict[str, Subset]
+    """Subset name to (first sentences, second sentences, gold scores as float64 [P])."""
+    dropped: int = 0
+    """Pairs left out because their gold score is blank."""
+    aggregation: str | None = None
+    """`all`, `mean` or `wmean` for this task alone; None: as the evaluation says."""
+
+    @property
+    def pairs(self) -> int:
+        """Number of scored pairs over all subsets."""
+        return sum(len(gold) for _, _, gold in self.subsets.values())
+
+
+def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
+    """Reads the pairs that a model is to be scored on, see `read_graded`.
+
+    Args:
+        name: what the task is called in reports.
+        config: source, columns, and range of the gold score.
+        setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
+
+    Raises:
+        UserError: as `read_graded`; or there are too few pairs, or all scores are equal, so that no correlation is
+            defined.
+    """
+    setting = setting or f"evaluation.tasks.{name}"
+    task = _read_task(name, config, setting, "test")
+    gold_P = gold_of(task)
+    if len(gold_P) < FEWEST:
+        raise UserError(
+            f"{setting}: {public(config.source)} has {_counted(len(gold_P))} with a score; a correlation needs at "
+            f"least {FEWEST}, so add some or leave the task out"
+        )
+    if np.ptp(gold_P) == 0:
+        raise UserError(
+            f"{setting}: all {len(gold_P):,} pairs of {public(config.source)} have the score {gold_P[0]:g}, with which "
+            f"no correlation is defined; is another column the score ({setting}.columns)?"
+        )
+    _check_range(gold_P, config, setting)
+    return task
+
+
+def _counted(pairs: int) -> str:
+    return "1 pair" if pairs == 1 else f"{pairs:,} pairs"
+
+
+def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test") -> StsTask:
+    """Reads the pairs that `config.source` names.
+
+    Kinds of source:
+    - a file with a header, by path or URI: .csv (with quoting) or .tsv (without; what the header looks like decides,
+      so a .csv file may be tab-separated), .jsonl, all three also with .gz, or .parquet. The score stands in the first
+      of `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
+      there; `config.columns` names others. Other columns do not matter;
+    - a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line by line), or one such
+      `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
+    - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated (a pair of languages
+      of STS 2017 extended, `STS.en-de.txt`);
+    - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv` with the columns
+      regression_label, sentence_1 and sentence_2, each topic a subset; Latin-1 where it is not UTF-8;
+    - `bundled:train`, `bundled:dev` or `bundled:test`;
+    - a dataset of the Hugging Face hub, with columns as in a file.
+
+    A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Lines end at a newline
+    only: other Unicode line separators stay in their sentence.
+
+    Args:
+        name: of what is returned.
+        config: source, columns, and range of the gold score.
+        setting: that names the source, for messages.
+        split: of a hub dataset, where `config` names none.
+
+    Returns:
+        The task, its subsets in the order in which they first appear (directories: by name).
+
+    Raises:
+        UserError: the source cannot be read, a score is no number or out of range, no scored pair is left, or the
+            scores fill so little of their range that it must be that of other data.
+    """
+    task = _read_task(name, config, setting, split)
+    _check_range(gold_of(task), config, setting)
+    return task
+
+
+def _read_task(name: str, config: TaskConfig, setting: str, split: str) -> StsTask:
+    subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
+    dropped = 0
+    for pair in _read(config, setting, split):
+        gold = _gold(pair, config.score_range, setting)
+        if gold is None:
+            dropped += 1
+            continue
+        columns = subsets.setdefault(pair.subset, ([], [], []))
+        for column, value in zip(columns, (pair.sentence1, pair.sentence2, gold)):
+            column.append(value)
+    if not subsets:
+        raise UserError(f"{setting}: {public(config.source)} has no pair with a gold score ({dropped} blank ones)")
+    arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}
+    return StsTask(name, arrays, dropped, config.aggregation)
+
+
+def _check_range(gold_P: np.ndarray, config: TaskConfig, setting: str) -> None:
+    """Scores of 0 to 1 that are taken for scores of 0 to 5 give wrong targets, and nobody would notice."""
+    low, high = config.score_range
+    lowest, highest = gold_P.min(), gold_P.max()
+    if len(gold_P) < _TELLING or highest - lowest >= _PART * (high - low):
+        return
+    whole = math.floor(lowest), math.ceil(highest)
+    example = f", such as [{whole[0]}, {whole[1]}]" if whole[0] < whole[1] and whole != (low, high) else ""
+    found = f"are all {lowest:g}" if lowest == highest else f"fill only {lowest:g} to {highest:g} of it"
+    raise UserError(
+        f"{setting}.score_range is {low:g} to {high:g}, but the {len(gold_P):,} scores of {public(config.source)} "
+        f"{found}; set {setting}.score_range to the lowest and the highest score that "
+        f"they can have{example}"
+    )
+
+
+def _read(config: TaskConfig, setting: str, split: str) -> Iterable[_Pair]:
+    if config.source.startswith("bundled:"):
+        return _read_bundled(config.source, setting)
+    path = Path(config.source).expanduser()
+    if path.is_dir():
+        topics = sorted(path.glob("ArgPairs_*.csv"))
+        return _read_arguments(topics) if topics else _read_senteval(path)
+    if ending(config.source) == ".txt":
+        return _read_text(path)
+    return _read_columns(config, setting, split)
+
+
+def _read_columns(config: TaskConfig, setting: str, split: str) -> Iterator[_Pair]:
+    """Pairs with names for their columns: in a file or in a dataset of the hub."""
+    source = read_source(config, _layout(config, setting, split))
+    subsets = source.subsets or [None] * len(source)
+    for place, (score, first, second, subset) in enumerate(zip(source.labels, source.first, source.second, subsets)):
+        named = _ALL if subset is None or subset == "" else str(subset)
+        yield _Pair(source.where(place), named, score, first, second)
+
+
+def _layout(config: TaskConfig, setting: str, split: str) -> Layout:
+    named = config.columns
+    sentences = dict.fromkeys((named.sentence1 or one, named.sentence2 or other) for one, other in GRADED_COLUMNS)
+    needed = [named.score or "score (or label)", named.sentence1 or "sentence1", named.sentence2 or "sentence2"]
+    if not (named.sentence1 or named.sentence2):
+        needed[-1] += " (or text1 and text2)"
+    return Layout(
+        setting=setting,
+        kind="graded pairs",
+        sentences=tuple(sentences),
+        needed=", ".join([*([named.subset] if named.subset else []), *needed[:2]]) + f" and {needed[2]}",
+        labels=(named.score,) if named.score else GOLD_COLUMNS,
+        subset=named.subset or "subset",
+        needs_subset=named.subset is not None,
+        remedy=f"; name yours in {setting}.columns",
+        split=split,
+    )
+
+
+def _read_senteval(directory: Path) -> Iterator[_Pair]:
+    # Some copies have a file of all subsets together beside the subsets.
+    inputs = sorted(path for path in directory.glob("STS.input.*.txt") if path.name != "STS.input.ALL.txt")
+    if not inputs:
+        raise UserError(f"{directory} holds no STS.input.<subset>.txt, so it is no SentEval directory")
+    for path in inputs:
+        yield from _read_graded_lines(path)
+
+
+def _read_text(path: Path) -> Iterator[_Pair]:
+    if path.name.startswith("STS.input."):
+        yield from _read_graded_lines(path)
+        return
+    for number, line in enumerate(read_lines(path), start=1):
+        if line:
+            where = f"{path}, line {number}"
+            first, second, score = _cells(line, 3, where)
+            yield _Pair(where, _ALL, score, first, second)
+
+
+def _read_graded_lines(path: Path) -> Iterator[_Pair]:
+    """One `STS.input.<subset>.txt` and the scores that lie beside it."""
+    subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
+    gold_path = path.with_name(f"STS.gs.{subset}.txt")
+    lines, golds = read_lines(path), read_lines(gold_path)
+    if len(lines) != len(golds):
+        raise UserError(f"{path} has {len(lines)} lines but {gold_path.name} beside it has {len(golds)}")
+    for number, (line, gold) in enumerate(zip(lines, golds), start=1):
+        yield _Pair(f"{gold_path}, line {number}", subset, gold, *_cells(line, 2, f"{path}, line {number}"))
+
+
+def _cells(line: str, count: int, where: str) -> list[str]:
+    cells = line.split("\t")
+    if len(cells) != count:
+        raise UserError(f"{where}: {len(cells)} tab-separated columns instead of {count}")
+    return cells
+
+
+def _read_arguments(paths: Sequence[Path]) -> Iterator[_Pair]:
+    for path in paths:
+        topic = path.stem.removeprefix("ArgPairs_")
+        rows = csv.DictReader(io.StringIO(_decoded(path), newline=""))
+        names = rows.fieldnames or []
+        if not set(ARGUMENT_COLUMNS) <= set(names):
+            raise UserError(
+                f"{path}, line 1: comma-separated columns {', '.join(ARGUMENT_COLUMNS)} are needed, "
+                f"found {', '.join(names) or 'none'}"
+            )
+        try:
+            yield from (_argument_pair(row, topic, f"{path}, line {rows.line_num}") for row in rows)
+        except csv.Error as error:
+            raise UserError(f"{path}, line {rows.line_num}: not readable as comma-separated text: {error}") from None
+
+
+def _argument_pair(row: Mapping[str, str | None], topic: str, where: str) -> _Pair:
+    cells = [row[column] for column in ARGUMENT_COLUMNS]
+    if None in cells:
+        raise UserError(f"{where}: fewer comma-separated columns than in the header")
+    # A quoted cell may hold line ends, which tables of pairs cannot.
+    score, first, second = (" ".join(cell.split()) for cell in cells)
+    return _Pair(where, topic, score, first, second)
+
+
+def _decoded(path: Path) -> str:
+    """The text of a file that is UTF-8 or else Latin-1."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def _read_bundled(source: str, setting: str) -> Iterator[_Pair]:
+    from raysed import bundled
+
+    split = source.removeprefix("bundled:")
+    if split not in ("train", "dev", "test"):
+        raise UserError(f"{setting}: {source} is not there; use bundled:train, bundled:dev or bundled:test")
+    for number, (score, first, second) in enumerate(bundled.pairs(split), start=1):
+        yield _Pair(f"{source}, pair {number}", _ALL, score, first, second)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns a text file's lines without their ends; other Unicode line separators stay in their line.
+
+    Raises:
+        UserError: the file cannot be read, or is not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def _gold(pair: _Pair, score_range: tuple[float, float], setting: str) -> float | None:
+    text = "" if pair.score is None else str(pair.score).strip()
+    if not text:
+        return None
+    low, high = score_range
+    try:
+        gold = float(text)
+    except ValueError:
+        raise UserError(f"{pair.where}: {_no_number(text, setting)}") from None
+    if not low <= gold <= high:
+        raise UserError(f"{pair.where}: score {text} is outside {setting}.score_range, {low:g} to {high:g}")
+    return gold
+
+
+def _no_number(text: str, setting: str) -> str:
+    if re.fullmatch(r"[+-]?\d*,\d+", text):
+        return f"score {text!r} has a decimal comma; write {text.replace(',', '.')}"
+    return f"score {text!r} is no number; write 3.5, or leave it blank, or name the score's column in {setting}.columns"
+
+
+def gold_of(task: StsTask) -> np.ndarray:
+    """Returns the gold scores of all subsets in order, float64 [P]."""
+    return np.concatenate([gold for _, _, gold in task.subsets.values()])

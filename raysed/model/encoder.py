@@ -1,0 +1,489 @@
+"""The one module of members and learner: a Hugging Face transformer, fed without padding, and pooling.
+
+An architecture takes packed rows when its public `forward` gives the padded result for them, which is tried once on
+two short random sentences; one that does not is fed padded batches instead, with the same numbers.
+"""
+
+import copy
+import importlib.util
+import itertools
+import json
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
+
+from raysed.bundled import ENCODER, PREFIX
+from raysed.config import EncoderConfig, Layers
+from raysed.data.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
+from raysed.errors import UserError, first_line
+from raysed.model.attention import full_precision_attention
+from raysed.model.linear import speed_up
+from raysed.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_PACKAGE = "package:"
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+    StrictDataclassError,
+)
+"""What transformers raises for a path, a file or a setting that does not fit."""
+
+
+@dataclass(frozen=True)
+class _Feed:
+    """How an architecture takes packed rows."""
+
+    position_offset: int
+    boolean_mask: bool
+
+
+class Encoder(nn.Module):
+    """Transformer + mean pooling over all real tokens, special ones included.
+
+    Args:
+        transformer: any bidirectional encoder of transformers that gives hidden states.
+
+    Attributes:
+        parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that
+            memory holds the inner states of one part at a time; the result is the same.
+    """
+
+    def __init__(self, transformer: PreTrainedModel):
+        super().__init__()
+        speed_up(transformer)
+        self.transformer = transformer
+        self.parts = 1
+        self._feed = _probe(transformer)
+        for name, parameter in transformer.named_parameters():
+            if "pooler" in name:  # never used here; frozen, so that optimizers and reducers skip it
+                parameter.requires_grad_(False)
+
+    @property
+    def width(self) -> int:
+        """Size D of the embeddings."""
+        return self.transformer.config.hidden_size
+
+    @property
+    def padding_free(self) -> bool:
+        """Whether the transformer takes packed rows."""
+        return self._feed is not None
+
+    @property
+    def position_offset(self) -> int:
+        """Positions that the transformer never uses: RoBERTa counts from the padding id + 1."""
+        return self._feed.position_offset if self._feed else 0
+
+    def use_sparse_gradients(self) -> None:
+        """Lets the token embeddings' gradient hold the rows of the batch only; the optimizer has to take that."""
+        embedding = self.transformer.get_input_embeddings()
+        if type(embedding) is nn.Embedding and not embedding.scale_grad_by_freq:
+            embedding.sparse = True
+
+    def forward(self, tokens: PackedTokens, layers: Layers = 1) -> torch.Tensor:
+        """Embeds B sentences.
+
+        Args:
+            tokens: the packed batch.
+            layers: the mean of the last `layers` blocks is pooled; `first_last` takes the first and the last one.
+
+        Returns:
+            emb_BD, in float32 or better, whatever the precision of the forward pass.
+        """
+        return self.embed(tokens, (layers,))[0]
+
+    def embed(self, tokens: PackedTokens, poolings: Sequence[Layers]) -> list[torch.Tensor]:
+        """Embeds B sentences under several poolings with one pass; returns one emb_BD per pooling.
+
+        Raises:
+            ValueError: the transformer has fewer blocks than a pooling takes.
+        """
+        states = self._hidden_states(tokens, all_layers=any(pooling != 1 for pooling in poolings))
+        pooled: dict[int, torch.Tensor] = {}
+
+        def mean_of(block: int) -> torch.Tensor:
+            if block not in pooled:
+                pooled[block] = _mean_pool(states[block], tokens)
+            return pooled[block]
+
+        last = len(states) - 1
+        return [
+            mean_of(last) if layers == 1 else torch.stack([mean_of(b) for b in blocks_of(layers, last)]).mean(0)
+            for layers in poolings
+        ]
+
+    def token_states(self, tokens: PackedTokens) -> torch.Tensor:
+        """Returns the last block's states in the packed layout, [R, L, D], for token-level objectives."""
+        return self._hidden_states(tokens, all_layers=False)[-1]
+
+    def _hidden_states(self, tokens: PackedTokens, all_layers: bool) -> Sequence[torch.Tensor]:
+        """States of the embedding layer and every block (or of the last block only), each [R, L, D]."""
+        if self._feed is None:
+            return _padded_states(self.transformer, tokens, all_layers)
+        rows = len(tokens.input_ids)
+        if self.parts == 1 or rows == 1:
+            return self._states_of_rows(tokens, slice(None), all_layers)
+        edges = [rows * part // min(self.parts, rows) for part in range(min(self.parts, rows) + 1)]
+        parts = [
+            checkpoint(self._states_of_rows, tokens, slice(*pair), all_layers, use_reentrant=False)
+            for pair in itertools.pairwise(edges)
+        ]
+        return [torch.cat(block) for block in zip(*parts, strict=True)]
+
+    def _states_of_rows(self, tokens: PackedTokens, rows: slice, all_layers: bool) -> tuple[torch.Tensor, ...]:
+        part = replace(
+            tokens,
+            input_ids=tokens.input_ids[rows],
+            position_ids=tokens.position_ids[rows],
+            segments=tokens.segments[rows],
+        )
+        with full_precision_attention(part.input_ids.device):
+            output = self.transformer(
+                input_ids=part.input_ids,
+                attention_mask=_mask(part, self._feed, self.transformer.dtype),
+                position_ids=part.position_ids + self._feed.position_offset,
+                output_hidden_states=all_layers,
+            )
+        return tuple(_states(output, all_layers))
+
+
+def blocks_of(layers: Layers, count: int) -> list[int]:
+    """Returns the indices of the blocks that a pooling averages, for a transformer of `count` blocks.
+
+    Index 0 is the embedding layer. `first_last` is what the released BERT-flow code does under the name of the last
+    two layers.
+
+    Raises:
+        ValueError: there are not so many blocks.
+
+    >>> blocks_of(2, 12), blocks_of("first_last", 12)
+    ([11, 12], [1, 12])
+    """
+    if layers == "first_last":
+        return [1, count]
+    if not 1 <= layers <= count:
+        raise ValueError(f"{layers} layers cannot be pooled: the encoder has {count}")
+    return list(range(count - layers + 1, count + 1))
+
+
+def encode(
+    encoder: Encoder, table: TokenTable, poolings: Sequence[Layers] = (1,), token_budget: int | None = None
+) -> list[np.ndarray]:
+    """Embeds a whole table, in batches of at most `token_budget` tokens.
+
+    Args:
+        encoder: put in evaluation mode for the call and back afterwards.
+        table: N sentences.
+        poolings: one result for each.
+        token_budget: tokens per forward pass; None: what suits the device.
+
+    Returns:
+        For each pooling float32 emb_ND, rows in the order of the table.
+    """
+    results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
+    device = next(encoder.parameters()).device
+    token_budget = token_budget or default_token_budget(device)
+    was_training = encoder.training
+    encoder.eval()
+    try:
+        with torch.no_grad():
+            for rows in batches_by_tokens(table.lengths, token_budget):
+                # Sentences of a batch are about as long as each other: one a row leaves nothing empty.
+                packed = pack(table.take(rows), row_tokens=1).to(device)
+                for result, emb_BD in zip(results, encoder.embed(packed, poolings)):
+                    result[rows] = emb_BD.float().cpu().numpy()
+    finally:
+        encoder.train(was_training)
+    return results
+
+
+def default_token_budget(device: torch.device | str) -> int:
+    """Returns the tokens per forward pass that suit a device; on CPUs 8,192 take a sixth longer, out of the caches.
+
+    >>> default_token_budget("cpu"), default_token_budget("cuda")
+    (2048, 8192)
+    """
+    return 2048 if torch.device(device).type == "cpu" else 8192
+
+
+def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
+    """Loads the pre-trained transformer and its tokenizer.
+
+    Raises:
+        UserError: `encoder.path` is not there, is no model, lacks weights or a tokenizer, or does not take
+            `encoder.max_length` tokens.
+    """
+    path = encoder_path(config)
+    options = {"trust_remote_code": config.trust_remote_code}
+    try:
+        with _without_report():  # what is missing is looked at here, and what is left over does not matter
+            transformer, info = AutoModel.from_pretrained(
+                path,
+                output_loading_info=True,
+                use_safetensors=True,
+                dtype=torch.float32,
+                **options,
+                **config.model_kwargs,
+            )
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+    except LOAD_ERRORS as error:
+        raise UserError(f"encoder.path: {config.path!r} cannot be loaded: {first_line(error)}") from None
+    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise UserError(
+            f"encoder.path: {config.path!r} lacks {len(missing)} weights of its architecture, e.g. {missing[0]}"
+        )
+    _silence_new_pooler(transformer, info["missing_keys"])
+    encoder = Encoder(transformer)
+    _check_fit(config, encoder, tokenizer)
+    return encoder, tokenizer
+
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+
+
+def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
+    """Loads what a training starts from: an artefact of the run, or the pre-trained encoder where `name` is None.
+
+    Raises:
+        UserError: see `load_encoder`.
+        FileNotFoundError: the run has no such artefact.
+    """
+    if name is None:
+        return load_encoder(config)
+    path, trusted = storage.fetch(name), config.trust_remote_code
+    return load_checkpoint(path, trusted), AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+
+
+def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
+    """Loads an encoder that `save_encoder` wrote.
+
+    Args:
+        path: its directory; it has a copy of the code that the encoder came with.
+        trust_remote_code: whether that code may run.
+    """
+    transformer = AutoModel.from_pretrained(
+        path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
+    )
+    return Encoder(transformer)
+
+
+def save_encoder(
+    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, max_length: int | None = None
+) -> None:
+    """Writes the Hugging Face layout: config.json, model.safetensors and the tokenizer's files.
+
+    Args:
+        encoder: what to write.
+        tokenizer: a copy without the options of its last call is written, so that equal models give equal files.
+        path: the directory.
+        max_length: what the tokenizer cuts at when it is loaded again; None: as it was.
+    """
+    encoder.transformer.save_pretrained(path)
+    unused = copy.deepcopy(tokenizer)
+    unused.model_max_length = max_length or tokenizer.model_max_length
+    if unused.is_fast:
+        unused.backend_tokenizer.no_truncation()
+        unused.backend_tokenizer.no_padding()
+    unused.save_pretrained(path)
+
+
+def write_checkpoint(
+    encoder: Encoder,
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    description: dict[str, Any],
+    history: Sequence[dict[str, Any]],
+) -> None:
+    """Writes a trained encoder with `raysed.json` (what it is) and `history.jsonl` (how its training went).
+
+    Nothing in it differs between equal runs; times are kept in the manifest.
+    """
+    save_encoder(encoder, tokenizer, path)
+    (path / "raysed.json").write_text(json.dumps(description, indent=1, sort_keys=True))
+    (path / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in history))
+
+
+def check_encoder(config: EncoderConfig) -> int:
+    """Looks at the model's configuration only, before anything is loaded or trained.
+
+    Returns:
+        The number of blocks.
+
+    Raises:
+        UserError: `encoder.path` is no model, or `encoder.layers` or `encoder.max_length` is beyond it.
+    """
+    if config.scratch:
+        return config.scratch.layers
+    path = encoder_path(config)
+    try:
+        found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
+    except LOAD_ERRORS as error:
+        raise UserError(
+            f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: "
+            f"{first_line(error)}"
+        ) from None
+    _check_length(config, getattr(found, "max_position_embeddings", None))
+    if isinstance(config.layers, int) and not 1 <= config.layers <= found.num_hidden_layers:
+        raise UserError(f"encoder.layers is {config.layers}, but {config.path!r} has {found.num_hidden_layers} layers")
+    return found.num_hidden_layers
+
+
+def encoder_path(config: EncoderConfig) -> str:
+    """Returns the directory or hub id behind `encoder.path`."""
+    if config.path.startswith(_PACKAGE):
+        return _package_folder(config.path)
+    if not config.path.startswith(PREFIX):
+        return config.path
+    if config.path != f"{PREFIX}encoder":
+        raise UserError(f"encoder.path: {config.path!r} is unknown, the bundled model is {PREFIX}encoder")
+    return str(ENCODER)
+
+
+def _package_folder(path: str) -> str:
+    package, _, folder = path.removeprefix(_PACKAGE).partition("/")
+    if not package.isidentifier():
+        raise UserError(f"encoder.path: {path!r} names no Python package; write it as {_PACKAGE}NAME/DIR")
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise UserError(
+            f"encoder.path: {path!r} needs the Python package {package!r}; "
+            f"install it with pip install {package.replace('_', '-')}"
+        )
+    return str(Path(found.submodule_search_locations[0]) / folder)
+
+
+def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
+    """[R, L, D] -> emb_BD; the last slot collects the empty places and is dropped."""
+    count, width = len(tokens), states.shape[-1]
+    states = states.to(torch.promote_types(states.dtype, torch.float32))
+    sums = states.new_zeros(count + 1, width)
+    sums = sums.index_add(0, tokens.segments.reshape(-1), states.reshape(-1, width))
+    return sums[:count] / tokens.lengths[:, None].clamp(min=1)
+
+
+def _mask(tokens: PackedTokens, feed: _Feed, dtype: torch.dtype) -> torch.Tensor:
+    mask = tokens.attention_mask()
+    if feed.boolean_mask:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+
+def _states(output: Any, all_layers: bool) -> Sequence[torch.Tensor]:
+    return output.hidden_states if all_layers else (output.last_hidden_state,)
+
+
+def _padded_states(transformer: PreTrainedModel, tokens: PackedTokens, all_layers: bool) -> list[torch.Tensor]:
+    """The ordinary padded forward, its states put back into the packed layout."""
+    count, longest = len(tokens), int(tokens.lengths.max())
+    real = tokens.segments < count
+    places = tokens.segments[real] * longest + tokens.position_ids[real]
+    input_ids = tokens.input_ids.new_full((count, longest), transformer.config.pad_token_id or 0)
+    mask = torch.zeros_like(input_ids)
+    input_ids.view(-1)[places] = tokens.input_ids[real]
+    mask.view(-1)[places] = 1
+    with full_precision_attention(input_ids.device):
+        output = transformer(input_ids=input_ids, attention_mask=mask, output_hidden_states=all_layers)
+    return [_repack(states, real, places) for states in _states(output, all_layers)]
+
+
+def _repack(states: torch.Tensor, real: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    packed = states.new_zeros(*real.shape, states.shape[-1])
+    packed[real] = states.flatten(0, 1)[places]
+    return packed
+
+
+def _probe(transformer: PreTrainedModel) -> _Feed | None:
+    """Finds the way of feeding packed rows that gives the padded result, or None."""
+    was_training = transformer.training
+    transformer.eval()
+    try:
+        feed = None if _has_windows(transformer) else _first_that_works(transformer)
+    finally:
+        transformer.train(was_training)
+    if feed is None:
+        name = type(transformer).__name__
+        log.warning("%s does not take packed rows: it is fed padded batches (same numbers, slower)", name)
+    return feed
+
+
+def _has_windows(transformer: PreTrainedModel) -> bool:
+    """Whether tokens of one sentence may be too far apart to see each other, which no short sentence shows."""
+    return any(kind != "full_attention" for kind in getattr(transformer.config, "layer_types", None) or [])
+
+
+@torch.no_grad()
+def _first_that_works(transformer: PreTrainedModel) -> _Feed | None:
+    pad, vocabulary = transformer.config.pad_token_id or 0, transformer.config.vocab_size
+    generator = np.random.default_rng(0)
+    sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]
+    tokens = pack(TokenTable.from_lists(sentences), row_tokens=8).to(transformer.device)
+    expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
+    feeds = [_Feed(offset, boolean) for boolean in (True, False) for offset in (0, pad + 1)]
+    return next((feed for feed in feeds if _gives(transformer, tokens, feed, expected)), None)
+
+
+def _gives(transformer: PreTrainedModel, tokens: PackedTokens, feed: _Feed, expected: torch.Tensor) -> bool:
+    try:
+        output = transformer(
+            input_ids=tokens.input_ids,
+            attention_mask=_mask(tokens, feed, transformer.dtype),
+            position_ids=tokens.position_ids + feed.position_offset,
+        )
+        found = _mean_pool(output.last_hidden_state, tokens)
+    except (TypeError, ValueError, RuntimeError, IndexError):  # the ways in which an architecture says no
+        return False
+    return torch.allclose(found, expected, atol=1e-4 if transformer.dtype == torch.float32 else 5e-2)
+
+
+def _check_fit(config: EncoderConfig, encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Refuses what would go wrong silently, or somewhere in the middle of a training."""
+    found = encoder.transformer.config
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
+        raise UserError(f"encoder.path: {config.path!r} has no tokenizer; add its files, e.g. tokenizer.json")
+    if len(tokenizer) > found.vocab_size:
+        raise UserError(
+            f"encoder.path: the tokenizer of {config.path!r} has {len(tokenizer)} tokens, "
+            f"but its model only {found.vocab_size}; take both from the same model"
+        )
+    _check_length(config, getattr(found, "max_position_embeddings", None), encoder.position_offset)
+
+
+def _check_length(config: EncoderConfig, positions: int | None, unused: int = 0) -> None:
+    if positions and config.max_length > positions - unused:
+        raise UserError(
+            f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {positions - unused} tokens"
+        )
+
+
+def _silence_new_pooler(transformer: PreTrainedModel, missing: Collection[str]) -> None:
+    """A pooler that the checkpoint lacks is unused; zeros keep checkpoints the same from run to run."""
+    with torch.no_grad():
+        for name, parameter in transformer.named_parameters():
+            if name in missing:
+                parameter.zero_()

@@ -1,0 +1,120 @@
+"""The normalizing flow of BERT-flow: an invertible map that makes sentence embeddings look Gaussian.
+
+The architecture is Glow's with additive coupling on vectors: each step standardises the channels (actnorm),
+reverses their order, and adds a small network of the first half to the second half. Between two levels, half
+of the channels leave the flow as they are. Fitting maximises the likelihood of embeddings that were computed
+once, so it takes seconds; the encoder is never touched.
+
+Where the paper and its released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels and starts
+from the data's own means and deviations; `released` has 3 levels and starts from small random values, because
+the released script defines that initialisation and never runs it.
+
+Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3.2,
+table 7 and appendices A and B.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from raysed.errors import UserError
+from raysed.model import glow
+
+_TRANSFORM_ROWS = 1024
+
+
+class Flow(glow.Glow):
+    """The network (see `raysed.model.glow.Glow`) for arrays of any number of rows.
+
+    Args:
+        width: D, a multiple of 2**levels.
+        levels: 2 in the paper, 3 in the released code's default.
+        depth: steps per level.
+        hidden: width of the small networks.
+        generator: source of the initial weights; None: one seeded with 0.
+
+    Raises:
+        UserError: `width` cannot be halved `levels` times.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        levels: int = 2,
+        depth: int = 3,
+        hidden: int = 32,
+        generator: torch.Generator | None = None,
+    ):
+        if width < 1 or width % 2**levels:
+            raise UserError(
+                f"embeddings of width {width} cannot be halved {levels} times: flow.variant paper needs a "
+                "multiple of 4, released one of 8; whiten takes any width"
+            )
+        super().__init__(width, levels, depth, hidden, generator)
+
+    @torch.inference_mode()
+    def transform(self, x_ND: np.ndarray) -> np.ndarray:
+        """Returns z_ND as float32 for any number of rows, a block of rows at a time.
+
+        Raises:
+            UserError: the rows have another width than the flow.
+        """
+        require_width(x_ND, self.width)
+        z_ND = np.empty((len(x_ND), self.width), np.float32)
+        for start in range(0, len(x_ND), _TRANSFORM_ROWS):
+            rows = slice(start, start + _TRANSFORM_ROWS)
+            x_BD = torch.tensor(x_ND[rows], dtype=self.shift.dtype, device=self.shift.device)
+            z_ND[rows] = self(x_BD)[0].cpu().numpy()
+        return z_ND
+
+
+def require_finite(embeddings_ND: np.ndarray | Tensor) -> None:
+    """Refuses NaN and infinite embeddings.
+
+    Raises:
+        UserError: names the first rows that are not finite.
+
+    >>> require_finite(np.array([[0.0, 1.0], [np.nan, 0.0]]))
+    Traceback (most recent call last):
+        ...
+    raysed.errors.UserError: 1 of 2 embeddings are NaN or infinite (rows 1): check the encoder that made them
+    """
+    library = torch if isinstance(embeddings_ND, Tensor) else np
+    bad = (~library.isfinite(embeddings_ND).all(1)).nonzero()
+    rows = (bad.flatten() if isinstance(bad, Tensor) else bad[0]).tolist()
+    if rows:
+        shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
+        raise UserError(
+            f"{len(rows)} of {len(embeddings_ND)} embeddings are NaN or infinite (rows {shown}): "
+            "check the encoder that made them"
+        )
+
+
+def require_width(x_ND: np.ndarray, width: int) -> None:
+    """Refuses embeddings that a calibration of this width was not fitted on.
+
+    Raises:
+        UserError: another shape than [N, width].
+    """
+    if x_ND.ndim != 2 or x_ND.shape[1] != width:
+        raise UserError(f"this calibration takes embeddings of width {width}, not of shape {x_ND.shape}")
+
+
+def save(flow: Flow, directory: Path) -> None:
+    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
+    glow.write(flow, Path(directory))
+
+
+def load(directory: Path) -> Flow:
+    """Reads what `save` wrote: the same flow, bit for bit, on the CPU and in evaluation mode.
+
+    Raises:
+        UserError: the directory does not hold a flow.
+    """
+    try:
+        return glow.read(Path(directory), Flow)
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{directory} does not hold a flow that can be read: {error}") from None

@@ -1,0 +1,249 @@
+"""Everything about a run that can be checked before anything is started, and the identity of its inputs."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import try_to_load_from_cache
+from transformers import PreTrainedTokenizerBase
+
+from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
+from raysed.data.corpus import check_corpus, corpus_fingerprint
+from raysed.data.graded import StsTask, load_task
+from raysed.data.labelled import GradedRows, NliRows, identity, load_graded, load_nli
+from raysed.data.views import ViewRows, entailment, load_files
+from raysed.errors import UserError
+from raysed.evaluation.further import FurtherTasks, load_further
+from raysed.evaluation.similarity import Evaluation
+from raysed.model.augment import check_augmenter, wordnet_identity
+from raysed.model.encoder import check_encoder, encoder_path
+from raysed.plan.consistency import check_settings
+from raysed.recipe import Recipe
+from raysed.store.storage import sha256_of
+from raysed.store.trackers import check_trackers
+
+LabelledRows = NliRows | GradedRows
+FIT_ON = ("tasks", "nli", "corpus")
+"""Words that `flow.fit_on` knows; anything else is a source."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A checked configuration.
+
+    Attributes:
+        config: the settings, with absolute paths.
+        recipes: parsed.
+        evaluation: all tasks, loaded.
+        inputs: identities of encoder, corpus, tasks and other text to fit on, for dependencies.
+        layers: number of the encoder's blocks.
+        pairs: labelled sentence pairs, by kind: `nli`, `sts`.
+        views: kinds of views that have a table of their own; None where they are made from the corpus.
+        further: transfer tasks and QNLI.
+    """
+
+    config: Config
+    recipes: list[Recipe]
+    evaluation: Evaluation
+    inputs: dict[str, Any]
+    layers: int
+    pairs: dict[str, LabelledRows] = field(default_factory=dict)
+    views: dict[str, ViewRows | None] = field(default_factory=dict)
+    further: FurtherTasks = field(default_factory=FurtherTasks)
+
+    @property
+    def needs_corpus(self) -> bool:
+        """Whether anything is trained or fitted on the corpus."""
+        return _needs_corpus(self.config, self.recipes)
+
+    @property
+    def depends(self) -> dict[str, Any]:
+        """What the finished run depends on: everything but where it lies."""
+        settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources", "tracking"})
+        return {"config": settings, "inputs": self.inputs}
+
+
+def check(config: Config) -> Job:
+    """Checks recipes, encoder, corpus and tasks, without training or starting anything.
+
+    Raises:
+        UserError: names the setting or the file and line.
+    """
+    recipes = check_settings(config)
+    config = _absolute_paths(config)
+    check_trackers(config.tracking)
+    layers = check_encoder(config.encoder)
+    for depth in config.evaluation.layers:
+        if isinstance(depth, int) and not 1 <= depth <= layers:
+            encoder = "encoder.scratch" if config.encoder.scratch else repr(config.encoder.path)
+            raise UserError(f"evaluation.layers has {depth}, but {encoder} has {layers} layers")
+    depth = config.evaluation.transfer.layers
+    if isinstance(depth, int) and not 1 <= depth <= layers:
+        raise UserError(f"evaluation.transfer.layers is {depth}, but the encoder has {layers} layers")
+    corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
+    tasks = [load_task(name, task) for name, task in config.evaluation.tasks.items()]
+    evaluation = Evaluation(tasks, config.evaluation.aggregation)
+    inputs = {
+        "encoder": _encoder_identity(config),
+        "corpus": corpus,
+        "tasks": {task.name: _task_identity(task) for task in tasks},
+    }
+    if config.encoder.scratch:
+        inputs["encoder"] |= {
+            "corpus": corpus,
+            "mlm": config.mlm.model_dump(mode="json"),
+            "precision": config.members.precision,
+            "seed": config.seed,
+        }
+    pairs = _labelled_pairs(config, recipes)
+    inputs |= {kind: identity(rows) for kind, rows in pairs.items()}
+    kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config) if kind != "same")
+    views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
+    inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
+    further = load_further(config)
+    if further:
+        inputs["further"] = further.identity
+    inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)
+    if config.flow.fit_on not in FIT_ON:
+        inputs["fit_on"] = _other_text(config.flow.fit_on)
+    return Job(config, recipes, evaluation, inputs, layers, pairs, views, further)
+
+
+def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> None:
+    """Checks that there is a mask token where a recipe needs it.
+
+    Raises:
+        UserError: there is none.
+    """
+    recipe = next((recipe.text for recipe in recipes if "mlm" in recipe.members), None)
+    if recipe and tokenizer.mask_token_id is None:
+        raise UserError(
+            f"recipe {recipe!r}: mlm needs a mask token, and the tokenizer of encoder.path {config.path!r} has none; "
+            "leave mlm out, or take an encoder that was trained with one"
+        )
+
+
+def _view_rows(kind: str, config: Config, nli: NliRows | None) -> ViewRows | None:
+    """The views that are there; those that are made later are checked as far as that goes."""
+    if kind == "files":
+        return load_files(config.views)
+    if kind == "entailment":
+        return entailment(nli or load_nli(config.nli), config.views.max_unusable)
+    check_augmenter(kind, config.views, config.encoder)
+    return None
+
+
+def _views_identity(kind: str, rows: ViewRows | None, config: Config, inputs: Mapping[str, Any]) -> Any:
+    """What the views of a kind depend on, beside the tokenizer."""
+    if rows is not None:
+        return identity(rows)
+    views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}
+    if kind == "synonym":
+        return {**common, "share": views.synonym_share, "wordnet": wordnet_identity()}
+    if kind == "mlm":
+        filler = EncoderConfig(path=views.mlm_model) if views.mlm_model else None
+        model = _model_identity(filler) if filler else inputs["encoder"]
+        return {**common, "rate": views.mlm_rate, "model": model}
+    names = dict.fromkeys(name for pair in views.pivots for name in pair)
+    models = {name: _model_identity(EncoderConfig(path=name)) for name in names}
+    pivots = [[models[name] for name in pair] for pair in views.pivots]
+    return {**common, "pivots": pivots, "beams": views.beams, "max_length": config.encoder.max_length}
+
+
+def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, LabelledRows]:
+    stages = {stage for recipe in recipes for stage in recipe.members}
+    if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
+        stages.add("nli")
+    loaders = {"nli": lambda: load_nli(config.nli), "sts": lambda: load_graded(config.sts)}
+    return {stage: load() for stage, load in loaders.items() if stage in stages}
+
+
+def _absolute_paths(config: Config) -> Config:
+    """Workers have other working directories, and so has who repeats a run; local paths are resolved here, once."""
+    sources = config.corpus.source
+    sources = _absolute(sources) if isinstance(sources, str) else [_absolute(source) for source in sources]
+    encoder = config.encoder.model_copy(update={"path": _absolute(config.encoder.path)})
+    tasks = {
+        name: task.model_copy(update={"source": _absolute(task.source)})
+        for name, task in config.evaluation.tasks.items()
+    }
+    transfer, analysis = config.evaluation.transfer, config.evaluation.analysis
+    transfer = transfer.model_copy(update={"source": _absolute(transfer.source)})
+    analysis = analysis.model_copy(update={"qnli": _absolute(analysis.qnli)})
+    evaluation = config.evaluation.model_copy(update={"tasks": tasks, "transfer": transfer, "analysis": analysis})
+    blocks: dict[str, Any] = {"encoder": encoder, "evaluation": evaluation}
+    blocks["corpus"] = config.corpus.model_copy(update={"source": sources})
+    if config.flow.fit_on not in FIT_ON:
+        blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
+    views = config.views
+    files = [source.model_copy(update={"source": _absolute(source.source)}) for source in views.files]
+    pivots = [(_absolute(there), _absolute(back)) for there, back in views.pivots]
+    mlm_model = _absolute(views.mlm_model)
+    blocks["views"] = views.model_copy(update={"files": files, "pivots": pivots, "mlm_model": mlm_model})
+    for name in ("nli", "sts"):
+        block = getattr(config, name)
+        train = [source.model_copy(update={"source": _absolute(source.source)}) for source in block.train]
+        blocks[name] = block.model_copy(update={"train": train})
+    return config.model_copy(update=blocks)
+
+
+def _absolute(path: str | None) -> str | None:
+    """A path or pattern below a directory that is there; all else is no local path, or wrong, and stays as it is."""
+    if not path:
+        return path
+    local = os.path.abspath(os.path.expanduser(path))
+    fixed, *wild = re.split(r"[*?[]", local, maxsplit=1)
+    return local if os.path.exists(local) or (wild and os.path.isdir(os.path.dirname(fixed))) else path
+
+
+def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
+    fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
+    trains_on_it = any(recipe.trains_on_corpus(config) for recipe in recipes)
+    return fits_on_it or trains_on_it or config.encoder.scratch is not None
+
+
+def _corpus_identity(config: Config) -> dict[str, Any]:
+    check_corpus(config.corpus)
+    settings = config.corpus.model_dump(mode="json", exclude={"source"})
+    return {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
+
+
+def _other_text(source: str) -> dict[str, Any]:
+    """Checks and identifies the text that calibrations are fitted on."""
+    text = CorpusConfig(source=source)
+    try:
+        check_corpus(text)
+        return corpus_fingerprint(text)
+    except UserError as error:
+        raise UserError(str(error).replace("corpus.source", "flow.fit_on")) from None
+
+
+def _encoder_identity(config: Config) -> dict[str, Any]:
+    """What the weights are, not where they lie: a digest of local files, the commit of a hub model."""
+    settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
+    if config.encoder.scratch:
+        return settings
+    del settings["scratch"]
+    return {**_model_identity(config.encoder), **settings}
+
+
+def _model_identity(config: EncoderConfig) -> dict[str, Any]:
+    path = Path(encoder_path(config))
+    if not path.is_dir():
+        return {"id": config.path, "commit": _cached_commit(config)}
+    files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm"))
+    return {"files": stable_hash({p.name: sha256_of(p) for p in files})}
+
+
+def _cached_commit(config: EncoderConfig) -> str | None:
+    """The hub's commit that was just loaded, by the name of its folder in the cache."""
+    options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
+    found = try_to_load_from_cache(config.path, "config.json", **options)
+    return Path(found).parent.name if isinstance(found, str) else None
+
+
+def _task_identity(task: StsTask) -> str:
+    return stable_hash([[name, *map(list, subset)] for name, subset in task.subsets.items()])

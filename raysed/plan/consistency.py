@@ -1,0 +1,99 @@
+"""Whether settings of different blocks go together: what they alone can tell, before anything heavy is imported.
+
+What needs files, models or machines is checked by `raysed.plan.check`.
+"""
+
+from raysed.config import Config
+from raysed.errors import UserError
+from raysed.recipe import Recipe, parse_recipe, parse_recipes
+
+
+def check_settings(config: Config) -> list[Recipe]:
+    """Parses the recipes, and refuses settings that contradict each other or lack what a stage needs.
+
+    Raises:
+        UserError: names the recipe or the settings.
+    """
+    recipes = parse_recipes(config.recipes)
+    if config.export.recipe and config.export.recipe not in config.recipes:
+        raise UserError(
+            f"export.recipe is {config.export.recipe!r}, which is not in recipes ({', '.join(config.recipes)})"
+        )
+    _check_stages(config, recipes)
+    return recipes
+
+
+def _check_stages(config: Config, recipes: list[Recipe]) -> None:
+    """What a stage needs beside its block of settings."""
+    for recipe in recipes:
+        for stage in ("nli", "sts"):
+            if stage in recipe.members and not getattr(config, stage).train:
+                raise UserError(
+                    f"recipe {recipe.text!r}: {stage} needs labelled sentence pairs; name them in {stage}.train"
+                )
+        for stage in recipe.two_view_stages:
+            _check_views(config, recipe, stage)
+        if "sts" in recipe.members and config.evaluation.dev is None:
+            raise UserError(f"recipe {recipe.text!r}: sts chooses its lower bound on evaluation.dev; name a dev task")
+        if "sts" in recipe.members[1:]:
+            _check_grid_fits(config, recipe)
+        if recipe.distils:
+            _check_learner(config, recipe)
+    _check_fit(config, recipes)
+
+
+def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
+    kinds = getattr(config, stage).views
+    for kind, key, source in (
+        ("files", "views.files", config.views.files),
+        ("entailment", "nli.train", config.nli.train),
+    ):
+        if kind in kinds and not source:
+            raise UserError(
+                f"recipe {recipe.text!r}: {stage}.views has {kind}, whose pairs come from {key}; name them there"
+            )
+    if "mlm" in kinds and config.encoder.scratch and config.views.mlm_model is None:
+        raise UserError(
+            f"recipe {recipe.text!r}: {stage}.views has mlm, but an encoder from scratch cannot fill tokens; name a "
+            "masked language model in views.mlm_model"
+        )
+
+
+def _check_grid_fits(config: Config, recipe: Recipe) -> None:
+    if config.sts.models > config.members.count:
+        raise UserError(
+            f"sts.models is {config.sts.models}, but in recipe {recipe.text!r} a lower bound has the "
+            f"{config.members.count} members before it to continue (members.count); ask for at most that"
+        )
+
+
+def _check_learner(config: Config, recipe: Recipe) -> None:
+    if config.sed.start == "mlm" and recipe.members[0] != "mlm":
+        raise UserError(f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder")
+    if config.sed.zero_stage == 3 and (config.sed.keep == "best_on_dev" or "sts" in recipe.members):
+        raise UserError(
+            f"recipe {recipe.text!r} keeps the learner's best weights, which ZeRO stage 3 does not hold in one place; "
+            "use sed.zero_stage: 2 or less"
+        )
+
+
+def _check_fit(config: Config, recipes: list[Recipe]) -> None:
+    """Settings of `flow` and `export` that contradict each other or lack something."""
+    if not any(recipe.calibration for recipe in recipes):
+        return
+    fit = config.flow
+    if fit.fit_on == "nli" and not config.nli.train:
+        raise UserError("flow.fit_on is nli, but nli.train names no sentence pairs; list them there")
+    if fit.fit_tasks == []:
+        raise UserError("flow.fit_tasks is empty; name at least one task, or leave it out to take all")
+    if fit.fit_tasks and fit.fit_on != "tasks":
+        raise UserError(f"flow.fit_tasks needs flow.fit_on: tasks, which is {fit.fit_on}; leave one of them out")
+    if fit.per_task and (fit.fit_on != "tasks" or fit.fit_tasks):
+        raise UserError(
+            "flow.per_task fits on each task's own sentences, so it needs flow.fit_on: tasks and no flow.fit_tasks"
+        )
+    if fit.per_task and config.export.recipe and parse_recipe(config.export.recipe).calibration:
+        raise UserError(
+            f"export.recipe is {config.export.recipe}, but flow.per_task makes a calibration for each task, which is "
+            f"not one model; export {parse_recipe(config.export.recipe).uncalibrated}"
+        )

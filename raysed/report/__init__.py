@@ -1,0 +1,1 @@
+"""Scores to words and pictures, and the choice of the exported model."""

@@ -1,0 +1,444 @@
+"""The pictures of a report, one function each, which writes a PNG and returns its title.
+
+The colours are those of Okabe and Ito, which people with a colour vision deficiency can tell apart; what
+matters is also told apart by position, line style or label. A picture without numbers is left out.
+"""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from raysed.evaluation.analysis import effective_rank
+from raysed.evaluation.similarity import spearman
+from raysed.report.findings import Row, display_name, groups_of, summarise
+
+BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#222222"
+_KIND_COLOURS = {"baseline": GREY, "base": GREY, "member": BLUE, "ensemble": ORANGE, "learner": GREEN}
+_LINES = (
+    {"color": GREY, "linestyle": "--", "linewidth": 2},
+    {"color": BLUE, "linestyle": "-", "linewidth": 6, "alpha": 0.35},  # one that lies on it is seen
+    {"color": ORANGE, "linestyle": "-.", "linewidth": 2},
+    {"color": GREEN, "linestyle": ":", "linewidth": 2.4},
+)
+_REFERENCES = (("#6E6E6E", (0, (5, 3))), ("#CC79A7", (0, (1, 1.5))), ("#56B4E9", (0, (5, 2, 1, 2))))
+"""Colours and dashes of horizontal lines."""
+_DPI = 150
+_GLYPH = 0.58
+"""Width of a character by the size of its font; that of most text is less."""
+
+Curves = Mapping[str, Sequence[Mapping[str, Any]]]
+Spectra = Mapping[str, np.ndarray]
+Agreement = Mapping[str, tuple[np.ndarray, np.ndarray]]
+Distances = Mapping[str, tuple[np.ndarray, np.ndarray]]
+FEW_EDITS = 4
+"""Pairs of at most so many edits are set off in their picture (BERT-flow figure 2)."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the picture of like trainings shows.
+
+    Attributes:
+        what: they are, e.g. `member` or `learner`.
+        curves: name to the records of a training, each with `step` and, where measured, `loss`, `dev` (x100) and
+            `directions`.
+        references: name to dev score (x100) of models to compare with, three at most.
+        criterion: the correlation that the dev scores are.
+    """
+
+    what: str
+    curves: Curves
+    references: Mapping[str, float] = field(default_factory=dict)
+    criterion: str = "spearman"
+
+
+def write_plots(
+    directory: Path,
+    rows: Sequence[Row],
+    tasks: Sequence[str],
+    main_layers: int | str,
+    *,
+    trainings: Mapping[str, Training] | None = None,
+    spectra: Spectra | None = None,
+    agreement: Agreement | None = None,
+    agreement_task: str = "",
+    grids: Sequence[Mapping[str, Any]] = (),
+    distances: Distances | None = None,
+) -> dict[str, str]:
+    """Draws every picture that there are numbers for.
+
+    Args:
+        directory: where the PNG files go; made if it is not there.
+        rows: scored models.
+        tasks: the headline tasks.
+        main_layers: pooled layers of the headline numbers.
+        trainings: by node or recipe; a picture each, because losses of different kinds do not compare.
+        spectra: see `plot_spectra`.
+        agreement: see `plot_agreement`.
+        agreement_task: the task that it is about.
+        grids: see `plot_grid`; a picture each.
+        distances: see `plot_edit_distance`.
+
+    Returns:
+        `<name of the directory>/<file>` to title, the scores first: what `Report.plots` takes.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    titles = {
+        "scores.png": plot_scores(directory / "scores.png", rows, tasks, main_layers),
+        **{name: plot_grid(directory / name, grid) for grid in grids for name in [f"grid-{grid['recipe']}.png"]},
+        **{
+            name: plot_training(directory / name, node, training)
+            for node, training in (trainings or {}).items()
+            for name in [f"training-{node}.png"]
+        },
+        "spectrum.png": plot_spectra(directory / "spectrum.png", spectra or {}),
+        "agreement.png": plot_agreement(directory / "agreement.png", agreement or {}, agreement_task),
+        "edit-distance.png": plot_edit_distance(directory / "edit-distance.png", distances or {}),
+    }
+    return {f"{directory.name}/{file}": title for file, title in titles.items() if title}
+
+
+def plot_scores(path: Path, rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str) -> str | None:
+    """Draws a dot per model on one axis of average Spearman, a line per group; the bar is the group's mean.
+
+    Args:
+        path: the PNG file.
+        rows: scored models.
+        tasks: the headline tasks.
+        main_layers: pooled layers of the headline numbers.
+
+    Returns:
+        The title; None where nothing was scored.
+    """
+    counted = [row for row in rows if row.counts(main_layers)]
+    groups = {
+        (recipe, kind): [row.average(tasks) for row in counted if (row.recipe, row.kind) == (recipe, kind)]
+        for recipe, kind in groups_of(summarise(rows, tasks, main_layers))
+    }
+    if not groups:
+        return None
+    names = [_scores_label(recipe, kind, len(averages)) for (recipe, kind), averages in groups.items()]
+    height = sum(0.24 + 0.18 * len(name.splitlines()) for name in names)
+    figure = Figure(figsize=(8, 1.7 + height), layout="constrained")
+    axes = figure.add_subplot()
+    for y, ((recipe, kind), averages) in enumerate(groups.items()):
+        scores = np.array([average for average in averages if average is not None])
+        _draw_group(axes, y, scores, _KIND_COLOURS[kind])
+        groups[recipe, kind] = scores.mean()
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(len(names) - 0.4, -0.6)
+    axes.margins(x=0.1)
+    measure = _wrapped(f"Spearman x100 on {_shorten(tasks)}", 4)
+    axes.set_xlabel(f"{measure}\n(number and bar: mean of the dots)")
+    _clean(axes)
+    axes.grid(axis="x", color="#E4E4E4")
+    return _save(figure, path, _scores_title(groups))
+
+
+def _scores_label(recipe: str, kind: str, count: int) -> str:
+    name = display_name(recipe, kind, count)
+    return _wrapped(name if kind in ("baseline", "base") else f"{name} · {recipe}", 3)
+
+
+def _draw_group(axes: Axes, y: int, scores: np.ndarray, colour: str) -> None:
+    """Dots side by side in the order of their scores, so that equal ones do not hide each other."""
+    spread = np.linspace(-0.16, 0.16, len(scores)) if len(scores) > 1 else np.zeros(1)
+    axes.scatter(np.sort(scores), y + spread, s=34, color=colour, alpha=0.8, linewidths=0, zorder=3)
+    mean = scores.mean()
+    if len(scores) > 1:
+        axes.plot([mean, mean], [y - 0.3, y + 0.3], color=INK, linewidth=1.6, zorder=4)
+    axes.annotate(
+        f"{mean:.1f}",
+        (scores.max(), y),
+        (9, 0),
+        textcoords="offset points",
+        va="center",
+        color=INK,
+        fontsize=9,
+    )
+
+
+def _scores_title(means: Mapping[tuple[str, str], float]) -> str:
+    best = max(means, key=means.__getitem__)
+    base = means.get(("base", "base"))
+    against = "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
+    recipe = "" if best[1] in ("baseline", "base") else f" ({best[0]})"
+    return f"Best: {display_name(*best)}{recipe} {means[best]:.1f}{against}"
+
+
+def _shorten(tasks: Sequence[str]) -> str:
+    names = ", ".join(tasks)
+    return names if len(names) <= 50 else f"the mean of {len(tasks)} tasks"
+
+
+def plot_grid(path: Path, grid: Mapping[str, Any]) -> str | None:
+    """Draws the dev scores of a grid against its lower bounds: a dot per model, their mean with its spread as a line.
+
+    Bounds that were stopped early are hollow and not part of the line: their scores are those of fewer updates.
+
+    Args:
+        path: the PNG file.
+        grid: as in `raysed.report.document.Report.grids`.
+
+    Returns:
+        The title, with the winner and its margin; None where there are not two bounds to compare.
+    """
+    bounds = sorted((bound for bound in grid["bounds"] if bound["scores"]), key=lambda bound: bound["lower_bound"])
+    if len(bounds) < 2:
+        return None
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    axes = figure.add_subplot()
+    _draw_bounds(axes, bounds, grid["winner"])
+    axes.set_xlabel("lower bound of the target")
+    axes.set_ylabel(_wrapped(f"{grid['task']}, {grid['criterion'].title()} x100", 3.2))
+    axes.margins(y=0.12)
+    figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    _clean(axes)
+    title = f"{grid['recipe']}: lower bound {grid['winner']:g} wins, {grid['statistic']} {grid['score']:.2f}"
+    if grid["runner_up"] is not None:
+        title += f"; {grid['margin']:.2f} above the next, {grid['runner_up']:g}"
+    return _save(figure, path, title)
+
+
+def _draw_bounds(axes: Axes, bounds: Sequence[Mapping[str, Any]], winner: float) -> None:
+    whole = [bound for bound in bounds if bound["stopped_at"] is None]
+    x, mean, std = (np.array([bound[key] or 0.0 for bound in whole]) for key in ("lower_bound", "mean", "std"))
+    if len(whole) > 1 and std.any():
+        axes.fill_between(x, mean - std, mean + std, color=BLUE, alpha=0.15, linewidth=0, label="± standard deviation")
+    if len(whole) > 1:
+        axes.plot(x, mean, color=BLUE, linewidth=1.8, label="mean")
+    sorts = {
+        "a model": ([b for b in whole if b["lower_bound"] != winner], {"s": 16, "color": BLUE, "linewidths": 0}),
+        f"chosen: {winner:g}": (
+            [b for b in whole if b["lower_bound"] == winner],
+            {"s": 34, "color": ORANGE, "linewidths": 0, "zorder": 4},
+        ),
+        "stopped early (score of fewer updates)": (
+            [b for b in bounds if b["stopped_at"] is not None],
+            {"s": 16, "facecolors": "none", "edgecolors": GREY, "linewidths": 0.9},
+        ),
+    }
+    for label, (group, style) in sorts.items():
+        dots = np.array([(bound["lower_bound"], score) for bound in group for score in bound["scores"]])
+        if len(dots):
+            axes.scatter(*dots.T, alpha=0.75, label=label, **style)
+
+
+def plot_training(path: Path, node: str, training: Training) -> str | None:
+    """Draws training loss, dev score and the directions of the embeddings of like trainings against their updates.
+
+    Args:
+        path: the PNG file.
+        node: what they are trained to be, e.g. `ct` or `ct-sed`.
+        training: the trainings.
+
+    Returns:
+        The title; None where none has a record.
+    """
+    labels = {
+        "loss": "training loss",
+        "dev": f"dev {training.criterion.title()} x100",
+        "directions": "directions of the embeddings\n(few: collapsed)",
+    }
+    series = {
+        key: {name: xy for name, records in training.curves.items() if len((xy := _series(records, key))[0])}
+        for key in labels
+    }
+    panels = [key for key in labels if series[key]]
+    if not panels:
+        return None
+    figure = Figure(figsize=(8, 0.9 + 2.7 * len(panels)), layout="constrained")
+    all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    styles = _styles(series["dev"] or series[panels[0]])
+    for axes, key in zip(all_axes, panels):
+        _draw_curves(axes, series[key], styles, training.references if key == "dev" else {})
+        axes.set_ylabel(labels[key])
+        if key == "directions":
+            axes.set_ylim(bottom=0)
+        if key == "loss" and min(y.min() for _, y in series[key].values()) > 0:
+            axes.set_yscale("log")
+        _clean(axes)
+    all_axes[-1].set_xlabel("updates")
+    all_axes[-1].margins(x=0.02)
+    ends = [f"{key} {_mean_of(series[key], 0):.3g} to {_mean_of(series[key], -1):.3g}" for key in panels]
+    count = len(training.curves)
+    of_whom = f"1 {training.what}" if count == 1 else f"{count} {training.what}s, on average"
+    return _save(figure, path, f"Training of {node}, {of_whom}: {', '.join(ends)}")
+
+
+def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+    points = [(record["step"], record[key]) for record in records if record.get(key) is not None]
+    x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
+    return x[np.isfinite(y)], y[np.isfinite(y)]
+
+
+def _mean_of(series: Mapping[str, tuple[np.ndarray, np.ndarray]], position: int) -> float:
+    return float(np.mean([y[position] for _, y in series.values()]))
+
+
+def _styles(series: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, tuple[str, str]]:
+    """Trainings are alike, so they share a colour; those that end highest and lowest are set off in all panels."""
+    ranked = sorted(series, key=lambda name: series[name][1][-1], reverse=True)
+    return {ranked[0]: (ORANGE, "-"), **({ranked[-1]: (GREEN, "--")} if len(ranked) > 1 else {})}
+
+
+def _draw_curves(
+    axes: Axes,
+    series: Mapping[str, tuple[np.ndarray, np.ndarray]],
+    styles: Mapping[str, tuple[str, str]],
+    references: Mapping[str, float],
+) -> None:
+    for (name, value), (colour, dashes) in zip(references.items(), _REFERENCES):
+        axes.axhline(value, color=colour, linestyle=dashes, linewidth=1.4, zorder=1, label=f"{name}: {value:.1f}")
+    others = [name for name in series if name not in styles]
+    for name in [*(name for name in styles if name in series), *others]:
+        x, y = series[name]
+        marker = "o" if len(x) < 15 else None
+        if name in styles:
+            (colour, style), label = styles[name], f"{name}, ends at {y[-1]:.3g}"
+            axes.plot(x, y, style, color=colour, linewidth=1.8, marker=marker, ms=3, zorder=3, label=label)
+        else:
+            label = "the others" if name == others[0] else None
+            axes.plot(x, y, color=BLUE, linewidth=1.0, marker=marker, ms=2, alpha=0.45, label=label)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9)
+
+
+def plot_spectra(path: Path, spectra: Spectra) -> str | None:
+    """Draws the singular values of embedding matrices on a logarithmic axis, e.g. before and after a flow.
+
+    Args:
+        path: the PNG file.
+        spectra: label to what `raysed.evaluation.analysis.singular_values` returned; at most four.
+
+    Returns:
+        The title, with the effective ranks; None where there is no spectrum.
+    """
+    if not spectra:
+        return None
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    ranks = {label: effective_rank(values) for label, values in spectra.items()}
+    for (label, values), style in zip(spectra.items(), _LINES):
+        kept = values[values > 1e-6]  # the rest is rounding noise, and a logarithm has no zero
+        axes.plot(np.arange(1, len(kept) + 1), kept, **style, label=_wrapped(label, 3.4))
+    axes.set_yscale("log")
+    axes.set_xlabel("number of the singular value, largest first")
+    axes.set_ylabel("size relative to the largest")
+    figure.legend(loc="outside lower center", ncols=4 if max(map(len, spectra)) <= 16 else 2, frameon=False)
+    _clean(axes)
+    ways = ", ".join(f"{label} {rank:.0f}" for label, rank in ranks.items())
+    return _save(figure, path, f"Singular values of the embeddings; effective rank: {ways}")
+
+
+def plot_agreement(path: Path, agreement: Agreement, task: str = "") -> str | None:
+    """Draws predicted cosine against gold score, a panel per model, with the mean cosine of ten gold bins.
+
+    Args:
+        path: the PNG file.
+        agreement: label to (cosines [P], gold scores [P]) of the same task.
+        task: its name.
+
+    Returns:
+        The title, with the rank correlations; None where there is no model.
+    """
+    if not agreement:
+        return None
+    width = 4.2 if len(agreement) > 1 else 6.3
+    figure = Figure(figsize=(width * len(agreement), 4.3), layout="constrained")
+    all_axes = figure.subplots(1, len(agreement), sharex=True, sharey=True, squeeze=False)[0]
+    ranks = {}
+    for axes, (label, (cosine_P, gold_P)) in zip(all_axes, agreement.items()):
+        ranks[label] = 100 * spearman(cosine_P, gold_P)
+        _draw_agreement(axes, cosine_P, gold_P)
+        axes.set_title(_wrapped(label, width - 0.6), fontsize=10)
+        axes.set_xlabel("gold score (line: mean cosine)")
+        _clean(axes)
+    all_axes[0].set_ylabel("predicted cosine")
+    ways = ", ".join(f"{label} {rank:.1f}" for label, rank in ranks.items())
+    return _save(figure, path, f"Predicted cosine and gold score{task and f' on {task}'}; Spearman: {ways}")
+
+
+def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> None:
+    rng = np.random.default_rng(0)
+    jitter_P = rng.uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)  # gold scores are few and far between
+    axes.scatter(gold_P + jitter_P, cosine_P, s=7, alpha=min(0.5, 400 / len(gold_P)), color=BLUE, linewidths=0)
+    edges = np.linspace(gold_P.min(), gold_P.max(), 11)
+    bin_P = np.clip(np.searchsorted(edges, gold_P, side="right") - 1, 0, 9)
+    filled = np.unique(bin_P)
+    means = [cosine_P[bin_P == i].mean() for i in filled]
+    centres = [gold_P[bin_P == i].mean() for i in filled]
+    axes.plot(centres, means, "o-", color=ORANGE, linewidth=2, markersize=5)
+
+
+def plot_edit_distance(path: Path, distances: Distances) -> str | None:
+    """Draws edit distance against similarity, a panel per model; pairs of few edits are set off (BERT-flow figure 2).
+
+    Args:
+        path: the PNG file.
+        distances: label to (similarities [P], edit distances in words [P]) of the same pairs: the gold score's first,
+            then, for example, the base's and the calibrated model's cosines.
+
+    Returns:
+        The title, with the rank correlations; None where there is no model.
+    """
+    if not distances:
+        return None
+    width = 3.4 if len(distances) > 1 else 6.8
+    figure = Figure(figsize=(width * len(distances), 4.0), layout="constrained")
+    all_axes = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
+    ranks = {}
+    for axes, (label, (similarity_P, distance_P)) in zip(all_axes, distances.items()):
+        ranks[label] = 100 * spearman(similarity_P, distance_P)
+        _draw_distances(axes, similarity_P, distance_P)
+        axes.set_title(_wrapped(label, width - 0.6), fontsize=10)
+        axes.set_xlabel("similarity")
+        _clean(axes)
+    all_axes[0].set_ylabel("edit distance in words")
+    all_axes[0].yaxis.set_major_locator(MaxNLocator(integer=True))
+    handles, labels = all_axes[0].get_legend_handles_labels()
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, markerscale=2)
+    for handle in legend.legend_handles:
+        handle.set_alpha(1)
+    ways = ", ".join(f"{label} {rank:.1f}" for label, rank in ranks.items())
+    return _save(figure, path, f"Similarity and edit distance; Spearman: {ways}")
+
+
+def _draw_distances(axes: Axes, similarity_P: np.ndarray, distance_P: np.ndarray) -> None:
+    rng = np.random.default_rng(0)
+    y_P = distance_P + rng.uniform(-0.35, 0.35, len(distance_P))  # distances are whole numbers
+    x_P = similarity_P + rng.uniform(-0.006, 0.006, len(distance_P)) * np.ptp(similarity_P)
+    few_P = distance_P <= FEW_EDITS
+    for chosen, colour, label in ((~few_P, BLUE, "other pairs"), (few_P, ORANGE, f"at most {FEW_EDITS} edits")):
+        alpha = min(0.6, 600 / max(len(few_P), 1))
+        axes.scatter(x_P[chosen], y_P[chosen], s=8, alpha=alpha, color=colour, linewidths=0, label=label)
+    # Few pairs are far longer than the others, and would press these together.
+    axes.set_ylim(-1, 1.1 * np.quantile(distance_P, 0.995) + 1)
+
+
+def _clean(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(axis="y", color="#EEEEEE")
+
+
+def _wrapped(text: str, inches: float, size: float = 10) -> str:
+    r"""Breaks text into lines of a width, at blanks, and at the hyphens of recipes that are longer than a line.
+
+    >>> _wrapped("ct-sed-flow (exported)", 1)
+    'ct-sed-flow\n(exported)'
+    """
+    width = max(int(72 * inches / (_GLYPH * size)), 1)
+    return textwrap.fill(text, width, break_on_hyphens=max(map(len, text.split()), default=0) > width)
+
+
+def _save(figure: Figure, path: Path, title: str) -> str:
+    figure.suptitle(_wrapped(title, figure.get_figwidth() - 0.2, 11), fontsize=11, x=0.01, ha="left")
+    figure.savefig(path, dpi=_DPI)
+    return title

@@ -1,0 +1,1 @@
+"""Doing it on Ray: members, the mean of teachers, learners, views, embeddings, calibrations."""

@@ -1,0 +1,460 @@
+"""Ray Tune: all members of one depth in one experiment, grid models beside the others; a trial is one training.
+
+The truth about a member is the run directory, not Tune's own state: a trial looks for its newest checkpoint there, and
+publishes its artefact there. Tune places the trials, restarts failed ones and never stops the experiment for one.
+"""
+
+import json
+import logging
+import statistics
+import time
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.search import Searcher
+
+from raysed.cluster.heartbeat import Watch, beating, watched
+from raysed.cluster.resources import MOST_RESTARTS, Share, prepare_worker
+from raysed.config import Config
+from raysed.errors import RunFailed, UserError, last_line
+from raysed.evaluation.dev import dev_score
+from raysed.model.encoder import load_start, write_checkpoint
+from raysed.plan.artefacts import Member, criterion_of
+from raysed.store.metrics import MetricsLog, metrics_log
+from raysed.store.progress import Progress, tell
+from raysed.store.storage import Entry, Storage
+from raysed.training import loop
+from raysed.training.collapse import collapse
+from raysed.training.grid import Ladder, Task, choose_bound, rungs_of
+from raysed.training.setups import Start, set_up, steps_of, tables_of
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Outcome:
+    """How the members of an experiment ended: artefacts by name, and the reasons of those that failed."""
+
+    finished: dict[str, Entry] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    user_mistake: bool = False
+    """Whether a failure is one that the user can mend, such as a loss that is not finite."""
+    ladders: dict[str, Ladder] = field(default_factory=dict)
+    """How far the bounds of each grid came, by node."""
+
+
+def train_members(
+    nodes: Mapping[str, Sequence[Member]],
+    config: Config,
+    storage: Storage,
+    share: Share,
+    gpu: bool,
+    rows: Mapping[str, int],
+) -> Outcome:
+    """Trains what is not finished yet, as many at a time as the plan says.
+
+    Args:
+        nodes: the members of every node.
+        config: the run's settings.
+        storage: the run directory.
+        share: how many at a time, and what each gets.
+        gpu: whether they train on GPUs.
+        rows: sizes of the tables that they learn from, by artefact.
+
+    Returns:
+        The finished members and, by name, why others failed; whether enough are left is the caller's question.
+    """
+    queue = _Queue([_group(node, members, config, storage, rows) for node, members in nodes.items()], share.workers)
+    outcome = Outcome(ladders=queue.ladders())
+    everyone = [member for members in nodes.values() for member in members]
+    failed: dict[str, tuple[str, bool]] = {}
+    if queue.updates:
+        count = sum(storage.finished(member.name, member.depends) is None for member in everyone)
+        log.info("training %d of %d members: %s", count, len(everyone), share)
+        failed = _run_trials(queue, config, storage, share, gpu)
+    for member in everyone:
+        if entry := storage.finished(member.name, member.depends):
+            outcome.finished[member.name] = entry
+        elif member.name in failed or member.lower_bound is None:
+            outcome.failed[member.name], mistake = failed.get(member.name, ("it ended without a result", False))
+            outcome.user_mistake |= mistake
+    return outcome
+
+
+def describe_grid(node: str, scores: Mapping[float, Sequence[float]], ladder: Ladder, config: Config) -> dict[str, Any]:
+    """Chooses a grid's lower bound, and says how it came to that.
+
+    Args:
+        node: e.g. `sts`.
+        scores: dev scores of the models of every bound that was trained to the end.
+        ladder: how far the bounds came.
+        config: the run's settings.
+
+    Returns:
+        What `Report.grids` takes.
+    """
+    sts = config.sts
+    choice = choose_bound(scores, sts.statistic)
+    return {
+        "recipe": node,
+        "criterion": sts.criterion,
+        "statistic": sts.statistic,
+        "task": config.evaluation.dev,
+        "scheduler": sts.scheduler,
+        "updates": ladder.updates(),
+        "updates_full": len(sts.lower_bounds) * sts.models * ladder.rungs[-1],
+        "winner": choice.lower_bound,
+        "score": choice.score,
+        "runner_up": choice.runner_up,
+        "margin": choice.margin,
+        "bounds": [
+            {
+                "lower_bound": bound,
+                "scores": of_bound,
+                "mean": statistics.fmean(of_bound),
+                "std": statistics.stdev(of_bound) if len(of_bound) > 1 else 0.0,
+                "max": max(of_bound),
+                "stopped_at": updates if updates < ladder.rungs[-1] else None,
+            }
+            for bound, (updates, of_bound) in sorted(ladder.reached().items())
+            if of_bound
+        ],
+    }
+
+
+# -- the driver's side -----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Group:
+    """The members of one node that are still to be trained, in the order in which they are handed out."""
+
+    node: str
+    steps: int
+    members: deque[Member] = field(default_factory=deque)
+    ladder: Ladder | None = None
+    by_place: dict[tuple[float, int], Member] = field(default_factory=dict)
+
+    def left(self) -> int:
+        """Returns how many members may still be trained."""
+        return self.ladder.left() if self.ladder else len(self.members)
+
+
+def _group(node: str, members: Sequence[Member], config: Config, storage: Storage, rows: Mapping[str, int]) -> _Group:
+    steps = steps_of(members[0].stage, config, rows)
+    if members[0].lower_bound is None:
+        return _Group(node, steps, deque(m for m in members if not storage.finished(m.name, m.depends)))
+    sts = config.sts
+    bounds = list(dict.fromkeys(member.lower_bound for member in members))
+    asha = sts.scheduler == "asha" and len(bounds) > 1  # a single bound, e.g. one chosen before, has no rival
+    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, config.evaluate_every("sts"))
+    count = len(members) // len(bounds)
+    needed = min(config.members.min_members or count, count)
+    ladder = Ladder(bounds, count, rungs, sts.asha_reduction, sts.statistic, needed)
+    group = _Group(node, steps, ladder=ladder, by_place={(m.lower_bound, m.index): m for m in members})
+    if not asha:  # without rungs what is finished needs no trial; with them, the ladder has to see its scores again
+        for task in list(iter(group.ladder.next, None)):
+            _pass_over(group, task, storage)
+    return group
+
+
+def _pass_over(group: _Group, task: Task, storage: Storage) -> None:
+    member = group.by_place[task.lower_bound, task.index]
+    entry = storage.finished(member.name, member.depends)
+    if entry:
+        group.ladder.record(task, entry.meta["dev"])
+    else:
+        group.ladder.put_back(task)
+
+
+class _Queue(Searcher):
+    """Hands trainings to Tune: of every node in turn, so that members and grid models run beside each other."""
+
+    def __init__(self, groups: Sequence[_Group], workers: int):
+        super().__init__()
+        self._groups, self._is_shared = list(groups), sum(group.left() for group in groups) > workers
+        self._turn = 0
+        self._running: dict[str, tuple[_Group, Task | None]] = {}
+
+    @property
+    def trainings(self) -> int:
+        """How many members there may be to train."""
+        return sum(group.left() for group in self._groups)
+
+    @property
+    def updates(self) -> int:
+        """Updates that all of it may take."""
+        return sum(group.steps * group.left() for group in self._groups)
+
+    def nodes(self) -> list[str]:
+        """Returns the nodes that have something to train."""
+        return [group.node for group in self._groups if group.left()]
+
+    def ladders(self) -> dict[str, Ladder]:
+        """Returns the grids, by node."""
+        return {group.node: group.ladder for group in self._groups if group.ladder is not None}
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """Returns the next training of the next node that has one."""
+        for offset in range(len(self._groups)):
+            place = (self._turn + offset) % len(self._groups)
+            group = self._groups[place]
+            member, task = self._take(group)
+            if member is not None:
+                self._turn = place + 1
+                self._running[trial_id] = (group, task)
+                called = f"{member.name} and others after it" if self._is_shared else member.name
+                return {"member": vars(member), "until": task.until if task else group.steps, "called": called}
+        return None if self._running else Searcher.FINISHED
+
+    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
+        """Tells the grid how a training ended."""
+        group, task = self._running.pop(trial_id, (None, None))
+        if task is not None:
+            group.ladder.record(task, None if error else (result or {}).get("score"))
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the run directory knows what is done."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing to restore."""
+
+    @staticmethod
+    def _take(group: _Group) -> tuple[Member | None, Task | None]:
+        if group.ladder is None:
+            return (group.members.popleft(), None) if group.members else (None, None)
+        task = group.ladder.next()
+        return (group.by_place[task.lower_bound, task.index], task) if task else (None, None)
+
+
+def _run_trials(
+    queue: _Queue, config: Config, storage: Storage, share: Share, gpu: bool
+) -> dict[str, tuple[str, bool]]:
+    """Runs one Tune experiment; returns why trials failed, by member, and whether the user can mend it."""
+    name = "+".join(queue.nodes())
+    progress = _ProgressCallback(name, queue.trainings, queue.updates)
+    with watched(config.resources.silence_seconds, share) as watch:
+        shared = ray.put(_Shared(config, storage, share.threads, gpu, watch, job=uuid.uuid4().hex))
+        results = _tuner(name, queue, storage, share, shared, progress).fit()
+    progress.finish()
+    tell(sentences=sum(_sentences(result, config) for result in results))
+    storage.remove("tune")  # Tune's own state; ours is in the manifest
+    return {
+        result.config["member"]["name"]: _reason(result)
+        for result in results
+        if result.error or (result.metrics or {}).get("failed")
+    }
+
+
+def _sentences(result: Any, config: Config) -> int:
+    """Sentences, or pairs, of the batches that a trial has learnt from since its last start."""
+    updates = (result.metrics or {}).get("updates", 0)
+    return updates * getattr(config, result.config["member"]["stage"]).batch_size
+
+
+class _Named:
+    """Gives a trial's actor a name in Ray's list of actors, in place of the function's."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Called by Tune before the actor is listed, once; a worker that trains further members keeps the name."""
+        super().setup(config)
+        self._name = config["called"]
+
+
+def _tuner(
+    name: str, queue: _Queue, storage: Storage, share: Share, shared: Any, progress: "_ProgressCallback"
+) -> tune.Tuner:
+    return tune.Tuner(
+        tune.with_resources(tune.with_parameters(_train_member, shared=shared), {"cpu": share.cpus, "gpu": share.gpus}),
+        tune_config=tune.TuneConfig(
+            search_alg=queue,
+            num_samples=-1,
+            max_concurrent_trials=share.workers,
+            reuse_actors=True,  # importing torch and transformers costs seconds: pay it once per worker
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
+        ),
+        run_config=tune.RunConfig(
+            name=f"{name}-{int(time.time())}",  # a new one each time: Tune must not continue from its own state
+            storage_path=storage.uri("tune"),
+            failure_config=tune.FailureConfig(max_failures=MOST_RESTARTS),
+            callbacks=[progress],
+            verbose=0,
+        ),
+    )
+
+
+def _trial_name(trial: Any) -> str:
+    """A grid model that climbs is several trials, so the updates are part of the name."""
+    return f"{trial.config['member']['name'].replace('/', '-')}-{trial.config['until']}"
+
+
+def _reason(result: Any) -> tuple[str, bool]:
+    if result.error is None:
+        return result.metrics["failed"], result.metrics["mendable"]
+    return last_line(getattr(result.error, "cause", None) or result.error), False
+
+
+class _ProgressCallback(tune.Callback):
+    """One line for the whole experiment."""
+
+    def __init__(self, title: str, count: int, updates: int):
+        self._title, self._count, self._updates = title, count, updates
+        self._steps: dict[str, int] = {}
+        self._latest: dict[str, dict] = {}
+        self._done: set[str] = set()
+        self._progress: Progress | None = None
+
+    def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
+        if "total" not in result:
+            return
+        if self._progress is None:
+            self._progress = Progress(f"train {self._title}", self._updates)
+        name = trial.config["member"]["name"]
+        self._steps[name] = result["step"]
+        self._latest[name] = result
+        if result["step"] == result["total"]:
+            self._done.add(name)
+        self._progress.update(sum(self._steps.values()), self._note(result))
+
+    def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
+        log.warning("%s failed for good", trial)
+
+    def finish(self) -> None:
+        if self._progress:
+            self._progress.close(f"{len(self._done)} of {self._count} members")
+
+    def _note(self, result: dict) -> str:
+        dev = [r["dev"] for r in self._latest.values() if r.get("dev") is not None]
+        score = f" · dev {min(dev):.1f}..{max(dev):.1f}" if dev else ""
+        return f"{len(self._done)}/{self._count} members · loss {result['loss']:.4f}{score}"
+
+
+# -- the trial's side ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Shared:
+    config: Config
+    storage: Storage
+    threads: int
+    gpu: bool
+    watch: Watch
+    job: str
+
+
+def _train_member(trial: dict[str, Any], shared: Any) -> None:
+    """One trial; what another start would not mend is reported, not raised."""
+    shared = ray.get(shared) if isinstance(shared, ray.ObjectRef) else shared
+    prepare_worker(shared.threads)
+    member, until = Member(**trial["member"]), trial["until"]
+    try:
+        with beating(shared.watch, member.name):
+            score, updates = _finished_score(member, shared.storage, until), 0
+            if score is None:
+                score, updates = _train_or_give_up(member, shared, until)
+        tune.report({"score": score, "updates": updates})
+    except UserError as error:
+        tune.report({"failed": str(error), "mendable": True})
+    except RunFailed as error:
+        tune.report({"failed": str(error), "mendable": False})
+
+
+_train_member.__mixins__ = (_Named,)
+
+
+def _train_or_give_up(member: Member, shared: _Shared, until: int) -> tuple[float | None, int]:
+    """Trains; a failure is raised for another start unless there were `members.max_retries` in vain."""
+    retries = shared.config.members.max_retries
+    starts = shared.storage.checkpoints(member.name, member.depends).begin(shared.job)
+    if starts > retries:
+        raise RunFailed(f"its worker was lost {starts} times without a new checkpoint in between")
+    try:
+        with metrics_log(shared.storage, shared.config, member.name, member.depends) as metrics:
+            return _train_and_commit(member, shared, metrics, until)
+    except UserError:
+        raise
+    except Exception as error:
+        if starts < retries:
+            raise
+        log.exception("%s is given up", member.name)  # in the worker's log
+        raise RunFailed(last_line(error)) from error
+
+
+def _finished_score(member: Member, storage: Storage, until: int) -> float | None:
+    """The dev score that a finished grid model had after so many updates; None where there is still work to do."""
+    if member.lower_bound is None or not storage.finished(member.name, member.depends):
+        return None
+    lines = (storage.fetch(member.name) / "history.jsonl").read_text().splitlines()
+    return loop.Result(history=[json.loads(line) for line in lines]).score_by(until)
+
+
+def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, until: int) -> tuple[float | None, int]:
+    """Trains to `until`; publishes the member where that is the end. Returns its dev score so far and its updates."""
+    config, storage = shared.config, shared.storage
+    started = time.monotonic()
+    encoder, tokenizer = load_start(config.encoder, storage, member.start)
+    encoder.to("cuda" if shared.gpu else "cpu")
+    data = {name: storage.fetch(name) for name in tables_of(member.stage, config)}
+    setup = set_up(member.stage, config, Start(encoder, tokenizer, data, member.seed, member.lower_bound))
+    checkpoints = storage.checkpoints(member.name, member.depends)
+    report = _Reporter(setup.plan.steps, member.name, config.run, metrics)
+    evaluate = dev_score(config, tokenizer, criterion_of(member.stage, config))
+    first = loop.before_training(setup.objective, setup.plan, encoder, evaluate, member.start_dev)
+    for entry in first:
+        metrics.write(entry)
+    result = loop.train(
+        setup.objective,
+        setup.batch_at,
+        setup.plan,
+        setup.engine,
+        evaluate=evaluate,
+        checkpoints=checkpoints,
+        on_metrics=report,
+        until=until,
+    )
+    updates = result.steps - result.resumed_at
+    if result.steps < setup.plan.steps:
+        return result.score_by(until), updates
+    kept = setup.objective.candidates()[result.kept]
+    outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
+    if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
+        outcome["collapsed"] = reason
+    description = {"member": member.name, "stage": member.stage, **outcome, **member.depends}
+    meta = {**outcome, "seconds": round(time.monotonic() - started, 1), "resumed_at": result.resumed_at}
+    storage.commit(
+        member.name,
+        lambda path: write_checkpoint(kept, tokenizer, path, description, [*first, *result.history]),
+        member.depends,
+        meta,
+    )
+    checkpoints.clear()
+    return result.score, updates
+
+
+class _Reporter:
+    """Sends each history entry to the log, to Tune and to the dashboard's metrics."""
+
+    def __init__(self, total: int, member: str, run: str, metrics: MetricsLog):
+        from ray.util.metrics import Gauge
+
+        self._total, self._metrics = total, metrics
+        tags = {"run": run, "member": member}
+        self._loss = Gauge("raysed_loss", "training loss", tag_keys=("run", "member"))
+        self._dev = Gauge("raysed_dev", "dev score x100", tag_keys=("run", "member"))
+        self._loss.set_default_tags(tags)
+        self._dev.set_default_tags(tags)
+        self._best: float | None = None
+
+    def __call__(self, entry: dict[str, Any]) -> None:
+        self._metrics.write(entry)
+        self._loss.set(entry["loss"])
+        if "dev" in entry:
+            self._best = max(entry["dev"].values())
+            self._dev.set(self._best)
+        tune.report({"step": entry["step"], "total": self._total, "loss": entry["loss"], "dev": self._best})

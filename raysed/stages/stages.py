@@ -1,0 +1,483 @@
+"""The stages of a run, one method each; pipeline.py has their order.
+
+Each reads and writes the run directory only, and does nothing where the manifest says that it is done.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysed.cluster.autoscaling import gather
+from raysed.cluster.resources import (
+    Cluster,
+    Share,
+    current_cluster,
+    plan_learner,
+    plan_members,
+    plan_rewriters,
+    plan_teachers,
+    uses_gpu,
+    waste_of_members,
+)
+from raysed.cluster.usage import measured
+from raysed.config import Config, derive_seed
+from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.labelled import tokenize_pairs, write_pairs
+from raysed.data.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
+from raysed.data.views import usable, write_views
+from raysed.errors import RunFailed, UserError
+from raysed.model.augment import weights_bytes
+from raysed.model.encoder import Encoder, load_start
+from raysed.model.scratch import write_scratch
+from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated
+from raysed.plan.check import Job, check_tokenizer
+from raysed.plan.lineage import Lineage, on_base
+from raysed.recipe import BASE, Recipe, member_nodes
+from raysed.stages import members, probing
+from raysed.stages.frozen import calibrate_all, embed_all
+from raysed.stages.learner import distill
+from raysed.stages.rewriting import rewrite
+from raysed.stages.teacher_mean import TeacherPlan, write_targets
+from raysed.store.progress import Progress, tell
+from raysed.store.storage import Entry, Storage
+from raysed.training.setups import predictor_parameters, tables_of
+
+log = logging.getLogger(__name__)
+
+_FEW_SENTENCES, _FEW_UPDATES = 1000, 150
+"""Below these a warning says what to expect."""
+ENCODER_START = "encoder/start"
+"""The tokenizer and random weights of an encoder that is made from scratch."""
+
+
+@dataclass
+class Stages:
+    """The stages of one run; what they hand on lies in the run directory."""
+
+    job: Job
+    storage: Storage
+    say: Callable[[str], None]
+    left_out: dict[str, str] = field(default_factory=dict)
+    grids: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    transfer: list[dict[str, Any]] = field(default_factory=list)
+    qnli: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        config = self.job.config
+        self.config, self.lineage = config, Lineage(self.job)
+        self.cluster = gather(config, self.say)
+        self.gpu = uses_gpu(config, self.cluster)
+        self.share = plan_members(self.cluster, config, config.members.count)
+        self.say(f"cluster: {self.cluster}; members: {self.share}")
+        if self.storage.is_local and len(self.cluster.nodes) > 1:
+            log.warning("storage %s must be a directory that all nodes share, or use a URI", self.storage)
+
+    # encoder, corpus and tokens
+
+    def make_encoder(self) -> None:
+        """Loads the encoder; one without weights gets a tokenizer, trained on the corpus, and random weights."""
+        config, start = self.config, None
+        if config.encoder.scratch:
+            start, depends = ENCODER_START, {"encoder": self.job.inputs["encoder"]}
+            if not self.storage.finished(ENCODER_START, depends):
+                with self._timed("encoder"):
+                    self.storage.commit(ENCODER_START, lambda path: write_scratch(config, path), depends)
+        encoder, self.tokenizer = load_start(config.encoder, self.storage, start)
+        check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
+        self.tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
+        self._check_disk(encoder)
+
+    def train_encoder(self) -> None:
+        """Trains an encoder from scratch by masked language modelling."""
+        if self.config.encoder.scratch:
+            depends = {"encoder": self.job.inputs["encoder"]}
+            seed = derive_seed(self.config.seed, "encoder")
+            encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
+            with self._timed("encoder"):
+                share = plan_members(self._cluster_now(), self.config, 1)
+                outcome = members.train_members(
+                    {"encoder": [encoder]}, self.config, self.storage, share, self.gpu, self.rows
+                )
+            self._leave_out(outcome.failed)
+            self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
+            self.lineage.encoder = outcome.finished[encoder.name]
+
+    def write_corpus(self) -> None:
+        """Cleans, draws and tokenises the corpus into the sentence table."""
+        if not self.job.needs_corpus:
+            return
+        depends = self.lineage.corpus()
+        entry = self.storage.finished("corpus", depends)
+        if entry is None:
+            with self._timed("corpus"):
+                meta: dict[str, Any] = {}
+                entry = self.storage.commit("corpus", lambda path: self._write_corpus(path, meta), depends, meta)
+        self.rows["corpus"] = entry.meta["lengths"]["sentences"]
+        self.say(f"corpus: {entry.meta['summary']}")
+        self.say(f"tokens: {entry.meta['length_summary']}")
+        for warning in _too_little(self.config, self.job.recipes, self.rows["corpus"]):
+            log.warning(warning)
+
+    def _write_corpus(self, path: Path, meta: dict[str, Any]) -> None:
+        config = self.config
+        report, lengths = CorpusReport(), LengthReport(config.encoder.max_length)
+        progress = Progress("read corpus", config.corpus.sentences or 0)
+        with pq.ParquetWriter(path / "part-00000.parquet", SENTENCE_SCHEMA) as writer:
+            for ids, sentences in sentence_chunks(config.corpus, config.seed, report):
+                table = tokenize(self.tokenizer, sentences, config.encoder.max_length, ids, lengths)
+                writer.write_table(_sentence_rows(table, sentences))
+                progress.update(int(ids[-1]) + 1)
+        tell(sentences=lengths.sentences)
+        meta |= {
+            "report": asdict(report),
+            "lengths": asdict(lengths),
+            "summary": report.summary(),
+            "length_summary": str(lengths),
+        }
+
+    def write_pairs(self) -> None:
+        """Tokenises the labelled sentence pairs into one table per kind of label."""
+        for kind, pairs in self.job.pairs.items():
+            depends = {"encoder": self.job.inputs["encoder"], kind: self.job.inputs[kind]}
+            name = f"pairs/{kind}"
+            entry = self.storage.finished(name, depends)
+            if entry is None:
+                with self._timed("pairs"):
+                    table = tokenize_pairs(self.tokenizer, *pairs.columns, self.config.encoder.max_length)
+                    meta = {"summary": pairs.summary(), "pairs": len(table)}
+                    entry = self.storage.commit(name, partial(write_pairs, table), depends, meta)
+            self.rows[name] = entry.meta["pairs"]
+            self.say(f"{kind} pairs: {entry.meta['summary']}")
+
+    def write_views(self) -> None:
+        """Writes the two views of each kind in use as a table that all members share."""
+        for kind in self.job.views:
+            name, depends, meta = f"views/{kind}", self.lineage.views(kind), {}
+            entry = self.storage.finished(name, depends)
+            if entry is None:
+                with self._timed("views"):
+                    entry = self.storage.commit(name, partial(self._write_views, kind, meta), depends, meta)
+            self.rows[name] = entry.meta["pairs"]
+            self.say(f"{kind} views: {entry.meta['summary']}")
+        for recipe in self.job.recipes:
+            self._check_views(recipe)
+
+    def _write_views(self, kind: str, meta: dict[str, Any], path: Path) -> None:
+        config, rows, counts = self.config, self.job.views[kind], ""
+        if rows is None:
+            share = plan_rewriters(self._cluster_now(), config, weights_bytes(kind, config.views, config.encoder))
+            made = rewrite(kind, config, self.storage, share, self.lineage.texts(kind))
+            rows = usable(made.first, made.second, f"{kind} views", config.views.max_unusable)
+            counts = f"; {made.counts}"
+        lengths = LengthReport(config.encoder.max_length)
+        write_views(rows, self.tokenizer, config.encoder.max_length, path, lengths)
+        meta |= {"pairs": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
+
+    def _check_views(self, recipe: Recipe) -> None:
+        for stage in recipe.two_view_stages:
+            pairs = sum(self.rows[table] for table in tables_of(stage, self.config))
+            if pairs < 2:
+                raise UserError(
+                    f"recipe {recipe.text!r}: {stage} learns from batches of at least 2 pairs, found {pairs}"
+                )
+
+    # members and grid
+
+    def train_members(self, nodes: list[str]) -> None:
+        """Trains all nodes of one depth in one Tune experiment."""
+        planned = {node: self._plan(node) for node in nodes}
+        count = sum(len(group) for group in planned.values())
+        cluster = self._cluster_now()
+        share = plan_members(cluster, self.config, count)
+        if waste := waste_of_members(cluster, self.config, share, count):
+            log.warning(waste)
+        with self._timed("+".join(nodes)):
+            outcome = members.train_members(planned, self.config, self.storage, share, self.gpu, self.rows)
+        for node, group in planned.items():
+            failures = {m.name: outcome.failed[m.name] for m in group if m.name in outcome.failed}
+            self._leave_out(failures)
+            if node in outcome.ladders and node not in self.grids:
+                self._choose_bound(node, group, outcome)
+            else:
+                self._accept(node, len(group), failures, outcome.user_mistake)
+                self.lineage.ensembles[node] = [outcome.finished[m.name] for m in group if m.name in outcome.finished]
+                self._leave_out_collapsed(node)
+        used = {recipe.ensemble for recipe in self.job.recipes}
+        with self._timed("evaluation"):
+            self._embed([embedding for node in nodes if node in used for embedding in self.lineage.embeddings(node)])
+
+    def _plan(self, node: str) -> list[Member]:
+        """The members of a node; where a grid was decided before, its losers need no training, be they there or not."""
+        group = members.plan_node(node, self.config, self.job.inputs, self.lineage.parents(node), self.lineage.base_dev)
+        choice = self.storage.finished(f"{node}/grid/choice", self.lineage.grid_choice(group))
+        if choice is None or group[0].lower_bound is None:
+            return group
+        self.grids[node] = choice.meta["grid"]
+        return [member for member in group if member.lower_bound == choice.meta["grid"]["winner"]]
+
+    def _choose_bound(self, node: str, group: list[Member], outcome: members.Outcome) -> None:
+        """Makes the models of the best lower bound the ensemble, and keeps the decision."""
+        complete = self._complete_bounds(node, group, outcome)
+        scores = {bound: [entry.meta["dev"] for entry in entries] for bound, entries in complete.items()}
+        grid = members.describe_grid(node, scores, outcome.ladders[node], self.config)
+        self.storage.commit(
+            f"{node}/grid/choice",
+            lambda path: (path / "choice.json").write_text(json.dumps(grid, indent=1)),
+            self.lineage.grid_choice(group),
+            {"grid": grid},
+        )
+        for member in group:
+            if member.name not in outcome.finished:  # stopped on its way
+                self.storage.checkpoints(member.name, member.depends).clear()
+        self.grids[node] = grid
+        self.lineage.ensembles[node] = complete[grid["winner"]]
+        self.say(f"{node}: lower bound {grid['winner']:g} wins with {grid['score']:.2f} on {grid['task']}")
+
+    def _complete_bounds(self, node: str, group: list[Member], outcome: members.Outcome) -> dict[float, list[Entry]]:
+        """The finished models of every lower bound that has enough of them."""
+        finished: dict[float, list[Entry]] = {}
+        for member in group:
+            if member.name in outcome.finished:
+                finished.setdefault(member.lower_bound, []).append(outcome.finished[member.name])
+        count = len({member.index for member in group})
+        needed = self.config.members.min_members or count
+        complete = {bound: entries for bound, entries in finished.items() if len(entries) >= min(needed, count)}
+        if not complete:
+            failures = {name: why for name, why in outcome.failed.items() if name.startswith(f"{node}/grid/")}
+            name, reason = next(iter(failures.items()), (node, "no model was trained to the end"))
+            message = f"no lower bound of {node} has the {min(needed, count)} models it needs; {name}: {reason}"
+            raise UserError(message) if outcome.user_mistake else RunFailed(message)
+        return complete
+
+    def _leave_out(self, failures: Mapping[str, str]) -> None:
+        """Keeps for the report why members failed, and says it."""
+        self.left_out |= failures
+        for name, reason in failures.items():
+            self.say(f"left out: {name}: {reason}")
+
+    def _accept(self, node: str, count: int, failures: Mapping[str, str], user_mistake: bool) -> None:
+        needed = self.config.members.min_members or count
+        if count - len(failures) < needed:
+            name, reason = next(iter(failures.items()))
+            message = (
+                f"{count - len(failures)} of {count} members of {node} could be trained, {needed} are needed "
+                f"(members.min_members); {name}: {reason}"
+            )
+            raise UserError(message) if user_mistake else RunFailed(message)
+
+    def _leave_out_collapsed(self, node: str) -> None:
+        """Members that give one vector to everything are scored and reported, but neither averaged nor continued."""
+        entries = self.lineage.ensembles[node]
+        collapsed = {entry.name: entry.meta["collapsed"] for entry in entries if "collapsed" in entry.meta}
+        self._leave_out(collapsed)
+        healthy, needed = len(entries) - len(collapsed), self.config.members.min_members or 1
+        if healthy < needed and self._is_used(node):
+            name, reason = next(iter(collapsed.items()))
+            raise UserError(
+                f"{healthy} of {len(entries)} members of {node} have not collapsed, {needed} are needed; {name}: "
+                f"{reason}; try a lower learning rate, and for bsl a momentum near 1 and a predictor"
+            )
+
+    def _is_used(self, node: str) -> bool:
+        """Whether something is made of a node's members."""
+        return any(
+            (recipe.distils and recipe.ensemble == node) or recipe.ensemble.startswith(f"{node}-")
+            for recipe in self.job.recipes
+        )
+
+    # mean and learner
+
+    def average_teachers(self) -> None:
+        """Streams the means of the ensembles' embeddings into target tables, all in one pass over the corpus."""
+        teachers, depends = {}, {}
+        for recipe in self._distilling():
+            name, needs = self.lineage.targets(recipe)
+            if not self.storage.finished(name, needs) and self._missing(self.lineage.learners(recipe)):
+                teachers[name] = [entry.name for entry in self.lineage.healthy(recipe.ensemble)]
+                depends[name] = needs
+        if not teachers:
+            return
+        sizes = [sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir()) for names in teachers.values()]
+        share, groups = plan_teachers(self._cluster_now(), self.config, sum(map(len, teachers.values())), max(sizes))
+        res = self.config.resources
+        trusted = self.config.encoder.trust_remote_code
+        plan = TeacherPlan(share, groups, res.encode_token_budget, self.gpu, res.silence_seconds, trusted)
+
+        def write(paths: dict[str, Path]) -> dict[str, dict[str, Any]]:
+            counts = write_targets({path: teachers[name] for name, path in paths.items()}, self.storage, plan)
+            return {name: counts[path] for name, path in paths.items()}
+
+        with self._timed("+".join(teachers)):
+            self.storage.commit_all(depends, write)
+
+    def distil(self) -> None:
+        """Trains all learners that are not there, one after the other, each with all workers."""
+        recipes = {recipe.uncalibrated: self.lineage.learners(recipe) for recipe in self._distilling()}
+        missing = {text: learners for text, learners in recipes.items() if self._missing(learners)}
+        if missing:
+            learners = self._missing([learner for group in missing.values() for learner in group])
+            share = plan_learner(self._cluster_now(), self.config)
+            with self._timed("+".join(missing)):
+                distill(learners, self.config, self.storage, share)
+            for learner in self._missing(learners):
+                raise RunFailed(f"{learner.name} ended without a result; its log is {self.storage.uri('train')}")
+        with self._timed("evaluation"):
+            self._embed([embedding for text in recipes for embedding in self.lineage.embeddings(text)])
+
+    def _distilling(self) -> list[Recipe]:
+        """The recipes that distil, one of those that differ in their calibration only."""
+        return list({recipe.uncalibrated: recipe for recipe in self.job.recipes if recipe.distils}.values())
+
+    def _missing(self, learners: Sequence[Learner]) -> list[Learner]:
+        return [learner for learner in learners if not self.storage.finished(learner.name, learner.depends)]
+
+    # calibration
+
+    def calibrate_base(self) -> None:
+        """Fits the calibrations on the base, before anything is trained: what fails there would fail later, too."""
+        for recipe in self.lineage.calibrations_of_base():
+            jobs = self.lineage.calibrations(recipe)
+            self._calibrate(jobs)
+            failed = next((job.name for job in jobs if job.name in self.left_out), None)
+            if failed and any(asked.calibration == recipe.calibration for asked in self.job.recipes):
+                raise UserError(f"{failed}: {self.left_out[failed]}")
+
+    def calibrate(self) -> None:
+        """Fits the recipes' calibrations on their models, each on its own frozen embeddings.
+
+        A model whose calibration fails is left out and stays without it: nothing that was trained is lost by it.
+        """
+        self._calibrate([job for recipe in self.job.recipes if recipe.calibration for job in self._of_models(recipe)])
+
+    def _of_models(self, recipe: Recipe) -> list[Calibration]:
+        return self.lineage.calibrations(recipe) if recipe.members else []
+
+    def _calibrate(self, jobs: Sequence[Calibration]) -> None:
+        with self._timed("calibration"):
+            failures = calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self._frozen_share())
+        for job in jobs:
+            poolings = job.poolings
+            if job.name in failures:
+                self.lineage.unfitted[job.name] = set(poolings)
+                self._leave_out({job.name: failures[job.name]})
+            elif failed := self.storage.entry(job.name).meta.get("failed"):
+                self.lineage.unfitted[job.name] = {layers for layers in poolings if str(layers) in failed}
+                words = [f"no fit with {layers} pooled layers: {reason}" for layers, reason in failed.items()]
+                self._leave_out({job.name: "; ".join(words)})
+
+    # further tasks
+
+    def probe(self) -> None:
+        """Scores the first model of every recipe on transfer tasks and QNLI, where there are some."""
+        if self.job.further:
+            asked = {on_base(recipe) for recipe in self.job.recipes} | {recipe.text for recipe in self.job.recipes}
+            models = [
+                model for model in self.lineage.models() if model.kind != "base" or model.recipe in {BASE, *asked}
+            ]
+            with self._timed("transfer"):
+                self.transfer, self.qnli = probing.probe(
+                    self.job.further, models, self.config, self.storage, self._frozen_share()
+                )
+
+    # helpers
+
+    def _cluster_now(self) -> Cluster:
+        """What to plan a stage for: lost nodes of a cluster without an autoscaler may never come back."""
+        if self.cluster.autoscaling:
+            return self.cluster
+        now = current_cluster()
+        is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
+        return now if is_enough else self.cluster  # else the stage waits, and says for what
+
+    def _frozen_share(self) -> Share | None:
+        """Of a task on frozen encoders; None: no tasks, this process does it."""
+        if self.gpu or len(self.cluster.nodes) > 1:
+            return plan_members(self._cluster_now(), self.config, self.config.members.count)
+        return None  # it is as good as any, and has imported everything
+
+    def embed_base(self) -> None:
+        """Embeds the evaluation's sentences by the untouched encoder: every run shows what it started from."""
+        with self._timed("evaluation"):
+            (base,) = self.lineage.embeddings(BASE)
+            self._embed([base])
+        if dev := self.config.evaluation.dev:
+            evaluation = self.job.evaluation
+            embeddings_UD = load_calibrated(self.storage, base.name, self.config.encoder.layers)
+            scores = evaluation.score({dev: embeddings_UD[evaluation.rows(dev)]})[dev]
+            self.lineage.base_dev = {key: round(scores[key], 6) for key in ("spearman", "pearson")}
+
+    def _embed(self, jobs: list[Embedding]) -> None:
+        embed_all(jobs, self.tokens, self.config, self.storage, self._frozen_share())
+
+    @contextmanager
+    def _timed(self, stage: str) -> Iterator[None]:
+        """Says that a stage begins; adds what it takes to what earlier attempts took."""
+        tell(stage=stage)
+        usages = json.loads(self.storage.read_text("timings.json") or "{}")
+        try:
+            with measured(usages.setdefault(stage, {})):
+                yield
+        finally:
+            self.storage.write_text("timings.json", json.dumps(usages, indent=1))
+
+    def facts(self) -> Facts:
+        """Returns what the report and the model card say beside scores."""
+        corpus = self.storage.entry("corpus")
+        return Facts(
+            cluster=str(self.cluster),
+            corpus=corpus.meta if corpus else {},
+            left_out=self.left_out,
+            members={node: [entry.name for entry in entries] for node, entries in self.lineage.ensembles.items()},
+            grids=list(self.grids.values()),
+            transfer=self.transfer,
+            qnli=self.qnli,
+            pairs={kind: pairs.summary() for kind, pairs in self.job.pairs.items()},
+            views={kind: self.storage.entry(f"views/{kind}").meta["summary"] for kind in self.job.views},
+        )
+
+    def _check_disk(self, encoder: Encoder) -> None:
+        """Two checkpoints of both models with their optimizer state, and the result, for every member in flight."""
+        config, free = self.config, self.storage.free_bytes()
+        size = sum(p.numel() for p in encoder.parameters()) * 4
+        nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
+        grid = len(config.sts.lower_bounds) * config.sts.models
+        models = sum(grid if node.endswith("sts") else config.members.count for node in nodes)
+        states = 8 * size  # of bsl two encoders and the predictor, of which one encoder has no optimizer state
+        if any("bsl" in recipe.members for recipe in self.job.recipes):
+            states = max(states, 2 * (4 * size + 12 * predictor_parameters(config.bsl, encoder.width)))
+        needed = size * (models + 4 * config.sed.learners) + states * self.share.workers
+        if free is not None and free < needed:
+            raise UserError(
+                f"storage: {self.storage} has {free / 1e9:.1f} GB free, this run needs about {needed / 1e9:.1f} GB; "
+                "free some, or choose another --storage"
+            )
+
+
+def _too_little(config: Config, recipes: Sequence[Recipe], sentences: int) -> Iterator[str]:
+    """Yields what to say before training on a corpus from which little can be learnt."""
+    if sentences < _FEW_SENTENCES and any(recipe.trains_on_corpus(config) for recipe in recipes):
+        yield f"the corpus has only {sentences} sentences: from fewer than some thousand little is learnt"
+    per_epoch, epochs = max(1, sentences // config.sed.batch_size), config.sed.epochs
+    updates = int(per_epoch * epochs)
+    if updates < _FEW_UPDATES and any(recipe.distils for recipe in recipes):
+        yield (
+            f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {config.sed.batch_size}, "
+            f"sed.epochs {epochs:g}), of which it needs a few hundred: sed.epochs {-(-_FEW_UPDATES // per_epoch)} "
+            f"would give it {_FEW_UPDATES}"
+        )
+
+
+def _sentence_rows(table: TokenTable, sentences: list[str]) -> pa.Table:
+    tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
+    return pa.Table.from_arrays([pa.array(table.ids), pa.array(sentences, pa.string()), tokens], schema=SENTENCE_SCHEMA)

@@ -1,0 +1,134 @@
+"""What a run writes down: a history per training, as JSON and for TensorBoard; and whose notices are shown."""
+
+import json
+import logging
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from raysed.config import Config
+from raysed.store.storage import Storage
+from raysed.store.trackers import Trackers, trackers_of
+
+
+class MetricsLog:
+    """`logs/<name>/metrics.jsonl` and TensorBoard events beside it, written while training goes on.
+
+    A training that continues hands its whole history in again, so that the log holds each step once.
+
+    Args:
+        storage: the run directory; on an object store the files are copied there when the log is closed.
+        name: of the artefact, e.g. `ct/members/00`.
+        trackers: get the same.
+    """
+
+    def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):
+        from tensorboardX import SummaryWriter
+
+        self._storage, self._name = storage, f"logs/{name}"
+        self._trackers = trackers or Trackers([])
+        local = Path(storage.uri(self._name)) if storage.is_local else Path(tempfile.mkdtemp(prefix="raysed-logs-"))
+        shutil.rmtree(local, ignore_errors=True)
+        local.mkdir(parents=True)
+        self._directory = local
+        self._lines = open(local / "metrics.jsonl", "w", encoding="utf-8")
+        self._board = SummaryWriter(str(local), write_to_disk=True)
+
+    def write(self, metrics: Mapping[str, Any]) -> None:
+        """Adds one entry; nested numbers become `dev/second` and the like on TensorBoard."""
+        self._lines.write(json.dumps(metrics) + "\n")
+        self._lines.flush()
+        values = _flat(metrics)
+        for key, number in values.items():
+            self._board.add_scalar(key, number, metrics["step"])
+        self._trackers.write(metrics["step"], values)
+
+    def close(self, failed: bool = False) -> None:
+        """Flushes, and copies the files to an object store."""
+        self._trackers.close(failed)
+        self._lines.close()
+        self._board.close()
+        if not self._storage.is_local:
+            for path in self._directory.iterdir():
+                self._storage.write_bytes(f"{self._name}/{path.name}", path.read_bytes())
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, kind: type | None, *error: object) -> None:
+        self.close(failed=kind is not None)
+
+
+def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> MetricsLog:
+    """Returns the log of a training, with the trackers that the settings name; `identity` is what it is made from."""
+    return MetricsLog(storage, name, trackers_of(config.tracking, config.run, name, identity))
+
+
+def _flat(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Nested numbers get names with a slash.
+
+    >>> _flat({"step": 10, "dev": {"first": 60.0}})
+    {'step': 10, 'dev/first': 60.0}
+    """
+    flat: dict[str, float] = {}
+    for key, value in metrics.items():
+        flat |= (
+            {f"{key}/{part}": number for part, number in value.items()} if isinstance(value, Mapping) else {key: value}
+        )
+    return flat
+
+
+@contextmanager
+def native_output_to(path: Path) -> Iterator[None]:
+    """Sends what C++ libraries write to file descriptor 2 to a file; Python's `sys.stderr` keeps the terminal."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept, python_stderr = os.dup(2), sys.stderr
+    with open(kept, "w", buffering=1) as terminal, open(path, "ab") as file:
+        sys.stderr = terminal
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(kept, 2)
+            sys.stderr = python_stderr
+
+
+def show_notes() -> None:
+    """Shows what this package logs, as plain lines on the terminal."""
+    logger = logging.getLogger("raysed")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("note: %(message)s"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+
+
+def quiet_libraries() -> None:
+    """Turns off third-party progress bars and notices that say nothing of this run; errors stay."""
+    import warnings
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("DEEPSPEED_LOG_LEVEL", "error")
+    warnings.filterwarnings("ignore", category=FutureWarning)
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch|deepspeed|ray|transformers")
+    for name in ("transformers", "deepspeed", "DeepSpeed", "datasets", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # DeepSpeed sets its level back when it is imported, which accelerate does on its own; a filter stays.
+    logging.getLogger("DeepSpeed").addFilter(_is_error)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR

@@ -1,0 +1,208 @@
+"""Where a run is: `status.json`, renewed while it works, and what its directory tells those who look from elsewhere."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from raysed import interrupts
+from raysed.errors import UserError
+from raysed.store.progress import clock, repeating, told_to
+from raysed.store.storage import Entry, Storage, runs_at
+
+log = logging.getLogger(__name__)
+
+FILE = "status.json"
+_LOCAL_EVERY, _REMOTE_EVERY = 5.0, 30.0
+"""Seconds between two writings: on an object store each is a request."""
+_MISSED = 6
+"""So many missed writings in a row say that the job is gone."""
+_AT_WORK = ("starting", "running")
+CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
+"""Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
+_TRAINING = re.compile(r"(?P<node>.+)/(?P<kind>members|learners|grid/[^/]+)/\d+")
+
+
+class Status:
+    """What `status.json` says of a run.
+
+    Args:
+        storage: the run directory.
+        every: seconds between two writings; None: what suits the storage.
+
+    Attributes:
+        has_begun: whether a stage has begun; until then nothing of an earlier run of that name is touched.
+    """
+
+    def __init__(self, storage: Storage, every: float | None = None):
+        self.has_begun = False
+        self.every = every or (_LOCAL_EVERY if storage.is_local else _REMOTE_EVERY)
+        self._storage, self._lock, self._before = storage, threading.Lock(), storage.read_text(FILE)
+        origin = {"host": socket.gethostname(), "pid": os.getpid()}
+        self._words: dict[str, Any] = {"state": "starting", "since": time.time(), "every": self.every, **origin}
+
+    @property
+    def follows_a_complete_run(self) -> bool:
+        """Whether an earlier run of that name is complete, and still untouched."""
+        return not self.has_begun and _parsed(self._before).get("state") == "complete"
+
+    def listen(self, words: dict[str, Any]) -> None:
+        """Hears what `tell` is told."""
+        with self._lock:
+            if "stage" in words:  # the line of the stage before says nothing any more
+                self.has_begun = True
+                state = "running" if self._words["state"] == "starting" else self._words["state"]
+                self._words.update(words, state=state, stage_since=time.time(), line=None, left=None)
+            elif "line" in words:
+                self._words.update(words)
+
+    def say(self, **words: Any) -> None:
+        """Writes the file, after a change of what it says."""
+        with self._lock:
+            self._words.update(words)
+            self._write(json.dumps({**self._words, "told": time.time()}, indent=1))
+
+    def end(self, **words: Any) -> None:
+        """Says how the run ended, or, where no stage has begun, again that an earlier one is complete."""
+        if self.follows_a_complete_run:
+            self._write(self._before)
+        else:
+            self.say(**words)
+
+    def _write(self, text: str) -> None:
+        try:
+            self._storage.write_text(FILE, text)
+        except (OSError, UserError) as error:  # a run does not end because it cannot say where it is
+            log.debug("%s is not written: %s", FILE, error)
+
+
+@contextmanager
+def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
+    """Keeps `status.json` true while a run works: its stage, the progress line of the moment, how it ended.
+
+    The file is renewed by a thread also while nothing moves; one that is not renewed says that the job is gone.
+
+    Args:
+        storage: the run directory.
+        every: seconds between two writings; None: what suits the storage.
+    """
+    status = Status(storage, every)
+    stopping = interrupts.Stopping(at_once=lambda: status.end(state="stopped"))
+    status.say()
+    try:
+        with interrupts.when_stopped(stopping), interrupts.errors_are_stops():
+            with repeating(status.say, status.every), told_to(status.listen):
+                yield status
+    except KeyboardInterrupt:
+        status.end(state="stopped")
+        raise
+    except BaseException as error:
+        status.end(state="failed", error=str(error))
+        raise
+    status.end(state="complete")
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int]:
+    """Returns lines for people: state, stage, what is done, the last checkpoints; from the run directory alone.
+
+    Returns:
+        The lines, and the exit code that tells scripts the state.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    now = time.time() if now is None else now
+    text = storage.read_text(FILE)
+    entries = storage.entries()
+    if text is None and not entries:
+        raise UserError(f"there is no run at {storage}; name one of those in its storage")
+    status = _parsed(text)
+    lines = [f"{storage.run}: {_state(status, now)}"]
+    if status["state"] == "running" and status.get("stage"):
+        lines.append(f"stage: {status['stage']}, for {clock(now - status['stage_since'])}")
+        lines += [status["line"]] if status.get("line") else []
+    halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
+    finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
+    lines += [f"finished: {', '.join(_summary(finished)) or 'nothing yet'}"]
+    lines += [f"checkpoint: {line}" for line in _checkpoints(halfway, storage, now)]
+    return lines, CODES["gone" if _is_gone(status, now) else status["state"]]
+
+
+def describe_all(location: str, now: float | None = None) -> list[str]:
+    """Returns a line for every run at a location: its name, state and age.
+
+    Raises:
+        UserError: there is none.
+    """
+    now = time.time() if now is None else now
+    storages = [Storage(location, run) for run in runs_at(location)]
+    texts = {storage.run: storage.read_text(FILE) for storage in storages}
+    runs = [s.run for s in storages if texts[s.run] is not None or s.has_entries()]
+    if not runs:
+        raise UserError(f"there is no run at {location}; name the place with --storage")
+    width = max(map(len, runs))
+    return [f"{run:{width}}  {_state(_parsed(texts[run]), now)}" for run in runs]
+
+
+def _parsed(text: str | None) -> dict[str, Any]:
+    try:
+        return json.loads(text or "")
+    except ValueError:
+        return {"state": "unknown"}
+
+
+def _is_gone(status: dict[str, Any], now: float) -> bool:
+    return status["state"] in _AT_WORK and now - status["told"] > _MISSED * status["every"]
+
+
+def _state(status: dict[str, Any], now: float) -> str:
+    if status["state"] == "unknown":
+        return "it has not said where it is"
+    ran, silent = clock(status["told"] - status["since"]), now - status["told"]
+    if _is_gone(status, now):
+        return (
+            f"no sign of life for {clock(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
+            "the same command continues it"
+        )
+    if status["state"] in _AT_WORK:
+        left = f", about {clock(status['left'])} left in this stage" if status.get("left") else ""
+        return f"{status['state']} for {ran}{left} (told {clock(silent)} ago)"
+    error = f": {status['error']}" if status.get("error") else ""
+    return f"{status['state']} after {ran}, {clock(silent)} ago{error}"
+
+
+def _summary(names: list[str]) -> list[str]:
+    """Artefacts by name; trainings as counts.
+
+    >>> _summary(["corpus", "ct/members/00", "ct/members/01", "sts/grid/0.3/00", "ct-sed/learners/00"])
+    ['corpus', '2 members of ct', '1 grid/0.3 of sts', '1 learners of ct-sed']
+    """
+    counts: Counter[str] = Counter()
+    for name in names:
+        match = _TRAINING.fullmatch(name)
+        counts[f"{match['kind']} of {match['node']}" if match else name] += 1
+    return [f"{count} {name}" if " of " in name else name for name, count in counts.items()]
+
+
+def _checkpoints(entries: list[Entry], storage: Storage, now: float) -> list[str]:
+    """The newest state of each training that is under way."""
+    newest: dict[str, Entry] = {}
+    for entry in entries:  # in the order of their updates
+        newest[entry.name.removeprefix("checkpoints/").rpartition("/")[0]] = entry
+    lines = []
+    for training, entry in newest.items():
+        age = f", {clock(now - written)} ago" if (written := storage.written_at(entry.name)) else ""
+        lines.append(f"{training} after {entry.meta['step']} updates{age}")
+    return lines

@@ -1,0 +1,109 @@
+"""Whether a complete run is still that of its settings and inputs: told within a second, without Ray, torch and checks.
+
+At its end a run remembers what its settings and the files behind them were before they were read. Where all of that is
+the same again there is nothing to do. Where anything differs, or where an input is no local file, the checks decide,
+which know better what depends on what: so this may say "perhaps not" for no reason, but never "unchanged" for none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from raysed.bundled import PREFIX
+from raysed.config import Config, stable_hash
+from raysed.recipe import parse_recipes
+from raysed.store.storage import Storage, sha256_of
+
+FILE = "unchanged.json"
+RESULTS = ("plots", "model")
+"""Artefacts that depend on every setting and input of a run."""
+_PACKAGE = Path(__file__).parents[1]
+_MOST_BYTES = 2**30
+"""Inputs beyond that are left to the checks, which know large files by their modification time."""
+_WORDS = ("tasks", "nli", "corpus")
+"""What `flow.fit_on` may name instead of a source."""
+
+
+def fingerprint(config: Config) -> str | None:
+    """Returns a digest of the settings, the content of all files that they name, and this package's own files.
+
+    Where runs lie, what they are given and who is told of them is left out, as in `Job.depends`.
+
+    Returns:
+        None where that does not say it all: an input is a URI, a glob, a hub id or in another Python package, or large.
+    """
+    sources = _sources(config)
+    if "synonym" in {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}:
+        return None  # WordNet is no setting
+    try:
+        return _fingerprint(config, sources)
+    except OSError:  # the checks say it better
+        return None
+
+
+def _fingerprint(config: Config, sources: list[str]) -> str | None:
+    places = [Path(os.path.abspath(os.path.expanduser(s))) for s in sources if not s.startswith(PREFIX)]
+    if not all(place.exists() for place in places):
+        return None
+    files = [path for place in (*places, _PACKAGE) for path in _files(place)]
+    if any(path.is_symlink() and path.is_dir() for path in files):  # what lies behind is not among the files
+        return None
+    if sum(path.stat().st_size for path in files) > _MOST_BYTES:
+        return None
+    settings = config.model_dump(mode="json", exclude={"storage", "run", "resources", "tracking"})
+    return stable_hash([settings, [str(place) for place in places], {str(p): sha256_of(p) for p in files}])
+
+
+def is_unchanged(print_: str | None, storage: Storage) -> bool:
+    """Whether the run is complete and intact, and was made from what has this fingerprint."""
+    if print_ is None or _remembered(storage.read_text(FILE)).get("fingerprint") != print_:
+        return False
+    if _remembered(storage.read_text("report.json")).get("status") != "complete":
+        return False
+    known = _remembered(storage.read_text(FILE)).get("results", {})
+    entries = {name: storage.entry(name) for name in RESULTS}
+    return all(e and known.get(n) == e.fingerprint and storage.finished(n, e.depends) for n, e in entries.items())
+
+
+def remember(print_: str | None, storage: Storage) -> None:
+    """Notes what a complete run was made from; `print_` is from before its inputs were read."""
+    entries = {name: storage.entry(name) for name in RESULTS}
+    if print_ is not None and all(entries.values()):
+        results = {name: entry.fingerprint for name, entry in entries.items()}
+        storage.write_text(FILE, json.dumps({"fingerprint": print_, "results": results}, indent=1))
+
+
+def _sources(config: Config) -> list[str]:
+    """All settings that name text, pairs or models; those of stages that no recipe has are no harm."""
+    evaluation, views, corpus = config.evaluation, config.views, config.corpus.source
+    found = [None if config.encoder.scratch else config.encoder.path]
+    found += [corpus] if isinstance(corpus, str) else corpus
+    found += [task.source for task in evaluation.tasks.values()]
+    found += [evaluation.transfer.source, evaluation.analysis.qnli]
+    found += [None if config.flow.fit_on in _WORDS else config.flow.fit_on]
+    found += [source.source for source in (*views.files, *config.nli.train, *config.sts.train)]
+    kinds = {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}
+    found += [views.mlm_model] if "mlm" in kinds else []
+    found += [name for pair in views.pivots for name in pair] if "back_translation" in kinds else []
+    return [source for source in found if source is not None]
+
+
+def _files(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+        return
+    for path in sorted(place.rglob("*")):
+        if (path.is_file() or path.is_symlink()) and "__pycache__" not in path.parts:
+            yield path
+
+
+def _remembered(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

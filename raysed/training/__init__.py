@@ -1,0 +1,1 @@
+"""What changes weights, without Ray: the one loop, objectives, optimizers, fits."""

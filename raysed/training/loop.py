@@ -1,0 +1,473 @@
+"""The one training loop: update, evaluate, save, continue exactly.
+
+The same lines run in a unit test, in a Ray Tune trial and in a Ray Train worker, because everything that differs is
+handed in. Batches are a function of the step, and every source of randomness is seeded from (seed, step) before each
+update; so the state to save is weights, optimizer and step, and a continued run is the undisturbed run.
+"""
+
+import json
+import logging
+import math
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from raysed.config import Precision
+from raysed.errors import UserError
+from raysed.model.encoder import Encoder
+from raysed.store.storage import Checkpoints
+
+log = logging.getLogger(__name__)
+
+Metrics = dict[str, Any]
+_Result = TypeVar("_Result")
+_NAMED_ROWS = 40
+_MOST_PARTS = 64
+_ASKED_EVERY = 10
+"""Updates between two questions whether the machine stays: each costs a message between workers."""
+
+
+class Objective(Protocol):
+    """A module that turns a batch into a loss, and names what may be kept of it in the end.
+
+    It may also have `after_update()`, called after each update of the weights, and `measures()`, numbers about the last
+    batch for the history; see `objectives.base`.
+    """
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """Returns the mean loss of one batch."""
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """Returns the encoders of which one becomes the result, by name."""
+
+
+class Engine(Protocol):
+    """What makes updates: plain torch here, DeepSpeed in stages/learner.py."""
+
+    def update(self, batch: Any, learning_rate: float) -> float:
+        """Makes one update and returns the loss over all workers; one that is not finite changes no weights."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns weights and optimizer state, full and in fp32, whatever the number of workers."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Puts a state back."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one training does.
+
+    Attributes:
+        steps: updates in all.
+        learning_rate: rate of an update, by step (0-based).
+        seed: of everything random in an update.
+        evaluate_every: updates between evaluations; the last update is always evaluated.
+        checkpoint_every: updates between saved states.
+        log_every: updates between entries of the loss in the history.
+        keep: name of the candidate that is the result, or `best`: the best one at its best evaluation.
+        patience: with `best`, the training ends after so many evaluations without a better score; None: never.
+    """
+
+    steps: int
+    learning_rate: Callable[[int], float]
+    seed: int = 0
+    evaluate_every: int = 500
+    checkpoint_every: int = 500
+    log_every: int = 10
+    keep: str = "best"
+    patience: int | None = None
+
+
+@dataclass
+class Result:
+    """How a training ended.
+
+    Attributes:
+        history: one entry per logged step: step, loss, learning_rate, what the objective measures and, where evaluated,
+            scores by candidate. With measures the first update is logged, too: it saw the untouched weights.
+        kept: name of the candidate that was kept; its module holds the kept weights.
+        kept_step: after how many updates.
+        score: its dev score, None without a dev task.
+        resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
+        steps: updates made so far.
+    """
+
+    history: list[Metrics] = field(default_factory=list)
+    kept: str = ""
+    kept_step: int = 0
+    score: float | None = None
+    resumed_at: int = 0
+    steps: int = 0
+
+    def score_by(self, step: int) -> float | None:
+        """Returns the best dev score of any candidate after one to `step` updates."""
+        scores = [max(entry["dev"].values()) for entry in self.history if "dev" in entry and 0 < entry["step"] <= step]
+        return max(scores, default=None)
+
+
+def before_training(
+    objective: Objective,
+    plan: Plan,
+    start: nn.Module,
+    evaluate: Callable[[nn.Module], float] | None,
+    known: float | None = None,
+) -> list[Metrics]:
+    """Returns the history's entry of the untouched weights, step 0; without a dev task none.
+
+    It is for those who look at a training, and takes no part in it: neither in the choice of what is kept, nor in early
+    stopping.
+
+    Args:
+        objective: its candidates all have the weights of `start`.
+        plan: says which of them are evaluated.
+        start: the encoder as it is before the first update.
+        evaluate: dev score of an encoder, x100.
+        known: the score of `start`, where somebody has computed it already.
+    """
+    if evaluate is None:
+        return []
+    score = evaluate(start) if known is None else known
+    return [{"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", name)}}]
+
+
+class TorchEngine:
+    """Updates by a torch optimizer in this process.
+
+    Args:
+        objective: module whose trainable parameters the optimizer has.
+        optimizer: any torch optimizer.
+        clip: largest global gradient norm, None for no clipping.
+        bf16: autocast the forward pass.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+        bf16: bool = False,
+    ):
+        self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._after_update = getattr(objective, "after_update", lambda: None)
+
+    def update(self, batch: Any, learning_rate: float) -> float:
+        """See `Engine.update`."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+        value = in_memory(self.objective, lambda: self._gradient(batch))
+        return value if math.isfinite(value) and self._step() else math.nan
+
+    def _gradient(self, batch: Any) -> float:
+        """Returns the loss; computes its gradient if it is finite."""
+        self.optimizer.zero_grad(set_to_none=True)
+        device = self._parameters[0].device.type
+        with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
+            loss = self.objective.loss(batch)
+        value = loss.item()
+        if math.isfinite(value):
+            loss.backward()
+        return value
+
+    def _step(self) -> bool:
+        """Whether the gradient is finite: a broken one must not reach the weights, nor the saved states."""
+        norm = gradient_norm(self._parameters)
+        if not torch.isfinite(norm):
+            return False
+        if self.clip is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+        self.optimizer.step()
+        self._after_update()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Engine.state_dict`."""
+        return {"objective": self.objective.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Engine.load_state_dict`."""
+        self.objective.load_state_dict(state["objective"])
+        optimizer = state["optimizer"]
+        optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}
+        self.optimizer.load_state_dict(optimizer)
+
+
+def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
+    """Does something with a batch; where memory does not suffice, halves what encoders do at once and tries again.
+
+    The batch stays what it is, and so does the loss, in-batch negatives included: only the encoders' inner states are
+    held for a part of it at a time, and computed twice.
+
+    Args:
+        objective: holds the encoders.
+        action: what to do; without effects that a second try would have to undo.
+
+    Raises:
+        UserError: the smallest part is too large.
+    """
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    while True:
+        try:
+            return action()
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+        _make_room([module for module in objective.modules() if isinstance(module, Encoder)])
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+
+
+def _make_room(encoders: Sequence[Encoder]) -> None:
+    if not encoders or not all(encoder.padding_free and encoder.parts < _MOST_PARTS for encoder in encoders):
+        raise UserError(
+            "there is too little memory for a batch, even for small parts of it one after the other; "
+            "lower the batch_size of this stage, or encoder.max_length"
+        )
+    for encoder in encoders:
+        encoder.parts *= 2
+    log.warning("too little memory: sentences are encoded in %d parts from now on", encoders[0].parts)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+
+
+def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
+    """Whether a forward pass on this device is to be in bf16."""
+    on_gpu = torch.device(device).type == "cuda"
+    return precision == "bf16" or (precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """Returns the norm of all gradients together; not finite where one of their numbers is not."""
+    return nn.utils.get_total_norm([dense_part(p) for p in parameters if p.grad is not None])
+
+
+def dense_part(parameter: nn.Parameter) -> torch.Tensor:
+    """Returns the numbers of a parameter's gradient; of a sparse one its rows, each once."""
+    if not parameter.grad.is_sparse:
+        return parameter.grad
+    parameter.grad = parameter.grad.coalesce()
+    return parameter.grad.values()
+
+
+def train(
+    objective: nn.Module,
+    batch_at: Callable[[int], Any],
+    plan: Plan,
+    engine: Engine,
+    *,
+    evaluate: Callable[[nn.Module], float] | None = None,
+    checkpoints: Checkpoints | None = None,
+    is_writer: bool = True,
+    on_metrics: Callable[[Metrics], None] = lambda metrics: None,
+    until: int | None = None,
+    warned: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Trains to the last step, from the newest saved state if there is one.
+
+    Args:
+        objective: see `Objective`; left holding the kept weights.
+        batch_at: the batch of a step; must not depend on anything else.
+        plan: see `Plan`.
+        engine: makes the updates.
+        evaluate: dev score of a candidate, x100; without it the last weights are kept.
+        checkpoints: where states are saved and looked for.
+        is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
+        on_metrics: called with each new entry of the history.
+        until: stop here and save the state, so that another call goes on; None: go to the end.
+        warned: whether this machine is about to be taken away; asked every ten updates, by every rank, and while it
+            says so the state is saved as often.
+
+    Raises:
+        UserError: the loss or its gradient is not finite; names the step and the sentences.
+        ValueError: the plan keeps a candidate that is not there.
+    """
+    run = _Run(objective, plan, engine, evaluate)
+    run.restore(checkpoints)
+    objective.train()
+    for entry in run.result.history:
+        on_metrics(entry)
+    for step in range(run.step, plan.steps if until is None else min(until, plan.steps)):
+        if run.is_hopeless():
+            break
+        seed_everything(plan.seed, step)
+        batch = batch_at(step)
+        loss = engine.update(batch, plan.learning_rate(step))
+        if not math.isfinite(loss):
+            raise UserError(
+                f"the loss or its gradient is not finite at step {step}{_row_names(batch)}; "
+                "lower the learning rate or look at these rows"
+            )
+        if entry := run.after_update(step, loss):
+            on_metrics(entry)
+        is_due = run.step % plan.checkpoint_every == 0 or (run.step % _ASKED_EVERY == 0 and warned())
+        if checkpoints and is_due and run.step < plan.steps:
+            run.save(checkpoints, is_writer)
+    if until is not None and until < plan.steps and not run.is_hopeless():
+        if checkpoints and run.step % plan.checkpoint_every:
+            run.save(checkpoints, is_writer)
+        return run.result
+    return run.finish()
+
+
+class _Run:
+    """The state of one training between updates."""
+
+    def __init__(self, objective: nn.Module, plan: Plan, engine: Engine, evaluate: Callable[[nn.Module], float] | None):
+        names = list(objective.candidates())
+        if plan.keep not in ("best", *names):
+            raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
+        self.objective, self.plan, self.engine, self.evaluate = objective, plan, engine, evaluate
+        self.measures = getattr(objective, "measures", dict)
+        self.step = 0
+        self.result = Result()
+        self.best: dict[str, torch.Tensor] = {}
+
+    def after_update(self, step: int, loss: float) -> Metrics | None:
+        """Counts the update; returns the history's new entry if there is one."""
+        self.step = self.result.steps = step + 1
+        evaluates = self.evaluate and (self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps)
+        is_logged = evaluates or self.step % self.plan.log_every == 0 or self.step == self.plan.steps
+        measured = self.measures() if is_logged or self.step == 1 else {}
+        if not is_logged and not measured:
+            return None
+        entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step), **measured}
+        if evaluates:
+            entry["dev"] = self._scores()
+        self.result.history.append(entry)
+        return entry
+
+    def is_hopeless(self) -> bool:
+        """Whether the last `patience` evaluations brought nothing better."""
+        if self.plan.patience is None or self.plan.keep != "best":
+            return False
+        later = [entry for entry in self.result.history if "dev" in entry and entry["step"] > self.result.kept_step]
+        return len(later) >= self.plan.patience
+
+    def _scores(self) -> dict[str, float]:
+        scores = {}
+        for name, module in self.objective.candidates().items():
+            if self.plan.keep in ("best", name):
+                scores[name] = self.evaluate(module)
+                self._consider(name, module, scores[name])
+        self.objective.train()
+        return scores
+
+    def _consider(self, name: str, module: nn.Module, score: float) -> None:
+        """Keeps the weights of the best candidate so far; of equal ones the later, as the released CT code does."""
+        result = self.result
+        if self.plan.keep != "best":
+            result.kept, result.kept_step, result.score = name, self.step, score
+        elif result.score is None or score >= result.score:
+            result.kept, result.kept_step, result.score = name, self.step, score
+            self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
+
+    def save(self, checkpoints: Checkpoints, is_writer: bool) -> None:
+        state = {
+            "engine": self.engine.state_dict(),
+            "best": self.best,
+            "step": self.step,
+            "result": vars(self.result),
+        }
+        if is_writer:
+            checkpoints.save(self.step, lambda path: save_state(state, path))
+
+    def restore(self, checkpoints: Checkpoints | None) -> None:
+        newest = checkpoints.newest() if checkpoints else None
+        if newest is None:
+            return
+        state = load_state(newest[1])
+        self.engine.load_state_dict(state["engine"])
+        self.step, self.best = state["step"], state["best"]
+        self.result = Result(**{**state["result"], "resumed_at": self.step})
+
+    def finish(self) -> Result:
+        """Puts the kept weights into their candidate."""
+        candidates = self.objective.candidates()
+        self.result.steps = self.step
+        if self.best:
+            candidates[self.result.kept].load_state_dict(self.best)
+        elif not self.result.kept:
+            self.result.kept = self.plan.keep if self.plan.keep in candidates else next(iter(candidates))
+            self.result.kept_step = self.step
+        self.objective.eval()
+        return self.result
+
+
+def seed_everything(seed: int, step: int) -> None:
+    """Seeds python, numpy and torch from (seed, step)."""
+    words = np.random.SeedSequence([seed, step]).generate_state(2, np.uint64)
+    random.seed(int(words[0]))
+    np.random.seed(int(words[0]) % 2**32)  # noqa: NPY002  (objectives of others may use the global state)
+    torch.manual_seed(int(words[1]) % 2**63)
+
+
+def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:
+    """Linear rise over the first share of the steps, then constant or a linear fall to zero.
+
+    >>> [round(warmup_schedule(1.0, 10, 0.2, "linear")(step), 3) for step in (0, 1, 2, 9)]
+    [0.5, 1.0, 1.0, 0.125]
+    """
+    rising = max(int(steps * warmup), 1) if warmup else 0
+
+    def at(step: int) -> float:
+        if step < rising:
+            return rate * (step + 1) / rising
+        return rate * (steps - step) / max(steps - rising, 1) if decay == "linear" else rate
+
+    return at
+
+
+def save_state(state: Mapping[str, Any], path: Path) -> None:
+    """Writes a nested state: tensors as safetensors, all else as JSON."""
+    tensors: dict[str, torch.Tensor] = {}
+    rest = _take_tensors(state, "", tensors)
+    save_file(
+        {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path / "state.safetensors"
+    )
+    (path / "state.json").write_text(json.dumps(rest))
+
+
+def load_state(path: Path) -> dict[str, Any]:
+    """Reads what `save_state` wrote; keys of mappings come back as text."""
+    tensors = load_file(path / "state.safetensors")
+    return _put_tensors(json.loads((path / "state.json").read_text()), tensors)
+
+
+def _take_tensors(value: Any, name: str, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(value, torch.Tensor):
+        name = f"{len(tensors)}{name}"  # a key may hold a slash, so the path alone is not unique
+        tensors[name] = value
+        return {"__tensor__": name}
+    if isinstance(value, Mapping):
+        return {str(key): _take_tensors(item, f"{name}/{key}", tensors) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_take_tensors(item, f"{name}/{index}", tensors) for index, item in enumerate(value)]
+    return value
+
+
+def _put_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    if isinstance(value, dict):
+        if "__tensor__" in value:
+            return tensors[value["__tensor__"]]
+        return {key: _put_tensors(item, tensors) for key, item in value.items()}
+    return [_put_tensors(item, tensors) for item in value] if isinstance(value, list) else value
+
+
+def _row_names(batch: Any) -> str:
+    """The sentence ids of a batch, as far as it has any."""
+    ids = list(dict.fromkeys(map(int, getattr(batch, "ids", []))))
+    return f" (sentence ids {', '.join(map(str, ids[:_NAMED_ROWS]))}{', …' * (len(ids) > _NAMED_ROWS)})" if ids else ""

@@ -1,0 +1,147 @@
+"""Asking a cluster to grow, and waiting for it."""
+
+from contextlib import contextmanager
+
+import pytest
+
+import raysed.cluster.autoscaling
+from raysed.cluster.autoscaling import gather, places_to_ask_for
+from raysed.cluster.resources import Cluster
+from raysed.config import Config, make_config
+from raysed.errors import UserError
+
+HEAD = (0.0, 0.0)
+
+
+class Growing:
+    """A cluster that gets a node at every look, up to a number, and a clock that moves only while somebody sleeps."""
+
+    def __init__(self, node: tuple[float, float], nodes: int, most: tuple[float, float] | None = None):
+        self.node, self.nodes, self.most = node, nodes, most
+        self.looks, self.now, self.asked, self.open = -1, 0.0, [], 0
+
+    def current(self) -> Cluster:
+        self.looks += 1
+        return Cluster((HEAD, *[self.node] * min(self.looks, self.nodes)), autoscaling=True, most=self.most)
+
+    @contextmanager
+    def ask(self, places):
+        """Every node has room for one place."""
+        self.asked = list(places)
+        self.open += 1
+        try:
+            yield lambda: min(self.looks, self.nodes, len(places))
+        finally:
+            self.open -= 1
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def growing(monkeypatch):
+    def make(*arguments) -> Growing:
+        cluster = Growing(*arguments)
+        monkeypatch.setattr(raysed.cluster.autoscaling, "current_cluster", cluster.current)
+        monkeypatch.setattr(raysed.cluster.autoscaling, "_asked_for", cluster.ask)
+        monkeypatch.setattr(raysed.cluster.autoscaling.time, "monotonic", lambda: cluster.now)
+        monkeypatch.setattr(raysed.cluster.autoscaling.time, "sleep", cluster.sleep)
+        return cluster
+
+    return make
+
+
+def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
+    cluster, said = growing((8.0, 1.0), 3, (24.0, 3.0)), []
+    found = gather(Config(), said.append)
+    assert found.gpus == 3 and cluster.now == 20
+    assert cluster.asked == [{"CPU": 1, "GPU": 1}] * 3
+    assert cluster.open == 0
+    assert said == [
+        "waiting for the cluster to grow (0 s of at most 10 min): 1 of 3 places for members are there "
+        "(2 nodes, 8 CPUs, 1 GPUs)",
+        "waiting for the cluster to grow (10 s of at most 10 min): 2 of 3 places for members are there "
+        "(3 nodes, 16 CPUs, 2 GPUs)",
+    ]
+
+
+def test_what_has_come_has_to_do_in_the_end(growing):
+    cluster, said = growing((8.0, 1.0), 1, (24.0, 3.0)), []
+    assert gather(make_config({"resources": {"wait_minutes": 0.5}}), said.append).gpus == 1
+    assert cluster.now == 30 and cluster.open == 0
+    assert said[-1] == "the cluster has not grown for 30 s; 1 of 3 places have to do"
+
+
+def test_a_cluster_of_unknown_limits_is_waited_for_until_nothing_comes_any_more(growing):
+    cluster, said = growing((2.0, 0.0), 4), []
+    assert gather(Config(), said.append).cpus == 8
+    assert len(cluster.asked) == 10 and cluster.now == 30 + 120
+    assert said[-1] == "the cluster has not grown for 120 s; 4 of 10 places have to do"
+
+
+@pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])
+def test_without_what_is_needed_the_job_ends(growing, minutes, waited):
+    cluster = growing((8.0, 0.0), 2, (24.0, 3.0))
+    with pytest.raises(UserError, match=r"^no node (has a CPU|with a GPU)"):
+        gather(make_config({"resources": {"wait_minutes": minutes}}), lambda line: None)
+    assert cluster.now == waited and cluster.open == 0
+
+
+def test_an_interrupt_while_waiting_takes_the_wish_back(growing, monkeypatch):
+    cluster = growing((8.0, 1.0), 3, (24.0, 3.0))
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(raysed.cluster.autoscaling.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        gather(Config(), lambda line: None)
+    assert cluster.asked and cluster.open == 0
+
+
+def test_a_cluster_that_cannot_grow_is_taken_as_it_is(growing, monkeypatch):
+    cluster = growing((8.0, 1.0), 3)
+    monkeypatch.setattr(raysed.cluster.autoscaling, "current_cluster", lambda: Cluster(((2, 0),)))
+    assert gather(Config(), pytest.fail).cpus == 2
+    with pytest.raises(UserError, match=r"^sed\.workers is 4"):
+        gather(make_config({"sed": {"workers": 4}}), pytest.fail)
+    assert cluster.now == 0 and not cluster.asked
+
+
+@pytest.mark.parametrize(
+    ("settings", "most", "place", "count"),
+    [
+        ({}, (64, 8), {"CPU": 1, "GPU": 1}, 3),  # ten members, four on a GPU
+        ({}, (64, 2), {"CPU": 1, "GPU": 1}, 2),
+        ({"sed": {"workers": 8}}, (64, 8), {"CPU": 1, "GPU": 1}, 8),
+        ({"resources": {"gpus_per_member": 0.5}}, (64, 8), {"CPU": 1, "GPU": 1}, 5),
+        ({"resources": {"gpus_per_member": 2}}, (64, 8), {"CPU": 1, "GPU": 2}, 4),
+        ({"resources": {"gpu": False}}, (64, 8), {"CPU": 1}, 10),
+        ({"resources": {"gpu": False, "cpus_per_member": 4}}, (16, 0), {"CPU": 4}, 4),
+        ({"members": {"count": 3}}, (64, 0), {"CPU": 1}, 3),
+        ({"resources": {"gpu": True}}, None, {"CPU": 1, "GPU": 1}, 3),  # nobody knows how far it may grow
+        ({}, None, {"CPU": 1}, 10),
+        ({}, (0.5, 0), {"CPU": 1}, 1),
+    ],
+)
+def test_places(settings, most, place, count):
+    cluster = Cluster((HEAD,), autoscaling=True, most=most)
+    assert places_to_ask_for(make_config(settings), cluster) == [place] * count
+
+
+@pytest.mark.cluster
+def test_places_are_granted_and_given_back(ray_cluster):
+    """Real placement groups: two of three fit on two CPUs, and nothing is held afterwards."""
+    import time
+
+    import ray
+
+    with raysed.cluster.autoscaling._asked_for([{"CPU": 1}] * 3) as granted:
+        until = time.monotonic() + 30
+        while granted() < 2 and time.monotonic() < until:
+            time.sleep(0.05)
+        assert granted() == 2
+    until = time.monotonic() + 30
+    while ray.available_resources().get("CPU") != 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert ray.available_resources()["CPU"] == 2

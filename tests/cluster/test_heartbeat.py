@@ -1,0 +1,93 @@
+"""Workers that stand still are ended; those that work or have ended well are left alone."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+import raysed.cluster.heartbeat
+from raysed.cluster.heartbeat import Pulse, watched_tasks
+from raysed.cluster.resources import Cluster, Share
+from raysed.errors import RunFailed
+
+SILENCE = 3.0
+SMALL = Share(3, 0.5, 0.0, threads=1)
+
+
+def test_a_worker_is_silent_when_it_was_not_heard_for_so_long(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(raysed.cluster.heartbeat.time, "monotonic", lambda: now[0])
+    pulse, one, two, three = Pulse(), ("node", 1, 10), ("node", 2, 10), ("node", 3, 10)
+    for worker in (one, two, three):
+        pulse.beat(worker, "ct")
+    pulse.forget(three)
+    now[0] = 5.0
+    pulse.beat(two, "sts")
+    assert pulse.silent(6.0) == []
+    now[0] = 7.0
+    assert pulse.silent(6.0) == [(one, "ct")]
+    assert pulse.silent(6.0) == []  # said once
+    now[0] = 12.0
+    assert pulse.silent(6.0) == [(two, "sts")]
+
+
+def test_a_process_that_took_the_number_of_another_is_left_alone():
+    started = raysed.cluster.heartbeat._started_at(os.getpid())
+    assert started > 0 or not os.path.exists("/proc/self")
+    assert not raysed.cluster.heartbeat._kill(os.getpid(), started + 1)
+    assert raysed.cluster.heartbeat._started_at(2**22 - 1) == -1  # nobody has it
+
+
+def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
+    import raysed.cluster.resources
+
+    on_cpus, on_gpus = Share(2, 2, 0.0, 1), Share(2, 1, 0.5, 1)
+    for nodes, share, least in (
+        (((0, 0), (4, 0)), on_cpus, 2),
+        (((0, 0), (3, 0)), on_cpus, 2),
+        (((0, 0),), on_cpus, 1),
+        (((8, 0.25),), on_gpus, 1),
+    ):
+        monkeypatch.setattr(raysed.cluster.resources, "current_cluster", lambda nodes=nodes: Cluster(nodes))
+        raysed.cluster.heartbeat._say_what_is_missing(share, least)
+    assert caplog.messages == [
+        "waiting for nodes: workers of 2 CPUs need 2 places, and there are 1 (2 nodes, 3 CPUs, 0 GPUs)",
+        "waiting for nodes: workers of 2 CPUs need 1 places, and there are 0 (1 node, 0 CPUs, 0 GPUs)",
+        "waiting for nodes: workers of 1 CPU and 0.5 GPU need 1 places, and there are 0 (1 node, 8 CPUs, 0.25 GPUs)",
+    ]
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_cluster, tmp_path, caplog):
+    """Neither one that is busy, nor the worker of one that has ended well, which waits for more work."""
+
+    def work(job: tuple[str, float, bool], marks: Path) -> tuple[str, int]:
+        """Is busy for some seconds; returns how often it had been started before."""
+        name, seconds, stands_still = job
+        starts = len(list(marks.glob(f"{name}-*")))
+        (marks / f"{name}-{os.getpid()}").touch()
+        if stands_still and starts == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:  # without a rest, and without giving anybody a turn of its own
+            sum(range(100_000))
+        return name, starts
+
+    long = 3 * SILENCE
+    jobs = [("stopped", long, True), ("busy", long, False), ("short", 0, False)]
+    results = list(watched_tasks(work, jobs, tmp_path, work="work", share=SMALL, seconds=SILENCE))
+    assert sorted(results) == [("busy", 0), ("short", 0), ("stopped", 1)] and results[0] == ("short", 0)
+    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("work: its worker (process ")
+    assert "said nothing for 3 s and was ended" in caplog.text
+
+
+@pytest.mark.cluster
+def test_a_task_that_fails_ends_the_run_with_what_it_said(ray_cluster):
+    def fails(job: int) -> None:
+        raise RuntimeError(f"job {job} cannot be done")
+
+    with pytest.raises(RunFailed, match=r"^fit: RuntimeError: job 7 cannot be done$"):
+        list(watched_tasks(fails, [7], work="fit", share=SMALL, seconds=60))

@@ -1,0 +1,567 @@
+"""Reading, cleaning, drawing and checking of the corpus."""
+
+import csv
+import gzip
+import json
+import os
+import random
+import sys
+import tracemalloc
+import types
+import unicodedata
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysed.config import CorpusConfig, make_config
+from raysed.data import corpus
+from raysed.data.corpus import CorpusReport, check_corpus, clean, corpus_fingerprint, sentence_chunks
+from raysed.errors import UserError
+
+ENGLISH = Path(__file__).parents[3] / "shared/data/corpus/english-38k.txt"
+SENTENCES = ["A cat sat.", 'She said "no", twice.', "Zwölf Boxkämpfer jagen Viktor.", "東京は晴れです。"]
+
+
+def read(source, seed=0, **settings):
+    """Reads everything and checks what holds for every corpus; returns sentences and report."""
+    report, ids, sentences = CorpusReport(), [], []
+    sources = [str(item) for item in source] if isinstance(source, list) else str(source)
+    for chunk_ids, chunk in sentence_chunks(CorpusConfig(source=sources, **settings), seed, report):
+        assert chunk_ids.dtype == np.int64 and len(chunk_ids) == len(chunk) > 0
+        ids += chunk_ids.tolist()
+        sentences += chunk
+    left_out = report.empty + report.too_short + report.too_long + report.duplicates
+    assert ids == list(range(report.kept)) and report.lines == left_out + report.usable
+    assert len(set(sentences)) == len(sentences)
+    return sentences, report
+
+
+def write(path, data):
+    """Writes text or bytes, making the directory; returns the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def write_sentences(path, sentences):
+    """Writes the sentences in the format that the ending names, `id` before `sentence`."""
+    rows = list(enumerate(sentences))
+    if ".txt" in path.name:
+        return write(path, "\n".join(sentences))
+    if path.suffix == ".jsonl":
+        return write(path, "".join(json.dumps({"id": i, "sentence": s}) + "\n" for i, s in rows))
+    if path.suffix == ".tsv":
+        return write(path, "id\tsentence\n" + "".join(f"{i}\t{s}\n" for i, s in rows))
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"id": range(len(rows)), "sentence": sentences}), path)
+        return path
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("id", "sentence"), *rows])
+    return path
+
+
+def message(call, *arguments, **settings):
+    """Returns the one sentence of the UserError that the call must raise."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **settings)
+    text = str(caught.value)
+    assert text and "\n" not in text
+    return text
+
+
+def check(source, **settings):
+    check_corpus(CorpusConfig(source=source if isinstance(source, list) else str(source), **settings))
+
+
+# Formats and places
+
+
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv", ".tsv", ".parquet"])
+def test_every_format_gives_the_same_sentences(tmp_path, ending):
+    path = write_sentences(tmp_path / f"a{ending}", SENTENCES)
+    check(path)
+    assert read(path)[0] == SENTENCES
+
+
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv", ".tsv"])
+def test_gzip_and_capital_endings(tmp_path, ending):
+    plain = write_sentences(tmp_path / f"plain{ending}", SENTENCES).read_bytes()
+    # Two gzip members in one file, as `cat a.gz b.gz` gives them.
+    packed = write(tmp_path / f"A{ending.upper()}.gz", gzip.compress(plain[:40]) + gzip.compress(plain[40:]))
+    check(packed)
+    assert read(packed)[0] == SENTENCES
+
+
+def test_blocks_do_not_show(tmp_path, monkeypatch):
+    """Whatever the block size, the lines come out as if the file had been split at once."""
+    lines = [f"line {i} " + "ä" * (i % 7) for i in range(200)]
+    path = write(tmp_path / "a.txt", "\n".join(lines))
+    for size in (1, 2, 13, 1000, 10**6):
+        monkeypatch.setattr(corpus, "_BLOCK_BYTES", size)
+        assert read(path)[0] == [clean(line) for line in lines]
+
+
+def test_csv_quoting_and_line_ends(tmp_path):
+    """Quoted commas, doubled quotes and line breaks within a field; CRLF; a byte order mark; a blank row."""
+    data = '\ufefftext,n\r\n"one, two",1\r\n"he said ""hi""",2\r\n"first\nsecond",3\r\n\r\nlast,4\r\n'
+    sentences, report = read(write(tmp_path / "a.csv", data))
+    assert sentences == ["one, two", 'he said "hi"', "first second", "last"]
+    assert (report.lines, report.empty) == (5, 1)
+
+
+def test_tsv_quotation_marks_are_text(tmp_path):
+    """Tab-separated text has no quoting: an unpaired mark at the start of a field must not swallow lines."""
+    path = write(tmp_path / "a.tsv", 'id\ttext\n1\t"Go on, he said.\n2\t"Why?"\n')
+    assert read(path)[0] == ['"Go on, he said.', '"Why?"']
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_parquet_string_types_nulls_and_row_groups(tmp_path, kind):
+    values = ["one", None, "two", "three"]
+    pq.write_table(pa.table({"text": pa.array(values, kind)}), tmp_path / "a.parquet", row_group_size=3)
+    sentences, report = read(tmp_path / "a.parquet")
+    assert sentences == ["one", "two", "three"] and report.empty == 1
+
+
+def test_parquet_dictionary_column(tmp_path):
+    pq.write_table(pa.table({"text": pa.array(["one", "two", "one"]).dictionary_encode()}), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet")[0] == ["one", "two"]
+
+
+def test_column_is_given_or_sentence_or_text(tmp_path):
+    path = write(tmp_path / "a.jsonl", json.dumps({"text": "t t", "sentence": "s s", "body": "b b"}) + "\n")
+    assert read(path)[0] == ["s s"]
+    assert read(path, column="body")[0] == ["b b"]
+    assert read(path, column="text")[0] == ["t t"]
+
+
+def test_null_counts_as_empty(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"text": null}\n\n{"text": ""}\n{"text": "here"}\n')
+    sentences, report = read(path)
+    assert sentences == ["here"] and (report.lines, report.empty) == (4, 3)
+
+
+def test_directory_is_read_sorted_and_deep(tmp_path):
+    """Known endings at any depth, in order of their paths; hidden and macOS companion files are skipped."""
+    for name in ("b.txt", "a/z.txt", "a/k/y.jsonl", "c.md", ".hidden/h.txt", "a/.x.txt", "a/._z.txt"):
+        write(tmp_path / name, json.dumps({"text": name}) if name.endswith("jsonl") else name)
+    assert read(tmp_path)[0] == ["a/k/y.jsonl", "a/z.txt", "b.txt"]
+    assert read(f"{tmp_path}/")[0] == ["a/k/y.jsonl", "a/z.txt", "b.txt"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("*.txt", ["a1.txt", "b.txt"]),
+        ("?1.txt", ["a1.txt"]),
+        ("[!a]*.txt", ["b.txt"]),
+        ("*/c.txt", ["d/c.txt"]),
+        ("**/c.txt", ["d/c.txt", "d/e/c.txt"]),
+        ("d/**", ["d/c.txt", "d/e/c.txt"]),
+        ("**/*.txt", ["a1.txt", "b.txt", "d/c.txt", "d/e/c.txt"]),
+    ],
+)
+def test_globs(tmp_path, monkeypatch, pattern, expected):
+    """The same as the standard library's glob, absolute and relative to the working directory."""
+    for name in ("a1.txt", "b.txt", "d/c.txt", "d/e/c.txt", "notes.md"):
+        write(tmp_path / name, name)
+    assert read(tmp_path / pattern)[0] == expected
+    monkeypatch.chdir(tmp_path)
+    assert read(pattern)[0] == expected
+
+
+def test_name_with_brackets_is_a_file_first(tmp_path):
+    path = write(tmp_path / "a[1].txt", "in brackets")
+    assert read(path)[0] == ["in brackets"]
+
+
+def test_list_of_sources_keeps_its_order_and_reads_a_file_once(tmp_path):
+    write(tmp_path / "a.txt", "from a")
+    write(tmp_path / "b.txt", "from b")
+    sentences, report = read([tmp_path / "b.txt", tmp_path])
+    assert sentences == ["from b", "from a"] and report.lines == 2
+
+
+def test_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    write(tmp_path / "a.txt", "at home")
+    assert read("~/a.txt")[0] == ["at home"]
+
+
+@pytest.mark.parametrize("tail", ["my%20corpus", "my%20corpus/*.txt", "my%20corpus/a.txt"])
+def test_file_uri(tmp_path, tail):
+    write(tmp_path / "my corpus/a.txt", "by its address")
+    uri = f"{tmp_path.as_uri()}/{tail}"
+    check(uri)
+    assert read(uri)[0] == ["by its address"]
+    (source,) = corpus_fingerprint(CorpusConfig(source=uri))["sources"]
+    assert source["file"] == "a.txt"
+
+
+def test_bundled_corpus(monkeypatch):
+    bundled = types.ModuleType("raysed.bundled")
+    bundled.corpus = lambda: ["One sentence.", "Another one."]
+    monkeypatch.setitem(sys.modules, "raysed.bundled", bundled)
+    monkeypatch.setattr(sys.modules["raysed"], "bundled", bundled, raising=False)
+    check("bundled:everyday")
+    assert read("bundled:everyday")[0] == ["One sentence.", "Another one."]
+    before = corpus_fingerprint(CorpusConfig())
+    assert before == corpus_fingerprint(CorpusConfig())
+    bundled.corpus = lambda: ["One sentence. Another", " one."]
+    assert before != corpus_fingerprint(CorpusConfig())
+    assert "bundled:everyday" in message(check, "bundled:else")
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Puts a streamed dataset of two columns in the hub's place and records how it was asked for."""
+    datasets = pytest.importorskip("datasets")
+    calls = []
+
+    def load_dataset(path, **settings):
+        calls.append((path, settings))
+        if path == "org/absent":
+            raise datasets.exceptions.DatasetNotFoundError("Dataset 'org/absent' doesn't exist")
+        return datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["one", None, "two"]}).to_iterable_dataset()
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    return calls
+
+
+@pytest.mark.parametrize("path", ["org/name", "wiki", "org/wiki-2.0"])
+def test_hub_dataset_is_streamed(hub, path):
+    check(path)
+    sentences, report = read(path, name="en", split="validation")
+    assert sentences == ["one", "two"] and report.empty == 1
+    assert hub[-1] == (path, {"name": "en", "split": "validation", "streaming": True})
+    fingerprint = corpus_fingerprint(CorpusConfig(source=path, name="en"))
+    assert fingerprint == {"sources": [{"hub": path, "name": "en", "split": "train"}]}
+
+
+def test_hub_errors_name_the_setting(hub):
+    text = message(check, "org/absent")
+    assert "corpus.source" in text and "'org/absent'" in text and "no file here" in text and "train" in text
+    assert message(check, "org/name", column="body") == (
+        "corpus.column: org/name has no column 'body', only 'id', 'text'"
+    )
+    assert "org/name, row 1" in message(check, "org/name", column="id")
+
+
+def test_existing_path_is_never_taken_for_a_hub_id(tmp_path, monkeypatch, hub):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "wiki/a.txt", "a local file")
+    assert read("wiki")[0] == ["a local file"] and not hub
+
+
+# Cleaning
+
+
+def plain_clean(text):
+    """The rule, character by character."""
+    blanks = {"Cc", "Zl", "Zp", "Zs"}
+    composed = unicodedata.normalize("NFC", text)
+    return "".join(" " if unicodedata.category(c) in blanks else c for c in composed).split(" ")
+
+
+@given(st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from("e\u0301 \t\r\x00\x85\xa0\u2028"))))
+def test_clean_is_the_rule_and_settles(text):
+    cleaned = clean(text)
+    assert cleaned == " ".join(word for word in plain_clean(text) if word)
+    assert clean(cleaned) == cleaned
+
+
+def test_clean_leaves_other_scripts_whole():
+    """Joiners, vowel signs and right-to-left text are part of the words."""
+    for text in ("می‌خواهم", "क्षत्रिय", "👩‍👩‍👧", "ไม่มีช่องว่าง", "שלום עולם"):
+        assert clean(text) == unicodedata.normalize("NFC", text)
+
+
+def test_counts_add_up(tmp_path):
+    """Lengths are those after cleaning, and both limits are themselves allowed."""
+    lines = ["good one", "", " \t\u2028 ", "x", "xy", "y" * 21, "good  one ", "good\x00one"]
+    lines += ["cafe\u0301", "caf\u00e9", " " + "z" * 20]
+    sentences, report = read(write(tmp_path / "a.txt", "\n".join(lines)), max_characters=20)
+    assert sentences == ["good one", "xy", "café", "z" * 20]
+    assert report == CorpusReport(11, empty=2, too_short=1, too_long=1, duplicates=3, usable=4, kept=4)
+    assert report.summary() == "11 lines: 2 empty, 1 too short, 1 too long, 3 duplicates, 4 usable, 4 kept"
+
+
+def test_lines_end_at_newline_only_and_the_last_may_lack_it(tmp_path):
+    path = write(tmp_path / "a.txt", "\ufeffone\x0cstill one\r\ntwo\u2028still two\nlast")
+    assert read(path) == (["one still one", "two still two", "last"], CorpusReport(3, usable=3, kept=3))
+
+
+def test_duplicates_across_files_and_blocks(tmp_path, monkeypatch):
+    """The first of equal sentences stays, as in a plain loop with a set of strings."""
+    rng = random.Random(0)
+    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 100)
+    lines = [f"sentence {rng.randrange(700)}" for _ in range(2000)]
+    for part in range(4):
+        write(tmp_path / f"{part}.txt", "\n".join(lines[part * 500 : part * 500 + 500]))
+    sentences, report = read(tmp_path)
+    assert sentences == list(dict.fromkeys(lines))
+    assert report.duplicates == 2000 - len(sentences)
+
+
+# Drawing
+
+
+def numbered(tmp_path, count, name="a.txt"):
+    return write(tmp_path / name, "\n".join(f"sentence number {i}" for i in range(count)))
+
+
+@pytest.mark.parametrize("count", [1, 100, 5000, 20_000])
+def test_draw_gives_exactly_that_many(tmp_path, count):
+    sentences, report = read(numbered(tmp_path, 20_000), sentences=count)
+    assert len(sentences) == count == report.kept and report.usable == 20_000 and not report.estimated
+    assert set(sentences) <= {f"sentence number {i}" for i in range(20_000)}
+
+
+def test_draw_depends_on_the_seed_and_the_set_of_sentences_only(tmp_path):
+    """Shuffled lines, other files, another format, repeated lines: the same sentences in the same order."""
+    lines = [f"sentence number {i}" for i in range(9000)]
+    expected, _ = read(numbered(tmp_path, 9000), seed=3, sentences=700)
+    assert expected == read(tmp_path / "a.txt", seed=3, sentences=700)[0]
+    random.Random(1).shuffle(lines)
+    for part in range(3):
+        ending = (".jsonl", ".csv", ".txt")[part]
+        directory = tmp_path / "parts"
+        directory.mkdir(exist_ok=True)
+        write_sentences(directory / f"{part}{ending}", lines[part::3] + lines[:500])
+    assert read(tmp_path / "parts", seed=3, sentences=700)[0] == expected
+    other, _ = read(tmp_path / "a.txt", seed=4, sentences=700)
+    # Two independent draws of 700 from 9000 share 54 on average (standard deviation 7).
+    assert 20 < len(set(other) & set(expected)) < 90
+
+
+def test_smaller_draw_is_the_start_of_a_larger_one(tmp_path):
+    path = numbered(tmp_path, 30_000)
+    assert read(path, sentences=9000)[0][:300] == read(path, sentences=300)[0]
+
+
+def test_draw_is_uniform(tmp_path):
+    """Over 200 seeds each of 100 sentences is drawn, and is drawn first, as often as chance has it."""
+    path = numbered(tmp_path, 100)
+    drawn, first = np.zeros(100), np.zeros(100)
+    for seed in range(200):
+        numbers = [int(s.split()[-1]) for s in read(path, seed=seed, sentences=30)[0]]
+        drawn[numbers] += 1
+        first[numbers[0]] += 1
+    # chi-square statistics with 99 degrees of freedom: beyond 160 by chance once in 10,000 times
+    assert drawn.sum() == 6000 and ((drawn - 60) ** 2 / (60 * 0.7)).sum() * 0.99 < 160
+    assert ((first - 2) ** 2 / 2).sum() < 160
+
+
+def test_too_few_for_the_draw(tmp_path):
+    text = message(read, write(tmp_path / "a.txt", "one\none\n\ntwo\n"), sentences=100_000)
+    assert "corpus.sentences asks for 100,000 but corpus.source has 2 usable sentences" in text
+    assert "1 duplicates" in text
+
+
+def test_draw_without_remembering_all_hashes(tmp_path, monkeypatch):
+    """With few remembered hashes the draw stays the same, and the counts become good estimates."""
+    lines = [f"sentence number {i % 30_000}" for i in range(50_000)]
+    path = write(tmp_path / "a.txt", "\n".join(lines))
+    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 10_000)
+    exact, report = read(path, sentences=2000)
+    assert (report.usable, report.duplicates, report.estimated) == (30_000, 20_000, False)
+    monkeypatch.setattr(corpus, "_DRAW_HASHES", 3000)
+    drawn, report = read(path, sentences=2000)
+    assert drawn == exact and report.estimated
+    assert abs(report.usable - 30_000) < 0.08 * 30_000  # four standard errors
+
+
+def test_seen_hashes_is_a_set():
+    """Random chunks with repeats, against a plain set."""
+    rng = np.random.default_rng(0)
+    seen, plain = corpus._SeenHashes(limit=None), set()
+    for _ in range(300):
+        keys = rng.integers(0, 3000, rng.integers(0, 60)).astype(np.uint64)
+        expected = []
+        for key in keys.tolist():
+            expected.append(key not in plain)
+            plain.add(key)
+        assert seen.add(keys).tolist() == expected and seen.distinct() == len(plain)
+    sizes = [len(level) for level in seen._levels]
+    assert all(before >= 2 * after for before, after in pairwise(sizes))
+
+
+def test_memory_is_bounded(tmp_path):
+    """A draw of 1,000 from 200,000 lines (15 MB): the block, the draw, and 8 bytes (24 in a merge) a hash."""
+    with open(tmp_path / "a.txt", "w") as file:
+        for i in range(200_000):
+            file.write(f"This is sentence number {i} of a corpus that must not be held in memory.\n")
+    read(tmp_path / "a.txt", sentences=10)  # imports and caches
+    tracemalloc.start()
+    try:
+        _, report = read(tmp_path / "a.txt", sentences=1000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert report.usable == 200_000
+    assert peak < 24 * 200_000 + 4e6
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "expected"),
+    [
+        ("a.txt", b"fine\nalso fine\nbr\xffken\n", ["a.txt, line 3", "UTF-8", "0xff"]),
+        ("a.txt", "fine\n".encode("utf-16"), ["a.txt, line 1", "UTF-8"]),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', ["a.jsonl, line 2", "JSON"]),
+        ("a.jsonl", b'{"text": "a"}\n\n["b"]\n', ["a.jsonl, line 3", "object", "list"]),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["a.jsonl, line 2", "'text'", "'body'"]),
+        ("a.jsonl", b'{"text": "a"}\n{}\n', ["a.jsonl, line 2", "'text'", "none"]),
+        ("a.jsonl", b'{"text": "a"}\n{"text": 5}\n', ["corpus.column", "a.jsonl, line 2", "int"]),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}\n', ["a.jsonl, line 2", "surrogate"]),
+        ("a.csv", b"n,text\n1,a\n2\n", ["a.csv, line 3", "1 fields", "2"]),
+        ("a.csv", b'text,n\n"a\nb",1\nc, d,2\n', ["a.csv, line 4", "3 fields", "2"]),
+        ("a.csv", b'text,n\na,1\n"b,2\nc,3\n', ["a.csv, line 3", "quotation"]),
+        ("a.csv", b'text,n\na,1\n"b"c,2\n', ["a.csv, line 3", "quotation"]),
+        ("a.csv", b"text\na\n\xe9\n", ["a.csv, line 3", "UTF-8", "0xe9"]),
+        ("a.tsv", b"n\ttext\n1\ta\tb\n", ["a.tsv, line 2", "3 fields", "2"]),
+        ("a.txt.gz", gzip.compress(b"fine\n" * 10_000)[:60], ["a.txt.gz", "cannot be read"]),
+        ("a.txt.gz", b"no gzip", ["a.txt.gz", "cannot be read"]),
+        ("a.parquet", b"no parquet file at all", ["a.parquet", "cannot be read"]),
+    ],
+)
+def test_broken_data_is_named_by_file_and_line(tmp_path, name, data, expected):
+    """Both reading and (as the trouble is near the start) checking say where it is."""
+    path = write(tmp_path / name, data)
+    for text in (message(read, path), message(check, path)):
+        assert all(part in text for part in expected), text
+
+
+def test_line_number_far_into_a_file(tmp_path):
+    """Counted over blocks; the check reads the first block only and passes."""
+    data = b"some words here\n" * 40_000 + b"\xc3(\n"
+    path = write(tmp_path / "a.txt", data)
+    check(path)
+    assert f"{path}, line 40001: not valid UTF-8 (byte 0xc3)" in message(read, path)
+    lines = [f'{{"text": "number {i}"}}\n' for i in range(40_000)]
+    path = write(tmp_path / "a.jsonl", "".join(lines) + "oops\n")
+    check(path)
+    assert f"{path}, line 40001: not valid JSON" in message(read, path)
+
+
+def test_invalid_utf8_in_parquet(tmp_path, monkeypatch):
+    """The rows are counted over batches."""
+    monkeypatch.setattr(corpus, "_ROWS", 2)
+    path = tmp_path / "a.parquet"
+    buffers = [None, pa.py_buffer(np.arange(6, dtype=np.int32)), pa.py_buffer(b"abcd\xff")]
+    pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 5, buffers)}), path)
+    assert f"{path}, rows 5 to 5: a value is not valid UTF-8" in message(read, path)
+    pq.write_table(pa.table({"text": [[b"a"], [b"b"], [b"c"]]}), path)
+    assert f"{path}, row 1 holds a list where text is needed" in message(check, path)
+
+
+def test_endless_line_is_refused(tmp_path, monkeypatch):
+    """A file without line ends must not be read into memory whole."""
+    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(corpus, "_LINE_BYTES", 5000)
+    path = write(tmp_path / "a.txt", "short\n" + "long " * 2000)
+    assert "a.txt, line 2 is longer than" in message(read, path)
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_wrong_column_lists_those_there(tmp_path, ending):
+    path = write_sentences(tmp_path / f"a{ending}", SENTENCES)
+    text = message(check, path, column="body")
+    assert text.startswith(f"corpus.column: {path}") and "'body'" in text and "'id', 'sentence'" in text
+    assert message(read, path, column="body") == text
+
+
+def test_no_usual_column_lists_those_there(tmp_path):
+    text = message(check, write(tmp_path / "a.csv", "id,body\n1,b\n"))
+    assert text.startswith("corpus.column") and "'sentence' or 'text'" in text and "'id', 'body'" in text
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("absent.txt", ["nothing is at absent.txt"]),
+        ("absent/*.txt", ["nothing is at absent/*.txt"]),
+        ("some dir/absent", ["nothing is at some dir/absent"]),
+        ("notes.md", ["notes.md", ".txt, .jsonl, .csv, .tsv, .parquet"]),
+        ("no*.md", ["no*.md", ".txt, .jsonl, .csv, .tsv, .parquet"]),
+        ("empty-dir", ["empty-dir", ".txt, .jsonl, .csv, .tsv, .parquet"]),
+        ([], ["is empty"]),
+        ([""], ["is empty"]),
+        ("foo://user:se/cret@host/a.txt?key=secret", ["foo://host/a.txt cannot be read"]),
+        ("file:///a b.txt", ["file:///a b.txt cannot be read"]),
+        ("file:///nowhere/absent.txt", ["nothing is at file:///nowhere/absent.txt"]),
+    ],
+)
+def test_wrong_source(tmp_path, monkeypatch, source, expected):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "notes.md", "no corpus")
+    (tmp_path / "empty-dir").mkdir()
+    text = message(check, source)
+    assert text.startswith("corpus.source") and all(part in text for part in expected), text
+    assert "cret" not in text
+
+
+@pytest.mark.parametrize(("name", "data"), [("a.txt", ""), ("a.csv", ""), ("a.csv", "text\n"), ("a.jsonl", "")])
+def test_empty_file(tmp_path, name, data):
+    """Named when there is nothing else; an empty shard beside a full one is fine."""
+    path = write(tmp_path / name, data)
+    for text in (message(check, path), message(read, path)):
+        assert text.startswith("corpus.source") and str(path) in text
+    write(tmp_path / "full.txt", "a sentence")
+    check(tmp_path)
+    assert read(tmp_path)[0] == ["a sentence"]
+
+
+def test_nothing_usable_names_the_files_and_the_reason(tmp_path):
+    for number in range(5):
+        write(tmp_path / f"{number}.txt", "x\n\ny\n")
+    text = message(read, tmp_path)
+    assert f"{tmp_path}/0.txt" in text and "and 2 more" in text and "15 lines: 5 empty, 10 too short" in text
+    assert message(read, tmp_path, sentences=3) == text
+
+
+def test_contradicting_lengths():
+    with pytest.raises(UserError, match=r"^corpus\.min_characters is 20, more than corpus\.max_characters \(10\);"):
+        make_config({"corpus": {"source": "a.txt", "min_characters": 20, "max_characters": 10}})
+
+
+# Fingerprint and real data
+
+
+def test_fingerprint_is_of_the_content(tmp_path):
+    """A copy elsewhere, or a new time of the same content, is the same corpus; another content is not."""
+    path = write(tmp_path / "here/a.txt", "one")
+    before = corpus_fingerprint(CorpusConfig(source=str(tmp_path / "here")))
+    assert before == json.loads(json.dumps(before))
+    os.utime(path, ns=(0, 10**18))
+    write(tmp_path / "there/a.txt", "one")
+    assert all(corpus_fingerprint(CorpusConfig(source=str(tmp_path / d))) == before for d in ("here", "there"))
+    write(tmp_path / "there/a.txt", "two")
+    write(tmp_path / "here/b.txt", "two")
+    assert all(corpus_fingerprint(CorpusConfig(source=str(tmp_path / d))) != before for d in ("here", "there"))
+
+
+def test_fingerprint_of_a_large_file_is_its_size_and_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysed.data.corpus._DIGEST_BYTES", 2)
+    path = write(tmp_path / "a.txt", "one")
+    (source,) = corpus_fingerprint(CorpusConfig(source=str(path)))["sources"]
+    assert source == {"file": "a.txt", "size": 3, "mtime_ns": path.stat().st_mtime_ns}
+
+
+@pytest.mark.skipif(not ENGLISH.exists(), reason="the development data is not beside the project")
+def test_real_text():
+    """As a plain loop reads it."""
+    lines = ENGLISH.read_text(encoding="utf-8").split("\n")
+    expected = dict.fromkeys(s for s in map(clean, lines) if 2 <= len(s) <= 200)
+    sentences, report = read(ENGLISH, max_characters=200)
+    assert sentences == list(expected) and report.too_long > 0
+    assert len(read(ENGLISH, sentences=1000, seed=1)[0]) == 1000

@@ -1,0 +1,204 @@
+"""Tokens: tables against lists of lists, and packing against what it must never do."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysed.data.tokens import (
+    ROW_TOKENS,
+    SENTENCE_SCHEMA,
+    LengthReport,
+    TokenTable,
+    batches_by_tokens,
+    pack,
+    read_tokens,
+    tokenize,
+)
+
+SENTENCE = st.lists(st.integers(1, 59), min_size=1, max_size=30)
+SENTENCES = st.lists(SENTENCE, max_size=40)
+
+
+def lists_of(table: TokenTable) -> list[list[int]]:
+    return [table.input_ids[a:b].tolist() for a, b in zip(table.offsets[:-1], table.offsets[1:])]
+
+
+def arrow_of(sentences: list[list[int]], first_id: int = 0) -> pa.Table:
+    ids = np.arange(first_id, first_id + len(sentences))
+    columns = [ids, [f"text {i}" for i in ids], [np.array(tokens, np.int32) for tokens in sentences]]
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, SENTENCE_SCHEMA)], schema=SENTENCE_SCHEMA)
+
+
+@given(SENTENCES)
+def test_a_table_holds_its_lists(sentences):
+    table = TokenTable.from_lists(sentences)
+    assert lists_of(table) == sentences
+    assert table.lengths.tolist() == [len(tokens) for tokens in sentences]
+    assert table.ids.tolist() == list(range(len(sentences))) and len(table) == len(sentences)
+    assert (table.input_ids.dtype, table.offsets.dtype) == (np.int32, np.int64)
+
+
+@given(st.lists(SENTENCE, min_size=1, max_size=20), st.data())
+def test_take_is_indexing(sentences, data):
+    """In any order, with repetitions, and of nothing."""
+    rows = data.draw(st.lists(st.integers(0, len(sentences) - 1), max_size=30))
+    ids = 100 + 3 * np.arange(len(sentences))
+    taken = TokenTable.from_lists(sentences, ids).take(np.array(rows, np.int64))
+    assert lists_of(taken) == [sentences[row] for row in rows]
+    assert taken.ids.tolist() == [ids[row] for row in rows]
+
+
+@given(st.lists(SENTENCES, max_size=4), st.integers(0, 50), st.integers(0, 50))
+def test_arrow_columns_may_be_chunked_and_sliced(chunks, start, length):
+    """Also of no chunk at all, and of empty chunks."""
+    tables = [arrow_of(chunk, 1000 * i) for i, chunk in enumerate(chunks)]
+    whole = pa.concat_tables(tables) if tables else SENTENCE_SCHEMA.empty_table()
+    part = whole.slice(start, length)
+    table = TokenTable.from_arrow(part)
+    assert lists_of(table) == part["input_ids"].to_pylist()
+    assert table.ids.tolist() == part["id"].to_pylist()
+    assert table.offsets[0] == 0 and table.offsets[-1] == len(table.input_ids)
+
+
+def test_a_sentence_table_comes_back_from_parquet(tmp_path, make_table):
+    """Files in the order of their names, whatever the order of writing; text is left alone."""
+    table = make_table(50)
+    rows = lists_of(table)
+    for name, part in (("part-00001", slice(20, 50)), ("part-00000", slice(0, 20))):
+        file = arrow_of(rows[part]).set_column(0, SENTENCE_SCHEMA.field("id"), pa.array(table.ids[part]))
+        pq.write_table(file, tmp_path / f"{name}.parquet", row_group_size=7)
+    read = read_tokens(tmp_path)
+    assert lists_of(read) == rows
+    assert read.ids.tolist() == table.ids.tolist()
+
+
+# -- packing ---------------------------------------------------------------------------------------------------------
+
+
+@given(SENTENCES, st.integers(1, 64))
+def test_packing_places_every_token_once(sentences, row_tokens):
+    """Each sentence in one row, whole, in one piece, counted from 0; b-th of the batch is b-th of the table."""
+    ids = 7 + 2 * np.arange(len(sentences))
+    packed = pack(TokenTable.from_lists(sentences, ids), row_tokens)
+    assert packed.lengths.tolist() == [len(tokens) for tokens in sentences]
+    assert packed.ids.tolist() == ids.tolist() and len(packed) == len(sentences)
+    for number, tokens in enumerate(sentences):
+        rows, columns = torch.where(packed.segments == number)
+        assert len(set(rows.tolist())) == 1
+        assert columns.tolist() == list(range(columns[0], columns[0] + len(tokens)))
+        assert packed.input_ids[rows, columns].tolist() == tokens
+        assert packed.position_ids[rows, columns].tolist() == list(range(len(tokens)))
+    empty = packed.segments == len(sentences)
+    assert int((~empty).sum()) == sum(map(len, sentences))
+    assert not packed.input_ids[empty].any() and not packed.position_ids[empty].any()
+
+
+@given(SENTENCES, st.integers(1, 64))
+def test_rows_keep_to_their_length(sentences, row_tokens):
+    """No longer than asked, unless one sentence is; no column is empty; at most about twice as many as needed."""
+    packed = pack(TokenTable.from_lists(sentences), row_tokens)
+    rows, length = packed.segments.shape
+    fill = (packed.segments < len(sentences)).sum(1)
+    limit = max([row_tokens, *map(len, sentences)])
+    assert length == max(fill.tolist(), default=0) <= limit
+    assert (fill > 0).all()
+    assert rows <= 1 + 2 * sum(map(len, sentences)) / limit
+
+
+def test_little_is_left_empty(make_table):
+    """Sentences of 2 to 50 tokens leave at most 5 % of rows as long as the longest empty; 8 divides the length."""
+    for seed in range(10):
+        table = make_table(64 + 40 * seed, seed, longest=50)
+        packed = pack(table)
+        rows, row_length = packed.segments.shape
+        assert row_length <= ROW_TOKENS and row_length % 8 == 0
+        longest = int((packed.segments < len(table)).sum(1).max())
+        assert row_length - longest < 8
+        assert len(table.input_ids) > 0.95 * rows * longest
+
+
+@given(SENTENCES, st.integers(1, 64))
+def test_attention_stays_within_a_sentence(sentences, row_tokens):
+    """Places see each other where they are of one sentence, or both empty: no row of the softmax is empty."""
+    packed = pack(TokenTable.from_lists(sentences), row_tokens)
+    mask, segments = packed.attention_mask(), packed.segments.tolist()
+    assert mask.dtype == torch.bool and mask.shape[1:2] == (1,)
+    assert mask[:, 0].tolist() == [[[a == b for b in row] for a in row] for row in segments]
+    assert mask.any(-1).all()
+
+
+def test_a_batch_moves_whole(make_table):
+    """Every tensor goes, the ids stay."""
+    moved = pack(make_table(5)).to("meta")
+    tensors = [moved.input_ids, moved.position_ids, moved.segments, moved.lengths]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.ids.tolist() == make_table(5).ids.tolist()
+
+
+@given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
+def test_batches_by_tokens_cover_all_within_the_budget(lengths, budget):
+    """Longest first; a sentence beyond the budget stands alone, and no batch could take the next sentence too."""
+    lengths = np.array(lengths, np.int64)
+    batches = list(batches_by_tokens(lengths, budget))
+    order = [row for batch in batches for row in batch.tolist()]
+    assert sorted(order) == list(range(len(lengths)))
+    assert (np.diff(lengths[order]) <= 0).all()
+    for batch, following in zip(batches, [*batches[1:], None]):
+        assert lengths[batch].sum() <= budget or len(batch) == 1
+        if following is not None:
+            assert lengths[batch].sum() + lengths[following[0]] > budget
+
+
+# -- tokenising ------------------------------------------------------------------------------------------------------
+
+
+def test_truncation_keeps_the_closing_token_and_counts_what_is_lost(tiny_tokenizer, make_sentences):
+    sentences, report = make_sentences(200), LengthReport(8)
+    table = tokenize(tiny_tokenizer, sentences, 8, report=report)
+    full = [tiny_tokenizer(sentence)["input_ids"] for sentence in sentences]
+    cls, sep = tiny_tokenizer.cls_token_id, tiny_tokenizer.sep_token_id
+    assert lists_of(table) == [t if len(t) <= 8 else [*t[:7], sep] for t in full]
+    assert all(tokens[0] == cls and tokens[-1] == sep for tokens in lists_of(table))
+    assert (report.sentences, report.tokens) == (200, len(table.input_ids))
+    assert report.truncated_sentences == sum(len(t) > 8 for t in full) > 0
+    assert report.lost_tokens == sum(max(len(t) - 8, 0) for t in full)
+
+
+def test_reports_add_up_over_chunks(tiny_tokenizer, make_sentences):
+    sentences, whole, parts = make_sentences(60), LengthReport(6), LengthReport(6)
+    tokenize(tiny_tokenizer, sentences, 6, report=whole)
+    for start in (0, 25, 50):
+        tokenize(tiny_tokenizer, sentences[start : start + 25], 6, report=parts)
+    assert parts == whole
+
+
+@pytest.mark.parametrize("state", ["as loaded", "after a padded call", "after a truncated call"])
+def test_the_tokenizer_has_no_memory(tiny_tokenizer, make_sentences, state):
+    """Options of an earlier call, or of the tokenizer's file, do not reach the table."""
+    sentences = make_sentences(30)
+    expected = lists_of(tokenize(tiny_tokenizer, sentences, 50))
+    if state == "after a padded call":
+        tiny_tokenizer(sentences, padding="max_length", max_length=30)
+    elif state == "after a truncated call":
+        tiny_tokenizer(sentences, truncation=True, max_length=4)
+    assert lists_of(tokenize(tiny_tokenizer, sentences, 50)) == expected
+
+
+def test_ids_are_kept_and_nothing_is_a_table_too(tiny_tokenizer):
+    table = tokenize(tiny_tokenizer, ["a cat", "a dog ran"], 10, ids=np.array([42, 7]))
+    assert table.ids.tolist() == [42, 7]
+    nothing = tokenize(tiny_tokenizer, [], 10)
+    assert len(nothing) == 0 and pack(nothing).input_ids.numel() == 0
+    assert list(batches_by_tokens(nothing.lengths, 10)) == []
+
+
+def test_the_length_report_says_what_a_maximum_costs():
+    report = LengthReport(12, sentences=2000, tokens=29_400, truncated_sentences=50, lost_tokens=600)
+    assert str(report) == (
+        "2,000 sentences, 29,400 tokens (mean 14.7); cut at 12 tokens: 2.50 % of the sentences, 2.00 % of the tokens"
+    )
+    assert "0 sentences" in str(LengthReport(12))

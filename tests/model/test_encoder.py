@@ -1,0 +1,405 @@
+"""The encoder against transformers' own padded forward, and what loading refuses."""
+
+import copy
+import json
+import logging
+import shutil
+import socket
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer, BertModel, ModernBertConfig, ModernBertModel
+
+from raysed.config import EncoderConfig
+from raysed.data.tokens import PackedTokens, TokenTable, pack, tokenize
+from raysed.errors import UserError
+from raysed.model.encoder import (
+    Encoder,
+    blocks_of,
+    check_encoder,
+    encode,
+    load_checkpoint,
+    load_encoder,
+    save_encoder,
+    write_checkpoint,
+)
+
+ARCHITECTURES = ["bert", "roberta", "distilbert", "mpnet"]
+POOLINGS = [1, 2, 3, "first_last"]
+BLOCKS = {1: [-1], 2: [-2, -1], 3: [-3, -2, -1], "first_last": [1, -1]}
+LENGTHS = [1, 40, 3, 17, 2, 25, 25, 9, 1, 31, 40, 12]
+"""Up to the longest that the tiny models take."""
+
+
+def make_batch(pad: int = 0, row_tokens: int = 64) -> PackedTokens:
+    """Two sentences of one token and two of the greatest length, over several rows."""
+    rng = np.random.default_rng(1)
+    return pack(TokenTable.from_lists([rng.integers(pad + 1, 50, length) for length in LENGTHS]), row_tokens)
+
+
+def padded(transformer, batch: PackedTokens, layers) -> torch.Tensor:
+    """All sentences padded to the longest, the masked mean of each block, the mean of the blocks."""
+    count, longest = len(batch), int(batch.lengths.max())
+    input_ids = torch.full((count, longest), transformer.config.pad_token_id or 0)
+    mask = torch.zeros(count, longest, dtype=torch.long)
+    for number in range(count):
+        tokens = batch.input_ids[batch.segments == number]
+        input_ids[number, : len(tokens)], mask[number, : len(tokens)] = tokens, 1
+    states = transformer(input_ids=input_ids, attention_mask=mask, output_hidden_states=True).hidden_states
+    weights = mask[:, :, None].to(states[0].dtype)
+    return torch.stack([(states[b] * weights).sum(1) / weights.sum(1) for b in BLOCKS[layers]]).mean(0)
+
+
+def gradients(module: torch.nn.Module, emb_BD: torch.Tensor) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    module.zero_grad()
+    (emb_BD * torch.randn(emb_BD.shape, generator=generator)).sum().backward()
+    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("layers", POOLINGS)
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_packed_equals_padded_with_all_gradients(make_encoder, architecture, layers):
+    encoder = make_encoder(architecture).eval()
+    reference = copy.deepcopy(encoder.transformer).requires_grad_(True)
+    batch = make_batch(reference.config.pad_token_id)
+    assert encoder.padding_free and len(batch.segments) > 2
+    expected, found = padded(reference, batch, layers), encoder(batch, layers)
+    assert found.dtype == torch.float32 and found.shape == (len(LENGTHS), 16)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    wanted, got = gradients(reference, expected), gradients(encoder.transformer, found)
+    assert set(wanted) == set(got) and len(wanted) > 30
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(got[name], gradient, rtol=1e-5, atol=1e-5 * max(1.0, gradient.abs().max()), msg=name)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_several_poolings_take_one_pass(make_encoder, architecture):
+    """Together they give what each gives alone."""
+    encoder = make_encoder(architecture).eval()
+    batch, calls = make_batch(encoder.transformer.config.pad_token_id), []
+    with torch.no_grad():
+        alone = [encoder(batch, layers) for layers in POOLINGS]
+        encoder.transformer.register_forward_hook(lambda *_: calls.append(1))
+        together = encoder.embed(batch, POOLINGS)
+    assert len(calls) == 1
+    for a, b in zip(alone, together):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+
+
+def test_token_states_are_the_last_block_in_the_packed_layout(make_encoder):
+    encoder, batch = make_encoder("bert").eval(), make_batch()
+    states = encoder.token_states(batch)
+    assert states.shape == (*batch.segments.shape, encoder.width)
+    for number in range(len(batch)):
+        torch.testing.assert_close(states[batch.segments == number].mean(0), encoder(batch)[number])
+
+
+@pytest.mark.parametrize("layers", [0, 4, -1])
+def test_layers_beyond_the_encoder_are_refused(make_encoder, layers):
+    """A negative index would silently be another layer."""
+    encoder = make_encoder("bert")
+    with pytest.raises(ValueError, match=f"{layers} layers cannot be pooled: the encoder has 3"):
+        encoder.embed(make_batch(), [1, layers])
+
+
+def test_blocks_are_numbered_as_hidden_states():
+    """Index 0 is the embedding layer, which no pooling takes."""
+    assert {layers: blocks_of(layers, 3) for layers in POOLINGS} == {
+        1: [3],
+        2: [2, 3],
+        3: [1, 2, 3],
+        "first_last": [1, 3],
+    }
+
+
+def test_bfloat16_pools_in_float32(make_encoder):
+    encoder, batch = make_encoder("bert").eval(), make_batch()
+    expected = encoder(batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        under_autocast = encoder(batch)
+    halved = Encoder(encoder.transformer.bfloat16())(batch)
+    assert under_autocast.dtype == halved.dtype == torch.float32
+    for found in (under_autocast, halved):
+        assert 1e-6 < (found - expected).abs().max() < 0.1
+
+
+def test_a_sentence_without_tokens_is_a_zero_vector(make_encoder):
+    """Rather than 0 / 0, which would spoil a whole batch."""
+    found = make_encoder("bert").eval()(pack(TokenTable.from_lists([[5, 6], [], [7]])))
+    assert torch.isfinite(found).all() and not found[1].any() and found[0].any()
+
+
+# -- architectures that do not take packed rows ----------------------------------------------------------------------
+
+
+class Refusing(BertModel):
+    """Takes two-dimensional masks only, and says so."""
+
+    def forward(self, input_ids=None, attention_mask=None, output_hidden_states=False, **others):
+        if attention_mask.dim() != 2 or others:
+            raise ValueError("padded batches only")
+        return super().forward(input_ids, attention_mask, output_hidden_states=output_hidden_states)
+
+
+class Ignoring(BertModel):
+    """Takes everything and leaves position ids out: wrong numbers, no error."""
+
+    def forward(self, input_ids=None, attention_mask=None, position_ids=None, output_hidden_states=False):
+        return super().forward(input_ids, attention_mask, output_hidden_states=output_hidden_states)
+
+
+@pytest.mark.parametrize("kind", [Refusing, Ignoring])
+@pytest.mark.parametrize("layers", POOLINGS)
+def test_other_architectures_are_fed_padded(make_transformer, caplog, kind, layers):
+    """With one warning when the encoder is made, and the same numbers and gradients."""
+    plain = make_transformer("bert").eval()
+    transformer = kind(plain.config).eval()
+    transformer.load_state_dict(plain.state_dict())
+    batch = make_batch()
+    with caplog.at_level(logging.WARNING, logger="raysed"):
+        encoder = Encoder(transformer)
+        found = [encoder(batch, layers) for _ in range(2)][1]
+    assert [r.getMessage() for r in caplog.records] == [
+        f"{kind.__name__} does not take packed rows: it is fed padded batches (same numbers, slower)"
+    ]
+    assert not encoder.padding_free
+    expected = padded(plain, batch, layers)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    wanted, got = gradients(plain, expected), gradients(transformer, found)
+    for name in wanted:
+        torch.testing.assert_close(got[name], wanted[name], rtol=1e-5, atol=1e-4, msg=name)
+    emb_BD = encode(encoder, TokenTable.from_lists([[5, 6, 7], [8]]), (layers,))[0]
+    assert np.isfinite(emb_BD).all()
+
+
+def test_windowed_attention_is_kept():
+    """A model whose tokens see only their neighbours: a packed mask would widen its windows, unseen in short texts."""
+    torch.manual_seed(0)
+    special = {f"{name}_token_id": i for i, name in enumerate(("pad", "bos", "eos", "cls", "sep"))}
+    config = ModernBertConfig(
+        vocab_size=60,
+        hidden_size=16,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        intermediate_size=32,
+        local_attention=16,
+        initializer_range=0.3,
+        **special,
+    )
+    encoder = Encoder(ModernBertModel(config)).eval()
+    with torch.no_grad():
+        found, expected = encoder(make_batch()), padded(encoder.transformer, make_batch(), 1)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+# -- encode ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_encode_keeps_the_order_whatever_the_budget(make_encoder, make_table, architecture):
+    encoder, table = make_encoder(architecture), make_table(70, longest=38)
+    whole = encode(encoder, table, POOLINGS, 10**6)
+    for budget in (1, 64, 333):
+        for a, b in zip(whole, encode(encoder, table, POOLINGS, budget)):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(a).max())
+    shuffled = np.random.default_rng(0).permutation(70)
+    np.testing.assert_allclose(encode(encoder, table.take(shuffled))[0], whole[0][shuffled], atol=1e-5)
+    one = encode(encoder, table.take(np.array([5])))[0]
+    np.testing.assert_allclose(one[0], whole[0][5], atol=1e-5)
+    assert whole[0].dtype == np.float32 and whole[0].shape == (70, 16)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encode_leaves_the_encoder_as_it_was(make_encoder, make_table, training):
+    """Without dropout and gradients inside, in its own mode after, even after an error."""
+    encoder, table = make_encoder("bert").train(training), make_table(9)
+    np.testing.assert_array_equal(encode(encoder, table)[0], encode(encoder, table)[0])
+    with pytest.raises(ValueError):
+        encode(encoder, table, (9,))
+    assert {module.training for module in encoder.modules()} == {training}
+    assert all(p.grad is None for p in encoder.parameters())
+
+
+def test_an_empty_table_has_no_rows(make_encoder):
+    assert encode(make_encoder("bert"), TokenTable.from_lists([]))[0].shape == (0, 16)
+
+
+def test_dropout_works_while_training(make_encoder):
+    """Neither packed rows nor the making of an encoder switch it off; the pooler has no part in anything."""
+    encoder, batch = make_encoder("bert"), make_batch()  # a fresh transformer trains
+    assert not torch.equal(encoder(batch), encoder(batch))
+    frozen = [name for name, p in encoder.named_parameters() if not p.requires_grad]
+    assert frozen == ["transformer.pooler.dense.weight", "transformer.pooler.dense.bias"]
+
+
+# -- loading and saving ----------------------------------------------------------------------------------------------
+
+
+def test_load_encoder_gives_the_directorys_model(tiny_encoder_dir, make_sentences):
+    encoder, tokenizer = load_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20))
+    table = tokenize(tokenizer, make_sentences(20), 20)
+    reference = AutoModel.from_pretrained(tiny_encoder_dir).eval()
+    batch = AutoTokenizer.from_pretrained(tiny_encoder_dir)(make_sentences(20), padding=True, return_tensors="pt")
+    states, mask = reference(**batch).last_hidden_state, batch["attention_mask"][:, :, None]
+    expected = (states * mask).sum(1) / mask.sum(1)
+    np.testing.assert_allclose(encode(encoder, table)[0], expected.detach().numpy(), atol=1e-5)
+    assert check_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20)) == 3
+
+
+def test_fewer_layers_and_half_precision_files_load(tiny_encoder_dir, tmp_path):
+    """Weights are always float32 in memory."""
+    AutoModel.from_pretrained(tiny_encoder_dir).half().save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_encoder_dir).save_pretrained(tmp_path)
+    config = EncoderConfig(path=str(tmp_path), model_kwargs={"num_hidden_layers": 2}, max_length=20)
+    encoder, _ = load_encoder(config)
+    assert {p.dtype for p in encoder.parameters()} == {torch.float32}
+    assert check_encoder(config) == encoder.transformer.config.num_hidden_layers == 2
+
+
+def damaged(source, target, change: str):
+    """A copy of an encoder directory with one thing wrong."""
+    shutil.copytree(source, target)
+    weights = target / "model.safetensors"
+    if change == "no weights":
+        weights.unlink()
+    elif change == "pickled weights only":
+        torch.save(load_file(weights), target / "pytorch_model.bin")
+        weights.unlink()
+    elif change == "cut weights":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif change == "a missing tensor":
+        tensors = load_file(weights)
+        del tensors["encoder.layer.1.output.dense.weight"]
+        save_file(tensors, weights, {"format": "pt"})
+    elif change == "no tokenizer":
+        for path in target.glob("tokenizer*"):
+            path.unlink()
+    elif change == "no config":
+        (target / "config.json").write_text("{}")
+    elif change == "a smaller vocabulary":
+        model = AutoModel.from_pretrained(source)
+        model.resize_token_embeddings(30)
+        model.save_pretrained(target)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("no weights", "cannot be loaded: Error no file named model.safetensors"),
+        ("pickled weights only", "cannot be loaded: Error no file named model.safetensors"),
+        ("cut weights", "cannot be loaded: Error while deserializing header"),
+        ("a missing tensor", "lacks 1 weights of its architecture, e.g. encoder.layer.1.output.dense.weight"),
+        ("no tokenizer", "has no tokenizer; add its files"),
+        ("no config", "cannot be loaded: Unrecognized model"),
+        ("a smaller vocabulary", "tokens, but its model only 30"),
+    ],
+)
+def test_a_damaged_directory_is_refused_in_a_sentence(tiny_encoder_dir, tmp_path, change, said):
+    path = damaged(tiny_encoder_dir, tmp_path / "model", change)
+    with pytest.raises(UserError) as caught:
+        load_encoder(EncoderConfig(path=str(path), max_length=20))
+    message = str(caught.value)
+    assert message.startswith("encoder.path: ") and str(path) in message and said in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/no/such/directory", "'/no/such/directory'"),
+        ("nobody/nothing", "'nobody/nothing'"),
+        ("bundled:decoder", "'bundled:decoder' is unknown, the bundled model is bundled:encoder"),
+        ("package:no_such_package/encoder", "install it with pip install no-such-package"),
+        ("package:/encoder", "write it as package:NAME/DIR"),
+        ("package:raysed/no_such_folder", "'package:raysed/no_such_folder'"),
+    ],
+)
+@pytest.mark.parametrize("function", [load_encoder, check_encoder])
+def test_a_wrong_path_is_refused_in_a_sentence(function, path, said):
+    with pytest.raises(UserError) as caught:
+        function(EncoderConfig(path=path))
+    assert str(caught.value).startswith("encoder.path: ") and said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kwargs", [{"hidden_size": 32}, {"num_hidden_layers": "two"}, {"no_such_setting": 1}])
+def test_model_kwargs_that_do_not_fit_are_refused(tiny_encoder_dir, kwargs):
+    """Transformers raises something else for each."""
+    with pytest.raises(UserError, match=r"^encoder\.path: .*cannot be loaded: "):
+        load_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20, model_kwargs=kwargs))
+
+
+def test_settings_beyond_the_encoder_are_refused(tiny_encoder_dir):
+    path = str(tiny_encoder_dir)
+    with pytest.raises(UserError, match=r"^encoder\.layers is 4, but .* has 3 layers$"):
+        check_encoder(EncoderConfig(path=path, layers=4, max_length=20))
+    for function in (check_encoder, load_encoder):
+        with pytest.raises(UserError, match=r"^encoder\.max_length is 41, but .* takes at most 40 tokens$"):
+            function(EncoderConfig(path=path, max_length=41))
+
+
+def test_positions_that_are_never_used_do_not_count(make_transformer, tiny_tokenizer, tmp_path):
+    """RoBERTa counts positions from its padding id + 1, so two of its 42 hold no token."""
+    make_transformer("roberta").save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    load_encoder(EncoderConfig(path=str(tmp_path), max_length=40))
+    with pytest.raises(UserError, match=r"^encoder\.max_length is 41, but .* takes at most 40 tokens$"):
+        load_encoder(EncoderConfig(path=str(tmp_path), max_length=41))
+
+
+def files_of(path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(path.iterdir())}
+
+
+def test_a_saved_encoder_comes_back(make_encoder, tiny_tokenizer, make_table, tmp_path):
+    encoder, table = make_encoder("bert"), make_table(12)
+    description, history = {"member": "ct/members/00", "seed": 3}, [{"step": 1, "loss": 0.1}, {"step": 2, "loss": 0.05}]
+    write_checkpoint(encoder, tiny_tokenizer, tmp_path, description, history)
+    back, (loaded, tokenizer) = load_checkpoint(tmp_path), load_encoder(EncoderConfig(path=str(tmp_path), max_length=9))
+    for other in (back, loaded):
+        assert all(torch.equal(a, b) for a, b in zip(encoder.parameters(), other.parameters(), strict=True))
+        np.testing.assert_array_equal(encode(other, table)[0], encode(encoder, table)[0])
+    assert tokenizer.get_vocab() == tiny_tokenizer.get_vocab()
+    assert json.loads((tmp_path / "raysed.json").read_text()) == description
+    assert [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()] == history
+    assert {p.suffix for p in tmp_path.iterdir()} == {".json", ".jsonl", ".safetensors"}
+
+
+def test_equal_encoders_are_saved_as_equal_files(tiny_encoder_dir, tmp_path, make_sentences):
+    """Wherever they were loaded from, and whatever the tokenizer was last asked for."""
+    elsewhere = tmp_path / "copy"
+    shutil.copytree(tiny_encoder_dir, elsewhere)
+    for name, source in (("a", tiny_encoder_dir), ("b", elsewhere)):
+        encoder, tokenizer = load_encoder(EncoderConfig(path=str(source), max_length=20))
+        if name == "b":
+            tokenizer(make_sentences(5), truncation=True, max_length=4, padding="max_length")
+        save_encoder(encoder, tokenizer, tmp_path / name)
+    assert files_of(tmp_path / "a") == files_of(tmp_path / "b")
+    save_encoder(encoder, tokenizer, tmp_path / "c", max_length=11)
+    assert AutoTokenizer.from_pretrained(tmp_path / "c").model_max_length == 11
+    assert tokenizer.model_max_length != 11
+
+
+def test_a_pooler_that_the_files_lack_is_zero(tiny_encoder_dir, tmp_path):
+    """It is never used; random numbers would make checkpoints differ from run to run."""
+    shutil.copytree(tiny_encoder_dir, tmp_path / "model")
+    weights = tmp_path / "model" / "model.safetensors"
+    save_file({k: v for k, v in load_file(weights).items() if "pooler" not in k}, weights, {"format": "pt"})
+    encoder, _ = load_encoder(EncoderConfig(path=str(tmp_path / "model"), max_length=20))
+    assert not encoder.transformer.pooler.dense.weight.any()
+
+
+@pytest.mark.parametrize("address", [("198.51.100.1", 80), ("huggingface.co", 443)])
+def test_tests_reach_no_other_machine(address):
+    """What the fixture of all tests promises."""
+    with pytest.raises(RuntimeError, match="a test tried to reach"), socket.socket() as connection:
+        connection.settimeout(1)
+        connection.connect(address)
+    with pytest.raises(RuntimeError, match="a test tried to reach"):
+        socket.getaddrinfo(*address)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 1):
+        pass

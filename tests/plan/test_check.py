@@ -1,0 +1,150 @@
+"""What is known of a run before it starts: which inputs it has, and when they count as changed."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from raysed.config import dump_config, load_config, make_config
+from raysed.plan.check import _absolute_paths, check
+
+PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t2\ta\tb\nall\t4\ta bird\tthe bird\n"
+
+
+@pytest.fixture
+def inputs(tmp_path, tiny_encoder_dir, monkeypatch) -> Path:
+    """A working directory with an encoder, a corpus, a task and other text, and settings that name them relatively."""
+    shutil.copytree(tiny_encoder_dir, tmp_path / "encoder")
+    (tmp_path / "corpus.txt").write_text("A cat sat.\nA dog ran.\n")
+    (tmp_path / "other.txt").write_text("A bird sang.\n")
+    (tmp_path / "pairs.tsv").write_text(PAIRS)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def config(**changes):
+    settings = {
+        "encoder": {"path": "encoder", "max_length": 16},
+        "corpus": {"source": "corpus.txt"},
+        "evaluation": {"tasks": {"mine": "pairs.tsv"}, "dev": "mine", "layers": [1, 2]},
+    }
+    return make_config({**settings, **changes})
+
+
+def changed(before: dict, after: dict) -> set[str]:
+    assert set(before) == set(after)
+    return {key for key in before if before[key] != after[key]}
+
+
+def test_local_paths_are_absolute_for_workers_elsewhere(inputs, monkeypatch):
+    job = check(config(flow={"fit_on": "other.txt"}))
+    assert job.config.encoder.path == str(inputs / "encoder")
+    assert job.config.evaluation.tasks["mine"].source == str(inputs / "pairs.tsv")
+    assert job.config.flow.fit_on == str(inputs / "other.txt")
+    monkeypatch.setenv("HOME", str(inputs))
+    assert check(config(encoder={"path": "~/encoder", "max_length": 16})).config.encoder.path == str(inputs / "encoder")
+
+
+@pytest.mark.parametrize(
+    "source", ["corpus.txt", ["corpus.txt", "other.txt"], "*.txt", "./texts/**", "corpus", "~/corpus.txt"]
+)
+def test_settings_that_a_run_leaves_behind_say_the_same_elsewhere(inputs, monkeypatch, source):
+    """The directory `corpus` is no word of `flow.fit_on` here; what is bundled, on a hub or missing stays as it is."""
+    monkeypatch.setenv("HOME", str(inputs))
+    for folder in ("texts/deep", "corpus", "elsewhere"):
+        (inputs / folder).mkdir(parents=True)
+        (inputs / folder / "more.txt").write_text("A fish swam.\n")
+    job = check(config(corpus={"source": source}, flow={"fit_on": "other.txt"}))
+    (inputs / "config.yaml").write_text(dump_config(job.config))
+    monkeypatch.chdir(inputs / "elsewhere")
+    found = load_config(inputs / "config.yaml")
+    again = check(found)
+    assert found == job.config == again.config and again.inputs == job.inputs
+    untouched = config(corpus={"source": ["bundled:everyday", "s3://bucket/*.txt", "owner/name", "gone/*.txt", ""]})
+    assert _absolute_paths(untouched).corpus == untouched.corpus
+
+
+@pytest.mark.parametrize("words", ["tasks", "corpus"])
+def test_what_calibrations_are_fitted_on_is_not_mistaken_for_a_directory(inputs, words):
+    (inputs / words).mkdir()
+    assert check(config(flow={"fit_on": words})).config.flow.fit_on == words
+
+
+def test_inputs_are_known_by_content_and_not_by_place(inputs, monkeypatch):
+    """Encoder and tasks; the corpus, which may be large, by name, size and time."""
+    before = check(config()).inputs
+    assert check(config()).inputs == before
+    (inputs / "moved").mkdir()
+    for name in ("encoder", "pairs.tsv"):
+        shutil.move(inputs / name, inputs / "moved" / name)
+    tasks = {"tasks": {"mine": "moved/pairs.tsv"}, "dev": "mine", "layers": [1]}
+    moved = config(encoder={"path": "moved/encoder", "max_length": 16}, evaluation=tasks)
+    assert check(moved).inputs == before
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ("encoder/model.safetensors", {"encoder"}),
+        ("corpus.txt", {"corpus"}),
+        ("other.txt", {"fit_on"}),
+        ("pairs.tsv", {"tasks", "dev"}),
+    ],
+)
+def test_a_changed_input_is_the_only_one_that_changed(inputs, path, keys):
+    settings = config(flow={"fit_on": "other.txt"})
+    before = check(settings).inputs
+    (inputs / path).write_bytes((inputs / path).read_bytes()[:-1] + b"!\n")
+    assert changed(before, check(settings).inputs) == keys
+
+
+def test_another_seed_is_another_draw_of_the_corpus(inputs):
+    assert changed(check(config()).inputs, check(config(seed=1)).inputs) == {"corpus"}
+
+
+def test_a_hub_model_is_known_by_its_commit(inputs):
+    """Found in the cache without a network; `revision` and the like reach it too."""
+    for commit in ("a" * 40, "b" * 40):
+        snapshot = inputs / "hub/models--somebody--model/snapshots" / commit
+        shutil.copytree(inputs / "encoder", snapshot)
+    (inputs / "hub/models--somebody--model/refs").mkdir()
+    (inputs / "hub/models--somebody--model/refs/main").write_text("a" * 40)
+    options = {"path": "somebody/model", "max_length": 16, "model_kwargs": {"cache_dir": str(inputs / "hub")}}
+    found = check(config(encoder=options)).inputs["encoder"]
+    assert (found["id"], found["commit"]) == ("somebody/model", "a" * 40)
+    options["model_kwargs"]["revision"] = "b" * 40
+    assert check(config(encoder=options)).inputs["encoder"]["commit"] == "b" * 40
+
+
+@pytest.mark.parametrize(
+    ("recipes", "fit_on", "needed"),
+    [
+        (["base"], "tasks", False),
+        (["base-flow"], "tasks", False),
+        (["base"], "corpus", False),
+        (["base-flow"], "corpus", True),
+        (["base", "ct"], "tasks", True),
+    ],
+)
+def test_the_corpus_is_looked_at_only_where_it_is_needed(inputs, recipes, fit_on, needed):
+    assert check(config(recipes=recipes, flow={"fit_on": fit_on})).needs_corpus == needed
+    absent = config(recipes=recipes, flow={"fit_on": fit_on}, corpus={"source": "/no/such/file.txt"})
+    if needed:
+        with pytest.raises(ValueError, match=r"corpus\.source: nothing is at /no/such/file\.txt"):
+            check(absent)
+    else:
+        assert check(absent).inputs["corpus"] is None
+
+
+def test_a_run_does_not_depend_on_where_it_lies_or_on_machines(inputs):
+    before = check(config()).depends
+    assert check(config(run="other", storage="/elsewhere", resources={"gpu": False})).depends == before
+    assert check(config(members={"count": 3})).depends != before
+    assert check(config(seed=1)).depends != before
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"members": {"precision": "bf16"}}, {"mlm": {"epochs": 2}}])
+def test_an_encoder_from_scratch_is_another_with_what_trains_it(inputs, change):
+    scratch = {"encoder": {"scratch": {"layers": 2}, "max_length": 16}}
+    before, after = check(config(**scratch)).inputs, check(config(**scratch, **change)).inputs
+    assert "encoder" in changed(before, after)

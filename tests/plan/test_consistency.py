@@ -1,0 +1,96 @@
+"""What the settings alone can tell is told at once: before the heavy libraries are imported and Ray is started."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysed.config import make_config
+from raysed.errors import UserError
+from raysed.plan.consistency import check_settings
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = {"torch", "transformers", "ray", "deepspeed", "datasets", "scipy", "matplotlib"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"flow": {"fit_on": "nli"}}, r"nli\.train names no sentence pairs"),
+        ({"flow": {"fit_tasks": []}}, r"flow\.fit_tasks is empty"),
+        (
+            {"flow": {"fit_tasks": ["a"], "fit_on": "corpus"}},
+            r"flow\.fit_tasks needs flow\.fit_on: tasks, which is corpus",
+        ),
+        ({"flow": {"per_task": True, "fit_on": "corpus"}}, r"flow\.per_task fits on each task's own"),
+        (
+            {"flow": {"per_task": True, "fit_on": "tasks", "fit_tasks": ["a"]}},
+            r"flow\.per_task fits on each task's own",
+        ),
+        ({"flow": {"per_task": True, "fit_on": "tasks"}, "export": {"recipe": "base-flow"}}, r"model; export base$"),
+    ],
+)
+def test_settings_that_contradict_each_other(settings, message):
+    tasks = {"tasks": {"a": "a.tsv", "b": "b.tsv"}, "dev": "a"}
+    with pytest.raises(UserError, match=message):
+        check_settings(make_config({"recipes": ["base-flow"], "evaluation": tasks, **settings}))
+    check_settings(make_config({"recipes": ["ct-sed"], "evaluation": tasks, **settings, "export": {}}))
+
+
+def imported(done: subprocess.CompletedProcess) -> set[str]:
+    """What `python -X importtime` lists, and it lists to the end."""
+    found = set(re.findall(r"^import time:.*\| +([\w.]+)$", done.stderr, flags=re.MULTILINE))
+    assert {"yaml", "raysed.config"} <= found, "the list is read"
+    return {name.split(".")[0] for name in found}
+
+
+@pytest.mark.parametrize(
+    ("job", "settings", "sentence"),
+    [
+        ("ensemble_then_distill", ["recipes=[ct-sedd]"], "recipe 'ct-sedd': 'sedd' is no stage; stages are base, "),
+        ("ensemble_then_distill", ["export.recipe=bsl"], "export.recipe is 'bsl', which is not in recipes ("),
+        ("ensemble_then_distill", ["recipes=[nli]"], "recipe 'nli': nli needs labelled sentence pairs; name them in"),
+        ("ensemble_then_distill", ["flow.fit_on=nli"], "flow.fit_on is nli, but nli.train names no sentence pairs;"),
+        (
+            "ensemble_then_distill",
+            ["recipes=[sts]", "evaluation.dev=null", "ct.keep=second"],
+            "recipe 'sts': sts chooses its lower bound on evaluation.dev; name a dev task",
+        ),
+        (
+            "ensemble_then_distill",
+            ["encoder.scratch={layers: 1}"],
+            "encoder.layers is 2, but encoder.scratch.layers is 1",
+        ),
+        ("ensemble_then_distill", ["corpus.min_characters=3000"], "corpus.min_characters is 3000, more than"),
+        ("ensemble_then_distill", ["evaluation.tasks.everyday-dev.colums={}"], "unknown setting evaluation.tasks."),
+        ("evaluate", ["encoder.layers=none"], "setting encoder.layers: "),
+    ],
+)
+def test_a_mistake_in_the_settings_costs_no_heavy_import(tmp_path, job, settings, sentence):
+    options = [part for setting in settings for part in ("--set", setting)]
+    options += ["--model", "bundled:encoder"] if job == "evaluate" else ["--storage", str(tmp_path / "runs")]
+    command = [sys.executable, "-X", "importtime", str(ROOT / f"jobs/{job}.py"), *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and f"error: {sentence}" in done.stderr
+    assert not imported(done) & HEAVY
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_mistake_in_the_settings_of_a_table_is_found_before_its_runs(tmp_path, data_dir):
+    """Reading the data needs scipy."""
+    command = [sys.executable, "-X", "importtime", str(ROOT / "jobs/reproduce.py"), "sed-table-1", "--scale", "small"]
+    command += [
+        "--data",
+        str(data_dir),
+        "--set",
+        "flow.fit_on=nli",
+        "--set",
+        "nli.train=[]",
+        "--output",
+        str(tmp_path / "tables"),
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "error: flow.fit_on is nli, but nli.train names no" in done.stderr
+    assert not imported(done) & (HEAVY - {"scipy"})

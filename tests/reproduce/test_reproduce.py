@@ -1,0 +1,974 @@
+"""The papers' numbers as printed, the runs of every table, and our values beside the published ones."""
+
+import importlib.util
+import json
+import math
+import random
+import statistics
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysed.config import Config, TaskConfig, make_config
+from raysed.data.graded import load_task
+from raysed.errors import RunFailed, UserError
+from raysed.recipe import parse_recipe
+from raysed.reproduce.compare import NO_DATA, NO_RESULT, SMALL_NOTE, compare, find_values
+from raysed.reproduce.data import Finder, Request, draw_pairs, read_pairs, write_pairs
+from raysed.reproduce.plan import Plan, list_tables, make_plan
+from raysed.reproduce.published import Row, Table, load_published, load_yaml
+from raysed.reproduce.run import Runner, reproduce
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLES, CONFIGS = ROOT / "jobs/tables", ROOT / "jobs/configs"
+PUBLISHED = load_published(TABLES)
+RUNS = load_yaml(TABLES / "runs.yaml")
+
+NOT_THE_MEAN = {
+    ("sed-table-7", "BERT-L-NLI-CT-SED"): 83.26,
+    ("sed-table-7", "BERT-L-NLI-CT-SED-Flow"): 81.27,
+    ("bsl-table-1", "SBERT"): 74.86,
+    ("bsl-table-2", "IS-BERT"): 85.83,
+    ("bsl-table-2", "BERT avg"): 84.954,
+}
+"""Printed averages that are not the mean of the printed cells, and what that would be."""
+
+each_table = pytest.mark.parametrize("name", PUBLISHED)
+each_run = pytest.mark.parametrize("name", RUNS["tables"])
+
+
+# -- what the papers print -------------------------------------------------------------------------------------------
+
+
+@each_table
+def test_every_printed_average_is_the_mean_of_its_cells(name):
+    """Cells and average are rounded, so they may differ by 0.01; known exceptions differ by more, as listed."""
+    table = PUBLISHED[name]
+    for row in table.rows if table.average else []:
+        for metric in table.metrics:
+            cells = [row.cells[column][metric] for column in table.columns if column != table.average]
+            printed = row.cells[table.average][metric]
+            if printed is None or None in cells:
+                assert row.copied, "some rows of other papers have one of both only"
+                continue
+            exception = NOT_THE_MEAN.get((name, row.label))
+            assert statistics.fmean(cells) == pytest.approx(exception or printed, abs=0.0101), (row.label, metric)
+            assert exception is None or abs(exception - printed) > 0.0101
+
+
+@each_table
+def test_cells_are_complete_and_in_range(name):
+    table, raw = PUBLISHED[name], load_yaml(TABLES / "published.yaml")["tables"][name]
+    labels = [row.label for row in table.rows]
+    assert len(set(labels)) == len(labels) and len(set(table.columns)) == len(table.columns)
+    for row, source in zip(table.rows, raw["rows"]):
+        assert len(source["cells"].split()) == len(table.columns), row.label
+        for cell in row.cells.values():
+            assert list(cell) == table.metrics, row.label
+            is_printed = any(value is not None for value in cell.values())
+            assert is_printed or row.copied or row.label.startswith("full ensemble") or name == "bsl-table-8"
+            assert all(value is None or -100 <= value <= 100 for value in cell.values())
+
+
+def test_a_dropped_digit_would_be_noticed():
+    """The check of averages is able to fail: every cell of a table, changed by 0.2, breaks it."""
+    table = PUBLISHED["sed-table-2"]
+    for row in table.rows:
+        for column in table.columns:
+            changed = {c: dict(cell) for c, cell in row.cells.items()}
+            if changed[column]["spearman"] is None:
+                continue
+            changed[column]["spearman"] += 0.2
+            cells = [changed[c]["spearman"] for c in table.columns if c != "avg"]
+            assert abs(statistics.fmean(cells) - changed["avg"]["spearman"]) > 0.0101
+
+
+def test_gains_of_the_text_follow_from_the_rows():
+    """BERT-flow section 4.1."""
+    gains = [(PUBLISHED[name], gain) for name in PUBLISHED for gain in PUBLISHED[name].gains]
+    assert len(gains) == 2
+    for table, gain in gains:
+        rows = {row.label: [cell["spearman"] for cell in row.cells.values()] for row in table.rows}
+        assert statistics.fmean(rows[gain["of"]]) - statistics.fmean(rows[gain["over"]]) == pytest.approx(
+            gain["gain"], abs=0.0101
+        )
+
+
+def test_rows_that_tables_share_are_the_same():
+    """SED tables 5 and 6 repeat rows of tables 1 and 2; BSL repeats a row of BERT-flow in another order."""
+    rows = {(name, row.label): row.cells for name in PUBLISHED for row in PUBLISHED[name].rows}
+    shared = [label for name, label in rows if name in ("sed-table-5", "sed-table-6") and label.startswith("BERT-L")]
+    assert len(shared) == 8
+    for label in shared:
+        first = "sed-table-2" if "NLI" in label else "sed-table-1"
+        second = "sed-table-6" if "NLI" in label else "sed-table-5"
+        assert rows[first, label] == rows[second, label]
+    for table, theirs, ours in (
+        ("bert-flow-table-2", "BERT-base-flow (NLI)", "BERT-flow (NLI)"),
+        ("bert-flow-table-3", "BERT-base-NLI-flow (NLI)", "BERT-flow (NLI) after NLI"),
+        ("bert-flow-table-3", "SBERT-base-NLI *", "SBERT"),
+        ("bert-flow-table-3", "SRoBERTa-base-NLI *", "SRoBERTa"),
+        ("bert-flow-table-3", "USE *", "USE"),
+        ("bert-flow-table-2", "Avg. GloVe *", "GloVe avg"),
+        ("bert-flow-table-2", "Avg. BERT *", "BERT avg"),
+    ):
+        assert all(rows["bsl-table-1", ours][column] == cell for column, cell in rows[table, theirs].items()), ours
+    assert rows["bsl-table-4", "NLI"] == rows["bsl-table-4", "back-translation"] == rows["bsl-table-1", "BSL-BERT"]
+    assert rows["bsl-table-6", "BSL-BERT"]["0.999"] == rows["bsl-table-1", "BSL-BERT"]["STS-B"]
+
+
+def test_best_learner_of_table_3_is_the_one_of_tables_1_and_2():
+    rows = {(name, row.label): row.cells for name in PUBLISHED for row in PUBLISHED[name].rows}
+    for table, label in (("sed-table-1", "BERT-L-CT-SED-Flow"), ("sed-table-2", "BERT-L-NLI-CT-SED-Flow")):
+        assert rows[table, label]["avg"]["spearman"] == rows["sed-table-3", label]["max"]["spearman"]
+
+
+def test_the_tables_that_are_there():
+    sed, flow = (f"sed-table-{i}" for i in range(1, 9)), (f"bert-flow-table-{i}" for i in (1, 2, 3, 4, 5, 6, 8))
+    bsl = (f"bsl-table-{i}" for i in (1, 2, 3, 4, 6, 7, 8, 9, 10))
+    assert list(list_tables(TABLES)) == [*sed, *flow, *bsl] == list(PUBLISHED)
+    assert set(RUNS["no_scores"]) == {"bert-flow-table-7", "bsl-table-5", "bsl-table-11"}
+
+
+# -- runs ------------------------------------------------------------------------------------------------------------
+
+
+@each_run
+def test_every_row_has_a_run_that_makes_it(name):
+    table, definition = PUBLISHED[name], RUNS["tables"][name]
+    plan = Plan(table, definition)
+    assert set(definition.get("rows", {})) <= {row.label for row in table.rows}
+    assert set(definition.get("columns", {})) <= set(table.columns)
+    for row in table.rows:
+        if row.copied:
+            assert row.encoder is None and row.recipe is None
+            continue
+        assert row.recipe or definition["recipes"], row.label
+        for variant in plan.variants(row).values():
+            for run in plan.runs_of(row, variant):
+                assert (CONFIGS / f"{RUNS['runs'][run]['config']}.yaml").is_file()
+            for column in table.columns:
+                assert plan.places(row, column, variant)
+
+
+def test_definitions_name_data_that_is_described():
+    named = {name for run in RUNS["runs"].values() for name in run.get("data", {}).values()}
+    named |= {name for table in RUNS["tables"].values() for name in (*table.get("data", {}).values(), *table["tasks"])}
+    for entry in RUNS["data"].values():
+        named |= {entry[kind] for kind in ("text_of",) if kind in entry}
+        named |= {*entry.get("together", []), *entry.get("splits", {}).values()}
+    assert named <= set(RUNS["data"])
+    assert {run.get("dev", "stsb-dev") for run in RUNS["runs"].values()} == {"stsb-dev"}
+
+
+def test_runs_are_all_used():
+    used = set()
+    for name, definition in RUNS["tables"].items():
+        plan = Plan(PUBLISHED[name], definition)
+        rows = [row for row in PUBLISHED[name].rows if not row.copied]
+        used |= {run for row in rows for variant in plan.variants(row).values() for run in plan.runs_of(row, variant)}
+    assert used == set(RUNS["runs"])
+
+
+def request(tmp_path: Path, table: str, scale: str = "small", **changes) -> Request:
+    given = {"data": tmp_path / "data", "output": tmp_path / "tables", "storage": str(tmp_path / "runs"), **changes}
+    return Request(table, scale, **given)
+
+
+def write_task(path: Path, pairs: int, subsets: int = 1, low: float = 0) -> None:
+    rng = random.Random(str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    share = [range(i, pairs, subsets) for i in range(subsets)]
+    columns = {
+        f"s{i}": ([f"one {k}" for k in rows], [f"two {k}" for k in rows], [rng.uniform(low, 5) for _ in rows])
+        for i, rows in enumerate(share)
+    }
+    write_pairs(path, columns)
+
+
+def write_senteval(directory: Path, pairs: dict[str, int]) -> None:
+    directory.mkdir(parents=True)
+    for subset, count in pairs.items():
+        (directory / f"STS.input.{subset}.txt").write_text("".join(f"one {i}\ttwo {i}\n" for i in range(count)))
+        (directory / f"STS.gs.{subset}.txt").write_text("".join(f"{i % 6}\n" for i in range(count)))
+
+
+@pytest.fixture
+def small_data(tmp_path) -> Path:
+    """Some tasks, no STS14 and STS16, NLI and text; no translations, books or arguments."""
+    for name in ("sts12", "sts13", "sts15", "stsb-train", "stsb-dev", "stsb-test"):
+        write_task(tmp_path / f"data/sts/{name}.tsv", 400, subsets=4)
+    (tmp_path / "data/nli").mkdir()
+    rows = "".join(f"train\tentailment\tA man runs {i}.\tHe moves {i}.\n" for i in range(3))
+    (tmp_path / "data/nli/snli-sample.tsv").write_text(f"split\tlabel\tpremise\thypothesis\n{rows}")
+    (tmp_path / "data/corpus").mkdir()
+    (tmp_path / "data/corpus/wikipedia-12k.txt").write_text("A sentence.\n")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def paper_data(tmp_path_factory) -> Path:
+    """Files where SentEval and GLUE have them; graded pairs as many as the papers have, of the rest a trace."""
+    directory = tmp_path_factory.mktemp("papers")
+    downstream = directory / "data/downstream"
+    sizes = {12: [1500, 1608], 13: [1500], 14: [3000, 750], 15: [3000], 16: [1186]}
+    for year, counts in sizes.items():
+        write_senteval(downstream / f"STS/STS{year}-en-test", {f"part{i}": n for i, n in enumerate(counts)})
+    files = {"wikipedia-sentences.txt": ["A sentence."], "downstream/MR/rt-polarity.pos": []}
+    files |= {"books-5m-sentences.txt": ["Said she."]}
+    files |= {f"nli-translations/en-{other}.tsv": ["One.\tEin."] for other in ("ar", "es", "tr", "de", "fr")}
+    for languages in ("en-en", "es-es", "ar-ar", "en-ar", "en-de", "en-tr", "es-en", "fr-en"):
+        files[f"STS2017-extended/STS.{languages}.txt"] = [f"one {i}\ttwo {i}\t{i % 6}" for i in range(250)]
+    for topic in ("DP", "GC", "GM"):
+        lines = [f'{i % 6},"{topic} one, {i}",{topic} two {i}' for i in range(5)]
+        files[f"AFS/ArgPairs_{topic}.csv"] = ["regression_label,sentence_1,sentence_2", *lines]
+    for split, count in (("train", 5749), ("dev", 1500), ("test", 1379)):
+        lines = [f"news\tx\t2017\t{i}\t{i % 6}\tone {i}\ttwo {i}\textra" for i in range(count)]
+        files[f"downstream/STS/STSBenchmark/sts-{split}.csv"] = lines
+        rows = [f'0\tWhy "{split}?\tBecause.\tentailment', "1\tHow?\tThus.\tnot_entailment"]
+        files[f"QNLI/{split}.tsv"] = ["index\tquestion\tsentence\tlabel", *rows]
+    for split, count in (("train", 4500), ("trial", 500), ("test_annotated", 4927)):
+        lines = [f"{i}\tone {i}\ttwo {i}\t{1 + i % 5}\tNEUTRAL" for i in range(count)]
+        header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+        files[f"downstream/SICK/SICK_{split}.txt"] = [header, *lines]
+    for name in ("snli_1.0_train", "snli_1.0_dev", "snli_1.0_test", "multinli_1.0_train"):
+        pair = {"gold_label": "entailment", "sentence1": f"In {name}.", "sentence2": "Said\nso."}
+        files[f"nli/{name}.jsonl"] = [json.dumps(pair), json.dumps({**pair, "gold_label": "-"})]
+    for name, lines in files.items():
+        path = directory / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return directory
+
+
+def plan_of(tmp_path: Path, table: str, scale: str = "small", **changes) -> Plan:
+    return make_plan(request(tmp_path, table, scale, **changes), TABLES, CONFIGS)
+
+
+def test_paper_settings_of_sed_table_2(paper_data):
+    """SED section 5.1 and appendix B, and the years alone under the flow."""
+    plan = plan_of(paper_data, "sed-table-2", "paper")
+    config = plan.configs["sed-bert-large"]
+    assert plan.missing == {} and list(plan.configs) == ["sed-bert-large"]
+    assert config.recipes == ["nli", "nli-ct", "nli-flow", "nli-ct-flow", "nli-ct-sed", "nli-ct-sed-flow"]
+    assert (config.encoder.path, config.members.count, config.sed.learners) == (
+        "google-bert/bert-large-uncased",
+        10,
+        10,
+    )
+    assert (config.nli.epochs, config.nli.batch_size, config.nli.learning_rate, config.nli.warmup) == (1, 16, 2e-5, 0.1)
+    assert (config.ct.steps, config.ct.groups, config.ct.negatives, config.corpus.sentences) == (50_000, 2, 7, 100_000)
+    assert (config.sed.batch_size, config.sed.learning_rate, config.sed.warmup) == (32, 2e-5, 0.1)
+    years = [f"sts{year}" for year in range(12, 17)]
+    assert config.flow.fit_tasks == years == config.report_tasks()
+    assert config.evaluation.dev == "stsb-dev" and config.evaluation.aggregation == "mean"
+    assert [Path(source.source).name for source in config.nli.train] == [
+        "snli_1.0_train.jsonl",
+        "multinli_1.0_train.jsonl",
+    ]
+
+
+def test_paper_settings_of_the_grid(paper_data):
+    """SED section 5.5: 20 lower bounds of 10 models, two encoders, the unsupervised rows from another run."""
+    plan = plan_of(paper_data, "sed-table-4", "paper")
+    assert set(plan.configs) == {"sed-bert-large-sts", "sed-roberta-large-sts", "sed-bert-large"}
+    for config in (plan.configs["sed-bert-large-sts"], plan.configs["sed-roberta-large-sts"]):
+        assert config.sts.lower_bounds == [round(0.05 * i, 2) for i in range(20)] and config.sts.models == 10
+        assert config.recipes == ["sts", "sts-flow", "sts-sed", "sts-sed-flow"]
+        assert load_task("train", config.sts.train[0]).pairs == 5749
+        assert load_task("test", config.evaluation.tasks["stsb-test"]).pairs == 1379
+    assert plan.configs["sed-bert-large"].recipes == ["ct-sed-flow", "nli-ct-sed-flow"]
+
+
+def test_paper_settings_of_bert_flow(paper_data):
+    """BERT-flow appendix B: flows per task on all splits, or on NLI with another rate; weighted means."""
+    plan = plan_of(paper_data, "bert-flow-table-3", "paper")
+    target, nli = plan.configs["nli-large-target"], plan.configs["nli-large-nli"]
+    assert (target.flow.per_task, target.flow.learning_rate, target.flow.epochs) == (True, 1e-3, 1)
+    assert (nli.flow.per_task, nli.flow.fit_on, nli.flow.learning_rate, nli.flow.epochs) == (False, "nli", 2e-5, 0.15)
+    assert target.run == nli.run and target.nli == nli.nli and len(target.nli.train) == 4
+    assert (target.encoder.max_length, target.nli.bias, target.evaluation.aggregation) == (64, False, "wmean")
+    assert target.export.recipe == "nli", "flows of single tasks cannot be exported"
+    stsb = load_task("stsb", target.evaluation.tasks["stsb"])
+    assert {split: len(gold) for split, (_, _, gold) in stsb.subsets.items()} == {
+        "train": 5749,
+        "dev": 1500,
+        "test": 1379,
+    }
+    assert load_task("sickr", target.evaluation.tasks["sickr"]).pairs == 9927
+
+
+def test_paper_settings_of_bsl(paper_data):
+    """BSL sections 3.2, 4 and 4.1, appendix A; one model a row, years put together as `all`."""
+    configs = plan_of(paper_data, "bsl-table-1", "paper").configs
+    assert {name: config.recipes for name, config in configs.items()} == {
+        "bsl-bert": ["base", "mlm", "bsl"],
+        "bsl-roberta": ["bsl"],
+        "bsl-entailment": ["nli", "nli-bsl"],
+        "bsl-roberta-entailment": ["nli", "nli-bsl"],
+    }
+    assert configs["bsl-roberta-entailment"].encoder.path == "FacebookAI/roberta-base"
+    assert configs["bsl-bert"].encoder.path == "google-bert/bert-base-uncased"
+    for config in configs.values():
+        bsl = config.bsl
+        assert (bsl.batch_size, bsl.learning_rate, bsl.momentum, bsl.expansion, bsl.epochs) == (64, 5e-4, 0.999, 8, 1)
+        assert (bsl.predictor, bsl.keep, bsl.steps, config.evaluation.dev) == ("paper", "best_on_dev", None, "stsb-dev")
+        assert (config.members.count, config.encoder.layers, config.encoder.max_length) == (1, 1, 64)
+        assert config.evaluation.aggregation == "all" and len(config.report_tasks()) == 7
+    assert configs["bsl-bert"].bsl.views == ["back_translation"]
+    assert configs["bsl-entailment"].bsl.views == ["entailment"]
+    assert Path(configs["bsl-entailment"].nli.train[0].source).name == "snli_1.0_train.jsonl"
+    lines = Path(configs["bsl-bert"].corpus.source).read_text().splitlines()
+    assert lines == ["In snli_1.0_train.", "Said so.", "In multinli_1.0_train.", "Said so."]
+
+
+def test_paper_settings_of_bsls_analysis(paper_data):
+    """BSL section 4.4: corpora and views, decay, batch sizes; table 8: the grid."""
+    configs = plan_of(paper_data, "bsl-table-4", "paper").configs
+    assert {name: config.bsl.views for name, config in configs.items()} == {
+        "bsl-bert": ["back_translation"],
+        "bsl-books": ["back_translation"],
+        "bsl-books-and-nli": ["back_translation"],
+        "bsl-synonym": ["synonym"],
+        "bsl-mlm": ["mlm"],
+        "bsl-entailment": ["entailment"],
+        "bsl-back-translation-entailment": ["back_translation", "entailment"],
+    }
+    views = configs["bsl-mlm"].views
+    assert (views.mlm_model, views.mlm_rate, views.synonym_share) == ("FacebookAI/roberta-base", 0.2, 0.3)
+    books, both = configs["bsl-books"].corpus.source, configs["bsl-books-and-nli"].corpus.source
+    assert Path(books).name == "books-5m-sentences.txt"
+    assert both == [books, configs["bsl-bert"].corpus.source]
+
+    plan = plan_of(paper_data, "bsl-table-6", "paper")
+    decays = {c: plan.configs[plan.run_of(plan.table.rows[0], c, {})].bsl.momentum for c in plan.table.columns}
+    assert decays == {"0.5": 0.5, "0.9": 0.9, "0.99": 0.99, "0.999": 0.999, "1": 1.0}
+
+    plan = plan_of(paper_data, "bsl-table-7", "paper")
+    for column in plan.table.columns:
+        (bsl, contrastive) = (plan.configs[plan.run_of(row, column, {})] for row in plan.table.rows)
+        assert bsl is contrastive and bsl.recipes == ["bsl", "contrastive"]
+        assert bsl.bsl.batch_size == bsl.contrastive.batch_size == int(column)
+        assert bsl.bsl.views == bsl.contrastive.views and bsl.contrastive.negatives == "both_views"
+
+    plan = plan_of(paper_data, "bsl-table-8", "paper")
+    assert len(plan.configs) == 12
+    for row in plan.table.rows:
+        for column in plan.table.columns:
+            config = plan.configs[plan.run_of(row, column, {})].bsl
+            assert (config.learning_rate, config.batch_size) == (float(row.label.split()[1]), int(column))
+
+
+def test_paper_settings_of_bsl_across_languages_and_on_arguments(paper_data):
+    """BSL section 4.3 and appendix B."""
+    plan = plan_of(paper_data, "bsl-table-3", "paper")
+    uns, sup, base = (plan.configs[name] for name in ("bsl-mbert", "bsl-xlm-r-sbert", "bsl-xlm-r"))
+    assert (uns.recipes, sup.recipes, base.recipes) == (["base", "bsl"], ["base", "bsl"], ["base"])
+    assert sup.encoder.path == "sentence-transformers/stsb-xlm-r-multilingual"
+    names = [Path(source.source).stem for source in uns.views.files]
+    assert uns.bsl.views == ["files"] and names == ["en-ar", "en-es", "en-tr", "en-de", "en-fr"]
+    for column in plan.table.columns:
+        (place,) = plan.places(plan.table.rows[0], column, {})
+        task = load_task(column, uns.evaluation.tasks[place["task"]])
+        first, second = Path(uns.evaluation.tasks[place["task"]].source).stem.removeprefix("STS.").split("-")
+        assert task.pairs == 250 and {first, second} == set(column.split("-"))
+
+    plan = plan_of(paper_data, "bsl-table-10", "paper")
+    config = plan.configs["bsl-afs"]
+    assert config.recipes == ["base", "mlm", "bsl"] and plan.configs["bsl-entailment"].recipes == ["nli"]
+    task = load_task("afs", config.evaluation.tasks["afs"])
+    assert list(task.subsets) == ["DP", "GC", "GM"] and task.aggregation == "mean"
+    lines = Path(config.corpus.source).read_text().splitlines()
+    assert lines[:2] == ["DP one, 0", "DP two 0"] and len(lines) == 30
+
+
+def test_arguments_without_a_topic_are_refused_at_the_scale_of_the_paper(paper_data, tmp_path):
+    entries = {"afs": {**RUNS["data"]["afs"], "at": ["AFS"]}}
+    (tmp_path / "data/AFS").mkdir(parents=True)
+    for topic in ("DP", "GC"):
+        text = (paper_data / f"data/AFS/ArgPairs_{topic}.csv").read_text()
+        (tmp_path / f"data/AFS/ArgPairs_{topic}.csv").write_text(text)
+    with pytest.raises(UserError, match=r"AFS has no pairs of GM, which the paper's afs has"):
+        Finder(entries, 150, request(tmp_path, "any", "paper")).task("afs")
+
+
+@each_run
+def test_all_tables_resolve_at_the_scale_of_the_paper(name, paper_data):
+    """Each setting is known, each recipe can be read, nothing is missing, and what is exported is one model."""
+    plan = plan_of(paper_data, name, "paper")
+    assert plan.configs and not plan.missing and not plan.missing_tasks
+    for config in plan.configs.values():
+        assert all(parse_recipe(recipe) for recipe in config.recipes)
+        assert config.encoder.path != "bundled:encoder"
+        assert not config.flow.per_task or not parse_recipe(config.export.recipe).calibration
+
+
+def test_qnli_sentences_are_text_with_pairs_in_a_row(paper_data):
+    plan = plan_of(paper_data, "bert-flow-table-4", "paper")
+    lines = Path(plan.configs["nli-base-qnli"].flow.fit_on).read_text().splitlines()
+    assert lines[:4] == ['Why "train?', "Because.", "How?", "Thus."] and len(lines) == 12
+    assert plan.configs["nli-base-nli"].evaluation.analysis.qnli.endswith("dev.tsv")
+
+
+def test_missing_data_at_the_scale_of_the_paper_ends_it_and_is_named(small_data):
+    for name in ("sts12", "sts13", "sts15", "stsb-dev"):  # the files here are too small, too
+        (small_data / f"data/sts/{name}.tsv").unlink()
+    with pytest.raises(UserError, match=r"sed-table-1 needs data .*wikipedia-sentences\.txt.*STS14-en-test") as caught:
+        plan_of(small_data, "sed-table-1", "paper")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_part_of_a_task_is_refused_at_the_scale_of_the_paper(small_data):
+    with pytest.raises(UserError, match=r"sts12\.tsv has 400 scored pairs, the paper's sts12 has 3,108"):
+        plan_of(small_data, "sed-table-1", "paper")
+
+
+def test_missing_data_at_the_small_scale_leaves_out_what_needs_it(small_data):
+    plan = plan_of(small_data, "sed-table-2")
+    assert set(plan.missing) == plan.missing_tasks == {"sts14", "sts16"}
+    config = plan.configs["sed-bert-large"]
+    assert list(config.evaluation.tasks) == ["sts12", "sts13", "sts15", "stsb-dev"]
+    assert config.flow.fit_tasks == config.report_tasks() == ["sts12", "sts13", "sts15"]
+    (small_data / "data/nli/snli-sample.tsv").unlink()
+    plan = plan_of(small_data, "sed-table-2")
+    assert plan.configs == {} and "nli" in plan.missing
+    assert list(plan_of(small_data, "sed-table-8").configs["sed-bert-large"].recipes) == [
+        "base", "base-flow", "ct", "ct-flow", "ct-sed", "ct-sed-flow"
+    ]  # fmt: skip
+
+
+def test_bundled_data_stands_in_at_the_small_scale_and_it_is_said(tmp_path):
+    plan = plan_of(tmp_path, "bert-flow-table-5")
+    subsets = load_task("stsb", plan.configs["flow-base-k6"].evaluation.tasks["stsb"]).subsets
+    assert set(subsets) == {"train", "dev", "test"}
+    assert "stsb-test: bundled:test stands in for it." in plan.notes
+    assert "bundled" not in " ".join(RUNS["data"]["stsb-test"]["at"])
+
+
+def test_what_the_user_sets_is_not_looked_for(small_data):
+    overrides = ("evaluation.tasks.sts14=mteb/sts14-sts", "corpus.source=my.txt", "members.count=3")
+    plan = plan_of(small_data, "sed-table-1", overrides=overrides)
+    config = plan.configs["sed-bert-large"]
+    assert plan.missing_tasks == {"sts16"} and "sts14" in config.report_tasks()
+    assert config.evaluation.tasks["sts14"].source == "mteb/sts14-sts"
+    assert config.corpus.source == "my.txt" and config.members.count == 3
+
+
+def test_small_settings_go_over_the_papers_and_the_users_over_both(small_data):
+    plan = plan_of(small_data, "sed-table-3", encoder="my-encoder", overrides=("ct.steps=7",))
+    config = plan.configs["sed-bert-large"]
+    assert (config.encoder.path, config.ct.steps) == ("my-encoder", 7)
+    assert config.members.count == RUNS["small"]["set"]["members.count"] == 2
+    assert load_task("sts12", config.evaluation.tasks["sts12"]).pairs <= RUNS["small"]["pairs"] + 4
+
+
+def test_equal_runs_are_done_once_at_the_small_scale(small_data):
+    plan = plan_of(small_data, "sed-table-5")
+    assert list(plan.configs) == ["sed-distilbert"]
+    assert plan.same == {
+        "sed-distilbert": "sed-distilbert",
+        "sed-bert-base": "sed-distilbert",
+        "sed-bert-large": "sed-distilbert",
+    }
+    assert len([note for note in plan.notes if "not run again" in note]) == 2
+
+
+def test_equal_runs_make_the_recipes_of_all_rows(small_data):
+    plan = plan_of(small_data, "bsl-table-1")
+    assert {name: config.recipes for name, config in plan.configs.items()} == {
+        "bsl-bert": ["base", "mlm", "bsl"],
+        "bsl-entailment": ["nli", "nli-bsl"],
+    }
+    assert plan.same["bsl-roberta"] == "bsl-bert" and plan.same["bsl-roberta-entailment"] == "bsl-entailment"
+
+
+def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_said(small_data, monkeypatch):
+    monkeypatch.setattr("raysed.reproduce.plan._has_wordnet", lambda config: False)
+    plan = plan_of(small_data, "bsl-table-4")
+    assert {name: config.bsl.views for name, config in plan.configs.items()} == {
+        "bsl-bert": ["mlm"],
+        "bsl-books": ["mlm"],
+        "bsl-books-and-nli": ["mlm"],
+        "bsl-entailment": ["entailment"],
+        "bsl-back-translation-entailment": ["mlm", "entailment"],
+    }
+    assert plan.same["bsl-synonym"] == plan.same["bsl-mlm"] == "bsl-bert"
+    assert plan.notes.count("Views of the kind mlm stand in for back_translation.") == 1
+    assert "Views of the kind mlm stand in for synonym." in plan.notes
+    assert "books: bundled:everyday stands in for it." in plan.notes
+    assert all(config.views.mlm_model == "bundled:encoder" for config in plan.configs.values())
+
+
+def test_wordnet_is_used_where_it_is(small_data, monkeypatch):
+    monkeypatch.setattr("raysed.reproduce.plan._has_wordnet", lambda config: True)
+    assert plan_of(small_data, "bsl-table-4").configs["bsl-synonym"].bsl.views == ["synonym"]
+
+
+def test_views_that_the_user_sets_are_kept(small_data):
+    plan = plan_of(small_data, "bsl-table-9", overrides=("bsl.views=[back_translation]",))
+    assert plan.configs["bsl-bert"].bsl.views == ["back_translation"]
+    assert not any("stand in for back_translation" in note for note in plan.notes)
+
+
+def test_translations_are_replaced_only_where_they_are_not(small_data):
+    plan = plan_of(small_data, "bsl-table-3")
+    assert plan.configs["bsl-mbert"].bsl.views == ["mlm"] and "nli-translations" in plan.missing
+    assert {name: config.recipes for name, config in plan.configs.items()} == {
+        "bsl-mbert": ["base", "bsl"],
+        "bsl-xlm-r": ["base"],
+    }
+    assert Path(plan.configs["bsl-mbert"].corpus.source).name == "small-nli-sentences.txt"
+    assert plan.missing_tasks == {f"sts17-{pair}" for pair in "es-es ar-ar en-ar en-de en-tr en-es en-fr".split()}
+    (small_data / "data/nli-translations").mkdir()
+    (small_data / "data/nli-translations/en-tr.tsv").write_text("A cat.\tBir kedi.\n")
+    config = plan_of(small_data, "bsl-table-3").configs["bsl-mbert"]
+    assert config.bsl.views == ["files"] and [Path(s.source).name for s in config.views.files] == ["en-tr.tsv"]
+
+
+def test_a_recipe_needs_what_its_views_are_made_of(tmp_path):
+    """Without any data: text stands in for NLI's sentences, and rows that need labels are left out."""
+    plan = plan_of(tmp_path, "bsl-table-1")
+    assert {name: config.recipes for name, config in plan.configs.items()} == {"bsl-bert": ["base", "mlm", "bsl"]}
+    assert plan.configs["bsl-bert"].corpus.source == "bundled:everyday"
+    plan = plan_of(tmp_path, "bsl-table-4")
+    assert "bsl-entailment" not in plan.configs and "bsl-back-translation-entailment" not in plan.configs
+    assert set(plan.missing) >= {"nli", "sts12", "sickr-test"}
+
+
+def test_equal_runs_are_not_merged_where_encoders_differ(paper_data):
+    assert set(plan_of(paper_data, "sed-table-6", "paper").configs) == {
+        "sed-distilbert",
+        "sed-bert-base",
+        "sed-bert-large",
+    }
+
+
+def test_an_unknown_table_is_answered_with_the_list(tmp_path):
+    with pytest.raises(UserError, match=r"'sed-table-9' is no table; there are sed-table-1, .*bert-flow-table-8"):
+        plan_of(tmp_path, "sed-table-9")
+    with pytest.raises(UserError, match=r"unknown setting ct\.step"):
+        plan_of(tmp_path, "bert-flow-table-5", overrides=("ct.step=5",))
+
+
+# -- data ------------------------------------------------------------------------------------------------------------
+
+
+def test_sentevals_files_are_read_as_they_are(tmp_path):
+    csv, sick = tmp_path / "sts-dev.csv", tmp_path / "SICK_trial.txt"
+    csv.write_text('news\tx\t2017\t1\t2.5\tHe said "no.\tShe\u2028left.\r\nnews\tx\t2017\t2\t0\tA\tB\ttail\n')
+    sick.write_text("pair_ID\tsentence_A\tsentence_B\trelatedness_score\tlabel\n4\tOne.\tTwo.\t4.2\tNEUTRAL\n")
+    pairs = read_pairs("stsb-dev", TaskConfig(source=str(csv)))["all"]
+    assert pairs == (['He said "no.', "A"], ["She\u2028left.", "B"], [2.5, 0.0])
+    assert read_pairs("sick", TaskConfig(source=str(sick), score_range=(1, 5)))["all"] == (["One."], ["Two."], [4.2])
+    csv.write_text("news\tx\t2017\t1\thigh\tA\tB\n")
+    with pytest.raises(UserError, match=r"sts-dev\.csv, line 1"):
+        read_pairs("stsb-dev", TaskConfig(source=str(csv)))
+
+
+@given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5), count=st.integers(1, 60))
+def test_drawn_pairs_are_pairs_of_their_subset_and_always_the_same(sizes, count):
+    subsets = {f"s{i}": tuple([f"{side}{i}-{k}" for k in range(n)] for side in "abg") for i, n in enumerate(sizes)}
+    drawn = draw_pairs(subsets, count)
+    assert drawn == draw_pairs(subsets, count)
+    for name, columns in drawn.items():
+        assert len(columns[0]) == min(math.ceil(count / len(sizes)), len(subsets[name][0]))
+        rows = [subsets[name][0].index(text) for text in columns[0]]
+        assert rows == sorted(set(rows))
+        assert all(list(column) == [whole[k] for k in rows] for column, whole in zip(columns, subsets[name]))
+
+
+def test_written_pairs_are_read_back_exactly(tmp_path):
+    subsets = {"x": (["é a", 'say "b"'], ["c", "d"], [1 / 3, 5.0]), "y": (["e"], ["f"], [0.0])}
+    write_pairs(tmp_path / "pairs.tsv", subsets)
+    back = load_task("t", TaskConfig(source=str(tmp_path / "pairs.tsv"))).subsets
+    assert {name: (a, b, list(gold)) for name, (a, b, gold) in back.items()} == {
+        k: (a, b, g) for k, (a, b, g) in subsets.items()
+    }
+
+
+def test_the_test_split_has_to_be_there(tmp_path):
+    write_task(tmp_path / "data/sick-train.tsv", 20, low=1)
+    entries = {
+        "sickr": {"splits": {"train": "train", "test": "test"}, "task": {"score_range": [1, 5]}},
+        "train": {"at": ["sick-train.tsv"], "pairs": 20, "task": {"score_range": [1, 5]}},
+        "test": {"at": ["sick-test.tsv"], "pairs": 20},
+    }
+    finder = Finder(entries, 150, request(tmp_path, "any"))
+    assert finder.task("sickr") is None and finder.missing == {"test": "sick-test.tsv"}
+    write_task(tmp_path / "data/sick-test.tsv", 20, low=1)
+    task = Finder(entries, 150, request(tmp_path, "any")).task("sickr")
+    assert set(load_task("sickr", TaskConfig(**task)).subsets) == {"train", "test"}
+
+
+def test_both_sentences_of_every_pair_become_lines(tmp_path):
+    """Graded and labelled pairs; line ends within a sentence are blanks."""
+    (tmp_path / "data").mkdir()
+    write_pairs(tmp_path / "data/graded.tsv", {"x": (["a  b", "ç"], ["d", "e"], [1.0, 2.0])})
+    rows = [{"premise": "p\nq", "hypothesis": "h", "label": 0}, {"premise": "r", "hypothesis": "s", "label": 1}]
+    (tmp_path / "data/nli.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    entries = {
+        "graded": {"pairs": 2, "at": ["graded.tsv"]},
+        "nli": {"each": [["nli.jsonl"]]},
+        "graded-text": {"text_of": "graded"},
+        "nli-text": {"text_of": "nli"},
+        "both": {"together": ["graded-text", "nli-text"]},
+    }
+    finder = Finder(entries, 150, request(tmp_path, "any", "paper"))
+    texts = [Path(path).read_text(encoding="utf-8") for path in finder.source("both")]
+    assert texts == ["a b\nd\nç\ne\n", "p q\nh\nr\ns\n"]
+
+
+def test_sources_together_are_all_there_at_the_scale_of_the_paper(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/one.txt").write_text("One.\n")
+    entries = {"one": {"at": ["one.txt"]}, "two": {"at": ["two.txt"]}, "both": {"together": ["one", "two"]}}
+    finder = Finder(entries, 150, request(tmp_path, "any", "paper"))
+    assert finder.source("both") is None and finder.missing == {"two": "two.txt"}
+    assert Finder(entries, 150, request(tmp_path, "any")).source("both") == [str(tmp_path / "data/one.txt")]
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+entry_strategy = st.fixed_dictionaries(
+    {
+        "recipe": st.sampled_from(["ct", "ct-sed"]),
+        "kind": st.sampled_from(["member", "ensemble"]),
+        "layers": st.sampled_from([1, 2, "first_last"]),
+        "metrics": st.dictionaries(
+            st.sampled_from(["sts12", "sts13"]), st.fixed_dictionaries({"spearman": st.floats(-100, 100)}), max_size=2
+        ),
+    }
+)
+
+
+@given(st.lists(entry_strategy, max_size=12))
+def test_found_values_are_those_of_a_plain_search(entries):
+    rows = [{**entry, "index": i} for i, entry in enumerate(entries)]
+    place = {"section": "rows", "value": "metrics.{task}.{metric}", "task": "sts12", "metric": "spearman"}
+    place |= {"recipe": "ct", "kind": "member", "layers": 2, "run": "any"}
+    expected = {}
+    for row in rows:
+        if row["recipe"] == "ct" and row["kind"] == "member" and row["layers"] == 2 and "sts12" in row["metrics"]:
+            expected[row["index"]] = row["metrics"]["sts12"]["spearman"]
+    assert find_values({"rows": rows}, place) == expected
+    everyone = find_values({"rows": rows}, {**place, "kind": None, "recipe": None, "layers": None})
+    assert everyone == {r["index"]: r["metrics"]["sts12"]["spearman"] for r in rows if "sts12" in r["metrics"]}
+
+
+def test_values_of_mappings_by_model_and_of_nested_keys():
+    report = {
+        "analysis": {
+            "qnli": {"base": 60.0, "nli/00": 70.0, "nli/01": 72.0},
+            "edit_distance": {"task": "dev", "models": {"gold": {"words": -24.6, "gold": 100}}},
+            "frequency": [{"ranks": [0, 100], "norm": 0.9, "distance": {"3": 0.7}}],
+        }
+    }
+    qnli = {"section": "analysis.qnli", "value": "number", "recipe": "nli", "kind": None}
+    assert find_values(report, qnli) == {0: 70.0, 1: 72.0}
+    edit = {"section": "analysis.edit_distance.models", "value": "{unit}", "unit": "words", "recipe": "gold"}
+    assert find_values(report, edit) == {0: -24.6}
+    frequency = {"section": "analysis.frequency", "value": "distance.3", "ranks": [0, 100]}
+    assert find_values(report, frequency) == {0: 0.7}
+    assert find_values({}, qnli) == find_values({"rows": None}, {**qnli, "section": "rows"}) == {}
+
+
+def row_of(recipe: str, kind: str, index: int, layers: int | str, scores: dict[str, float]) -> dict:
+    metrics = {task: {"spearman": value, "pearson": value + 1, "pairs": 9} for task, value in scores.items()}
+    return {"recipe": recipe, "kind": kind, "index": index, "lower_bound": None, "layers": layers, "metrics": metrics}
+
+
+def toy(statistic: str | None = None) -> tuple[Plan, Request]:
+    """A table of two tasks and their average, of one run with the recipes ct and ct-sed."""
+    cells = {"a": {"spearman": 60.0}, "b": {"spearman": 70.0}, "avg": {"spearman": 65.0}}
+    rows = [Row(recipe.upper(), cells, "large", recipe) for recipe in ("ct", "ct-sed", "nli")]
+    rows.append(Row("other *", cells, copied=True))
+    definition = {"runs": {"large": "run"}, "tasks": ["a", "b"]}
+    columns = ["a", "b", "avg"]
+    table = Table("toy", "a paper, table 1", "toys", columns, ["spearman"], rows, "avg", "mean", ["a note"])
+    if statistic:
+        definition["columns"] = {"avg": {"tasks": ["a", "b"], "statistic": statistic}}
+        table = Table("toy", "a paper, table 1", "toys", ["avg"], ["spearman"], rows)
+    tasks = {name: {"source": "bundled:dev"} for name in ("a", "b")}
+    config = make_config({"recipes": ["ct", "ct-sed"], "evaluation": {"tasks": tasks, "dev": None}})
+    return Plan(table, definition, {"run": config}, {"run": "run"}), Request("toy", "paper", Path(), Path())
+
+
+SCORES = [{"a": 61.0, "b": 72.0}, {"a": 62.0, "b": 69.0}, {"a": 66.0, "b": 66.0}]
+
+
+def toy_report() -> dict:
+    rows = [row_of("ct", "member", i, 2, scores) for i, scores in enumerate(SCORES)]
+    rows += [row_of("ct", "member", 0, 1, {"a": 1.0, "b": 1.0}), row_of("ct", "ensemble", 0, 2, {"a": 99.0, "b": 99.0})]
+    return {"status": "complete", "rows": [*rows, row_of("ct-sed", "learner", 0, 2, {"a": 64.0, "b": 75.0})]}
+
+
+def test_members_are_shown_by_mean_spread_and_best_and_compared_by_their_mean():
+    plan, asked = toy()
+    comparison = compare(plan, asked, {"run": ("there", toy_report())})
+    (row,) = [row for row in comparison.to_dict()["rows"] if row["label"] == "CT"]
+    cells = row["ours"][0]["columns"]
+    averages = [statistics.fmean(scores.values()) for scores in SCORES]
+    assert cells["a"]["spearman"]["mean"] == pytest.approx(63.0) and cells["a"]["spearman"]["n"] == 3
+    assert cells["avg"]["spearman"]["mean"] == pytest.approx(statistics.fmean(averages))
+    assert cells["avg"]["spearman"]["std"] == pytest.approx(statistics.stdev(averages))
+    assert cells["avg"]["spearman"]["max"] == pytest.approx(66.5)
+    assert cells["b"]["spearman"]["difference"] == pytest.approx(-1.0)
+    lines = {
+        line.split("|")[2].strip(): line for line in comparison.to_markdown().splitlines() if line.startswith("|  ")
+    }
+    assert [cell.strip() for cell in lines["ours, best one"].split("|")[3:6]] == ["61.00", "72.00", "66.50"]
+    assert "ours, mean of 3" in lines and "chosen by the test" in comparison.to_markdown()
+
+
+def test_a_single_model_has_one_line_and_copied_rows_none():
+    plan, asked = toy()
+    text = compare(plan, asked, {"run": ("there", toy_report())}).to_markdown()
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
+    start = next(i for i, line in enumerate(lines) if line[0] == "CT-SED")
+    assert lines[start + 1] == ["", "ours", "64.00", "75.00", "69.50"]
+    assert lines[start + 2] == ["", "difference", "+4.00", "+5.00", "+4.50"]
+    assert lines[-1] == ["other *", "published elsewhere", "60.00", "70.00", "65.00"]
+
+
+def test_what_is_not_there_is_said_and_not_compared():
+    plan, asked = toy()
+    report = toy_report()
+    for row in report["rows"]:
+        row["metrics"].pop("b")
+    plan.missing_tasks, plan.missing = {"b"}, {"b": "b.tsv"}
+    comparison = compare(plan, asked, {"run": ("there", report)})
+    by_label = {row["label"]: row["ours"] for row in comparison.to_dict()["rows"]}
+    cells = by_label["CT-SED"][0]["columns"]
+    assert cells["b"] == {"reason": NO_DATA}
+    assert cells["avg"]["missing"] == ["b"] and cells["avg"]["spearman"]["difference"] is None
+    assert by_label["NLI"][0]["columns"]["a"] == {"reason": NO_DATA}, "the recipe is not in the run"
+    assert by_label["other *"] == []
+    text = comparison.to_markdown()
+    assert "64.00 (part)" in text and "- (part): an average without b; not compared." in text
+    assert "No data: b (looked for: b.tsv)." in text
+
+
+def test_a_star_has_one_meaning_which_stands_below_the_table():
+    """The papers' own: numbers from elsewhere. An average without a part has a word instead."""
+    plan, asked = toy()
+    report = toy_report()
+    for row in report["rows"]:
+        row["metrics"].pop("b")
+    plan.missing_tasks = {"b"}
+    text = compare(plan, asked, {"run": ("there", report)}).to_markdown()
+    starred = [line for line in text.splitlines() if "*" in line]
+    assert [line.split("|")[1].strip() for line in starred if line.startswith("|")] == ["other *"]
+    assert starred[-1] == "- * as printed: the paper took the row from elsewhere; it is not run here."
+    assert len(starred) == 2
+    page = (ROOT / "docs/reproduce.md").read_text()
+    assert page.count("`*`") == 1 and "A row whose name ends in `*` in the paper" in page
+
+
+def test_stars_mark_copied_rows_and_nothing_else():
+    for table in PUBLISHED.values():
+        assert all(row.copied and row.label.endswith(" *") for row in table.rows if "*" in row.label), table.name
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"scale": "small"}, "here: bundled encoder, 3 layers"),
+        ({"overrides": ("encoder.path=bundled:encoder",)}, "here: bundled encoder, 3 layers"),
+        ({}, ""),
+    ],
+)
+def test_rows_of_another_encoder_than_the_published_one_say_which(changes, first):
+    """A row that is called BERT-L must not seem to hold BERT-Large."""
+    plan, asked = toy()
+    comparison = compare(plan, replace(asked, **changes), {"run": ("there", toy_report())})
+    lines = [
+        [cell.strip() for cell in line.split("|")[1:3]]
+        for line in comparison.to_markdown().splitlines()
+        if line.startswith("|")
+    ]
+    assert [line for line in lines if line[0] == first and line[1].startswith("ours")][:: 1 if first else 3] == [
+        [first, "ours, mean of 3"],
+        [first, "ours"],
+    ]
+    assert sum(name.startswith("here") for name, _ in lines) == (2 if first else 0), "a row without a number has none"
+    ours = comparison.to_dict()["rows"][0]["ours"][0]
+    assert ours["encoder"] == (first.removeprefix("here: ") or None)
+
+
+def test_a_value_that_the_report_lacks_is_no_result():
+    plan, asked = toy()
+    report = toy_report()
+    report["rows"] = [row for row in report["rows"] if row["recipe"] != "ct-sed"]
+    comparison = compare(plan, asked, {"run": ("there", report)})
+    assert comparison.to_dict()["no_result"] == ["CT-SED"]
+    report["rows"][0]["metrics"].pop("a"), report["rows"][1]["metrics"].pop("a"), report["rows"][2]["metrics"].pop("a")
+    assert compare(plan, asked, {"run": ("there", report)}).to_dict()["no_result"] == ["CT (a)", "CT-SED"]
+    assert NO_RESULT in comparison.to_markdown()
+
+
+def test_an_average_is_over_models_that_have_all_its_parts():
+    plan, asked = toy()
+    report = toy_report()
+    report["rows"][0]["metrics"].pop("b")
+    cells = compare(plan, asked, {"run": ("there", report)}).cells["CT", ""]
+    assert cells["a"].values["spearman"] == {0: 61.0, 1: 62.0, 2: 66.0}
+    assert cells["avg"].values["spearman"] == {1: 65.5, 2: 66.0}
+
+
+def test_a_row_may_be_compared_in_several_ways():
+    plan, asked = toy()
+    plan.definition["variants"] = {"one layer": {"layers": 1}, "two layers": {"layers": 2}}
+    plan.definition["rows"] = {"CT-SED": {"layers": 2}}
+    comparison = compare(plan, asked, {"run": ("there", toy_report())})
+    assert comparison.cells["CT", "one layer"]["a"].values["spearman"] == {0: 1.0}
+    assert comparison.cells["CT", "two layers"]["a"].number("spearman") == pytest.approx(63.0)
+    assert [variant for label, variant in comparison.cells if label == "CT-SED"] == [""], "it fixes its layers"
+    assert "ours, one layer" in comparison.to_markdown() and "ours, mean of 3, two layers" in comparison.to_markdown()
+
+
+@pytest.mark.parametrize(("statistic", "of"), [("max", max), ("mean", statistics.fmean), ("std", statistics.stdev)])
+def test_a_cell_may_ask_for_a_statistic(statistic, of):
+    plan, asked = toy(statistic)
+    cells = compare(plan, asked, {"run": ("there", toy_report())}).cells
+    averages = [statistics.fmean(scores.values()) for scores in SCORES]
+    assert cells["CT", ""]["avg"].number("spearman") == pytest.approx(of(averages))
+    single = cells["CT-SED", ""]["avg"].number("spearman")
+    assert single is None if statistic == "std" else single == pytest.approx(69.5)
+
+
+# -- from the command to the files -----------------------------------------------------------------------------------
+
+
+class FakeRuns:
+    """Writes what a pipeline would: a report with a row for every recipe, kind, index and depth."""
+
+    def __init__(self) -> None:
+        self.checked: list[str] = []
+        self.done: list[tuple[str, list[str]]] = []
+
+    def check(self, config: Config) -> None:
+        assert not self.done, "everything is checked before the first run"
+        self.checked.append(config.run)
+
+    def run(self, config: Config) -> None:
+        self.done.append((config.run, config.recipes))
+        path = Path(config.storage) / config.run / "report.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"status": "complete", "rows": list(self.rows(config))}))
+
+    def rows(self, config: Config):
+        for recipe in map(parse_recipe, config.recipes):
+            kinds = {"base": 1} if not recipe.members else {"member": config.members.count, "ensemble": 1}
+            kinds = {"learner": config.sed.learners} if recipe.distils else kinds
+            for kind, count in kinds.items():
+                for index in range(count):
+                    for depth in (1, 2, 3, "first_last"):
+                        row = row_of(
+                            recipe.text, kind, index, depth, dict.fromkeys(config.evaluation.tasks, 50.0 + index)
+                        )
+                        row["metrics"].setdefault("stsb", {})["subsets"] = {"test": {"spearman": 40.0 + index}}
+                        yield row
+
+
+@each_run
+def test_every_table_from_the_request_to_its_files(name, small_data):
+    """With what a small machine has: each row is there with a value, or says why not."""
+    asked, fake, said = request(small_data, name), FakeRuns(), []
+    plan = make_plan(asked, TABLES, CONFIGS)
+    reproduce(asked, plan, Runner(fake.check, fake.run), said.append)
+    assert len(fake.checked) == len(fake.done) == len(plan.configs)
+    written = json.loads((asked.output / f"{name}-small.json").read_text())
+    text = (asked.output / f"{name}-small.md").read_text()
+    assert written["scale"] == "small" and SMALL_NOTE in text and SMALL_NOTE in said
+    assert [row["label"] for row in written["rows"]] == [row.label for row in PUBLISHED[name].rows]
+    for row, published in zip(written["rows"], PUBLISHED[name].rows):
+        assert row["published"] == published.cells
+        assert bool(row["ours"]) != published.copied
+        for ours in row["ours"]:
+            assert set(ours["columns"]) == set(PUBLISHED[name].columns)
+    if name not in ("sed-table-7", "bert-flow-table-1", "bert-flow-table-4", "bert-flow-table-6", "bsl-table-2"):
+        assert written["no_result"] == []
+        shown = [c for row in written["rows"] for ours in row["ours"] for c in ours["columns"].values()]
+        assert any("reason" not in cell for cell in shown)
+
+
+def test_runs_that_share_a_directory_keep_both_reports(paper_data):
+    asked, fake = request(paper_data, "bert-flow-table-3", "paper"), FakeRuns()
+    comparison = reproduce(asked, make_plan(asked, TABLES, CONFIGS), Runner(fake.check, fake.run), lambda line: None)
+    assert [run for run, _ in fake.done] == ["nli-base", "nli-base", "nli-large", "nli-large"]
+    assert len(set(comparison.reports.values())) == 4
+    assert all(Path(path).is_file() for path in comparison.reports.values())
+    first = comparison.cells["BERT-base-NLI", ""]
+    assert first["STS-B"].number("spearman") == pytest.approx(42.0), "the test split alone, mean of five seeds"
+    assert SMALL_NOTE not in comparison.to_markdown()
+
+
+def test_a_mistake_in_a_later_run_is_found_before_the_first(paper_data):
+    asked, fake = request(paper_data, "sed-table-4", "paper"), FakeRuns()
+
+    def check(config: Config) -> None:
+        if config.run == "sed-bert-large":
+            raise UserError("wrong")
+
+    with pytest.raises(UserError, match="wrong"):
+        reproduce(asked, make_plan(asked, TABLES, CONFIGS), Runner(check, fake.run), lambda line: None)
+    assert fake.done == []
+
+
+def test_a_run_without_a_complete_report_ends_the_table(small_data):
+    def fail(config: Config) -> None:
+        path = Path(config.storage) / config.run / "report.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"status": "failed", "error": "the loss is not finite"}))
+
+    asked = request(small_data, "bert-flow-table-2")
+    with pytest.raises(RunFailed, match=r"no complete report\.json: the loss is not finite"):
+        reproduce(asked, make_plan(asked, TABLES, CONFIGS), Runner(lambda c: None, fail), lambda line: None)
+
+
+def job_module():
+    spec = importlib.util.spec_from_file_location("job_reproduce", ROOT / "jobs/reproduce.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["sed-table-9"], "'sed-table-9' is no table; there are sed-table-1"),
+        ([], "name a table; there are sed-table-1"),
+        (["sed-table-1", "--encoder", "x"], "--encoder is for --scale small"),
+        (["bsl-table-5"], "bsl-table-5 shows a sentence and what each kind of view makes of it; it prints no score"),
+        (["bert-flow-table-7"], "bert-flow-table-7 lists the settings of the flow; it prints no score"),
+        (["sed-table-1", "--data", "nowhere"], "sed-table-1 needs data that is not in nowhere"),
+    ],
+)
+def test_mistakes_at_the_command_line_are_one_sentence_and_exit_code_2(words, sentence, capsys, monkeypatch, tmp_path):
+    from raysed.cli import main_of
+
+    job = job_module()
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", *words, "--output", str(tmp_path)])
+    assert main_of(job.job, job.parser()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {sentence}") and error.count("\n") == 1
+
+
+def test_the_list_has_every_table_with_one_line():
+    """In a process of its own, without the heavy libraries."""
+    code = """
+import runpy, sys
+sys.argv = ["reproduce.py", "--list"]
+try:
+    runpy.run_path("jobs/reproduce.py", run_name="__main__")
+except SystemExit as end:
+    assert end.code == 0
+assert not {"torch", "ray", "transformers"} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(RUNS["tables"])

@@ -1,0 +1,309 @@
+"""Runs of several member stages on a shared Ray: prefixes, the grid and its winner, what is made again and what not."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import raysed.pipeline
+import raysed.stages.frozen
+import raysed.stages.members
+from raysed.config import make_config
+from raysed.errors import UserError
+from raysed.recipe import parse_recipes
+from raysed.stages.stages import _too_little
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+RECIPES = ["ct", "nli-ct", "nli-ct-flow", "sts-sed", "mlm-ct"]
+
+
+def settings(storage: Path, **changes) -> dict:
+    nli = storage / "nli.tsv"
+    words = ("red", "blue", "old", "new")
+    labels = ("entailment", "neutral", "contradiction", "-")
+    rows = [f"{labels[i % 4]}\tA {w} car stops.\tThe {words[i % 3]} car is here." for i, w in enumerate(words * 12)]
+    nli.write_text("\n".join(["label\tpremise\thypothesis", *rows]) + "\n")
+    return {
+        "run": "stages",
+        "storage": str(storage),
+        "recipes": RECIPES,
+        "corpus": {"source": "bundled:everyday", "sentences": 200},
+        "evaluation": {"layers": [2]},
+        "members": {"count": 2, "evaluate_every": 4, "checkpoint_every": 4},
+        "mlm": {"batch_size": 20, "learning_rate": 1e-4},
+        "nli": {"train": str(nli)},
+        "ct": {"steps": 4, "schedule": "scaled", "learning_rates": [1e-4] * 5},
+        # The encoder's cosines are all near 0.7, so a few updates get nowhere near targets down to 0.
+        "sts": {
+            "train": "bundled:train",
+            "lower_bounds": [0.0, 0.7],
+            "models": 2,
+            "epochs": 0.4,
+            "learning_rate": 2e-4,
+        },
+        "sed": {"epochs": 1, "learning_rate": 1e-3, "evaluate_every": 3},
+        **changes,
+    }
+
+
+def run(storage: Path, **changes) -> list[str]:
+    said: list[str] = []
+    raysed.pipeline.run(make_config(settings(storage, **changes)), said.append)
+    return said
+
+
+def report(storage: Path) -> dict:
+    return json.loads((storage / "stages/report.json").read_text())
+
+
+def trials(caplog) -> list[int]:
+    """Members to train, by experiment."""
+    return [int(m[1]) for m in map(re.compile(r"training (\d+) of").match, caplog.messages) if m]
+
+
+def published(storage: Path) -> dict[str, int]:
+    root = storage / "stages/manifest"
+    return {p.relative_to(root).with_suffix("").as_posix(): p.stat().st_mtime_ns for p in root.rglob("*.json")}
+
+
+@pytest.fixture(scope="module")
+def finished(ray_cluster, tmp_path_factory) -> tuple[Path, list[int], list[str]]:
+    """An undisturbed run, the trials of its experiments, and what it said."""
+    storage = tmp_path_factory.mktemp("stages")
+    with pytest.MonkeyPatch.context() as patch:
+        counted: list[int] = []
+        original = raysed.stages.members._run_trials
+        patch.setattr(
+            raysed.stages.members, "_run_trials", lambda q, *rest: (counted.append(q.trainings), original(q, *rest))[1]
+        )
+        said = run(storage)
+    return storage, counted, said
+
+
+def test_shared_prefixes_are_trained_once_and_one_depth_is_one_experiment(finished):
+    """Depth 1: two members of ct, nli and mlm each, and a grid of 2 x 2; depth 2: two of nli-ct and mlm-ct each."""
+    storage, counted, _ = finished
+    assert counted == [10, 4]
+    models = sorted(name for name in published(storage) if re.search(r"/(members|grid)/", name))
+    nodes = ("ct", "mlm", "mlm-ct", "nli", "nli-ct")
+    assert models == sorted(
+        [f"{node}/members/{i:02d}" for node in nodes for i in range(2)]
+        + [f"sts/grid/{bound}/{i:02d}" for bound in (0, 0.7) for i in range(2)]
+        + ["sts/grid/choice"]
+    )
+
+
+def test_a_chain_continues_the_members_of_its_prefix(finished):
+    storage, _, _ = finished
+    for index in range(2):
+        entry = json.loads((storage / f"stages/manifest/nli-ct/members/{index:02d}.json").read_text())
+        before = json.loads((storage / f"stages/nli-ct/members/{index:02d}/raysed.json").read_text())
+        assert entry["depends"]["start"] == before["start"]
+    starts = [json.loads((storage / f"stages/nli-ct/members/{i:02d}/raysed.json").read_text())["start"] for i in (0, 1)]
+    assert starts[0] != starts[1]
+
+
+def test_histories_begin_with_the_dev_score_of_the_start(finished):
+    """That of the member before where one is continued, else that of the base; also of grid models."""
+    storage, _, _ = finished
+
+    def history(name: str) -> list[dict]:
+        return [json.loads(line) for line in (storage / f"stages/{name}/history.jsonl").read_text().splitlines()]
+
+    rows = report(storage)["rows"]
+    (base,) = [row["metrics"]["everyday-dev"]["spearman"] for row in rows if row["recipe"] == "base"]
+    for index in range(2):
+        before = json.loads((storage / f"stages/manifest/nli/members/{index:02d}.json").read_text())["meta"]["dev"]
+        (start,) = set(history(f"nli-ct/members/{index:02d}")[0]["dev"].values())
+        assert start == pytest.approx(before, abs=1e-4) and start != pytest.approx(base, abs=1e-4)
+        for name in ("nli/members", "mlm/members", "sts/grid/0.7"):
+            first = history(f"{name}/{index:02d}")[0]
+            assert first["step"] == 0 and set(first["dev"].values()) == {round(base, 6)}
+
+
+def test_the_planted_bound_wins_and_its_models_are_the_ensemble(finished):
+    storage, _, said = finished
+    grid = report(storage)["grids"][0]
+    assert (grid["winner"], grid["runner_up"], grid["task"]) == (0.7, 0.0, "everyday-dev")
+    of_bound = {bound["lower_bound"]: bound for bound in grid["bounds"]}
+    assert grid["score"] == pytest.approx(np.mean(of_bound[0.7]["scores"]))
+    assert grid["margin"] == pytest.approx(grid["score"] - np.mean(of_bound[0.0]["scores"])) and grid["margin"] > 0
+    teachers = json.loads((storage / "stages/manifest/sts-sed/targets.json").read_text())["depends"]["teachers"]
+    assert sorted(teachers) == ["sts/grid/0.7/00", "sts/grid/0.7/01"]
+    assert any(line.startswith("sts: lower bound 0.7 wins") for line in said)
+
+
+def test_the_report_has_grid_rows_members_and_labels(finished):
+    storage, _, _ = finished
+    rows = report(storage)["rows"]
+    grid = [(row["lower_bound"], row["index"]) for row in rows if row["kind"] == "grid"]
+    assert sorted(grid) == [(0.0, 0), (0.0, 1), (0.7, 0), (0.7, 1)]
+    members = {row["recipe"] for row in rows if row["kind"] == "member"}
+    assert members == {"ct", "nli-ct", "nli-ct-flow", "sts", "mlm-ct"}
+    best = {row["index"]: row["metrics"]["everyday-dev"]["spearman"] for row in rows if row["lower_bound"] == 0.7}
+    scored = {
+        row["index"]: row["metrics"]["everyday-dev"]["spearman"]
+        for row in rows
+        if (row["recipe"], row["kind"]) == ("sts", "member")
+    }
+    assert scored == pytest.approx(best, abs=1e-4)  # the weights that were kept are those that were scored
+    text = (storage / "stages/report.md").read_text()
+    assert "## Lower bounds" in text and "plots/grid-sts.png" in text and "| NLI" in text and "| STS" in text
+
+
+def test_a_decided_grid_is_not_trained_again(finished, tmp_path, caplog):
+    """Its losers are gone and another recipe uses the winner: nothing but that recipe's flow is made."""
+    storage = finished[0]
+    subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
+    for place in ("stages", "stages/manifest"):
+        subprocess.run(["rm", "-r", str(tmp_path / place / "sts/grid/0")], check=True)
+    before = published(tmp_path)
+    with caplog.at_level("INFO", logger="raysed"):
+        run(tmp_path, recipes=[*RECIPES, "sts-flow"], nli={"train": str(storage / "nli.tsv")})
+    after = published(tmp_path)
+    assert trials(caplog) == []
+    assert {name for name in after if before.get(name) != after[name]} == {
+        "sts-flow/calibrations/00", "sts-flow/calibrations/01", "model", "plots",
+    }  # fmt: skip
+
+
+def test_another_bound_is_trained_beside_those_that_are_there(finished, tmp_path, caplog):
+    storage = finished[0]
+    subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
+    sts = {**settings(tmp_path)["sts"], "lower_bounds": [0.0, 0.7, 0.05]}
+    with caplog.at_level("INFO", logger="raysed"):
+        run(tmp_path, sts=sts, recipes=["sts"])
+    assert trials(caplog) == [2]
+    grid = report(tmp_path)["grids"][0]
+    assert [bound["lower_bound"] for bound in grid["bounds"]] == [0.0, 0.05, 0.7] and grid["winner"] == 0.7
+
+
+def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(finished, tmp_path):
+    """Rungs of 4 and 14 updates; models of the winner are those of the full grid, bit by bit."""
+    storage = finished[0]
+    sts = {**settings(tmp_path)["sts"], "scheduler": "asha", "asha_reduction": 4, "asha_rungs": 2, "models": 1}
+    run(tmp_path, recipes=["sts"], sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]})
+    grid = report(tmp_path)["grids"][0]
+    assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 14
+    assert grid["updates"] <= grid["updates_full"] * 0.7
+    stopped = {bound["lower_bound"]: bound["stopped_at"] for bound in grid["bounds"]}
+    assert stopped[0.7] is None and [bound for bound, at in stopped.items() if at == 4]
+    names = [path / "stages/sts/grid/0.7/00/model.safetensors" for path in (storage, tmp_path)]
+    assert names[0].read_bytes() == names[1].read_bytes()
+
+
+def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, monkeypatch):
+    """One member's at the main pooling, the other's at a side table's: the run ends with all else, and says why."""
+    storage = finished[0]
+    subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
+    fit = raysed.stages.frozen._fit
+    calls: list[str] = []
+
+    def failing(job, parts, *rest):
+        calls.append(job.name)
+        if (job.name, calls.count(job.name)) in {("sts-sn/calibrations/00", 2), ("sts-sn/calibrations/01", 1)}:
+            raise UserError("the rows are planted")
+        return fit(job, parts, *rest)
+
+    monkeypatch.setattr(raysed.stages.frozen, "_fit", failing)
+    changes = {
+        "recipes": [*RECIPES, "sts-sn"],
+        "nli": {"train": str(storage / "nli.tsv")},
+        "evaluation": {"layers": [1]},
+    }
+    said = run(tmp_path, **changes)
+    assert "left out: sts-sn/calibrations/01: no fit with 1 pooled layers: the rows are planted" in said
+    assert "left out: sts-sn/calibrations/00: the rows are planted" in said
+    rows = {(row["recipe"], row["index"], row["layers"]) for row in report(tmp_path)["rows"]}
+    assert {key for key in rows if key[0] == "sts-sn"} == {("sts-sn", 1, 2), ("sts-sn", 0, 2)}  # with the ensemble's
+    assert {("sts", index, layers) for index in (0, 1) for layers in (1, 2)} <= rows
+    text = (tmp_path / "stages/report.md").read_text()
+    assert "the rows are planted" in text and report(tmp_path)["status"] == "complete"
+
+
+def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(ray_cluster, tmp_path, monkeypatch):
+    def failing(job, *rest):
+        raise UserError("the rows are planted")
+
+    monkeypatch.setattr(raysed.stages.frozen, "_fit", failing)
+    with pytest.raises(UserError, match="base-sn/calibrations/00: the rows are planted"):
+        run(tmp_path, recipes=["ct-sn"])
+    assert not [name for name in published(tmp_path) if "members" in name]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "settings", "words"),
+    [
+        (400, {}, ["only 400 sentences", "only 12 updates (400 sentences, sed.batch_size 32, sed.epochs 1)"]),
+        (400, {"sed": {"epochs": 13}}, ["only 400 sentences"]),
+        (6000, {}, []),
+        (6000, {"sed": {"batch_size": 64}}, ["a learner gets only 93 updates", "sed.epochs 2 would give it"]),
+        (3, {"recipes": ["nli-flow"]}, []),
+    ],
+)
+def test_too_little_text_is_said_before_training(sentences, settings, words):
+    config = make_config({"recipes": ["ct-sed"], **settings})
+    said = list(_too_little(config, parse_recipes(config.recipes), sentences))
+    assert all(part in " ".join(said) for part in words) and bool(said) == bool(words)
+
+
+def test_an_encoder_from_scratch_needs_no_weights(ray_cluster, tmp_path):
+    encoder = {"scratch": {"vocabulary": 300, "layers": 2, "width": 16, "heads": 2}, "max_length": 32}
+    changes = {"recipes": ["mlm-sed"], "mlm": {"batch_size": 20}, "encoder": encoder}
+    run(tmp_path, **changes, sed={"epochs": 1, "start": "mlm"})
+    rows = report(tmp_path)["rows"]
+    assert {row["recipe"] for row in rows} == {"word-overlap", "tf-idf", "base", "base-whiten", "mlm", "mlm-sed"}
+    trained = json.loads((tmp_path / "stages/encoder/trained/raysed.json").read_text())
+    assert trained["stage"] == "mlm"
+    weights = [(tmp_path / f"stages/encoder/{part}/model.safetensors").read_bytes() for part in ("start", "trained")]
+    assert weights[0] != weights[1]
+    before = published(tmp_path)
+    assert run(tmp_path, **changes, sed={"epochs": 1, "start": "mlm"})[0].startswith("nothing to do")
+    assert published(tmp_path) == before
+
+
+def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_cluster, tmp_path):
+    """On made-up rows: what follows is the same sentence, and an answer repeats its question."""
+    rng = np.random.default_rng(0)
+    words = "cat dog bird horse cow car tree house road river".split()
+    rows = []
+    for i in range(120):
+        split = ("train", "train", "dev", "test")[i // 3 % 4]
+        first, second = rng.choice(words, 3, replace=False), rng.choice(words, 3, replace=False)
+        label = ("entailment", "neutral", "contradiction")[i % 3]
+        second = first if label == "entailment" else second
+        rows.append(f"{split}\t{1 + 4 * (label == 'entailment')}\t{label}\t{' '.join(first)}.\t{' '.join(second)}.")
+    (tmp_path / "sick.tsv").write_text("\n".join(["split\trelatedness\tlabel\tpremise\thypothesis", *rows]) + "\n")
+    pairs = [(rng.choice(words, 3), i % 2) for i in range(40)]
+    qnli = [
+        f"{i}\tWhat about {' and '.join(w)}?\t{' and '.join(w if yes else rng.choice(words, 3))}.\t"
+        + ("entailment" if yes else "not_entailment")
+        for i, (w, yes) in enumerate(pairs)
+    ]
+    (tmp_path / "qnli.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *qnli]) + "\n")
+    changes = {
+        "recipes": ["base-whiten"],
+        "flow": {"fit_on": "tasks"},
+        "evaluation": {
+            "layers": [2],
+            "transfer": {"source": str(tmp_path), "tasks": ["SICKEntailment", "SICKRelatedness"]},
+            "analysis": {"qnli": str(tmp_path / "qnli.tsv")},
+        },
+    }
+    run(tmp_path, **changes)
+    found = report(tmp_path)
+    assert [row["recipe"] for row in found["transfer"]] == ["base", "base-whiten"]
+    for row in found["transfer"]:
+        assert row["scores"]["SICKEntailment"]["accuracy"] > 50  # a third are the same sentence twice
+        assert set(row["scores"]) == {"SICKEntailment", "SICKRelatedness"}
+    assert set(found["analysis"]["qnli"]) == {"base", "base-whiten"} and found["analysis"]["qnli"]["base"] > 90
+    text = (tmp_path / "stages/report.md").read_text()
+    assert "## Transfer tasks" in text and "### Question and answer" in text and "### Isotropy" in text
+    before = published(tmp_path)
+    run(tmp_path, **changes, export={"recipe": "base-whiten"})
+    remade = {name for name, when in published(tmp_path).items() if before.get(name) != when}
+    assert remade == {"model", "plots"}

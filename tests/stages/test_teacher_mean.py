@@ -1,0 +1,151 @@
+"""The streamed mean of teachers against the plain one."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModel, BertConfig, BertModel
+
+from raysed.cluster.resources import Share
+from raysed.data.tokens import SENTENCE_SCHEMA
+from raysed.errors import UserError
+from raysed.model.encoder import Encoder
+from raysed.stages.teacher_mean import (
+    ROWS_PER_GROUP,
+    TARGET_FILE,
+    TeacherPlan,
+    _TargetWriter,
+    verify_targets,
+    write_targets,
+)
+from raysed.store.storage import Storage
+
+VOCABULARY, WIDTH = 50, 16
+
+
+def save_teachers(storage: Storage, count: int) -> list[str]:
+    names = [f"ct/members/{index:02d}" for index in range(count)]
+    for seed, name in enumerate(names):
+        torch.manual_seed(seed)
+        config = BertConfig(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
+        )
+        encoder = Encoder(BertModel(config))
+        storage.commit(name, encoder.transformer.save_pretrained, {"seed": seed})
+    return names
+
+
+def save_corpus(storage: Storage, rows: int, row_group: int = 100) -> None:
+    rng = np.random.default_rng(rows)
+    tokens = [rng.integers(1, VOCABULARY, rng.integers(2, 12)).astype(np.int32) for _ in range(rows)]
+    table = pa.Table.from_arrays(
+        [pa.array(np.arange(rows)), pa.array([f"sentence {i}" for i in range(rows)]), pa.array(tokens)],
+        schema=SENTENCE_SCHEMA,
+    )
+    storage.commit(
+        "corpus", lambda path: pq.write_table(table, path / "part-00000.parquet", row_group_size=row_group), {}
+    )
+
+
+def plain_mean(storage: Storage, names: list[str]) -> np.ndarray:
+    """One sentence and one teacher at a time, through the public forward of transformers."""
+    tokens = pq.read_table(storage.fetch("corpus"))["input_ids"].to_pylist()
+    models = [AutoModel.from_pretrained(storage.fetch(name)).eval() for name in names]
+    with torch.no_grad():
+        rows = [
+            sum(model(torch.tensor([row])).last_hidden_state[0].mean(0).double() for model in models) / len(models)
+            for row in tokens
+        ]
+    return torch.stack(rows).numpy()
+
+
+def plan(groups: int = 1, workers: int = 1) -> TeacherPlan:
+    return TeacherPlan(Share(workers, 0.3, 0.0, 1), groups, token_budget=512, gpu=False, silence_seconds=300)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("groups", "workers"), [(1, 1), (3, 1), (1, 2)])
+def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, workers):
+    """Two ensembles in one pass, whatever the groups and actors: every id once, in order, and the mean to 1e-6."""
+    storage = Storage(str(tmp_path), "run")
+    names = save_teachers(storage, 3)
+    save_corpus(storage, 450)
+    out = tmp_path / "out"
+    out.mkdir()
+    ensembles = {out / "all": names, out / "two": names[1:]}
+    for directory in ensembles:
+        directory.mkdir()
+    counts = write_targets(ensembles, storage, plan(groups, workers))
+    for directory, teachers in ensembles.items():
+        table = pq.read_table(directory / TARGET_FILE)
+        assert table.column_names == ["id", "input_ids", "target"]
+        assert (counts[directory]["rows"], counts[directory]["teachers"]) == (450, len(teachers))
+        assert table["id"].to_pylist() == list(range(450))
+        assert table["target"].type == pa.list_(pa.float32(), WIDTH)
+        found = np.stack(table["target"].to_numpy())
+        expected = plain_mean(storage, teachers)
+        assert np.abs(found - expected).max() < 1e-6
+        assert np.allclose(np.load(directory / "mean.npy"), expected.mean(0), atol=1e-6)
+
+
+def test_row_groups_do_not_depend_on_how_blocks_are_cut(tmp_path):
+    """The learner reads row groups, so its batches must not depend on the order of events in the cluster."""
+    rows = ROWS_PER_GROUP + 500
+    targets = np.random.default_rng(0).normal(size=(rows, 2)).astype(np.float32)
+    contents = []
+    for cut in (97, 1024, rows):
+        directory = tmp_path / str(cut)
+        directory.mkdir()
+        writer = _TargetWriter(directory)
+        for start in range(0, rows, cut):
+            writer.add(target_table(np.arange(start, min(start + cut, rows)), targets[start : start + cut]))
+        writer.close(rows)
+        meta = pq.ParquetFile(directory / TARGET_FILE).metadata
+        assert [meta.row_group(i).num_rows for i in range(meta.num_row_groups)] == [ROWS_PER_GROUP, 500]
+        contents.append((directory / TARGET_FILE).read_bytes())
+    assert contents[0] == contents[1] == contents[2]
+
+
+def target_table(ids: np.ndarray, targets: np.ndarray) -> pa.Table:
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(targets.reshape(-1)), targets.shape[1])
+    tokens = pa.array([[1, 2]] * len(ids), pa.list_(pa.int32()))
+    return pa.table({"id": ids, "input_ids": tokens, "target": lists})
+
+
+@pytest.mark.parametrize("ids", [[0, 1, 1], [0, 1]], ids=["repeated", "lost"])
+def test_lost_and_repeated_rows_are_refused(tmp_path, ids):
+    writer = _TargetWriter(tmp_path)
+    writer.add(target_table(np.array(ids), np.ones((len(ids), 2), np.float32)))
+    with pytest.raises(RuntimeError, match="3 sentences went in"):
+        writer.close(3)
+
+
+def test_an_embedding_that_is_not_finite_names_its_sentence(tmp_path):
+    targets = np.ones((3, 2), np.float32)
+    targets[1, 0] = np.nan
+    with pytest.raises(UserError, match="not finite for sentence ids 8"):
+        _TargetWriter(tmp_path).add(target_table(np.array([7, 8, 9]), targets))
+
+
+def test_a_target_of_another_sentence_is_found(tmp_path):
+    """Re-encoding rows must notice that two sentences' vectors were swapped."""
+    storage = Storage(str(tmp_path), "run")
+    names = save_teachers(storage, 2)
+    save_corpus(storage, 40)
+    tokens = pq.read_table(storage.fetch("corpus"))
+    right = plain_mean(storage, names).astype(np.float32)
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def write(targets: np.ndarray) -> None:
+        table = tokens.select(["id", "input_ids"]).append_column(
+            "target", pa.FixedSizeListArray.from_arrays(pa.array(targets.reshape(-1)), WIDTH)
+        )
+        pq.write_table(table, out / TARGET_FILE, row_group_size=ROWS_PER_GROUP)
+
+    write(right)
+    assert verify_targets(out, names, storage) < 1e-5
+    write(np.roll(right, 1, axis=0))
+    with pytest.raises(RuntimeError, match="is not the mean of its teachers"):
+        verify_targets(out, names, storage)

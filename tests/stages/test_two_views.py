@@ -1,0 +1,234 @@
+"""Runs of `bsl` and `contrastive` on a shared Ray: views made once and anywhere the same, members, and collapse."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+import raysed.pipeline
+import raysed.stages.rewriting
+from raysed.cluster.resources import Share
+from raysed.config import make_config
+from raysed.errors import UserError
+from raysed.stages.rewriting import rewrite
+from raysed.store.storage import Storage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+SENTENCES = 1100  # three blocks, the last one of 76
+
+
+def settings(storage: Path, **changes) -> dict:
+    nli = storage / "nli.tsv"
+    words = ("red", "blue", "old", "new", "small", "big", "cheap", "fast")
+    rows = [
+        f"{('entailment', 'neutral')[i % 2]}\tA {word} car stops.\tThere is a {word} car."
+        for i, word in enumerate(words)
+    ]
+    nli.write_text("\n".join(["label\tpremise\thypothesis", *rows]) + "\n")
+    views = storage / "views.tsv"
+    views.write_text("".join(f"Der {word} Wagen hält.\tThe {word} car stops.\n" for word in words))
+    return {
+        "run": "views",
+        "storage": str(storage),
+        "recipes": ["bsl", "nli-contrastive"],
+        "corpus": {"source": "bundled:everyday", "sentences": SENTENCES},
+        "evaluation": {"layers": [2]},
+        "members": {"count": 2, "evaluate_every": 5, "checkpoint_every": 5},
+        "nli": {"train": str(nli), "batch_size": 4},
+        "views": {"files": str(views)},
+        "bsl": {"views": ["mlm", "entailment", "files"], "steps": 5, "batch_size": 16},
+        "contrastive": {"views": ["same", "mlm"], "steps": 5, "batch_size": 16},
+        "sed": {"epochs": 0.2, "learning_rate": 1e-4},
+        **changes,
+    }
+
+
+def run(storage: Path, **changes) -> list[str]:
+    said: list[str] = []
+    raysed.pipeline.run(make_config(settings(storage, **changes)), said.append)
+    return said
+
+
+def report(storage: Path) -> dict:
+    return json.loads((storage / "views/report.json").read_text())
+
+
+def manifest(storage: Path, name: str) -> dict:
+    return json.loads((storage / f"views/manifest/{name}.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def finished(ray_cluster, tmp_path_factory) -> tuple[Path, list[str]]:
+    storage = tmp_path_factory.mktemp("views")
+    return storage, run(storage)
+
+
+@pytest.fixture
+def copied(finished, tmp_path) -> Path:
+    """The finished run in a place of its own."""
+    shutil.copytree(finished[0], tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def test_each_kind_is_one_table_that_stages_share(finished):
+    storage, said = finished
+    assert {path.name for path in (storage / "views/views").iterdir()} == {"mlm", "mlm.text", "entailment", "files"}
+    table = pq.read_table(storage / "views/views/mlm")
+    assert table.column_names == ["id", "sentence1", "sentence2", "input_ids1", "input_ids2"]
+    originals = pq.read_table(storage / "views/corpus", columns=["sentence"]).column("sentence").to_pylist()
+    first, second = (table.column(f"sentence{side}").to_pylist() for side in (1, 2))
+    assert set(first) <= set(originals) and all(one != other for one, other in zip(first, second))
+    assert 0.8 * SENTENCES < len(table) <= SENTENCES
+    assert (
+        len(pq.read_table(storage / "views/views/entailment")),
+        len(pq.read_table(storage / "views/views/files")),
+    ) == (4, 8)
+    line = next(line for line in said if line.startswith("mlm views: "))
+    assert "two identical views" in line and "tokens rewritten (" in line
+    for node in ("bsl", "nli-contrastive"):
+        assert "mlm" in " ".join(manifest(storage, f"{node}/members/00")["depends"])
+
+
+def test_the_report_and_the_card_say_what_views_were(finished):
+    storage, _ = finished
+    assert set(report(storage)["views"]) == {"mlm", "entailment", "files"}
+    text = (storage / "views/report.md").read_text()
+    assert "## Views" in text and "| files " in text
+    labels = {line.split()[1]: line.split()[2] for line in text.splitlines() if line.startswith("| members")}
+    row = next(line for line in text.splitlines() if line.startswith("| members") and "| bsl " in line)
+    assert "| NLI " in row, "views of pairs labelled entailment are labels"
+    card = (storage / "views/model/README.md").read_text()
+    assert "views: mlm" in card and "`views.mlm_rate`" in card, labels
+
+
+def test_members_have_their_own_histories_with_spread(finished):
+    storage, _ = finished
+    histories = [(storage / f"views/bsl/members/{i:02d}/history.jsonl").read_text().splitlines() for i in range(2)]
+    first = [[json.loads(line) for line in lines] for lines in histories]
+    assert [entry.pop(0)["step"] for entry in first] == [0, 0], "that of the untouched weights, with a dev score only"
+    assert [entry["step"] for entry in first[0]] == [1, 2, 3, 4, 5]
+    assert all(0 < entry["spread"] < 1.1 for entry in first[0])
+    assert [entry["loss"] for entry in first[0]] != [entry["loss"] for entry in first[1]]
+
+
+def test_another_setting_of_a_stage_keeps_the_views(copied):
+    before = {name: manifest(copied, f"views/{name}")["checksum"] for name in ("mlm", "entailment", "files")}
+    time = (copied / "views/views/mlm").stat().st_mtime_ns
+    run(copied, recipes=["bsl"], bsl={**settings(copied)["bsl"], "momentum": 0.9})
+    assert {name: manifest(copied, f"views/{name}")["checksum"] for name in before} == before
+    assert (copied / "views/views/mlm").stat().st_mtime_ns == time
+    assert manifest(copied, "bsl/members/00")["depends"]["bsl"]["momentum"] == 0.9
+
+
+def test_a_collapsed_member_is_named_and_left_out_of_the_mean(copied):
+    """One of two members is declared collapsed; the other teaches the learner."""
+    storage = Storage(str(copied), "views")
+    entry = storage.entry("bsl/members/00")
+    kept = copied / "kept"
+    shutil.copytree(storage.fetch(entry.name), kept)
+    meta = {**entry.meta, "collapsed": "collapsed: as a test"}
+    storage.commit(entry.name, lambda path: shutil.copytree(kept, path, dirs_exist_ok=True), entry.depends, meta)
+    said = run(copied, recipes=["bsl-whiten", "bsl-sed"])
+    assert "left out: bsl/members/00: collapsed: as a test" in said
+    assert list(manifest(copied, "bsl-sed/targets")["depends"]["teachers"]) == ["bsl/members/01"]
+    found = report(copied)
+    assert found["members"] == [{"recipe": "bsl", "index": 0, "reason": "collapsed: as a test"}]
+    rows = {(row["kind"], row["index"]): row for row in found["rows"] if row["recipe"] == "bsl"}
+    assert set(rows) == {("member", 0), ("member", 1), ("ensemble", 0)}
+    assert rows["ensemble", 0]["metrics"] == rows["member", 1]["metrics"]
+    assert [rows["member", index]["left_out"] for index in range(2)] == [True, False]
+    counts = {(entry["kind"], entry["n"]) for entry in found["summary"] if entry["recipe"] == "bsl"}
+    assert counts == {("member", 1), ("ensemble", 1)}
+    assert not (copied / "views/bsl-whiten/calibrations/00").exists()
+    assert (copied / "views/bsl-whiten/calibrations/01").exists()
+    assert "1 of bsl" in found["findings"]
+
+
+def test_where_all_collapse_nothing_is_averaged(ray_cluster, tmp_path):
+    """No predictor, a target that follows at once, and a high rate; the members alone are still reported."""
+    bsl = {
+        **{"views": ["entailment"], "steps": 40, "batch_size": 4, "learning_rate": 5e-3},
+        **{"momentum": 0.0, "predictor": "none", "warmup": 0.0, "decay": "constant"},
+    }
+    run(tmp_path, recipes=["bsl"], bsl=bsl)
+    assert [left["reason"][:9] for left in report(tmp_path)["members"]] == ["collapsed"] * 2
+    assert {row["kind"] for row in report(tmp_path)["rows"] if row["recipe"] == "bsl"} == {"member"}
+    with pytest.raises(
+        UserError, match="0 of 2 members of bsl have not collapsed, 1 are needed; bsl/members/00: collaps"
+    ):
+        run(tmp_path, recipes=["bsl-sed"], bsl=bsl)
+
+
+@pytest.fixture
+def corpus(finished, tmp_path):
+    """A run directory with the sentence table only."""
+    storage = Storage(str(tmp_path), "run")
+    source = Storage(str(finished[0]), "views").fetch("corpus")
+    storage.commit("corpus", lambda path: shutil.copytree(source, path, dirs_exist_ok=True), {"corpus": 1})
+    return storage
+
+
+def made(storage, workers=1, threads=1):
+    config = make_config({"seed": 3})
+    return rewrite("mlm", config, storage, Share(workers, 1 / workers, 0.0, threads), {"rate": 0.2})
+
+
+def test_views_are_the_same_whatever_the_number_of_workers(corpus):
+    alone = made(corpus)
+    corpus.remove("views/mlm.text")
+    together = made(corpus, workers=2)
+    assert len(alone.first) == SENTENCES and alone == together
+    share = float(alone.counts.split("(")[1].split(" %")[0])
+    assert share == pytest.approx(20, abs=2)
+
+
+def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
+    """Stopped after two of three blocks, it makes the third."""
+    asked = []
+    original = raysed.stages.rewriting._outcomes
+
+    def stopped(task, blocks, watch):
+        asked.append(list(blocks))
+        for count, outcome in enumerate(original(task, blocks, watch)):
+            if len(asked) == 1 and count == 2:
+                raise KeyboardInterrupt
+            yield outcome
+
+    monkeypatch.setattr(raysed.stages.rewriting, "_outcomes", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        made(corpus)
+    blocks = sorted(Path(corpus.uri("views/mlm.blocks")).glob("*/*"))
+    times = {block.name: block.stat().st_mtime_ns for block in blocks}
+    assert {"000000", "000001"} <= set(times) <= {"000000", "000001", "000002"}
+    monkeypatch.setattr(corpus, "remove", lambda name: None)
+    whole = made(corpus)
+    assert asked == [[0, 1, 2], [block for block in range(3) if f"{block:06d}" not in times]]
+    assert {block.name: block.stat().st_mtime_ns for block in blocks} == times
+    monkeypatch.undo()
+    corpus.remove("views/mlm.text")
+    corpus.remove("views/mlm.blocks")
+    assert made(corpus) == whole and not Path(corpus.uri("views/mlm.blocks")).exists()
+
+
+def test_text_that_another_run_has_is_taken_from_there(corpus, monkeypatch, caplog):
+    first = made(corpus)
+    other = Storage(corpus.location, "other")
+    other.commit(
+        "corpus", lambda path: shutil.copytree(corpus.fetch("corpus"), path, dirs_exist_ok=True), {"corpus": 1}
+    )
+    monkeypatch.setattr(raysed.stages.rewriting, "_make_blocks", lambda task: pytest.fail("made again"))
+    with caplog.at_level("INFO", logger="raysed"):
+        assert made(other) == first
+    assert any(str(corpus) in message and "serve this run, too" in message for message in caplog.messages)
+    config = make_config({"seed": 3})
+    with pytest.raises(pytest.fail.Exception):
+        rewrite("mlm", config, other, Share(1, 1, 0.0, 1), {"rate": 0.3})
+
+
+def test_a_mistake_that_shows_in_a_worker_is_one_sentence(corpus):
+    config = make_config({"views": {"mlm_model": "/nowhere/at/all"}})
+    with pytest.raises(UserError, match=r"^views\.mlm_model"):
+        rewrite("mlm", config, corpus, Share(1, 1, 0.0, 1), {})

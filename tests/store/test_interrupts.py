@@ -1,0 +1,76 @@
+"""Stops: a job ends within seconds and says so, also when nothing that it needs for cleaning up is left."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+JOB = """
+import argparse, os, signal, sys, time
+from raysed import interrupts
+from raysed.cli import main_of
+from raysed.status import status_of
+from raysed.storage import Storage
+
+interrupts._PATIENCE = {patience}
+
+def job(arguments):
+    stopping = interrupts.Stopping(is_hopeless=lambda: {hopeless}, at_last=lambda: print("killed the rest", flush=True))
+    with interrupts.when_stopped(stopping), status_of(Storage({storage!r}, "mine"), every=0.1):
+        try:
+            print("ready", flush=True)
+            time.sleep(600)
+        finally:
+            {cleaning_up}
+
+sys.exit(main_of(job, argparse.ArgumentParser()))
+"""
+ENDLESS = "interrupts.notice(); time.sleep(600)"
+
+
+def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> tuple[subprocess.Popen, str, str, float]:
+    """Runs a job, sends it a signal twice, as `timeout` does; returns it, what it has said, and how long it took."""
+    words = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "storage": str(directory), **words}
+    command = [sys.executable, "-c", JOB.format(**words)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    began = time.monotonic()
+    for _ in range(2):
+        process.send_signal(number)
+    said, errors = process.communicate(timeout=50)
+    return process, said, errors, time.monotonic() - began
+
+
+def state(directory: Path) -> str:
+    return json.loads((directory / "mine/status.json").read_text())["state"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_job_that_cannot_clean_up_is_ended(tmp_path, number, code):
+    """Because nobody answers it any more, or because it has had its time."""
+    for words in ({"hopeless": True}, {"patience": 1.0}):
+        process, said, errors, seconds = stop(tmp_path, number, **words)
+        assert process.returncode == code
+        assert (said, errors) == ("killed the rest\n", "\nstopped; the same command continues from here\n")
+        assert state(tmp_path) == "stopped"
+        assert seconds < 20
+
+
+@pytest.mark.parametrize("error", ["RuntimeError('Ray is gone')", "KeyboardInterrupt", "SystemExit(1)"])
+def test_an_error_while_it_cleans_up_is_a_stop(tmp_path, error):
+    process, _, errors, _ = stop(tmp_path, cleaning_up=f"raise {error}")
+    assert (process.returncode, errors) == (143, "\nstopped; the same command continues from here\n")
+    assert state(tmp_path) == "stopped"
+
+
+def test_an_error_without_a_signal_is_none(tmp_path):
+    from raysed.interrupts import errors_are_stops
+
+    with pytest.raises(ZeroDivisionError), errors_are_stops():
+        raise ZeroDivisionError

@@ -1,0 +1,104 @@
+"""What a run tells: progress lines for both kinds of output, and the words of workers elsewhere."""
+
+import io
+import os
+import shutil
+
+import pytest
+
+import raysed.store.progress
+from raysed.store.progress import Progress, ProgressBoard
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch) -> list[float]:
+    """The seconds that `Progress` sees."""
+    now = [100.0]
+    monkeypatch.setattr(raysed.store.progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_terminal_has_one_line_that_is_rewritten(clock, monkeypatch):
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((60, 24)))
+    stream = Terminal()
+    progress = Progress("train ct", 1000, stream)
+    for done in range(0, 1001, 10):
+        progress.update(done, "loss 0.5")
+        clock[0] += 0.125
+    assert progress.close("10 of 10 members") == 12.625
+    *lines, end = stream.getvalue().split("\r")[1:]
+    assert end == f"{'train ct: done in 13 s · 10 of 10 members':<59}\n"
+    assert stream.getvalue().count("\n") == 1
+    assert {len(line) for line in lines} == {59}  # a shorter line wipes a longer one, and none wraps
+    assert len(lines) == 51  # at most five a second
+    assert lines[0].rstrip() == "train ct:   0 % · loss 0.5"
+    assert lines[25].rstrip() == "train ct:  50 % · loss 0.5 · 6 s left"
+
+
+def test_a_narrow_terminal_cuts_the_line(clock, monkeypatch):
+    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
+    stream = Terminal()
+    Progress("a very long title", 10, stream).update(5, "and a note")
+    assert stream.getvalue() == "\ra very long title: "
+
+
+def test_elsewhere_a_line_is_added_now_and_then(clock):
+    stream = io.StringIO()
+    progress = Progress("train ct", 1000, stream)
+    for done in range(0, 1000, 10):
+        progress.update(done)
+        clock[0] += 1
+    progress.close()
+    assert stream.getvalue().splitlines() == [
+        "train ct:  15 % · 1 min 25 s left",
+        "train ct:  30 % · 1 min 10 s left",
+        "train ct:  45 % · 55 s left",
+        "train ct:  60 % · 40 s left",
+        "train ct:  75 % · 25 s left",
+        "train ct:  90 % · 10 s left",
+        "train ct: done in 1 min 40 s",
+    ]
+
+
+def test_a_short_stage_says_one_line_only(clock):
+    stream = io.StringIO()
+    progress = Progress("evaluate", 3, stream)
+    progress.update(3)
+    progress.close()
+    assert stream.getvalue() == "evaluate: done in 0 s\n"
+
+
+def test_work_of_an_earlier_attempt_does_not_count_as_speed(clock):
+    stream = io.StringIO()
+    progress = Progress("distil", 1000, stream, every=0)
+    progress.start_from(800)
+    clock[0] += 10
+    progress.update(900)
+    assert stream.getvalue() == "distil:  90 % · 10 s left\n"
+
+
+@pytest.mark.parametrize("total", [None, 0])
+def test_an_unknown_total_is_counted_without_a_share(clock, total):
+    stream = io.StringIO()
+    progress = Progress("read corpus", total, stream, every=0)
+    progress.update(12345)
+    progress.update(20000, "wiki.txt")
+    assert stream.getvalue() == "read corpus: 12,345\nread corpus: 20,000 · wiki.txt\n"
+
+
+def test_a_board_holds_the_newest_words_and_the_first_step_of_each_training():
+    board = ProgressBoard()
+    assert board.latest() == {}
+    board.say("a", {"total": 10})
+    board.say("a", {"step": 4, "loss": 0.5, "dev": 60.0})
+    board.say("b", {"step": 2})
+    board.say("a", {"step": 6, "loss": 0.4})
+    assert board.latest() == {
+        "a": {"total": 10, "step": 6, "loss": 0.4, "dev": 60.0, "first": 4},
+        "b": {"step": 2, "first": 2},
+    }
