@@ -6,8 +6,6 @@ from raysed.config import Config
 from raysed.errors import UserError
 
 MEMBER_STAGES = ("mlm", "nli", "ct", "bsl", "contrastive", "sts")
-LABELLED_STAGES = ("nli", "sts")
-"""Those that learn from sentence pairs with labels."""
 TWO_VIEW_STAGES = ("bsl", "contrastive")
 """Those that learn from two views of a sentence."""
 GIVEN_VIEWS = ("files", "entailment")

@@ -9,13 +9,4 @@ ENCODER = Path(__file__).parent / "encoder"
 PREFIX = "bundled:"
 """How a setting names package data: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
 
-__all__ = ["ENCODER", "PREFIX", "corpus", "is_bundled", "pairs"]
-
-
-def is_bundled(source: str) -> bool:
-    """Tells whether a setting names package data rather than a file or a hub id.
-
-    >>> is_bundled("bundled:everyday"), is_bundled("data/everyday.txt")
-    (True, False)
-    """
-    return source.startswith(PREFIX)
+__all__ = ["ENCODER", "PREFIX", "corpus", "pairs"]

@@ -95,15 +95,6 @@ class _Source(NamedTuple):
     read_tables: Callable[[list[Path], int], tuple[dict[str, Split], str]] | None = None
 
 
-def check_transfer(config: TransferConfig) -> list[str]:
-    """Reads all tasks and returns the names of those that will run.
-
-    Raises:
-        UserError: as `load_transfer`.
-    """
-    return [task.name for task in load_transfer(config)]
-
-
 def load_transfer(config: TransferConfig) -> list[TransferTask]:
     """Reads the tasks of `evaluation.transfer`.
 

@@ -6,13 +6,11 @@ checked without training anything.
 
 import json
 import math
-import os
 import shlex
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from raysed.evaluation.transfer import SED_TASKS, main_score
@@ -291,15 +289,6 @@ def how_to_repeat(location: str, run: str, job: str = "jobs/ensemble_then_distil
         settings, fetch = f"{run}.yaml", [f"{shlex.join(['python', '-c', code])} > {run}.yaml"]
     words = ["python", job, "--config", settings, "--run", again, "--storage", location]
     return "\n".join([*fetch, shlex.join(words)])
-
-
-def write_report(directory: Path, report: Report) -> None:
-    """Writes report.json and report.md into a directory; each file appears whole or not at all."""
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
-        partial = directory / f".{name}.partial"
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, directory / name)
 
 
 def _plain(value: Any) -> Any:

@@ -31,7 +31,7 @@ from raysed.store.storage import Entry, Storage
 from raysed.training import loop
 from raysed.training.collapse import collapse
 from raysed.training.grid import Ladder, Task, choose_bound, rungs_of
-from raysed.training.setups import Start, set_up, steps_of, tables_of
+from raysed.training.setups import Start, rows_per_update, set_up, steps_of, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -254,7 +254,7 @@ def _run_trials(
 def _sentences(result: Any, config: Config) -> int:
     """Sentences, or pairs, of the batches that a trial has learnt from since its last start."""
     updates = (result.metrics or {}).get("updates", 0)
-    return updates * getattr(config, result.config["member"]["stage"]).batch_size
+    return updates * rows_per_update(result.config["member"]["stage"], config)
 
 
 class _Named:

@@ -251,12 +251,12 @@ class Stages:
             if member.name in outcome.finished:
                 finished.setdefault(member.lower_bound, []).append(outcome.finished[member.name])
         count = len({member.index for member in group})
-        needed = self.config.members.min_members or count
-        complete = {bound: entries for bound, entries in finished.items() if len(entries) >= min(needed, count)}
+        needed = self._needed(count)
+        complete = {bound: entries for bound, entries in finished.items() if len(entries) >= needed}
         if not complete:
             failures = {name: why for name, why in outcome.failed.items() if name.startswith(f"{node}/grid/")}
             name, reason = next(iter(failures.items()), (node, "no model was trained to the end"))
-            message = f"no lower bound of {node} has the {min(needed, count)} models it needs; {name}: {reason}"
+            message = f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}"
             raise UserError(message) if outcome.user_mistake else RunFailed(message)
         return complete
 
@@ -266,8 +266,12 @@ class Stages:
         for name, reason in failures.items():
             self.say(f"left out: {name}: {reason}")
 
+    def _needed(self, count: int) -> int:
+        """How many of so many models must be there: `members.min_members` may be more than a group has."""
+        return min(self.config.members.min_members or count, count)
+
     def _accept(self, node: str, count: int, failures: Mapping[str, str], user_mistake: bool) -> None:
-        needed = self.config.members.min_members or count
+        needed = self._needed(count)
         if count - len(failures) < needed:
             name, reason = next(iter(failures.items()))
             message = (
@@ -281,7 +285,8 @@ class Stages:
         entries = self.lineage.ensembles[node]
         collapsed = {entry.name: entry.meta["collapsed"] for entry in entries if "collapsed" in entry.meta}
         self._leave_out(collapsed)
-        healthy, needed = len(entries) - len(collapsed), self.config.members.min_members or 1
+        healthy = len(entries) - len(collapsed)
+        needed = self._needed(len(entries)) if self.config.members.min_members else 1
         if healthy < needed and self._is_used(node):
             name, reason = next(iter(collapsed.items()))
             raise UserError(

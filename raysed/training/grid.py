@@ -111,13 +111,6 @@ class Ladder:
         """Returns how many trainings may still be handed out, were every bound to climb to the end."""
         return len(self._waiting) * self._models + len(self._tasks)
 
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing runs and nothing is left to start."""
-        if not self._tasks and not self._running:
-            self._climb()
-        return not self._tasks and not self._running
-
     def reached(self) -> dict[float, tuple[int, list[float]]]:
         """Returns, for every bound that was judged, its highest rung in updates and the scores of its models there."""
         result = {}

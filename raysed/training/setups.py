@@ -91,6 +91,17 @@ def steps_of(stage: str, config: Config, rows: Mapping[str, int]) -> int:
     return _updates(getattr(config, stage), sum(rows[table] for table in tables_of(stage, config)))
 
 
+def rows_per_update(stage: str, config: Config) -> int:
+    """Returns the sentences, or pairs, of a member's batch.
+
+    >>> rows_per_update("ct", Config()), rows_per_update("nli", Config())
+    (16, 16)
+    """
+    if stage == "ct" and config.ct.variant == "pairs":
+        return config.ct.groups * (1 + config.ct.negatives)
+    return getattr(config, stage).batch_size
+
+
 def predictor_parameters(config: BslConfig, width: int) -> int:
     """Returns the size of the predictor of `bsl`, without making it."""
     with torch.device("meta"):

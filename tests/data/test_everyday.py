@@ -304,7 +304,6 @@ def test_words_alone_score_badly(split):
 def test_names_of_package_data():
     assert bundled.PREFIX == "bundled:" and bundled.ENCODER.name == "encoder"
     assert bundled.ENCODER.parent.joinpath("everyday.py").is_file()
-    assert bundled.is_bundled("bundled:dev") and not bundled.is_bundled("my/bundled:dev")
 
 
 @pytest.mark.slow

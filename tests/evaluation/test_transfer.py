@@ -17,7 +17,6 @@ from raysed.evaluation.transfer import (
     TASKS,
     Split,
     TransferTask,
-    check_transfer,
     combine,
     jobs,
     load_transfer,
@@ -86,7 +85,7 @@ def load(source: Path, *tasks: str, seed: int = 1111) -> list[TransferTask]:
 
 def refusal(source: Path | str | None, tasks: list[str] | None = None) -> str:
     with pytest.raises(UserError) as caught:
-        check_transfer(TransferConfig(source=source and str(source), tasks=tasks))
+        load_transfer(TransferConfig(source=source and str(source), tasks=tasks))
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -96,7 +95,7 @@ def refusal(source: Path | str | None, tasks: list[str] | None = None) -> str:
 
 
 def test_all_tasks_of_a_senteval_directory_are_found(senteval):
-    assert check_transfer(TransferConfig(source=str(senteval))) == list(TASKS)
+    assert [task.name for task in load_transfer(TransferConfig(source=str(senteval)))] == list(TASKS)
     assert sorted(SED_TASKS) == sorted(TASKS) and set(BSL_TASKS) < set(TASKS)
 
 
@@ -241,7 +240,7 @@ def test_sentevals_own_folder_goes_before_tables(senteval):
 
 
 def test_without_a_source_there_are_no_tasks():
-    assert check_transfer(TransferConfig()) == []
+    assert load_transfer(TransferConfig()) == []
     assert "evaluation.transfer.source" in refusal(None, ["MR"])
 
 

@@ -34,10 +34,12 @@ def test_of_equal_bounds_the_smallest_wins_and_one_alone_has_no_margin():
 def climb(ladder: Ladder, score, workers: int, seed: int = 0) -> list:
     """Runs a ladder with so many workers, of which a random one ends next."""
     rng, running, started = random.Random(seed), [], []
-    while not ladder.is_done:
+    while True:
         while len(running) < workers and (task := ladder.next()):
             running.append(task)
             started.append(task)
+        if not running:
+            break
         task = running.pop(rng.randrange(len(running)))
         ladder.record(task, score(task))
     return started
