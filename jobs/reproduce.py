@@ -8,61 +8,13 @@ On a cluster:     ray job submit --working-dir . -- python jobs/reproduce.py sed
 The same command continues a table that was stopped.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # an uploaded working directory is not installed
 
 from raysed.cli import main_of
-
-HERE = Path(__file__).parent
-
-
-def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("table", nargs="?", help="a name from --list")
-    result.add_argument("--list", action="store_true", help="show all tables and end")
-    result.add_argument("--scale", choices=("paper", "small"), default="paper", help="small: only that rows work")
-    result.add_argument("--data", type=Path, default=Path("data"), help="directory of STS, NLI and SentEval files")
-    result.add_argument("--encoder", help="encoder of --scale small, as encoder.path; bundled:encoder by default")
-    result.add_argument("--output", type=Path, default=Path("runs/tables"), help="directory of the finished tables")
-    result.add_argument("--storage", help="directory or URI under which run directories lie")
-    result.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting of all runs"
-    )
-    return result
-
-
-def job(arguments: argparse.Namespace) -> None:
-    """Runs the table."""
-    from raysed.errors import UserError
-    from raysed.plan.consistency import check_settings
-    from raysed.reproduce.data import Request
-    from raysed.reproduce.plan import list_tables, make_plan
-
-    tables = list_tables(HERE / "tables")
-    if arguments.list:
-        width = max(map(len, tables))
-        print("\n".join(f"{name:{width}}  {title}" for name, title in tables.items()))
-        return
-    if arguments.table is None:
-        raise UserError(f"name a table; there are {', '.join(tables)}")
-    if arguments.encoder and arguments.scale == "paper":
-        raise UserError("--encoder is for --scale small; at the scale of the paper use --set encoder.path=…")
-    names = ("table", "scale", "data", "output", "storage", "encoder")
-    request = Request(**{name: getattr(arguments, name) for name in names}, overrides=tuple(arguments.overrides))
-    plan = make_plan(request, HERE / "tables", HERE / "configs")
-    for config in plan.configs.values():
-        check_settings(config)
-
-    from raysed.pipeline import run
-    from raysed.plan.check import check
-    from raysed.reproduce.run import Runner, reproduce
-
-    reproduce(request, plan, Runner(check, run))
-
+from raysed.commands.reproduce import job, parser
 
 if __name__ == "__main__":
     sys.exit(main_of(job, parser()))

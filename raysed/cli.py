@@ -1,21 +1,48 @@
-"""What all jobs share: finding a config by name, and turning outcomes into sentences and exit codes."""
+"""The command `raysed`, and what all commands share: outcomes become sentences and exit codes."""
 
 import argparse
 import atexit
 import gc
+import importlib
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
 from raysed.store.metrics import show_notes
+
+COMMANDS = {
+    "run": "train, distil, calibrate, evaluate and export",
+    "evaluate": "score any models side by side",
+    "status": "say where runs are",
+    "reproduce": "run a table of a paper",
+}
+"""By name, which is that of the module in `raysed.commands`."""
+
+
+def main() -> int:
+    """Runs `raysed COMMAND …`; returns the exit code."""
+    lines = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
+    usage = f"raysed COMMAND …\n\ncommands:\n{lines}\n\nraysed COMMAND --help says more"
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("-h", "--help"):
+        print(f"usage: {usage}")
+        return 0 if len(sys.argv) > 1 else 2
+    if name not in COMMANDS:
+        print(f"error: {name!r} is no command; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    command = importlib.import_module(f"raysed.commands.{name}")
+    parser = command.parser()
+    parser.prog = f"raysed {name}"
+    return main_of(command.job, parser, *filter(None, [getattr(command, "AFTER_STOP", None)]), arguments=sys.argv[2:])
 
 
 def main_of(
     job: Callable[[argparse.Namespace], int | None],
     parser: argparse.ArgumentParser,
     after_stop: str = "the same command continues from here",
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """Runs a job.
 
@@ -23,12 +50,13 @@ def main_of(
         job: takes the parsed arguments; may return an exit code.
         parser: of the command line.
         after_stop: what Ctrl-C has left behind, for the user.
+        arguments: of the command line; None: those of the process.
 
     Returns:
         0 or the job's own code when it went well, 1 when the run failed, 2 for a user's mistake, 130 after Ctrl-C, 143
         after SIGTERM.
     """
-    arguments = parser.parse_args()
+    parsed = parser.parse_args(arguments)
 
     def last_words() -> None:
         print(f"\nstopped; {after_stop}", file=sys.stderr)
@@ -38,7 +66,7 @@ def main_of(
     atexit.register(gc.freeze)  # or Python looks through all of torch for garbage before it ends, for a second or two
     try:
         with interrupts.errors_are_stops():
-            return job(arguments) or 0
+            return job(parsed) or 0
     except UserError as error:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         return 2

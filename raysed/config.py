@@ -22,6 +22,8 @@ Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
 """`auto`: bf16 on GPUs that have it, fp32 elsewhere. Weights and optimizers are in fp32 in any case."""
 Rate = Annotated[float, Field(gt=0)]
+CONFIGS = Path(__file__).parent / "configs"
+"""Settings by name, in the package, so that an installed one can run."""
 
 
 class Block(BaseModel):
@@ -801,8 +803,8 @@ def _suggestion(keys: list[Any]) -> str:
     return f": known here are {', '.join(prefix + name for name in known)}"
 
 
-def find_config(name: str, directory: Path) -> Path:
-    """Returns the file behind `--config`: a path, or a name in the directory.
+def find_config(name: str, directory: Path = CONFIGS) -> Path:
+    """Returns the file behind `--config`: a path, or the name of a config that comes with the package.
 
     Raises:
         UserError: there is neither; lists the names.

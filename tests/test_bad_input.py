@@ -377,7 +377,7 @@ def test_a_run_that_is_in_use_is_named(refused, tmp_path):
 
 
 class _Parser:
-    def parse_args(self) -> None:
+    def parse_args(self, arguments: Any) -> None:
         return None
 
 

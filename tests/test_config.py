@@ -247,7 +247,7 @@ def test_an_empty_file_is_the_defaults(tmp_path):
     assert load_config(tmp_path / "c.yaml") == Config() == load_config(None)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "jobs/configs").glob("*.yaml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "raysed/configs").glob("*.yaml")), ids=lambda path: path.stem)
 def test_configs_that_come_with_the_jobs_load_and_survive_dumping(path, tmp_path):
     config = load_config(path)
     assert config.run

@@ -19,7 +19,7 @@ from raysed.report.document import Report, Row
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-CONFIGS = sorted(ROOT.glob("jobs/configs/*.yaml"))
+CONFIGS = sorted(ROOT.glob("raysed/configs/*.yaml"))
 JOBS = sorted(ROOT.glob("jobs/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
@@ -311,7 +311,7 @@ def test_configs_load(path):
 @pytest.mark.parametrize("name", ["bert-large-unsupervised", "bert-base-unsupervised", "distilbert-unsupervised"])
 def test_paper_configs_have_the_papers_numbers(name):
     """SED section 5.1 and appendix B."""
-    config = load_config(ROOT / f"jobs/configs/{name}.yaml")
+    config = load_config(ROOT / f"raysed/configs/{name}.yaml")
     assert (config.members.count, config.corpus.sentences, config.encoder.layers) == (10, 100_000, 2)
     assert (config.ct.steps, config.ct.groups, config.ct.negatives) == (50_000, 2, 7)
     assert (max(config.ct.learning_rates), min(config.ct.learning_rates)) == (1e-5, 2e-6)

@@ -136,7 +136,8 @@ def test_kubernetes_runs_the_pinned_image_behind_the_token():
 
 def test_every_job_that_is_submitted_names_its_storage():
     """Its working directory goes with it, so without that the job is refused."""
-    places = [*ROOT.glob("*.md"), *ROOT.glob("*.yaml"), *ROOT.glob("docs/*"), *ROOT.glob("jobs/**/*.*")]
+    places = [*ROOT.glob("*.md"), *ROOT.glob("*.yaml"), *ROOT.glob("docs/*"), *ROOT.glob("jobs/*.*")]
+    places += [*ROOT.glob("raysed/configs/*"), *ROOT.glob("raysed/reproduce/tables/*"), *ROOT.glob("raysed/commands/*")]
     texts = {path: path.read_text() for path in places if path.suffix in (".md", ".yaml", ".py")}
     calls = re.compile(r"ray job submit (?:.*\\\\?\n)*.*jobs/\w+\.py.*(?:(?<=\\)\n.*)*")
     submitted = [(path, call) for path, text in texts.items() for call in calls.findall(text)]
@@ -148,7 +149,7 @@ def test_the_jobs_of_kubernetes_and_of_the_pages_exist():
     words = shlex.split(load("docs/rayjob.yaml")["spec"]["entrypoint"])
     assert words[0] == "python"
     assert (ROOT / words[1].removeprefix("/home/ray/raysed/")).is_file()
-    assert (ROOT / f"jobs/configs/{words[words.index('--config') + 1]}.yaml").is_file()
+    assert (ROOT / f"raysed/configs/{words[words.index('--config') + 1]}.yaml").is_file()
     page = (ROOT / "docs/cluster.md").read_text()
     assert f"jobs/status.py {words[words.index('--run') + 1]} " in page
     assert set(re.findall(r"kubectl logs -f -l job-name=(\S+)", page)) == {load("docs/rayjob.yaml")["metadata"]["name"]}

@@ -272,13 +272,13 @@ class Report:
         return "\n\n".join(sections) + "\n"
 
 
-def how_to_repeat(location: str, run: str, job: str = "jobs/ensemble_then_distill.py") -> str:
+def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
     """Returns what to type to do a run again, under another name, from the settings that lie in its directory.
 
     Args:
         location: absolute directory or URI under which run directories lie.
         run: name of the run.
-        job: path of the main job.
+        job: what starts the main job.
     """
     again = f"{run[:94]}-again"  # names have 100 characters at most
     settings, fetch = f"{location}/{run}/config.yaml", []
@@ -287,7 +287,7 @@ def how_to_repeat(location: str, run: str, job: str = "jobs/ensemble_then_distil
             f"from raysed.store.storage import Storage; print(Storage({location!r}, {run!r}).read_text('config.yaml'))"
         )
         settings, fetch = f"{run}.yaml", [f"{shlex.join(['python', '-c', code])} > {run}.yaml"]
-    words = ["python", job, "--config", settings, "--run", again, "--storage", location]
+    words = [*job, "--config", settings, "--run", again, "--storage", location]
     return "\n".join([*fetch, shlex.join(words)])
 
 

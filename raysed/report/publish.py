@@ -340,16 +340,22 @@ def _report(
         draws=draws,
         fitted_on=_seen_by_calibrations(config),
         learners=_distances(job, storage, models),
-        command=shlex.join(["python", *sys.argv]),
-        repeat=how_to_repeat(storage.location, storage.run, *_main_job()),
+        command=_typed(),
+        repeat=how_to_repeat(storage.location, storage.run, _main_job()),
         plots=pictures,
     )
 
 
+def _typed() -> str:
+    """The command as the user typed it."""
+    words = ["raysed"] if Path(sys.argv[0]).name == "raysed" else ["python", sys.argv[0]]
+    return shlex.join([*words, *sys.argv[1:]])
+
+
 def _main_job() -> list[str]:
-    """The path of the main job as the user would type it, where the job that runs lies beside it."""
+    """The main job as the user would type it: the script beside the job that runs, or the installed command."""
     path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
-    return [str(path)] if path.is_file() else []
+    return ["python", str(path)] if path.is_file() else ["raysed", "run"]
 
 
 def _views(job: Job) -> dict[str, list[str]]:

@@ -2,6 +2,6 @@
 
     published -> data -> plan -> run -> compare
 
-Published numbers, runs and places of cells are data (`jobs/tables/`), so that a table can be checked against its paper
+Published numbers, runs and places of cells are data (`tables/`), so that a table can be checked against its paper
 without reading code. Ours are read from report.json only.
 """

@@ -13,7 +13,7 @@ from raysed.reproduce.data import Finder, Request
 from raysed.reproduce.published import Row, Table, load_published, load_yaml
 
 Place = dict[str, Any]
-"""Where a value is, see `jobs/tables/runs.yaml`."""
+"""Where a value is, see `raysed/reproduce/tables/runs.yaml`."""
 
 
 @dataclass

@@ -7,6 +7,9 @@ from typing import Any
 
 import yaml
 
+TABLES = Path(__file__).parent / "tables"
+"""The published numbers, and how each table is run."""
+
 
 @dataclass(frozen=True)
 class Row:

@@ -39,7 +39,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.model.augment import weights_bytes
 from raysed.model.encoder import Encoder, load_start
 from raysed.model.scratch import write_scratch
-from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated
+from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
 from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
 from raysed.recipe import BASE, Recipe, member_nodes
@@ -219,7 +219,7 @@ class Stages:
 
     def _plan(self, node: str) -> list[Member]:
         """The members of a node; where a grid was decided before, its losers need no training, be they there or not."""
-        group = members.plan_node(node, self.config, self.job.inputs, self.lineage.parents(node), self.lineage.base_dev)
+        group = plan_node(node, self.config, self.job.inputs, self.lineage.parents(node), self.lineage.base_dev)
         choice = self.storage.finished(f"{node}/grid/choice", self.lineage.grid_choice(group))
         if choice is None or group[0].lower_bound is None:
             return group

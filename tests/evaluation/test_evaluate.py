@@ -1,6 +1,5 @@
 """Any model scored: what is computed here is what sentence-transformers gives; mistakes are one sentence each."""
 
-import importlib.util
 import json
 import shutil
 import sys
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from raysed.cli import main_of
+from raysed.commands import evaluate
 from raysed.config import FlowConfig, TransferConfig, make_config
 from raysed.data.graded import StsTask
 from raysed.data.tokens import LengthReport, tokenize
@@ -44,16 +44,6 @@ CARD = export.Card(
     versions={},
 )
 EXPORTS = ["1", "2", "first_last", "whiten", "flow"]
-
-
-def load_job():
-    spec = importlib.util.spec_from_file_location("job_evaluate", ROOT / "jobs/evaluate.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-evaluate = load_job()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Statistics, tables, sentences and pictures of a report, from made-up rows."""
 
-import importlib.util
 import json
 import math
 import re
@@ -18,6 +17,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from raysed.commands.run import parser as run_parser
 from raysed.config import dump_config, find_config, load_config, make_config
 from raysed.evaluation.analysis import singular_values
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table
@@ -650,20 +650,13 @@ def test_odd_grids_and_distances_are_drawn(tmp_path):
     assert plot_edit_distance(tmp_path / "d.png", {}) is None and not (tmp_path / "d.png").exists()
 
 
-def parser_of_the_job():
-    spec = importlib.util.spec_from_file_location("job", ROOT / "jobs/ensemble_then_distill.py")
-    job = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(job)
-    return job.parser()
-
-
-CONFIGS = sorted(path.stem for path in (ROOT / "jobs/configs").glob("*.yaml"))
+CONFIGS = sorted(path.stem for path in (ROOT / "raysed/configs").glob("*.yaml"))
 
 
 @pytest.mark.parametrize(("name", "scheme"), [*((name, "") for name in CONFIGS), ("quickstart", "file://")])
 def test_what_the_report_says_to_type_has_the_settings_of_the_run(tmp_path, monkeypatch, name, scheme):
     """Every config, changed by --set, as the job writes it; the words go through the shell and the job's own parser."""
-    config = load_config(ROOT / f"jobs/configs/{name}.yaml", ["members.count=4", "sed.learning_rate=1.5e-5"])
+    config = load_config(ROOT / f"raysed/configs/{name}.yaml", ["members.count=4", "sed.learning_rate=1.5e-5"])
     location = f"{scheme}{tmp_path}/{'my-runs' if scheme else 'my runs'}"
     Storage(location, config.run).write_text("config.yaml", dump_config(config))
     monkeypatch.chdir(tmp_path)
@@ -672,7 +665,7 @@ def test_what_the_report_says_to_type_has_the_settings_of_the_run(tmp_path, monk
         environment = {"PYTHONPATH": str(ROOT), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
         subprocess.run(command, shell=True, check=True, env=environment)
     python, job, *words = shlex.split(line)
-    arguments = parser_of_the_job().parse_args(words)
+    arguments = run_parser().parse_args(words)
     assert (python, job, len(fetch)) == ("python", "jobs/ensemble_then_distill.py", bool(scheme))
     assert (arguments.run, arguments.storage) == (f"{config.run}-again", location)
     assert load_config(find_config(arguments.config, tmp_path)) == config

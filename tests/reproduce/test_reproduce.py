@@ -1,6 +1,5 @@
 """The papers' numbers as printed, the runs of every table, and our values beside the published ones."""
 
-import importlib.util
 import json
 import math
 import random
@@ -25,7 +24,7 @@ from raysed.reproduce.published import Row, Table, load_published, load_yaml
 from raysed.reproduce.run import Runner, reproduce
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES, CONFIGS = ROOT / "jobs/tables", ROOT / "jobs/configs"
+TABLES, CONFIGS = ROOT / "raysed/reproduce/tables", ROOT / "raysed/configs"
 PUBLISHED = load_published(TABLES)
 RUNS = load_yaml(TABLES / "runs.yaml")
 
@@ -931,13 +930,6 @@ def test_a_run_without_a_complete_report_ends_the_table(small_data):
         reproduce(asked, make_plan(asked, TABLES, CONFIGS), Runner(lambda c: None, fail), lambda line: None)
 
 
-def job_module():
-    spec = importlib.util.spec_from_file_location("job_reproduce", ROOT / "jobs/reproduce.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -951,8 +943,8 @@ def job_module():
 )
 def test_mistakes_at_the_command_line_are_one_sentence_and_exit_code_2(words, sentence, capsys, monkeypatch, tmp_path):
     from raysed.cli import main_of
+    from raysed.commands import reproduce as job
 
-    job = job_module()
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *words, "--output", str(tmp_path)])
     assert main_of(job.job, job.parser()) == 2
     error = capsys.readouterr().err

@@ -1,0 +1,37 @@
+"""Trains an ensemble, distils its mean into one model, calibrates it, and reports what helped.
+
+On this machine:  python jobs/ensemble_then_distill.py
+On a cluster:     ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs
+
+The same command continues a run that was stopped, and does nothing for one that is complete.
+"""
+
+import argparse
+import json
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
+    result.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting"
+    )
+    result.add_argument("--storage", help="directory or URI under which run directories lie")
+    result.add_argument("--run", help="name of the run")
+    return result
+
+
+def job(arguments: argparse.Namespace) -> None:
+    """Runs the pipeline."""
+    from raysed.config import find_config, load_config
+    from raysed.plan.consistency import check_settings
+
+    named = {"storage": arguments.storage, "run": arguments.run}
+    overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]
+    config = load_config(find_config(arguments.config), overrides)
+    check_settings(config)  # before the heavy libraries, which take seconds, and Ray
+
+    from raysed.pipeline import run
+
+    run(config)

@@ -1,0 +1,32 @@
+"""Says where a run is: its stage, what is done, how long the stage will take, the last checkpoints.
+
+    python jobs/status.py                          all runs: their state and its age
+    python jobs/status.py quickstart
+    python jobs/status.py NAME --storage s3://bucket/runs
+
+It reads the run directory only, so it works from any machine that reaches the storage, also after the job is gone.
+The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or gone; 2: there is no such run.
+"""
+
+import argparse
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("run", nargs="?", help="name of the run; without it all runs are listed, with exit code 0")
+    result.add_argument("--storage", default="runs", help="directory or URI under which run directories lie")
+    return result
+
+
+def job(arguments: argparse.Namespace) -> int:
+    """Prints what the run directory tells; returns the exit code of the run's state."""
+    from raysed.store.status import describe, describe_all
+    from raysed.store.storage import Storage
+
+    if arguments.run is None:
+        lines, code = describe_all(arguments.storage), 0
+    else:
+        lines, code = describe(Storage(arguments.storage, arguments.run))
+    print(*lines, sep="\n")
+    return code
