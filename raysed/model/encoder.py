@@ -5,7 +5,6 @@ two short random sentences; one that does not is fed padded batches instead, wit
 """
 
 import copy
-import importlib.util
 import itertools
 import json
 import logging
@@ -25,7 +24,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, 
 from transformers.utils import logging as transformers_logging
 
 from raysed.bundled import ENCODER, PREFIX
-from raysed.config import EncoderConfig, Layers
+from raysed.config import PACKAGE, EncoderConfig, Layers, package_folder
 from raysed.data.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
 from raysed.errors import UserError, first_line
 from raysed.model.attention import full_precision_attention
@@ -34,7 +33,6 @@ from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
 
-_PACKAGE = "package:"
 LOAD_ERRORS = (
     OSError,
     ValueError,
@@ -356,26 +354,13 @@ def check_encoder(config: EncoderConfig) -> int:
 
 def encoder_path(config: EncoderConfig) -> str:
     """Returns the directory or hub id behind `encoder.path`."""
-    if config.path.startswith(_PACKAGE):
-        return _package_folder(config.path)
+    if config.path.startswith(PACKAGE):
+        return package_folder(config.path)
     if not config.path.startswith(PREFIX):
         return config.path
     if config.path != f"{PREFIX}encoder":
         raise UserError(f"encoder.path: {config.path!r} is unknown, the bundled model is {PREFIX}encoder")
     return str(ENCODER)
-
-
-def _package_folder(path: str) -> str:
-    package, _, folder = path.removeprefix(_PACKAGE).partition("/")
-    if not package.isidentifier():
-        raise UserError(f"encoder.path: {path!r} names no Python package; write it as {_PACKAGE}NAME/DIR")
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        raise UserError(
-            f"encoder.path: {path!r} needs the Python package {package!r}; "
-            f"install it with pip install {package.replace('_', '-')}"
-        )
-    return str(Path(found.submodule_search_locations[0]) / folder)
 
 
 def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:

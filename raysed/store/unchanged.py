@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from raysed.bundled import PREFIX
-from raysed.config import Config, stable_hash
+from raysed.config import PACKAGE, Config, package_folder, stable_hash
+from raysed.errors import UserError
 from raysed.recipe import parse_recipes
 from raysed.store.storage import Storage, sha256_of
 
@@ -34,19 +35,20 @@ def fingerprint(config: Config) -> str | None:
     Where runs lie, what they are given and who is told of them is left out, as in `Job.depends`.
 
     Returns:
-        None where that does not say it all: an input is a URI, a glob, a hub id or in another Python package, or large.
+        None where that does not say it all: an input is a URI, a glob or a hub id, or large.
     """
     sources = _sources(config)
     if "synonym" in {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}:
         return None  # WordNet is no setting
     try:
         return _fingerprint(config, sources)
-    except OSError:  # the checks say it better
+    except (OSError, UserError):  # the checks say it better
         return None
 
 
 def _fingerprint(config: Config, sources: list[str]) -> str | None:
-    places = [Path(os.path.abspath(os.path.expanduser(s))) for s in sources if not s.startswith(PREFIX)]
+    named = [package_folder(s) if s.startswith(PACKAGE) else s for s in sources if not s.startswith(PREFIX)]
+    places = [Path(os.path.abspath(os.path.expanduser(name))) for name in named]
     if not all(place.exists() for place in places):
         return None
     files = [path for place in (*places, _PACKAGE) for path in _files(place)]

@@ -131,16 +131,16 @@ rank, world, port, stages, stop, scarce, directory = sys.argv[1:]
 rank, world, stop = map(int, (rank, world, stop))
 os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
 os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {tests!r}
 import torch
 torch.set_num_threads(1)
-from raysed.distill import _prepare_deepspeed, DeepSpeedEngine, Distillation, TargetBatches
+from raysed.stages.learner import _prepare_deepspeed, DeepSpeedEngine, Distillation, TargetBatches
 _prepare_deepspeed(gpu=False)
 torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
-from test_distill import RATE, tiny_learner
-from raysed import training
+from test_learner import RATE, tiny_learner
+from raysed.training import loop
 from raysed.config import SedConfig
-from raysed.storage import Storage
+from raysed.store.storage import Storage
 directory = Path(directory)
 
 def limited(forward):
@@ -209,7 +209,7 @@ def run_workers(directory: Path, world: int, stages: str, stop: int = 0, scarce:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    script = _WORKER.format(tests=str(Path(__file__).parents[1]))
+    script = _WORKER.format(tests=[str(place) for place in Path(__file__).parents[:2]])
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     processes = [
         subprocess.Popen(

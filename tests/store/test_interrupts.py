@@ -15,8 +15,8 @@ JOB = """
 import argparse, os, signal, sys, time
 from raysed import interrupts
 from raysed.cli import main_of
-from raysed.status import status_of
-from raysed.storage import Storage
+from raysed.store.status import status_of
+from raysed.store.storage import Storage
 
 interrupts._PATIENCE = {patience}
 

