@@ -7,7 +7,7 @@ from raysed.config import Config
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, parse_recipe
-from raysed.report.findings import Row
+from raysed.report.findings import NO_DIFFERENCE, Row
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ def _dev_scores(config: Config, rows: Sequence[Row]) -> dict[tuple[str, int], fl
 
 
 def _is_worth_it(model: ScoredModel, scores: dict[tuple[str, int], float]) -> bool:
-    """Whether a trained model is better than the best of the untouched encoder under the same calibration."""
+    """Whether a trained model is better, by more than nothing, than the untouched encoder under the same calibration."""
     if model.kind == "base":
         return True
     like = "-".join([BASE, *parse_recipe(model.recipe).calibration])
     untouched = [score for (recipe, _), score in scores.items() if recipe == like]
-    return scores[model.recipe, model.index] > max(untouched, default=-200.0)
+    return scores[model.recipe, model.index] - max(untouched, default=-200.0) >= NO_DIFFERENCE
 
 
 def _last_made(config: Config, candidates: Sequence[ScoredModel]) -> str:

@@ -52,6 +52,7 @@ def test_training_that_gains_nothing_under_the_same_calibration_is_no_candidate(
     scores = {"base": [40], "base-flow": [58, 57], "ct-sed": [47], "ct-sed-flow": [58, 57.5]}
     choice = chosen(scores)
     assert choice.model.recipe == "base-flow" and "ct-sed-flow" not in choice.among and "ct-sed" in choice.among
+    assert chosen({"base": [40], "ct": [40.05]}).model.recipe == "base", "less than 0.1 is called none"
     nothing = chosen({"base": [40], "ct": [39]})
     assert nothing.words() == "base, because nothing else in the run is better on dev: 40.0"
 
