@@ -1,9 +1,7 @@
-"""Trains an ensemble, distils its mean into one model, calibrates it, and reports what helped.
+"""`raysed run` as a script: trains an ensemble, distils its mean into one model, calibrates it, and reports what helped.
 
-On this machine:  python jobs/ensemble_then_distill.py
-On a cluster:     ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs
-
-The same command continues a run that was stopped, and does nothing for one that is complete.
+python jobs/ensemble_then_distill.py
+ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs
 """
 
 import sys

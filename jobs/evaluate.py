@@ -1,11 +1,6 @@
-"""Scores any models side by side, on the tasks of a config: similarity, and transfer tasks where the config has some.
+"""`raysed evaluate` as a script: scores any models side by side.
 
-    python jobs/evaluate.py --model runs/quickstart/model --model bundled:encoder
-    python jobs/evaluate.py --model MODEL --config minilm3-cpu --set evaluation.transfer.source=SentEval/data/downstream
-
-A model is a directory or a hub id: one that this project exported, any other of sentence-transformers, or a plain
-transformer, whose tokens and --layers are averaged. Of a config, `evaluation`, `encoder.max_length`, `encoder.layers`
-and `resources` count.
+python jobs/evaluate.py --model runs/quickstart/model --model bundled:encoder
 """
 
 import sys

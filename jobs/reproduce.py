@@ -1,11 +1,8 @@
-r"""Runs a table of the SED, BERT-flow or BSL paper and prints ours beside the published numbers.
+r"""`raysed reproduce` as a script: runs a table of a paper and prints ours beside the published numbers.
 
-All tables:       python jobs/reproduce.py --list
-On this machine:  python jobs/reproduce.py sed-table-1 --scale small --data ../shared/data
-On a cluster:     ray job submit --working-dir . -- python jobs/reproduce.py sed-table-1 --data /mnt/SentEval/data \
-                      --storage /mnt/runs --output /mnt/tables
-
-The same command continues a table that was stopped.
+    python jobs/reproduce.py sed-table-1 --scale small --data ../shared/data
+    ray job submit --working-dir . -- python jobs/reproduce.py sed-table-1 --data /mnt/SentEval/data \
+        --storage /mnt/runs --output /mnt/tables
 """
 
 import sys

@@ -1,11 +1,6 @@
-"""Says where a run is: its stage, what is done, how long the stage will take, the last checkpoints.
+"""`raysed status` as a script: says where runs are.
 
-    python jobs/status.py                          all runs: their state and its age
-    python jobs/status.py quickstart
-    python jobs/status.py NAME --storage s3://bucket/runs
-
-It reads the run directory only, so it works from any machine that reaches the storage, also after the job is gone.
-The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or gone; 2: there is no such run.
+python jobs/status.py quickstart
 """
 
 import sys

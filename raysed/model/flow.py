@@ -1,17 +1,4 @@
-"""The normalizing flow of BERT-flow: an invertible map that makes sentence embeddings look Gaussian.
-
-The architecture is Glow's with additive coupling on vectors: each step standardises the channels (actnorm),
-reverses their order, and adds a small network of the first half to the second half. Between two levels, half
-of the channels leave the flow as they are. Fitting maximises the likelihood of embeddings that were computed
-once, so it takes seconds; the encoder is never touched.
-
-Where the paper and its released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels and starts
-from the data's own means and deviations; `released` has 3 levels and starts from small random values, because
-the released script defines that initialisation and never runs it.
-
-Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3.2,
-table 7 and appendices A and B.
-"""
+"""The flow's network for arrays of any number of rows, and its files; how it is fitted is in `training.flow_fit`."""
 
 from pathlib import Path
 

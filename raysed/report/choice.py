@@ -107,7 +107,7 @@ def _dev_scores(config: Config, rows: Sequence[Row]) -> dict[tuple[str, int], fl
 
 
 def _is_worth_it(model: ScoredModel, scores: dict[tuple[str, int], float]) -> bool:
-    """Whether a trained model is better, by more than nothing, than the untouched encoder under the same calibration."""
+    """Whether a trained model is truly better than the untouched encoder under the same calibration."""
     if model.kind == "base":
         return True
     like = "-".join([BASE, *parse_recipe(model.recipe).calibration])
