@@ -1,4 +1,4 @@
-"""`raysed run` as a script: trains an ensemble, distils its mean into one model, calibrates it, and reports what helped.
+"""`raysed run` as a script: trains an ensemble, distils its mean, calibrates the learner, and reports what helped.
 
 python jobs/ensemble_then_distill.py
 ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs

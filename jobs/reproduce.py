@@ -1,8 +1,8 @@
 r"""`raysed reproduce` as a script: runs a table of a paper and prints ours beside the published numbers.
 
-    python jobs/reproduce.py sed-table-1 --scale small --data ../shared/data
-    ray job submit --working-dir . -- python jobs/reproduce.py sed-table-1 --data /mnt/SentEval/data \
-        --storage /mnt/runs --output /mnt/tables
+On this machine:  python jobs/reproduce.py sed-table-1 --scale small --data ../shared/data
+On a cluster:     ray job submit --working-dir . -- python jobs/reproduce.py sed-table-1 --data /mnt/SentEval/data \
+                      --storage /mnt/runs --output /mnt/tables
 """
 
 import sys
