@@ -34,6 +34,7 @@ def settings(**changes) -> dict:
     return {
         "run": "tiny",
         "recipes": ["ct-sed-flow"],
+        "export": {"recipe": changes.get("recipes", ["ct-sed-flow"])[-1]},  # a few updates gain nothing
         "corpus": {"source": "bundled:everyday", "sentences": 300},
         "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
         "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},

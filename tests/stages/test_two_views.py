@@ -34,6 +34,7 @@ def settings(storage: Path, **changes) -> dict:
         "run": "views",
         "storage": str(storage),
         "recipes": ["bsl", "nli-contrastive"],
+        "export": {"recipe": changes.get("recipes", ["nli-contrastive"])[-1]},  # a few updates gain nothing
         "corpus": {"source": "bundled:everyday", "sentences": SENTENCES},
         "evaluation": {"layers": [2]},
         "members": {"count": 2, "evaluate_every": 5, "checkpoint_every": 5},
