@@ -1,12 +1,45 @@
-"""Package data of the quickstart: an encoder, everyday sentences and graded pairs, without network."""
+"""Package data of the quickstart: an encoder, everyday sentences and graded pairs, without network.
+
+The text was written for this project by a generator, `tools/everyday` in its repository, which still makes these files.
+"""
 
 from pathlib import Path
-
-from raysed.bundled.everyday import corpus, pairs
 
 ENCODER = Path(__file__).parent / "encoder"
 """Directory of the bundled encoder, in Hugging Face layout."""
 PREFIX = "bundled:"
 """How a setting names package data: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
+SPLITS = ("train", "dev", "test")
 
-__all__ = ["ENCODER", "PREFIX", "corpus", "pairs"]
+
+def corpus() -> list[str]:
+    """Returns 6,000 distinct sentences of 4 to 25 words, none of them part of a graded pair.
+
+    >>> for sentence in corpus()[:2]:
+    ...     print(sentence)
+    A researcher designing a website without help in the workshop.
+    A young woman rehearsing the dance on stage.
+    """
+    return _lines("corpus.txt")
+
+
+def pairs(split: str) -> list[tuple[float, str, str]]:
+    """Returns the graded pairs of `train` (600), `dev` (400) or `test` (500): (score 0 to 5, sentence, sentence).
+
+    Raises:
+        KeyError: another split.
+
+    >>> for part in pairs("dev")[2]:
+    ...     print(part)
+    4.2
+    The company hired a director and a manager went over some figures.
+    The figures are checked by a manager and the employee is employed by the company.
+    """
+    if split not in SPLITS:
+        raise KeyError(split)
+    rows = [line.split("\t") for line in _lines(f"{split}.tsv")[1:]]
+    return [(float(score), first, second) for score, first, second in rows]
+
+
+def _lines(name: str) -> list[str]:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()

@@ -4,7 +4,7 @@ import re
 from random import Random
 from typing import NamedTuple
 
-from raysed.bundled.scenes import Meaning, Scene, pick, row_of, tables
+from everyday.scenes import Meaning, Scene, pick, row_of, tables
 
 IRREGULAR = """
 bite bit bitten, blow blew blown, break broke broken, bring brought brought, build built built, buy bought

@@ -5,7 +5,7 @@ from functools import lru_cache
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from raysed.bundled import lexicon
+from everyday import lexicon
 
 Item = TypeVar("Item")
 

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
+from everyday import generator
+from everyday.generator import grade
+from everyday.scenes import Scene, change, draw_meaning, draw_scene, row_of, tables
+from everyday.wording import gerund, inflect, put_into_words, third_person
 from raysed import bundled
-from raysed.bundled import everyday
-from raysed.bundled.everyday import grade
-from raysed.bundled.scenes import Scene, change, draw_meaning, draw_scene, row_of, tables
-from raysed.bundled.wording import gerund, inflect, put_into_words, third_person
 from raysed.evaluation.baselines import word_overlap
 
 SPLITS = ("train", "dev", "test")
+TOOLS = Path(generator.__file__).parents[1]
 GUITAR = Scene("music", "perform", "play", "man/guy", "guitar", "in the park", "in the morning", "loudly")
 CHASE = Scene("animals", "chase", "chase/!run after", "dog", "cat", "in the meadow", "yesterday")
 
@@ -39,6 +40,14 @@ def meanings(count, seed="tests"):
 
 
 # --- corpus and pairs as they are shipped
+
+
+def test_the_generator_still_makes_exactly_the_files_of_the_package():
+    folder = bundled.ENCODER.parent
+    assert {name: (folder / name).read_text(encoding="utf-8") for name in generator.files()} == generator.files()
+    assert bundled.corpus() == generator.corpus()
+    for split in SPLITS:
+        assert bundled.pairs(split) == generator.pairs(split)
 
 
 def test_corpus_has_distinct_sentences_of_bounded_length(sentences):
@@ -71,24 +80,28 @@ def test_output_is_pinned(sentences):
 
 
 def test_output_does_not_depend_on_hash_seed_or_call_order():
-    code = "from raysed.bundled import corpus, pairs; print(pairs('test')[:9], corpus(50)[-9:], corpus(9, seed=1))"
+    code = "from everyday.generator import corpus, pairs; print(pairs('test')[:9], corpus(50)[-9:], corpus(9, seed=1))"
     fresh = {
         subprocess.run(
-            [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(TOOLS)},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("1", "2")
     }
-    here = f"{bundled.pairs('test')[:9]} {bundled.corpus(50)[-9:]} {bundled.corpus(9, seed=1)}\n"
+    here = f"{bundled.pairs('test')[:9]} {generator.corpus(50)[-9:]} {generator.corpus(9, seed=1)}\n"
     assert fresh == {here}
 
 
 def test_a_shorter_corpus_is_a_prefix_and_another_seed_another_corpus(sentences):
-    assert bundled.corpus(100) == sentences[:100]
-    assert len(set(bundled.corpus(100, seed=1)) & set(sentences[:100])) < 10
+    assert generator.corpus(100) == sentences[:100]
+    assert len(set(generator.corpus(100, seed=1)) & set(sentences[:100])) < 10
 
 
 def test_scores_are_flat_and_have_one_decimal():
-    for split, size in everyday.SIZES.items():
+    for split, size in generator.SIZES.items():
         scores = np.array([score for score, _, _ in bundled.pairs(split)])
         counts, _ = np.histogram(np.minimum(scores, 4.99), bins=10, range=(0, 5))
         assert counts.tolist() == [size // 10] * 10
@@ -98,18 +111,18 @@ def test_scores_are_flat_and_have_one_decimal():
 def test_no_sentence_is_in_two_pairs_or_in_the_corpus(sentences):
     pairs = [pair for split in SPLITS for pair in bundled.pairs(split)]
     told = [s for _, *both in pairs for s in both]
-    assert len(told) == len(set(told)) == 2 * sum(everyday.SIZES.values())
-    assert not set(told) & set(bundled.corpus(500, seed=7)) and not set(told) & set(sentences)
+    assert len(told) == len(set(told)) == 2 * sum(generator.SIZES.values())
+    assert not set(told) & set(generator.corpus(500, seed=7)) and not set(told) & set(sentences)
 
 
 def test_no_two_pairs_share_a_scene(monkeypatch):
     """Drawn with sentences that give their meanings away; equal ones are put aside and drawn again."""
     drawn = []
-    monkeypatch.setattr(everyday, "put_into_words", lambda meaning, rng: drawn.append(meaning) or f"{meaning} a b c")
-    monkeypatch.setattr(everyday, "MAX_WORDS", 10**6)
-    everyday._all_pairs.__wrapped__()
+    monkeypatch.setattr(generator, "put_into_words", lambda meaning, rng: drawn.append(meaning) or f"{meaning} a b c")
+    monkeypatch.setattr(generator, "MAX_WORDS", 10**6)
+    generator._all_pairs.__wrapped__()
     kept = [{*first, *second} for first, second in zip(drawn[::2], drawn[1::2]) if first != second]
-    assert len(kept) == sum(everyday.SIZES.values())
+    assert len(kept) == sum(generator.SIZES.values())
     assert sum(map(len, kept)) == len(set().union(*kept))
 
 
@@ -191,7 +204,7 @@ def test_every_further_difference_lowers_the_score():
     parts |= {"denied": True, "family": "tune"}
 
     def score(keys):
-        return everyday._closeness(GUITAR, GUITAR._replace(**{key: parts[key] for key in keys}))
+        return generator._closeness(GUITAR, GUITAR._replace(**{key: parts[key] for key in keys}))
 
     for size in range(len(parts)):
         for keys in combinations(parts, size):
@@ -303,7 +316,6 @@ def test_words_alone_score_badly(split):
 
 def test_names_of_package_data():
     assert bundled.PREFIX == "bundled:" and bundled.ENCODER.name == "encoder"
-    assert bundled.ENCODER.parent.joinpath("everyday.py").is_file()
 
 
 @pytest.mark.slow

@@ -38,8 +38,8 @@ from collections.abc import Set
 from functools import lru_cache
 from random import Random
 
-from raysed.bundled.scenes import Meaning, Scene, change, draw_meaning, draw_scene, pick, related, row_of, same
-from raysed.bundled.wording import put_into_words
+from everyday.scenes import Meaning, Scene, change, draw_meaning, draw_scene, pick, related, row_of, same
+from everyday.wording import put_into_words
 
 SIZES = {"train": 600, "dev": 400, "test": 500}
 """Graded pairs per split."""
@@ -87,6 +87,15 @@ def pairs(split: str) -> list[tuple[float, str, str]]:
     The figures are checked by a manager and the employee is employed by the company.
     """
     return list(_all_pairs()[split])
+
+
+def files() -> dict[str, str]:
+    """Returns the text of every file that comes with the package, by its name: sentences, and pairs as TSV."""
+    result = {"corpus.txt": "".join(f"{sentence}\n" for sentence in corpus())}
+    for split in SIZES:
+        lines = [f"{score}\t{first}\t{second}\n" for score, first, second in pairs(split)]
+        result[f"{split}.tsv"] = "".join(["score\tsentence1\tsentence2\n", *lines])
+    return result
 
 
 # --- grading
