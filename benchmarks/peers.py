@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import harness
 import numpy as np
 import torch
 from datasets import Dataset
-from harness import MAX_LENGTH, Sample, alternate, arguments
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
 from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 
 from raysed.model.linear import PROGRAM_LIMITS
+
+import harness
+from harness import MAX_LENGTH, Sample, alternate, arguments
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 import yaml
-from harness import ENCODER, MAX_LENGTH, ROOT, write_tokens
 from transformers import PreTrainedTokenizerBase
 
 from raysed.data.tokens import tokenize
 from raysed.store.storage import Storage
+
+from harness import ENCODER, MAX_LENGTH, ROOT, write_tokens
 
 NEVER = 10**9
 """Updates between two evaluations or checkpoints of trainings that have none on the way."""

@@ -22,9 +22,7 @@ from functools import partial
 from pathlib import Path
 
 import datasets
-import harness
 import numpy as np
-import peers
 import torch
 from sentence_transformers.sentence_transformer.losses import ContrastiveTensionLoss
 from torch.nn import functional as F
@@ -35,6 +33,9 @@ from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.training import loop
 from raysed.training.objectives.contrastive_tension import PairSampler
 from raysed.training.setups import Setup, Start, set_up
+
+import harness
+import peers
 
 WARM_UP = 2
 CT = CtConfig(boundaries=[], learning_rates=[1e-5])

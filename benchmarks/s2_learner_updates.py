@@ -20,9 +20,7 @@ from functools import partial
 from pathlib import Path
 
 import datasets
-import harness
 import numpy as np
-import peers
 import pyarrow as pa
 import torch
 from sentence_transformers.sentence_transformer.losses import MSELoss
@@ -35,6 +33,9 @@ from raysed.model.encoder import encode, load_encoder
 from raysed.stages import learner
 from raysed.stages.teacher_mean import ROWS_PER_GROUP, TARGET_FILE
 from raysed.training import loop
+
+import harness
+import peers
 
 WARM_UP = 2
 SED = SedConfig(warmup=0.0)

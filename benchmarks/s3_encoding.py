@@ -14,10 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import harness
 import numpy as np
-import peers
 from transformers import AutoTokenizer
+
+import harness
+import peers
 
 DEFAULT_BATCH = 32
 OTHER_BATCHES = (8, 16, 64, 128, 256)

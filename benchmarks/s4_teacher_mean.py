@@ -18,12 +18,8 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import peers
 import pyarrow.parquet as pq
 import torch
-from harness import ENCODER, MAX_LENGTH, Figure, Sample, alternate, arguments, dev_score, prepare, publish, timed
-from harness import sentences as read_sentences
-from runs import ray_session, write_sentence_table
 
 from raysed.cluster.resources import current_cluster, plan_teachers
 from raysed.config import make_config
@@ -31,6 +27,11 @@ from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder, save_encoder
 from raysed.stages.teacher_mean import TARGET_FILE, TeacherPlan, teacher_sum, write_targets
 from raysed.store.storage import Storage
+
+import peers
+from harness import ENCODER, MAX_LENGTH, Figure, Sample, alternate, arguments, dev_score, prepare, publish, timed
+from harness import sentences as read_sentences
+from runs import ray_session, write_sentence_table
 
 AGREEMENT = 1e-3
 """The largest difference between the two means; their values are around 1."""

@@ -24,9 +24,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
-from harness import sentences as read_sentences
-from runs import settings, time_job, write_lines, write_sentence_table, write_task
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, make_config
@@ -38,6 +35,10 @@ from raysed.store.metrics import quiet_libraries
 from raysed.training import loop
 from raysed.training.optimizers import adam_optimizer
 from raysed.training.setups import Start, set_up
+
+from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
+from harness import sentences as read_sentences
+from runs import settings, time_job, write_lines, write_sentence_table, write_task
 
 NEAR_ZERO = 20
 """Sentences of the job that measures the start-up; one update of each member."""

@@ -31,9 +31,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 import torch
-from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
-from harness import sentences as read_sentences
-from runs import ray_session, settings, write_lines, write_sentence_table, write_task
 
 from raysed.cluster.resources import Share
 from raysed.config import make_config
@@ -45,6 +42,10 @@ from raysed.stages.members import train_members
 from raysed.stages.teacher_mean import TARGET_FILE
 from raysed.store.metrics import quiet_libraries
 from raysed.store.storage import Storage
+
+from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
+from harness import sentences as read_sentences
+from runs import ray_session, settings, write_lines, write_sentence_table, write_task
 
 MOST_TIME, MOST_MEMORY = 2.1, 1.2
 BATCH, WORKERS = 32, 2

@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import harness
 import numpy as np
 import s1_ct_updates as s1
 import s2_learner_updates as s2
@@ -34,6 +33,8 @@ from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
 from raysed.model.encoder import default_token_budget
 from raysed.model.linear import by_onednn
 from raysed.training.objectives.contrastive_tension import PairSampler
+
+import harness
 
 TARGET = 0.6
 REPETITIONS = 5

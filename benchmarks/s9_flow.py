@@ -21,13 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-import harness
 import normflows as nf
 import torch
 from torch import Tensor, nn
 
 from raysed.config import FlowConfig
 from raysed.training.flow_fit import CLIP, INITIALISATION_ROWS, FlowAdam, fit_flow
+
+import harness
 
 CONFIG = FlowConfig()
 LEVELS = 2

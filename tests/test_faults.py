@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import faults
 import pytest
 import torch
+
+import faults
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(600)]
 

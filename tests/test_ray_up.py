@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import hosts
 import pytest
 import yaml
+
+import hosts
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
