@@ -29,7 +29,6 @@ Groups = Mapping[tuple[str, str], Mapping[str, Any]]
 """(recipe, kind) to its summary entry for one task."""
 _KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
 _KIND_NAMES = {
-    "baseline": "words",
     "base": "base",
     "grid": "grid models",
     "member": "members",

@@ -351,12 +351,12 @@ class Stages:
 
     def calibrate_base(self) -> None:
         """Fits the calibrations on the base, before anything is trained: what fails there would fail later, too."""
-        for recipe in self.lineage.calibrations_of_base():
-            jobs = self.lineage.calibrations(recipe)
-            self._calibrate(jobs)
-            failed = next((job.name for job in jobs if job.name in self.left_out), None)
-            if failed and any(asked.calibration == recipe.calibration for asked in self.job.recipes):
-                raise UserError(f"{failed}: {self.left_out[failed]}")
+        jobs = [job for recipe in self.lineage.calibrations_of_base() for job in self.lineage.calibrations(recipe)]
+        failures = self._calibrate(jobs)  # together, so that their text is embedded once
+        asked = {recipe.calibration for recipe in self.job.recipes}
+        for job in jobs:
+            if job.name in failures and job.stages in asked:
+                raise UserError(f"{job.name}: {failures[job.name]}")
 
     def calibrate(self) -> None:
         """Fits the recipes' calibrations on their models, each on its own frozen embeddings.
@@ -368,7 +368,8 @@ class Stages:
     def _of_models(self, recipe: Recipe) -> list[Calibration]:
         return self.lineage.calibrations(recipe) if recipe.members else []
 
-    def _calibrate(self, jobs: Sequence[Calibration]) -> None:
+    def _calibrate(self, jobs: Sequence[Calibration]) -> dict[str, str]:
+        """Fits them, and leaves out what could not be fitted; returns which have none at the main pooling, and why."""
         with self._timed("calibration"):
             failures = calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self._frozen_share())
         for job in jobs:
@@ -380,6 +381,7 @@ class Stages:
                 self.lineage.unfitted[job.name] = {layers for layers in poolings if str(layers) in failed}
                 words = [f"no fit with {layers} pooled layers: {reason}" for layers, reason in failed.items()]
                 self._leave_out({job.name: "; ".join(words)})
+        return failures
 
     # further tasks
 
