@@ -146,7 +146,7 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
 def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
     """What costs no model."""
     from raysed.evaluation.baselines import baselines
-    from raysed.report.findings import display_name
+    from raysed.report.results import display_name
 
     return [
         {
@@ -161,7 +161,7 @@ def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
 
 def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
     """Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined."""
-    from raysed.report.document import table_text
+    from raysed.store.text import Table, number
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
     lines = []
@@ -169,21 +169,20 @@ def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
         values = {task: model["metrics"][task]["spearman"] for task in tasks}
         of_headline = [values[task] for task in headline]
         mean = None if None in of_headline else statistics.fmean(of_headline)
-        cells = ("-" if value is None else f"{value:.2f}" for value in (mean, *values.values()))
-        lines.append([model["model"], *cells])
-    return table_text(["models", "mean", *tasks], lines, markdown=False)
+        lines.append([model["model"], *map(number, (mean, *values.values()))])
+    return Table(["models", "mean", *tasks], lines).plain()
 
 
 def transfer_table(scored: list[dict[str, Any]], tasks: list[str]) -> str:
     """Accuracy in %, or Pearson x100 of regressions, per model: the mean over all, and every task."""
     from raysed.evaluation.transfer import main_score
-    from raysed.report.document import table_text
+    from raysed.store.text import Table, number
 
     lines = []
     for model in scored:
         values = [model["transfer_average"], *(main_score(model["transfer"][task]) for task in tasks)]
-        lines.append([model["model"], *(f"{value:.2f}" for value in values)])
-    return table_text(["models", "mean", *tasks], lines, markdown=False)
+        lines.append([model["model"], *map(number, values)])
+    return Table(["models", "mean", *tasks], lines).plain()
 
 
 def _document(scored: list[dict[str, Any]], config: "Config") -> dict[str, Any]:

@@ -7,7 +7,8 @@ from raysed.config import Config
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, parse_recipe
-from raysed.report.findings import NO_DIFFERENCE, Row
+from raysed.report.findings import NO_DIFFERENCE
+from raysed.report.results import Row
 
 
 @dataclass(frozen=True)

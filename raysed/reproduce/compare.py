@@ -12,6 +12,7 @@ from raysed.errors import UserError
 from raysed.reproduce.data import Request
 from raysed.reproduce.plan import Place, Plan
 from raysed.reproduce.published import Row
+from raysed.store.text import Table, number
 
 SMALL_NOTE = (
     "Scale small: a small encoder, little data and few updates. These numbers show that rows work; they are no "
@@ -191,7 +192,7 @@ class Comparison:
         parts = [f"# {table.name}: {table.title}", f"Published in {table.source}."]
         parts += [f"**{SMALL_NOTE}**"] if self.request.small else []
         lines = [line for row in table.rows for line in self._lines(row)]
-        parts.append(_aligned(["row", "what", *table.columns], lines))
+        parts.append(Table(["row", "what", *table.columns], lines, text=2).markdown())
         parts.append("\n".join(f"- {note}" for note in self._notes()))
         parts.append("\n".join(f"- report of {run}: {path}" for run, path in self.reports.items()))
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -341,15 +342,4 @@ def _joined(values: Mapping[str, float | None], metrics: Iterable[str], style: s
     present = [values.get(metric) for metric in metrics]
     if all(value is None for value in present):
         return "-"
-    return "/".join("-" if value is None else format(value, style) for value in present)
-
-
-def _aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table that is readable as it is: two columns of text to the left, numbers to the right."""
-    widths = [max(2, *(len(line[i]) for line in (header, *lines))) for i in range(len(header))]
-    table = [
-        [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
-        for line in (header, *lines)
-    ]
-    rule = ["-" * width if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (table[0], rule, *table[1:]))
+    return "/".join(number(value, style) for value in present)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from raysed.store.text import duration
+
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
@@ -59,7 +61,7 @@ class Progress:
         """Shows `done` of `total`, the time left and a note, if it is time for it."""
         now = time.monotonic()
         left = self._left(done, now)
-        parts = [self._share(done), note, "" if left is None else f"{clock(left)} left"]
+        parts = [self._share(done), note, "" if left is None else f"{duration(left)} left"]
         line = f"{self._title}: {' · '.join(part for part in parts if part)}"
         tell(line=line, left=left)
         if now - self._shown >= self._interval:
@@ -69,7 +71,7 @@ class Progress:
     def close(self, note: str = "") -> float:
         """Shows the end; returns the seconds since the start."""
         seconds = time.monotonic() - self._started
-        self._write(f"{self._title}: done in {clock(seconds)}{' · ' if note else ''}{note}", "\n")
+        self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
         return seconds
 
     def _share(self, done: int) -> str:
@@ -88,20 +90,6 @@ class Progress:
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
-
-
-def clock(seconds: float) -> str:
-    """Returns a duration for people.
-
-    >>> clock(7.4), clock(95), clock(7300)
-    ('7 s', '1 min 35 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 @contextmanager

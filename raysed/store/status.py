@@ -16,8 +16,9 @@ from typing import Any
 
 from raysed import interrupts
 from raysed.errors import UserError
-from raysed.store.progress import clock, repeating, told_to
+from raysed.store.progress import repeating, told_to
 from raysed.store.storage import Entry, Storage, runs_at
+from raysed.store.text import duration
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +132,7 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     status = _parsed(text)
     lines = [f"{storage.run}: {_state(status, now)}"]
     if status["state"] == "running" and status.get("stage"):
-        lines.append(f"stage: {status['stage']}, for {clock(now - status['stage_since'])}")
+        lines.append(f"stage: {status['stage']}, for {duration(now - status['stage_since'])}")
         lines += [status["line"]] if status.get("line") else []
     halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
     finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
@@ -170,17 +171,17 @@ def _is_gone(status: dict[str, Any], now: float) -> bool:
 def _state(status: dict[str, Any], now: float) -> str:
     if status["state"] == "unknown":
         return "it has not said where it is"
-    ran, silent = clock(status["told"] - status["since"]), now - status["told"]
+    ran, silent = duration(status["told"] - status["since"]), now - status["told"]
     if _is_gone(status, now):
         return (
-            f"no sign of life for {clock(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
+            f"no sign of life for {duration(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
             "the same command continues it"
         )
     if status["state"] in _AT_WORK:
-        left = f", about {clock(status['left'])} left in this stage" if status.get("left") else ""
-        return f"{status['state']} for {ran}{left} (told {clock(silent)} ago)"
+        left = f", about {duration(status['left'])} left in this stage" if status.get("left") else ""
+        return f"{status['state']} for {ran}{left} (told {duration(silent)} ago)"
     error = f": {status['error']}" if status.get("error") else ""
-    return f"{status['state']} after {ran}, {clock(silent)} ago{error}"
+    return f"{status['state']} after {ran}, {duration(silent)} ago{error}"
 
 
 def _summary(names: list[str]) -> list[str]:
@@ -203,6 +204,6 @@ def _checkpoints(entries: list[Entry], storage: Storage, now: float) -> list[str
         newest[entry.name.removeprefix("checkpoints/").rpartition("/")[0]] = entry
     lines = []
     for training, entry in newest.items():
-        age = f", {clock(now - written)} ago" if (written := storage.written_at(entry.name)) else ""
+        age = f", {duration(now - written)} ago" if (written := storage.written_at(entry.name)) else ""
         lines.append(f"{training} after {entry.meta['step']} updates{age}")
     return lines
