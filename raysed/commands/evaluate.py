@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> None:
-    """Loads the tasks, scores the models one after the other, prints tables."""
+    """Loads the tasks, scores one model after the other, and prints tables."""
     from raysed.config import find_config, load_config
 
     layers = [f"encoder.layers={arguments.layers}"] if arguments.layers else []
@@ -81,7 +81,18 @@ def _check_output(path: Path | None) -> None:
 
 
 def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: list["TransferTask"]) -> dict[str, Any]:
-    """Embeds every sentence once and scores one model: model, description, layers, metrics, transfer."""
+    """Embeds every sentence once and scores one model.
+
+    Args:
+        name: directory or hub id.
+        config: the settings.
+        evaluation: its similarity tasks.
+        tasks: its transfer tasks.
+
+    Returns:
+        `model`, `description`, `layers`, `metrics` by task and, where there are transfer tasks, `transfer` by task and
+        `transfer_average`.
+    """
     from raysed.evaluation.transfer import score_transfer, sentences_of, transfer_average
     from raysed.model.load import load_model
     from raysed.store.progress import Progress
@@ -160,7 +171,12 @@ def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
 
 
 def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
-    """Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined."""
+    """Returns Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined.
+
+    Args:
+        scored: what `score_model` returned.
+        config: the settings.
+    """
     from raysed.store.text import Table, number
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
@@ -174,7 +190,12 @@ def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
 
 
 def transfer_table(scored: list[dict[str, Any]], tasks: list[str]) -> str:
-    """Accuracy in %, or Pearson x100 of regressions, per model: the mean over all, and every task."""
+    """Returns accuracy in %, or Pearson x100 of regressions, per model: the mean over all, and every task.
+
+    Args:
+        scored: what `score_model` returned.
+        tasks: names of the transfer tasks.
+    """
     from raysed.evaluation.transfer import main_score
     from raysed.store.text import Table, number
 

@@ -52,7 +52,7 @@ _CALIBRATIONS = {
     "flow": "a normalizing flow (an invertible network fitted without labels) then makes the vectors Gaussian",
 }
 _FITTED_ON = {
-    "tasks": "the sentences of the very tasks that the scores are from (without gold): expect less on other text",
+    "tasks": "the sentences of the very tasks of the scores (without the gold scores): expect less on other text",
     "corpus": "the corpus",
     "nli": "the sentences of the labelled pairs",
 }

@@ -83,7 +83,7 @@ class Report:
         found = findings(self.results, self.dev, self.exported, self.learners)
         collapsed = Counter(m["recipe"] for m in self.members if m["reason"].startswith(COLLAPSED))
         counts = ", ".join(f"{count} of {recipe}" for recipe, count in collapsed.items())
-        return f"{found} Collapsed members, which no mean contains: {counts}." if counts else found
+        return f"{found} Collapsed members, left out of every mean: {counts}." if counts else found
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
@@ -281,14 +281,14 @@ def _bound_line(grid: Mapping[str, Any], bound: Mapping[str, Any]) -> list[str]:
 def _grid_words(grid: Mapping[str, Any]) -> str:
     """Which bound won, by how much, and whether that is more than noise."""
     score = f"{grid['statistic']} {_CRITERIA[grid['criterion']]} of its models on {grid['task']}, {grid['score']:.2f}"
-    words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} is chosen by the {score}"
+    words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
     if grid["runner_up"] is None:
         words += f"; no other was {'trained to the end' if len(grid['bounds']) > 1 else 'tried'}."
     else:
-        words += f"; it is {grid['margin']:.2f} above the next, {grid['runner_up']:g}{_noise(grid)}."
+        words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}."
     if grid["scheduler"] != "none":
         share = grid["updates"] / grid["updates_full"]
-        words += f" Bounds that looked hopeless were stopped: {grid['updates']:,} updates were trained instead of "
+        words += f" Bounds that looked hopeless were stopped early: {grid['updates']:,} updates were made instead of "
         words += f"{grid['updates_full']:,} ({share:.0%})."
     return words
 
@@ -298,7 +298,7 @@ def _noise(grid: Mapping[str, Any]) -> str:
     bounds = {bound["lower_bound"]: bound for bound in grid["bounds"]}
     winner, next_ = bounds[grid["winner"]], bounds[grid["runner_up"]]
     if min(len(winner["scores"]), len(next_["scores"])) < 2:
-        return "; with one model per bound nothing can be said of chance"
+        return "; with one model per bound, nothing can be said about chance"
     if grid["statistic"] == "mean":
         error = math.sqrt(sum(bound["std"] ** 2 / len(bound["scores"]) for bound in (winner, next_)))
         measure = f"the standard error of this difference is {error:.2f}"

@@ -26,7 +26,7 @@ _UNTRAINED = ("baseline", "base")
 """Kinds that nothing was trained for."""
 _FITTED_ON = {
     "tasks": "The calibrations were fitted on the sentences of the very tasks that they are scored on (without their "
-    "scores); on other text they do less.",
+    "scores); expect less of them on other text.",
     "corpus": "The calibrations were fitted on the corpus and have not seen the tasks.",
     "nli": "The calibrations were fitted on the sentences of `nli.train` and have not seen the tasks.",
 }
@@ -145,13 +145,13 @@ def _learner_clauses(family: str, results: Results) -> list[str]:
 
 
 def _too_few_updates(learner: Mapping[str, Any]) -> str:
-    """A learner that is farther from the members' mean than the members are has learnt less than they know."""
+    """A learner farther from the members' mean than the members are has learnt less than they know."""
     if learner["distance"] <= learner["members_distance"]:
         return ""
     return (
         f"The learner is still farther from the members' mean than the members are (mean squared distance "
         f"{learner['distance']:.2g} against {learner['members_distance']:.2g}) after {learner['updates']:,} updates: "
-        "it needs more of them (sed.epochs, a larger corpus) or a higher sed.learning_rate."
+        "it needs more updates (sed.epochs, a larger corpus) or a higher sed.learning_rate."
     )
 
 
@@ -168,7 +168,7 @@ def _calibration_clauses(family: str, results: Results) -> list[str]:
 
 
 def _bottom_line(family: str, results: Results) -> str:
-    """The end of the chain against the best of what needs no training: what training brought in all."""
+    """The end of the chain against the best that needs no training: what training brought altogether."""
     chain = [group for group in results.groups if family_of(group[0]) == family and group[1] in ("ensemble", "learner")]
     untrained = [group for group in results.groups if group[1] in _UNTRAINED]
     if not chain or not untrained:
@@ -176,7 +176,7 @@ def _bottom_line(family: str, results: Results) -> str:
     best = max(untrained, key=lambda group: results.groups[group]["mean"])
     difference = _difference(results, (*chain[-1], "mean"), (*best, "mean"))
     names = [f"{display_name(*group)} ({results.groups[group]['mean']:.1f})" for group in (chain[-1], best)]
-    return f"In all, {names[0]} is {_position(difference)} {names[1]}, the best of what needs no training."
+    return f"Overall, {names[0]} is {_position(difference)} {names[1]}, the best that needs no training."
 
 
 def _words_alone(results: Results) -> str:
@@ -231,7 +231,7 @@ def _worse_on_dev(scores: Groups, dev: str | None, exported: str | None) -> str:
             loss = f"{recipe} scores {plain['mean'] - calibrated['mean']:.1f} below {before}"
             taken = f", and {before} is exported" if exported == before else ""
             clauses.append(f"{loss} ({calibrated['mean']:.1f} against {plain['mean']:.1f}){taken}")
-    return f"On {dev}, the task that choices are made on, {'; '.join(clauses)}." if clauses else ""
+    return f"On {dev}, the task on which models are chosen, {'; '.join(clauses)}." if clauses else ""
 
 
 def _effect(cause: str, what: str, difference: _Difference) -> str:

@@ -38,7 +38,12 @@ _PARITY = 1e-4
 
 
 def is_complete(job: Job, storage: Storage) -> bool:
-    """Whether the run's report and model are there and depend on exactly these settings and inputs."""
+    """Whether the run's report and model are there and depend on exactly these settings and inputs.
+
+    Args:
+        job: the checked configuration.
+        storage: the run directory.
+    """
     return bool(storage.finished("plots", job.depends) and storage.finished("model", job.depends))
 
 
@@ -361,4 +366,4 @@ def _example(run: _Finished, chosen: ScoredModel) -> str:
     cosine_U = unit_UD @ unit_UD[start]
     nearest = [i for i in np.argsort(-cosine_U) if i != start][:3]
     lines = [f"  {cosine_U[i]:.2f}  {sentences[i]}" for i in nearest]
-    return "\n".join([f"\nThe model's nearest among {len(sentences):,} sentences to: {query}", *lines])
+    return "\n".join([f"\nOf {len(sentences):,} sentences, the model finds these nearest to: {query}", *lines])

@@ -15,8 +15,8 @@ from raysed.reproduce.published import Row
 from raysed.store.text import Table, number
 
 SMALL_NOTE = (
-    "Scale small: a small encoder, little data and few updates. These numbers show that rows work; they are no "
-    "reproduction, and their differences from the published ones mean nothing."
+    "Scale small: a small encoder, little data and few updates. These numbers show that the rows "
+    "work; they reproduce nothing, and their differences from the published ones have no meaning."
 )
 NO_DATA, NO_RESULT = "no data", "no result"
 _PARTIAL = " (part)"
@@ -100,13 +100,24 @@ class Ours:
         return self.by(self.statistic or "mean", metric)
 
     def by(self, statistic: str, metric: str) -> float | None:
-        """Returns a statistic over like models; None where there are too few."""
+        """Returns a statistic over like models; None where there are too few.
+
+        Args:
+            statistic: `max`, `mean`, `median` or `std`.
+            metric: of the table.
+        """
         values = list(self.values.get(metric, {}).values())
         return _STATISTICS[statistic](values) if len(values) > (statistic == "std") else None
 
 
 def compare(plan: Plan, request: Request, reports: Reports) -> "Comparison":
-    """Puts the values of the reports beside the published ones."""
+    """Puts the values of the reports beside the published ones.
+
+    Args:
+        plan: what was run.
+        request: what was asked for.
+        reports: by run.
+    """
     cells = {
         (row.label, name): {
             column: _ours_of(plan, row, plan.places(row, column, variant), reports) for column in plan.table.columns

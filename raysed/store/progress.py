@@ -18,7 +18,7 @@ _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 @contextmanager
 def told_to(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Lets somebody hear what `tell` is told, in this process."""
+    """Lets a listener hear what `tell` is told, in this process."""
     _listeners.append(listener)
     try:
         yield
@@ -58,7 +58,12 @@ class Progress:
         self._first = done
 
     def update(self, done: int, note: str = "") -> None:
-        """Shows `done` of `total`, the time left and a note, if it is time for it."""
+        """Shows how far the stage is and the time left, if it is time for a line.
+
+        Args:
+            done: units of work, of `total`.
+            note: shown beside it.
+        """
         now = time.monotonic()
         left = self._left(done, now)
         parts = [self._share(done), note, "" if left is None else f"{duration(left)} left"]
@@ -94,12 +99,12 @@ class Progress:
 
 @contextmanager
 def repeating(action: Callable[[], None], every: float, patience: float | None = None) -> Iterator[None]:
-    """Does something again and again in a thread while the block runs, for the first time after `every` seconds.
+    """Repeats an action in a thread while the block runs, for the first time after `every` seconds.
 
     Args:
         action: what to do.
-        every: seconds between two times.
-        patience: seconds that the end of the block waits for an action under way; None: until it is done.
+        every: seconds in between.
+        patience: seconds that the end of the block waits for a running action; None: until it is done.
     """
     over = threading.Event()
 
@@ -117,13 +122,18 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
 
 
 class ProgressBoard:
-    """Holds the newest words of workers for a driver that waits elsewhere; made an actor by who needs one."""
+    """Holds the newest words of workers for a driver that waits elsewhere; whoever needs an actor makes it one."""
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
 
     def say(self, name: str, words: dict[str, Any]) -> None:
-        """Adds to what is known of one training; the first step said is kept as `first`."""
+        """Adds to what is known of one training.
+
+        Args:
+            name: of the training.
+            words: e.g. `step` and `loss`; the first step said is kept as `first`.
+        """
         known = self._said.setdefault(name, {})
         known.update(words)
         if "step" in words:

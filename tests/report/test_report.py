@@ -184,7 +184,7 @@ def test_findings_of_a_full_run():
         "the ensemble is 0.8 above its best member. "
         "The learner is no different from the best member and 0.8 below the ensemble; "
         "the flow lowered the learner by 0.4. "
-        "In all, learner + flow (69.6) is 3.4 below base + flow (73.0), the best of what needs no training. "
+        "Overall, learner + flow (69.6) is 3.4 below base + flow (73.0), the best that needs no training. "
         "Without a model: word overlap 60.0."
     )
 
@@ -218,7 +218,7 @@ def test_findings_without_some_parts():
     assert findings(scored([base])) == "Nothing to compare: base 66.0."
     assert "no model was scored" in findings(scored([]))
     alone = findings(scored([row("sed", "learner", 70.0), base]))
-    assert alone == "In all, learner (70.0) is 4.0 above base (66.0), the best of what needs no training."
+    assert alone == "Overall, learner (70.0) is 4.0 above base (66.0), the best that needs no training."
 
 
 def test_findings_of_several_ensembles_name_each():
@@ -227,8 +227,8 @@ def test_findings_of_several_ensembles_name_each():
     assert findings(scored(rows)) == "CT raised the base by 1.0.\n\nNLI-CT raised the base by 3.0."
     rows += [row("ct-sed", "learner", 61.5), row("sed", "learner", 61.0), row("word-overlap", "baseline", 50.0)]
     assert findings(scored(rows[:1] + rows[3:])) == (
-        "CT: In all, learner (61.5) is 1.5 above base (60.0), the best of what needs no training.\n\n"
-        "In all, learner (61.0) is 1.0 above base (60.0), the best of what needs no training.\n\n"
+        "CT: Overall, learner (61.5) is 1.5 above base (60.0), the best that needs no training.\n\n"
+        "Overall, learner (61.0) is 1.0 above base (60.0), the best that needs no training.\n\n"
         "Without a model: word overlap 50.0."
     )
 
@@ -236,10 +236,10 @@ def test_findings_of_several_ensembles_name_each():
 def test_the_end_of_the_chain_is_compared_with_the_best_of_what_needs_no_training():
     """Whatever its calibration, and words alone, too: not with a row that is easier to beat."""
     rows = [*full_run(), row("base-whiten", "base", 75.0), row("tf-idf", "baseline", 71.0, layers=0)]
-    assert "(69.6) is 5.4 below base + whiten (75.0), the best of what needs no training." in findings(scored(rows))
+    assert "(69.6) is 5.4 below base + whiten (75.0), the best that needs no training." in findings(scored(rows))
     assert "Without a model: word overlap 60.0, TF-IDF 71.0." in findings(scored(rows))
     better = [*full_run(), row("tf-idf", "baseline", 80.0, layers=0)]
-    assert "(69.6) is 10.4 below TF-IDF (80.0), the best of what needs no training." in findings(scored(better))
+    assert "(69.6) is 10.4 below TF-IDF (80.0), the best that needs no training." in findings(scored(better))
 
 
 def spread(centre, width=1.0):
@@ -260,7 +260,7 @@ def test_differences_come_with_their_intervals():
     assert findings(scored(rows, draws=draws)) == (
         "CT lowered the base by 1.0 (0.6 to 1.4). "
         "The learner is 1.0 (0.3 to 1.8) above the best member. "
-        "In all, learner (66.0) is no different (-0.3 to 0.4) from base (66.0), the best of what needs no training. "
+        "Overall, learner (66.0) is no different (-0.3 to 0.4) from base (66.0), the best that needs no training. "
         "In brackets: 95 % intervals over the draw of pairs and of seeds."
     )
     draws["ct", "member", "mean"] = base_R - spread(1.0, 1.2)
@@ -299,7 +299,7 @@ def test_a_learner_with_too_few_updates_is_named():
     learner = {"recipe": "ct-sed", "updates": 12, "distance": 0.31, "members_distance": 0.124}
     said = (
         "The learner is still farther from the members' mean than the members are (mean squared distance 0.31 against "
-        "0.12) after 12 updates: it needs more of them (sed.epochs, a larger corpus) or a higher sed.learning_rate."
+        "0.12) after 12 updates: it needs more updates (sed.epochs, a larger corpus) or a higher sed.learning_rate."
     )
     assert said in findings(scored(full_run()), learners=[learner])
     assert "updates" not in findings(scored(full_run()), learners=[{**learner, "distance": 0.12}])
@@ -354,7 +354,7 @@ def calibrated(plain, after, recipe="ct-sed", kind="learner"):
 
 def test_findings_say_that_a_calibration_makes_the_dev_score_worse():
     worse = calibrated(80.0, 78.5)
-    said = "On dev, the task that choices are made on, ct-sed-flow scores 1.5 below ct-sed (78.5 against 80.0)"
+    said = "On dev, the task on which models are chosen, ct-sed-flow scores 1.5 below ct-sed (78.5 against 80.0)"
     assert findings(scored(worse), "dev", "ct-sed").endswith(f"{said}, and ct-sed is exported.")
     assert findings(scored(worse), "dev", "ct-sed-flow").endswith(f"{said}."), "it was asked for by name"
     assert findings(scored(worse), "dev").endswith(f"{said}.")
@@ -363,7 +363,7 @@ def test_findings_say_that_a_calibration_makes_the_dev_score_worse():
         scored([*base, *worse]), "dev"
     )
     for rows, dev in ((calibrated(80.0, 80.5), "dev"), (calibrated(80.0, 79.95), "dev"), (worse, None)):
-        assert "choices" not in findings(scored(rows), dev)
+        assert "models are chosen" not in findings(scored(rows), dev)
 
 
 def test_the_table_names_labels_where_a_recipe_uses_any():
@@ -406,8 +406,8 @@ def test_grid_section_names_the_choice_and_its_margin():
     report = Report("r", scored(full_run()), grids=[clear])
     text = report.to_markdown()
     assert (
-        "`sts`: the lower bound 0.5 is chosen by the mean Spearman correlation of its models on dev, 80.10; it is 1.10 "
-        "above the next, 0; the standard error of this difference is 0.14, so the choice is clear.\n"
+        "`sts`: the lower bound 0.5 was chosen for the mean Spearman correlation of its models on dev, 80.10; that is "
+        "1.10 above the next bound, 0; the standard error of this difference is 0.14, so the choice is clear.\n"
     ) in text
     assert [line for line in text.splitlines() if "| chosen" in line or "| next" in line] == [
         "|           0 |      2 | 79.10 | 79.00 | 0.14 | next   |",
@@ -422,16 +422,16 @@ def test_grid_section_names_the_choice_and_its_margin():
     ("found", "words"),
     [
         (grid({0.0: [79.0, 81.0], 0.5: [80.0, 80.2]}), "this difference is 1.00, so the choice is within noise."),
-        (grid({0.0: [79.0, 81.0], 0.5: [81.4, 81.6]}), "the next, 0; the standard error of this difference is 1.00."),
+        (grid({0.0: [79.0, 81.0], 0.5: [81.4, 81.6]}), "bound, 0; the standard error of this difference is 1.00."),
         (grid({0.0: [80.0, 80.0], 0.5: [80.0, 80.0]}), "this difference is 0.00, so the choice is within noise."),
         (grid({0.0: [79.0, 81.0], 0.5: [70.0, 80.0]}, statistic="max"), "of 1.41, so the choice is within noise."),
         (grid({0.0: [79.0, 81.0], 0.5: [70.0, 75.0]}, statistic="max"), "deviation of 1.41, so the choice is clear."),
-        (grid({0.0: [79.0], 0.5: [80.0]}), "the next, 0; with one model per bound nothing can be said of chance."),
+        (grid({0.0: [79.0], 0.5: [80.0]}), "bound, 0; with one model per bound, nothing can be said about chance."),
         (grid({0.3: [79.0, 80.0]}), "on dev, 79.50; no other was tried."),
         (grid({0.3: [79.0], 0.4: [70.0]}, stopped=[0.4]), "79.00; no other was trained to the end."),
         (
             grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6], scheduler="asha"),
-            "Bounds that looked hopeless were stopped: 3,000 updates were trained instead of 6,000 (50%).",
+            "Bounds that looked hopeless were stopped early: 3,000 updates were made instead of 6,000 (50%).",
         ),
         (grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6]), "| stopped after update 1,200 |"),
     ],
@@ -499,7 +499,9 @@ def test_every_subset_of_a_run_makes_a_report():
     for _ in range(60):
         kept = [r for r in rows if rng.random() < 0.5]
         report = Report("part", scored(kept))
-        assert report.findings() in report.to_markdown()
+        text = report.to_markdown()
+        assert report.findings() in text and text.endswith("\n")
+        assert not re.search(r" \n|\n\n\n|\n\n$|[^\n]\n#", text), "the template's own blanks and lines"
         json.loads(report.to_json())
 
 
@@ -566,7 +568,7 @@ def test_report_md_says_everything_a_reader_needs():
         "| versions.ray | 2.60.0 |",
         "![Scores](plots/scores.png)",
         "![Curves](plots/training.png)",
-        "by:\n\n```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
+        "with:\n\n```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
         "```sh\npython jobs/ensemble_then_distill.py --config '/my runs/demo/config.yaml' --run demo-again "
         "--storage '/my runs'\n```",
     ):
