@@ -1,7 +1,7 @@
 """Values from reports beside published ones, as Markdown and as plain data."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
@@ -28,8 +28,6 @@ _STATISTICS = {"max": max, "mean": statistics.fmean, "median": statistics.median
 
 Reports = Mapping[str, tuple[str, Mapping[str, Any]]]
 """By run, where its report is, and what it says."""
-Numbers = Mapping[str, Mapping[str, float | None]]
-"""Column to metric to value."""
 
 
 def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
@@ -237,7 +235,7 @@ class Comparison:
     def _lines(self, row: Row) -> list[list[str]]:
         """The published line, and for every way to compare it ours and the difference."""
         metrics = self.plan.table.metrics
-        what = "published elsewhere" if row.copied else "published"
+        what = f"published{' elsewhere' * row.copied}"
         lines = [[row.label, what, *(_joined(row.cells[column], metrics) for column in self.plan.table.columns)]]
         for variant, cells in self._of_row(row):
             suffix = f", {variant}" if variant else ""
@@ -260,12 +258,12 @@ class Comparison:
     def _ours(self, row: Row, cells: Mapping[str, Ours]) -> list[tuple[str, list[str]]]:
         count = max((len(v) for cell in cells.values() for v in cell.values.values()), default=0)
         several = count > 1 and not any(cell.statistic for cell in cells.values())
-        lines = [(f"ours, mean of {count}" if several else "ours", self._show(cells, self._each(cells, Ours.number)))]
+        lines = [(f"ours, mean of {count}" if several else "ours", self._line(cells, Ours.number))]
         if several:
-            spread = self._each(cells, lambda cell, metric: cell.by("std", metric))
+            best = self._best(cells)
             lines += [
-                ("ours, std", self._show(cells, spread)),
-                ("ours, best one", self._show(cells, self._best(cells))),
+                ("ours, std", self._line(cells, lambda cell, metric: cell.by("std", metric))),
+                ("ours, best one", self._line(cells, lambda cell, metric: cell.values[metric].get(best))),
             ]
         differences = {c: {m: _difference(row, c, cell, m) for m in cell.values} for c, cell in cells.items()}
         if any(value is not None for column in differences.values() for value in column.values()):
@@ -273,19 +271,20 @@ class Comparison:
             lines.append(("difference", [_joined(column, metrics, "+.2f") for column in differences.values()]))
         return lines
 
-    def _each(self, cells: Mapping[str, Ours], number: Any) -> Numbers:
-        return {c: {metric: number(cell, metric) for metric in cell.values} for c, cell in cells.items()}
+    def _line(self, cells: Mapping[str, Ours], number_of: Callable[[Ours, str], float | None]) -> list[str]:
+        """The cells with one number per metric."""
+        metrics = self.plan.table.metrics
+        return [
+            cell.reason
+            or _joined({m: number_of(cell, m) for m in cell.values}, metrics) + _PARTIAL * bool(cell.partial)
+            for cell in cells.values()
+        ]
 
-    def _best(self, cells: Mapping[str, Ours]) -> Numbers:
-        """The one model that is best in the average, or in the last column that there is, by the last metric."""
+    def _best(self, cells: Mapping[str, Ours]) -> int:
+        """Index of the model that is best in the average, or in the last column that there is, by the last metric."""
         metric, columns = self.plan.table.metrics[-1], [self.plan.table.average, *reversed(cells)]
         values = next((cells[c].values[metric] for c in columns if c in cells and metric in cells[c].values), {})
-        index = max(values, key=values.get, default=0)
-        return self._each(cells, lambda cell, metric: cell.values[metric].get(index))
-
-    def _show(self, cells: Mapping[str, Ours], numbers: Numbers) -> list[str]:
-        metrics = self.plan.table.metrics
-        return [c.reason or _joined(numbers[name], metrics) + _PARTIAL * bool(c.partial) for name, c in cells.items()]
+        return max(values, key=values.get, default=0)
 
     # notes
 
