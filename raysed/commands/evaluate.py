@@ -141,7 +141,7 @@ def _device(config: "Config") -> str:
 
 
 def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
-    """A map that shows how far it is."""
+    """A map that shows its progress."""
     from raysed.store.progress import Progress
 
     def run(probe: Callable[["ProbeJob"], dict], jobs: list["ProbeJob"]) -> Iterator[dict]:
@@ -155,7 +155,7 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
 
 
 def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
-    """What costs no model."""
+    """The scores of words alone, which need no model."""
     from raysed.evaluation.baselines import baselines
     from raysed.report.results import display_name
 

@@ -15,18 +15,7 @@ from raysed.report.choice import Choice
 from raysed.report.document import headline_table, sanity_words
 from raysed.report.results import LABELS, Results
 
-_PACKAGES = (
-    "raysed",
-    "ray",
-    "torch",
-    "transformers",
-    "datasets",
-    "deepspeed",
-    "safetensors",
-    "pyarrow",
-    "scipy",
-    "numpy",
-)
+_PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
 _VIEW_SETTINGS = {
     "synonym": ["synonym_share"],
     "mlm": ["mlm_rate", "mlm_model"],

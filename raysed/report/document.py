@@ -208,10 +208,8 @@ def layers_table(results: Results) -> Table:
         if row.kind not in ("baseline", "grid") and average is not None and not row.left_out:
             cells.setdefault((row.recipe, row.kind), {}).setdefault(row.layers, []).append(average)
     cells = {group: by_layers for group, by_layers in cells.items() if len(by_layers) > 1}
-    depths = sorted(
-        {depth for by_layers in cells.values() for depth in by_layers},
-        key=lambda depth: (isinstance(depth, str), depth),
-    )
+    depths = {depth for by_layers in cells.values() for depth in by_layers}
+    depths = sorted(depths, key=lambda depth: (isinstance(depth, str), depth))
     lines = []
     for (recipe, kind), by_layers in cells.items():
         means = [number(statistics.fmean(by_layers[depth]) if depth in by_layers else None) for depth in depths]
@@ -330,15 +328,10 @@ def _transfer_table(transfer: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _isotropy_table(models: Mapping[str, Mapping[str, float]]) -> Table:
-    lines = [
-        [
-            name,
-            f"{round(found['cosine'], 3) + 0.0:.3f}",  # no minus before a zero
-            f"{found['effective_rank']:.1f}",
-            f"{found['first_direction']:.1%}",
-        ]
-        for name, found in models.items()
-    ]
+    lines = []
+    for name, found in models.items():
+        cosine = round(found["cosine"], 3) + 0.0  # no minus before a zero
+        lines.append([name, f"{cosine:.3f}", f"{found['effective_rank']:.1f}", f"{found['first_direction']:.1%}"])
     return Table(["models", "cosine of random pairs", "effective rank", "share of the first direction"], lines)
 
 

@@ -45,7 +45,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """Of what is written."""
+        """Name of the files that are written."""
         return f"{self.table}-small" if self.small else self.table
 
     def sets(self, key: str) -> bool:

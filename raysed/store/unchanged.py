@@ -2,7 +2,7 @@
 
 At its end a run remembers what its settings and the files behind them were before they were read. Where all of that is
 the same again there is nothing to do. Where anything differs, or where an input is no local file, the checks decide,
-which know better what depends on what: so this may say "perhaps not" for no reason, but never "unchanged" for none.
+which know better what depends on what: so "perhaps not" may be wrong, but "unchanged" never is.
 """
 
 from __future__ import annotations

@@ -405,6 +405,7 @@ def test_grid_section_names_the_choice_and_its_margin():
     clear = grid({0.5: [80.0, 80.2], 0.0: [78.9, 79.1], 0.9: [60.0, 62.0]})
     report = Report("r", scored(full_run()), grids=[clear])
     text = report.to_markdown()
+    assert_is_tidy(text)
     assert (
         "`sts`: the lower bound 0.5 was chosen for the mean Spearman correlation of its models on dev, 80.10; that is "
         "1.10 above the next bound, 0; the standard error of this difference is 0.14, so the choice is clear.\n"
@@ -452,6 +453,7 @@ def test_transfer_section_has_the_columns_of_the_paper():
         model("ct-sed", "learner", 1, None, MR=84.0),
     ]
     report = Report("r", scored(full_run()), transfer=models)
+    assert_is_tidy(report.to_markdown())
     lines = report.to_markdown().split("## Transfer tasks")[1].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert cells[0] == ["models", "recipe", "layers", "MR", "TREC", "SICKRelatedness", "average"]
@@ -475,6 +477,7 @@ def test_analysis_section_shows_what_there_is():
     }
     report = Report("r", scored(full_run()), analysis=analysis)
     text = report.to_markdown()
+    assert_is_tidy(text)
     for part in (
         "| base   |                  0.576 |          212.4 |                        58.7% |",
         "| gold       |                    -20.20 |               -24.04 |     100.00 |",
@@ -493,6 +496,14 @@ def test_analysis_section_shows_what_there_is():
     assert "embedding space" not in Report("r", scored(full_run()), analysis={"frequency": []}).to_markdown()
 
 
+def assert_is_tidy(text):
+    """The template leaves one empty line between any two blocks, and no blanks at ends."""
+    assert text.endswith("\n") and not re.search(r" \n|\n\n\n|\n\n$", text)
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if i and line.startswith(("#", "![", "| models", "```sh"))]
+    assert all(lines[i - 1] == "" for i in starts), [lines[i - 1 : i + 1] for i in starts if lines[i - 1]]
+
+
 def test_every_subset_of_a_run_makes_a_report():
     """No combination of missing rows may break a report."""
     rng, rows = np.random.default_rng(0), full_run()
@@ -500,8 +511,8 @@ def test_every_subset_of_a_run_makes_a_report():
         kept = [r for r in rows if rng.random() < 0.5]
         report = Report("part", scored(kept))
         text = report.to_markdown()
-        assert report.findings() in text and text.endswith("\n")
-        assert not re.search(r" \n|\n\n\n|\n\n$|[^\n]\n#", text), "the template's own blanks and lines"
+        assert report.findings() in text
+        assert_is_tidy(text)
         json.loads(report.to_json())
 
 
@@ -550,6 +561,7 @@ def test_report_md_says_everything_a_reader_needs():
         plots={"plots/scores.png": "Scores", "plots/training.png": "Curves"},
         status="partial",
     ).to_markdown()
+    assert_is_tidy(text)
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
         "# demo: results", "## Scores", "## By pooled layers", "## By task", "## By aggregation", "## Corpus",
