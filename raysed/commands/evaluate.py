@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> None:
-    """Loads the tasks, scores the models one after the other, prints tables."""
+    """Loads the tasks, scores one model after the other, and prints tables."""
     from raysed.config import find_config, load_config
 
     layers = [f"encoder.layers={arguments.layers}"] if arguments.layers else []
@@ -81,7 +81,18 @@ def _check_output(path: Path | None) -> None:
 
 
 def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: list["TransferTask"]) -> dict[str, Any]:
-    """Embeds every sentence once and scores one model: model, description, layers, metrics, transfer."""
+    """Embeds every sentence once and scores one model.
+
+    Args:
+        name: directory or hub id.
+        config: the settings.
+        evaluation: its similarity tasks.
+        tasks: its transfer tasks.
+
+    Returns:
+        `model`, `description`, `layers`, `metrics` by task and, where there are transfer tasks, `transfer` by task and
+        `transfer_average`.
+    """
     from raysed.evaluation.transfer import score_transfer, sentences_of, transfer_average
     from raysed.model.load import load_model
     from raysed.store.progress import Progress
@@ -130,7 +141,7 @@ def _device(config: "Config") -> str:
 
 
 def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
-    """A map that shows how far it is."""
+    """A map that shows its progress."""
     from raysed.store.progress import Progress
 
     def run(probe: Callable[["ProbeJob"], dict], jobs: list["ProbeJob"]) -> Iterator[dict]:
@@ -144,9 +155,9 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
 
 
 def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
-    """What costs no model."""
+    """The scores of words alone, which need no model."""
     from raysed.evaluation.baselines import baselines
-    from raysed.report.findings import display_name
+    from raysed.report.results import display_name
 
     return [
         {
@@ -160,8 +171,13 @@ def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
 
 
 def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
-    """Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined."""
-    from raysed.report.document import table_text
+    """Returns Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined.
+
+    Args:
+        scored: what `score_model` returned.
+        config: the settings.
+    """
+    from raysed.store.text import Table, number
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
     lines = []
@@ -169,21 +185,25 @@ def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
         values = {task: model["metrics"][task]["spearman"] for task in tasks}
         of_headline = [values[task] for task in headline]
         mean = None if None in of_headline else statistics.fmean(of_headline)
-        cells = ("-" if value is None else f"{value:.2f}" for value in (mean, *values.values()))
-        lines.append([model["model"], *cells])
-    return table_text(["models", "mean", *tasks], lines, markdown=False)
+        lines.append([model["model"], *map(number, (mean, *values.values()))])
+    return Table(["models", "mean", *tasks], lines).plain()
 
 
 def transfer_table(scored: list[dict[str, Any]], tasks: list[str]) -> str:
-    """Accuracy in %, or Pearson x100 of regressions, per model: the mean over all, and every task."""
+    """Returns accuracy in %, or Pearson x100 of regressions, per model: the mean over all, and every task.
+
+    Args:
+        scored: what `score_model` returned.
+        tasks: names of the transfer tasks.
+    """
     from raysed.evaluation.transfer import main_score
-    from raysed.report.document import table_text
+    from raysed.store.text import Table, number
 
     lines = []
     for model in scored:
         values = [model["transfer_average"], *(main_score(model["transfer"][task]) for task in tasks)]
-        lines.append([model["model"], *(f"{value:.2f}" for value in values)])
-    return table_text(["models", "mean", *tasks], lines, markdown=False)
+        lines.append([model["model"], *map(number, values)])
+    return Table(["models", "mean", *tasks], lines).plain()
 
 
 def _document(scored: list[dict[str, Any]], config: "Config") -> dict[str, Any]:

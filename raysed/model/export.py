@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -28,9 +27,9 @@ from raysed.model.affine import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of, encode, save_encoder
 from raysed.model.flow import Flow
 from raysed.model.glow import FlowHead
-from raysed.recipe import parse_recipe
+from raysed.recipe import Recipe, parse_recipe
+from raysed.store.text import Table, render, sentence
 
-_TEMPLATE = Path(__file__).parents[1] / "templates" / "model_card.md"
 _BUILT_IN = "sentence_transformers.models."
 """Where modules.json looks for a class: the name of releases up to 5, which later ones still resolve."""
 _IDENTITY = "torch.nn.modules.linear.Identity"
@@ -53,7 +52,7 @@ _CALIBRATIONS = {
     "flow": "a normalizing flow (an invertible network fitted without labels) then makes the vectors Gaussian",
 }
 _FITTED_ON = {
-    "tasks": "the sentences of the very tasks that the scores are from (without gold): expect less on other text",
+    "tasks": "the sentences of the very tasks of the scores (without the gold scores): expect less on other text",
     "corpus": "the corpus",
     "nli": "the sentences of the labelled pairs",
 }
@@ -238,22 +237,25 @@ def _has_own_code(path: Path) -> bool:
 
 
 def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _Code) -> str:
-    return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+    recipe = parse_recipe(card.recipe)
+    return render(
+        "model_card.md",
         front_matter=_front_matter(card),
         name=card.name,
         width=width,
         recipe=card.recipe,
         story=_story(card),
-        arguments='"path/to/this/directory"' + ", trust_remote_code=True" * (code.encoder or code.flow),
-        code_note=_code_note(code),
+        code=code,
         scores=card.scores,
-        choice=_sentence(f"Exported was {card.choice}") if card.choice else "",
-        sanity=_sentence(card.sanity) if card.sanity else "",
-        tasks=", ".join(card.tasks),
+        choice=card.choice,
+        sanity=sentence(card.sanity),
+        tasks=card.tasks,
         aggregation=_AGGREGATIONS[card.aggregation],
-        training=_training_rows(card, layers),
-        limits=_limits(card, max_length, code.flow),
-        versions=", ".join(f"{name} {version}" for name, version in card.versions.items()),
+        training=Table(["what", "value"], list(_training(card, recipe, layers).items())),
+        max_length=max_length,
+        trained_on=(card.corpus or "the pairs named above") if recipe.members else "",
+        language=card.language,
+        versions=card.versions,
     )
 
 
@@ -286,28 +288,8 @@ def _story(card: Card) -> str:
     return "; ".join([*parts, *(_CALIBRATIONS[stage] for stage in recipe.calibration)]) + "."
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def _code_note(code: _Code) -> str:
-    if code.encoder:
-        flow = ", and for its normalizing flow, `glow.py`" * code.flow
-        return (
-            f"`trust_remote_code=True` is needed because the encoder came with code of its own{flow}: the Python files "
-            "in this directory."
-        )
-    if code.flow:
-        return (
-            "`trust_remote_code=True` is needed because sentence-transformers has no normalizing flow: the code "
-            "of that last module is the short file `glow.py` in this directory, which uses only torch and "
-            "safetensors."
-        )
-    return "All of its modules are sentence-transformers' own: no code from this directory is run."
-
-
-def _training_rows(card: Card, layers: Layers) -> str:
-    recipe, lengths = parse_recipe(card.recipe), card.lengths
+def _training(card: Card, recipe: Recipe, layers: Layers) -> dict[str, str]:
+    lengths = card.lengths
     cut = _percent(lengths.truncated_sentences, lengths.sentences)
     lost = _percent(lengths.lost_tokens, lengths.tokens + lengths.lost_tokens)
     rows = {"base encoder": card.base}
@@ -322,24 +304,11 @@ def _training_rows(card: Card, layers: Layers) -> str:
     if card.fitted_on:
         rows["calibration fitted on"] = _FITTED_ON.get(card.fitted_on, card.fitted_on)
     rows["pooling"] = f"mean over all tokens of the {_LAYER_NAMES.get(layers, f'last {layers} layers')}"
-    rows |= {f"`{key}`": f"`{value}`" for key, value in card.settings.items()}
-    return "\n".join(f"| {what} | {value} |" for what, value in rows.items())
+    return rows | {f"`{key}`": f"`{value}`" for key, value in card.settings.items()}
 
 
 def _percent(part: int, whole: int) -> str:
     return f"{100 * part / max(whole, 1):.2f} %"
-
-
-def _limits(card: Card, max_length: int, flow: bool) -> str:
-    lines = [f"Text beyond {max_length} tokens is cut off and has no influence."]
-    if parse_recipe(card.recipe).members:
-        language = f" (language: {card.language})" if card.language else ""
-        text = card.corpus or "the pairs named above"
-        lines.append(f"It was trained on {text}{language}: expect less on other languages and subjects.")
-    lines.append("The licences of the base encoder and of the corpus apply to it.")
-    if flow:
-        lines.append("The flow serves comparison by cosine; a classifier does better without it (SED, table 7).")
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def parity(

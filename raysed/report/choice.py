@@ -7,12 +7,13 @@ from raysed.config import Config
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, parse_recipe
-from raysed.report.findings import NO_DIFFERENCE, Row
+from raysed.report.findings import NO_DIFFERENCE
+from raysed.report.results import Row
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The model to export, and what spoke for it.
+    """The model to export, and why.
 
     Attributes:
         model: the chosen one.
@@ -54,8 +55,9 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
     """Chooses the model to export: the best on the dev task of all that can be.
 
     With `export.recipe` these are that recipe's models. Otherwise they are all of the run, the untouched encoder and
-    its calibrated versions among them, but for what is trained and no better than the untouched encoder under the same
-    calibration, and for calibrations of single tasks. Without a dev task it is the first model of the last recipe.
+    its calibrated versions among them, except those that were trained and are no better than the untouched encoder
+    under the same calibration, and except calibrations of single tasks. Without a dev task it is the first model of the
+    last recipe.
 
     Args:
         config: the run's settings.

@@ -5,7 +5,7 @@ matters is also told apart by position, line style or label. A picture without n
 """
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from raysed.evaluation.analysis import effective_rank
 from raysed.evaluation.similarity import spearman
-from raysed.report.findings import Row, display_name, groups_of, summarise
+from raysed.report.results import Results, display_name
 
 BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#222222"
 _KIND_COLOURS = {"baseline": GREY, "base": GREY, "member": BLUE, "ensemble": ORANGE, "learner": GREEN}
@@ -35,8 +35,8 @@ _GLYPH = 0.58
 
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
 Spectra = Mapping[str, np.ndarray]
-Agreement = Mapping[str, tuple[np.ndarray, np.ndarray]]
-Distances = Mapping[str, tuple[np.ndarray, np.ndarray]]
+Pairs = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""By model, two numbers [P] of each of the same P pairs of sentences."""
 FEW_EDITS = 4
 """Pairs of at most so many edits are set off in their picture (BERT-flow figure 2)."""
 
@@ -61,24 +61,20 @@ class Training:
 
 def write_plots(
     directory: Path,
-    rows: Sequence[Row],
-    tasks: Sequence[str],
-    main_layers: int | str,
+    results: Results,
     *,
     trainings: Mapping[str, Training] | None = None,
     spectra: Spectra | None = None,
-    agreement: Agreement | None = None,
+    agreement: Pairs | None = None,
     agreement_task: str = "",
     grids: Sequence[Mapping[str, Any]] = (),
-    distances: Distances | None = None,
+    distances: Pairs | None = None,
 ) -> dict[str, str]:
     """Draws every picture that there are numbers for.
 
     Args:
         directory: where the PNG files go; made if it is not there.
-        rows: scored models.
-        tasks: the headline tasks.
-        main_layers: pooled layers of the headline numbers.
+        results: the scored models.
         trainings: by node or recipe; a picture each, because losses of different kinds do not compare.
         spectra: see `plot_spectra`.
         agreement: see `plot_agreement`.
@@ -91,7 +87,7 @@ def write_plots(
     """
     directory.mkdir(parents=True, exist_ok=True)
     titles = {
-        "scores.png": plot_scores(directory / "scores.png", rows, tasks, main_layers),
+        "scores.png": plot_scores(directory / "scores.png", results),
         **{name: plot_grid(directory / name, grid) for grid in grids for name in [f"grid-{grid['recipe']}.png"]},
         **{
             name: plot_training(directory / name, node, training)
@@ -105,26 +101,23 @@ def write_plots(
     return {f"{directory.name}/{file}": title for file, title in titles.items() if title}
 
 
-def plot_scores(path: Path, rows: Sequence[Row], tasks: Sequence[str], main_layers: int | str) -> str | None:
+def plot_scores(path: Path, results: Results) -> str | None:
     """Draws a dot per model on one axis of average Spearman, a line per group; the bar is the group's mean.
 
     Args:
         path: the PNG file.
-        rows: scored models.
-        tasks: the headline tasks.
-        main_layers: pooled layers of the headline numbers.
+        results: the scored models.
 
     Returns:
         The title; None where nothing was scored.
     """
-    counted = [row for row in rows if row.counts(main_layers)]
     groups = {
-        (recipe, kind): [row.average(tasks) for row in counted if (row.recipe, row.kind) == (recipe, kind)]
-        for recipe, kind in groups_of(summarise(rows, tasks, main_layers))
+        group: [row.average(results.tasks) for row in results.counted if (row.recipe, row.kind) == group]
+        for group in results.groups
     }
     if not groups:
         return None
-    names = [_scores_label(recipe, kind, len(averages)) for (recipe, kind), averages in groups.items()]
+    names = [_scores_label(*group, len(averages)) for group, averages in groups.items()]
     height = sum(0.24 + 0.18 * len(name.splitlines()) for name in names)
     figure = Figure(figsize=(8, 1.7 + height), layout="constrained")
     axes = figure.add_subplot()
@@ -135,7 +128,7 @@ def plot_scores(path: Path, rows: Sequence[Row], tasks: Sequence[str], main_laye
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.margins(x=0.1)
-    measure = _wrapped(f"Spearman x100 on {_shorten(tasks)}", 4)
+    measure = _wrapped(f"Spearman x100 on {_shorten(results.tasks)}", 4)
     axes.set_xlabel(f"{measure}\n(number and bar: mean of the dots)")
     _clean(axes)
     axes.grid(axis="x", color="#E4E4E4")
@@ -154,15 +147,8 @@ def _draw_group(axes: Axes, y: int, scores: np.ndarray, colour: str) -> None:
     mean = scores.mean()
     if len(scores) > 1:
         axes.plot([mean, mean], [y - 0.3, y + 0.3], color=INK, linewidth=1.6, zorder=4)
-    axes.annotate(
-        f"{mean:.1f}",
-        (scores.max(), y),
-        (9, 0),
-        textcoords="offset points",
-        va="center",
-        color=INK,
-        fontsize=9,
-    )
+    style = {"va": "center", "color": INK, "fontsize": 9}
+    axes.annotate(f"{mean:.1f}", (scores.max(), y), (9, 0), textcoords="offset points", **style)
 
 
 def _scores_title(means: Mapping[tuple[str, str], float]) -> str:
@@ -337,7 +323,7 @@ def plot_spectra(path: Path, spectra: Spectra) -> str | None:
     return _save(figure, path, f"Singular values of the embeddings; effective rank: {ways}")
 
 
-def plot_agreement(path: Path, agreement: Agreement, task: str = "") -> str | None:
+def plot_agreement(path: Path, agreement: Pairs, task: str = "") -> str | None:
     """Draws predicted cosine against gold score, a panel per model, with the mean cosine of ten gold bins.
 
     Args:
@@ -350,19 +336,31 @@ def plot_agreement(path: Path, agreement: Agreement, task: str = "") -> str | No
     """
     if not agreement:
         return None
-    width = 4.2 if len(agreement) > 1 else 6.3
-    figure = Figure(figsize=(width * len(agreement), 4.3), layout="constrained")
-    all_axes = figure.subplots(1, len(agreement), sharex=True, sharey=True, squeeze=False)[0]
-    ranks = {}
-    for axes, (label, (cosine_P, gold_P)) in zip(all_axes, agreement.items()):
-        ranks[label] = 100 * spearman(cosine_P, gold_P)
-        _draw_agreement(axes, cosine_P, gold_P)
-        axes.set_title(_wrapped(label, width - 0.6), fontsize=10)
-        axes.set_xlabel("gold score (line: mean cosine)")
+    size = (4.2 if len(agreement) > 1 else 6.3, 4.3)
+    figure, ranks = _panels(agreement, size, _draw_agreement, "gold score (line: mean cosine)", sharex=True)
+    figure.axes[0].set_ylabel("predicted cosine")
+    return _save(figure, path, f"Predicted cosine and gold score{task and f' on {task}'}; Spearman: {ranks}")
+
+
+def _panels(
+    pairs: Pairs,
+    size: tuple[float, float],
+    draw: Callable[[Axes, np.ndarray, np.ndarray], None],
+    x: str,
+    **shared: bool,
+) -> tuple[Figure, str]:
+    """A figure with a panel of that size, in inches, per model; and the rank correlations in words."""
+    figure = Figure(figsize=(size[0] * len(pairs), size[1]), layout="constrained")
+    ranks = []
+    for axes, (label, numbers) in zip(
+        figure.subplots(1, len(pairs), sharey=True, squeeze=False, **shared)[0], pairs.items()
+    ):
+        draw(axes, *numbers)
+        axes.set_title(_wrapped(label, size[0] - 0.6), fontsize=10)
+        axes.set_xlabel(x)
         _clean(axes)
-    all_axes[0].set_ylabel("predicted cosine")
-    ways = ", ".join(f"{label} {rank:.1f}" for label, rank in ranks.items())
-    return _save(figure, path, f"Predicted cosine and gold score{task and f' on {task}'}; Spearman: {ways}")
+        ranks.append(f"{label} {100 * spearman(*numbers):.1f}")
+    return figure, ", ".join(ranks)
 
 
 def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> None:
@@ -377,7 +375,7 @@ def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> Non
     axes.plot(centres, means, "o-", color=ORANGE, linewidth=2, markersize=5)
 
 
-def plot_edit_distance(path: Path, distances: Distances) -> str | None:
+def plot_edit_distance(path: Path, distances: Pairs) -> str | None:
     """Draws edit distance against similarity, a panel per model; pairs of few edits are set off (BERT-flow figure 2).
 
     Args:
@@ -390,24 +388,17 @@ def plot_edit_distance(path: Path, distances: Distances) -> str | None:
     """
     if not distances:
         return None
-    width = 3.4 if len(distances) > 1 else 6.8
-    figure = Figure(figsize=(width * len(distances), 4.0), layout="constrained")
-    all_axes = figure.subplots(1, len(distances), sharey=True, squeeze=False)[0]
-    ranks = {}
-    for axes, (label, (similarity_P, distance_P)) in zip(all_axes, distances.items()):
-        ranks[label] = 100 * spearman(similarity_P, distance_P)
-        _draw_distances(axes, similarity_P, distance_P)
-        axes.set_title(_wrapped(label, width - 0.6), fontsize=10)
-        axes.set_xlabel("similarity")
-        _clean(axes)
-    all_axes[0].set_ylabel("edit distance in words")
-    all_axes[0].yaxis.set_major_locator(MaxNLocator(integer=True))
-    handles, labels = all_axes[0].get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, markerscale=2)
+    size = (3.4 if len(distances) > 1 else 6.8, 4.0)
+    figure, ranks = _panels(distances, size, _draw_distances, "similarity")
+    first = figure.axes[0]
+    first.set_ylabel("edit distance in words")
+    first.yaxis.set_major_locator(MaxNLocator(integer=True))
+    legend = figure.legend(
+        *first.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False, markerscale=2
+    )
     for handle in legend.legend_handles:
         handle.set_alpha(1)
-    ways = ", ".join(f"{label} {rank:.1f}" for label, rank in ranks.items())
-    return _save(figure, path, f"Similarity and edit distance; Spearman: {ways}")
+    return _save(figure, path, f"Similarity and edit distance; Spearman: {ranks}")
 
 
 def _draw_distances(axes: Axes, similarity_P: np.ndarray, distance_P: np.ndarray) -> None:

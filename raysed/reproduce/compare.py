@@ -1,7 +1,7 @@
 """Values from reports beside published ones, as Markdown and as plain data."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
@@ -12,10 +12,11 @@ from raysed.errors import UserError
 from raysed.reproduce.data import Request
 from raysed.reproduce.plan import Place, Plan
 from raysed.reproduce.published import Row
+from raysed.store.text import Table, number
 
 SMALL_NOTE = (
-    "Scale small: a small encoder, little data and few updates. These numbers show that rows work; they are no "
-    "reproduction, and their differences from the published ones mean nothing."
+    "Scale small: a small encoder, little data and few updates. These numbers show that the rows "
+    "work; they reproduce nothing, and their differences from the published ones have no meaning."
 )
 NO_DATA, NO_RESULT = "no data", "no result"
 _PARTIAL = " (part)"
@@ -27,8 +28,6 @@ _STATISTICS = {"max": max, "mean": statistics.fmean, "median": statistics.median
 
 Reports = Mapping[str, tuple[str, Mapping[str, Any]]]
 """By run, where its report is, and what it says."""
-Numbers = Mapping[str, Mapping[str, float | None]]
-"""Column to metric to value."""
 
 
 def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
@@ -99,13 +98,24 @@ class Ours:
         return self.by(self.statistic or "mean", metric)
 
     def by(self, statistic: str, metric: str) -> float | None:
-        """Returns a statistic over like models; None where there are too few."""
+        """Returns a statistic over like models; None where there are too few.
+
+        Args:
+            statistic: `max`, `mean`, `median` or `std`.
+            metric: of the table.
+        """
         values = list(self.values.get(metric, {}).values())
         return _STATISTICS[statistic](values) if len(values) > (statistic == "std") else None
 
 
 def compare(plan: Plan, request: Request, reports: Reports) -> "Comparison":
-    """Puts the values of the reports beside the published ones."""
+    """Puts the values of the reports beside the published ones.
+
+    Args:
+        plan: what was run.
+        request: what was asked for.
+        reports: by run.
+    """
     cells = {
         (row.label, name): {
             column: _ours_of(plan, row, plan.places(row, column, variant), reports) for column in plan.table.columns
@@ -191,7 +201,7 @@ class Comparison:
         parts = [f"# {table.name}: {table.title}", f"Published in {table.source}."]
         parts += [f"**{SMALL_NOTE}**"] if self.request.small else []
         lines = [line for row in table.rows for line in self._lines(row)]
-        parts.append(_aligned(["row", "what", *table.columns], lines))
+        parts.append(Table(["row", "what", *table.columns], lines, text=2).markdown())
         parts.append("\n".join(f"- {note}" for note in self._notes()))
         parts.append("\n".join(f"- report of {run}: {path}" for run, path in self.reports.items()))
         return "\n\n".join(part for part in parts if part) + "\n"
@@ -225,7 +235,7 @@ class Comparison:
     def _lines(self, row: Row) -> list[list[str]]:
         """The published line, and for every way to compare it ours and the difference."""
         metrics = self.plan.table.metrics
-        what = "published elsewhere" if row.copied else "published"
+        what = f"published{' elsewhere' * row.copied}"
         lines = [[row.label, what, *(_joined(row.cells[column], metrics) for column in self.plan.table.columns)]]
         for variant, cells in self._of_row(row):
             suffix = f", {variant}" if variant else ""
@@ -248,12 +258,12 @@ class Comparison:
     def _ours(self, row: Row, cells: Mapping[str, Ours]) -> list[tuple[str, list[str]]]:
         count = max((len(v) for cell in cells.values() for v in cell.values.values()), default=0)
         several = count > 1 and not any(cell.statistic for cell in cells.values())
-        lines = [(f"ours, mean of {count}" if several else "ours", self._show(cells, self._each(cells, Ours.number)))]
+        lines = [(f"ours, mean of {count}" if several else "ours", self._line(cells, Ours.number))]
         if several:
-            spread = self._each(cells, lambda cell, metric: cell.by("std", metric))
+            best = self._best(cells)
             lines += [
-                ("ours, std", self._show(cells, spread)),
-                ("ours, best one", self._show(cells, self._best(cells))),
+                ("ours, std", self._line(cells, lambda cell, metric: cell.by("std", metric))),
+                ("ours, best one", self._line(cells, lambda cell, metric: cell.values[metric].get(best))),
             ]
         differences = {c: {m: _difference(row, c, cell, m) for m in cell.values} for c, cell in cells.items()}
         if any(value is not None for column in differences.values() for value in column.values()):
@@ -261,19 +271,20 @@ class Comparison:
             lines.append(("difference", [_joined(column, metrics, "+.2f") for column in differences.values()]))
         return lines
 
-    def _each(self, cells: Mapping[str, Ours], number: Any) -> Numbers:
-        return {c: {metric: number(cell, metric) for metric in cell.values} for c, cell in cells.items()}
+    def _line(self, cells: Mapping[str, Ours], number_of: Callable[[Ours, str], float | None]) -> list[str]:
+        """The cells with one number per metric."""
+        metrics = self.plan.table.metrics
+        return [
+            cell.reason
+            or _joined({m: number_of(cell, m) for m in cell.values}, metrics) + _PARTIAL * bool(cell.partial)
+            for cell in cells.values()
+        ]
 
-    def _best(self, cells: Mapping[str, Ours]) -> Numbers:
-        """The one model that is best in the average, or in the last column that there is, by the last metric."""
+    def _best(self, cells: Mapping[str, Ours]) -> int:
+        """Index of the model that is best in the average, or in the last column that there is, by the last metric."""
         metric, columns = self.plan.table.metrics[-1], [self.plan.table.average, *reversed(cells)]
         values = next((cells[c].values[metric] for c in columns if c in cells and metric in cells[c].values), {})
-        index = max(values, key=values.get, default=0)
-        return self._each(cells, lambda cell, metric: cell.values[metric].get(index))
-
-    def _show(self, cells: Mapping[str, Ours], numbers: Numbers) -> list[str]:
-        metrics = self.plan.table.metrics
-        return [c.reason or _joined(numbers[name], metrics) + _PARTIAL * bool(c.partial) for name, c in cells.items()]
+        return max(values, key=values.get, default=0)
 
     # notes
 
@@ -341,15 +352,4 @@ def _joined(values: Mapping[str, float | None], metrics: Iterable[str], style: s
     present = [values.get(metric) for metric in metrics]
     if all(value is None for value in present):
         return "-"
-    return "/".join("-" if value is None else format(value, style) for value in present)
-
-
-def _aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table that is readable as it is: two columns of text to the left, numbers to the right."""
-    widths = [max(2, *(len(line[i]) for line in (header, *lines))) for i in range(len(header))]
-    table = [
-        [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))]
-        for line in (header, *lines)
-    ]
-    rule = ["-" * width if i < 2 else "-" * (width - 1) + ":" for i, width in enumerate(widths)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (table[0], rule, *table[1:]))
+    return "/".join(number(value, style) for value in present)

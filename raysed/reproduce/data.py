@@ -45,7 +45,7 @@ class Request:
 
     @property
     def name(self) -> str:
-        """Of what is written."""
+        """Name of the files that are written."""
         return f"{self.table}-small" if self.small else self.table
 
     def sets(self, key: str) -> bool:
@@ -219,6 +219,10 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
 
     Pairs without a score are left out.
 
+    Args:
+        name: of the task.
+        task: its settings.
+
     Raises:
         UserError: names file and line.
     """
@@ -243,6 +247,10 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
 def draw_pairs(subsets: Subsets, count: int) -> Subsets:
     """Draws about `count` pairs, as many from each subset; the same ones every time.
 
+    Args:
+        subsets: all pairs.
+        count: pairs, rounded up to the same number for each subset.
+
     >>> pairs = (["a", "b", "c"], ["d", "e", "f"], [1.0, 2.0, 3.0])
     >>> [len(gold) for _, _, gold in draw_pairs({"x": pairs, "y": pairs}, 3).values()]
     [2, 2]
@@ -257,7 +265,12 @@ def draw_pairs(subsets: Subsets, count: int) -> Subsets:
 
 
 def write_pairs(path: Path, subsets: Subsets) -> None:
-    """Writes pairs as a table that a task can name."""
+    """Writes pairs as a table that a task can name.
+
+    Args:
+        path: the TSV file.
+        subsets: the pairs.
+    """
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.write("subset\tscore\tsentence1\tsentence2\n")
         for subset, columns in subsets.items():

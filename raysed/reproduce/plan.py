@@ -46,7 +46,13 @@ class Plan:
         return {"": {}} if "layers" in own else self.definition.get("variants", {"": {}})
 
     def run_of(self, row: Row, column: str, variant: Place) -> str:
-        """Returns the run that has the value of a cell."""
+        """Returns the run that has the value of a cell.
+
+        Args:
+            row: of the table.
+            column: its name.
+            variant: one of `variants`.
+        """
         own = self._of_row(row)
         of_cell = own.get("columns", {}).get(column, {})
         candidates = (variant, of_cell, own, self._of_column(column))
@@ -54,12 +60,23 @@ class Plan:
         return named or self.definition["runs"][row.encoder]
 
     def runs_of(self, row: Row, variant: Place) -> list[str]:
-        """Returns the runs that have the values of a row, in the order of the columns."""
+        """Returns the runs that have the values of a row, in the order of the columns.
+
+        Args:
+            row: of the table.
+            variant: one of `variants`.
+        """
         columns = [column for column in self.table.columns if column != self.table.average]
         return list(dict.fromkeys(self.run_of(row, column, variant) for column in columns))
 
     def places(self, row: Row, column: str, variant: Place) -> list[Place]:
-        """Returns where the value of a cell is, or all the values that it is the mean of."""
+        """Returns where the value of a cell is, or all the values that it is the mean of.
+
+        Args:
+            row: of the table.
+            column: its name.
+            variant: one of `variants`.
+        """
         if column == self.table.average:
             others = [other for other in self.table.columns if other != column]
             return [place for other in others for place in self.places(row, other, variant)]

@@ -1,1 +1,1 @@
-"""The run directory, and what a run writes while it goes: artefacts, progress, status, metrics."""
+"""The run directory, what a run writes while it goes (artefacts, progress, status, metrics), and how text looks."""

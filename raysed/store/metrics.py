@@ -1,4 +1,4 @@
-"""What a run writes down: a history per training, as JSON and for TensorBoard; and whose notices are shown."""
+"""What a run records: a history per training, as JSON and for TensorBoard; and whose notices are shown."""
 
 import json
 import logging
@@ -66,7 +66,14 @@ class MetricsLog:
 
 
 def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> MetricsLog:
-    """Returns the log of a training, with the trackers that the settings name; `identity` is what it is made from."""
+    """Returns the log of a training, with the trackers that the settings name.
+
+    Args:
+        storage: the run directory.
+        config: the settings.
+        name: of the artefact, e.g. `ct/members/00`.
+        identity: what it is made from, see `trackers_of`.
+    """
     return MetricsLog(storage, name, trackers_of(config.tracking, config.run, name, identity))
 
 
@@ -111,7 +118,7 @@ def show_notes() -> None:
 
 
 def quiet_libraries() -> None:
-    """Turns off third-party progress bars and notices that say nothing of this run; errors stay."""
+    """Turns off third-party progress bars and notices that say nothing about this run; errors stay."""
     import warnings
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")

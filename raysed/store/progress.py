@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from raysed.store.text import duration
+
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
 @contextmanager
 def told_to(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Lets somebody hear what `tell` is told, in this process."""
+    """Lets a listener hear what `tell` is told, in this process."""
     _listeners.append(listener)
     try:
         yield
@@ -56,10 +58,15 @@ class Progress:
         self._first = done
 
     def update(self, done: int, note: str = "") -> None:
-        """Shows `done` of `total`, the time left and a note, if it is time for it."""
+        """Shows how far the stage is and the time left, if it is time for a line.
+
+        Args:
+            done: units of work, of `total`.
+            note: shown beside it.
+        """
         now = time.monotonic()
         left = self._left(done, now)
-        parts = [self._share(done), note, "" if left is None else f"{clock(left)} left"]
+        parts = [self._share(done), note, "" if left is None else f"{duration(left)} left"]
         line = f"{self._title}: {' · '.join(part for part in parts if part)}"
         tell(line=line, left=left)
         if now - self._shown >= self._interval:
@@ -69,7 +76,7 @@ class Progress:
     def close(self, note: str = "") -> float:
         """Shows the end; returns the seconds since the start."""
         seconds = time.monotonic() - self._started
-        self._write(f"{self._title}: done in {clock(seconds)}{' · ' if note else ''}{note}", "\n")
+        self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
         return seconds
 
     def _share(self, done: int) -> str:
@@ -90,28 +97,14 @@ class Progress:
         self._stream.flush()
 
 
-def clock(seconds: float) -> str:
-    """Returns a duration for people.
-
-    >>> clock(7.4), clock(95), clock(7300)
-    ('7 s', '1 min 35 s', '2 h 1 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
 @contextmanager
 def repeating(action: Callable[[], None], every: float, patience: float | None = None) -> Iterator[None]:
-    """Does something again and again in a thread while the block runs, for the first time after `every` seconds.
+    """Repeats an action in a thread while the block runs, for the first time after `every` seconds.
 
     Args:
         action: what to do.
-        every: seconds between two times.
-        patience: seconds that the end of the block waits for an action under way; None: until it is done.
+        every: seconds in between.
+        patience: seconds that the end of the block waits for a running action; None: until it is done.
     """
     over = threading.Event()
 
@@ -129,13 +122,18 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
 
 
 class ProgressBoard:
-    """Holds the newest words of workers for a driver that waits elsewhere; made an actor by who needs one."""
+    """Holds the newest words of workers for a driver that waits elsewhere; whoever needs an actor makes it one."""
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, Any]] = {}
 
     def say(self, name: str, words: dict[str, Any]) -> None:
-        """Adds to what is known of one training; the first step said is kept as `first`."""
+        """Adds to what is known of one training.
+
+        Args:
+            name: of the training.
+            words: e.g. `step` and `loss`; the first step said is kept as `first`.
+        """
         known = self._said.setdefault(name, {})
         known.update(words)
         if "step" in words:

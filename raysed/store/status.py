@@ -16,8 +16,9 @@ from typing import Any
 
 from raysed import interrupts
 from raysed.errors import UserError
-from raysed.store.progress import clock, repeating, told_to
+from raysed.store.progress import repeating, told_to
 from raysed.store.storage import Entry, Storage, runs_at
+from raysed.store.text import duration
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ _MISSED = 6
 _AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
-_TRAINING = re.compile(r"(?P<node>.+)/(?P<kind>members|learners|grid/[^/]+)/\d+")
+_TRAINING = re.compile(r"(?P<node>.+)/(?P<kind>member|learner)s/\d+|(?P<bound>.+/grid/[^/]+)/\d+")
 
 
 class Status:
@@ -117,6 +118,10 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
 def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int]:
     """Returns lines for people: state, stage, what is done, the last checkpoints; from the run directory alone.
 
+    Args:
+        storage: the run directory.
+        now: seconds since 1970; None: the present.
+
     Returns:
         The lines, and the exit code that tells scripts the state.
 
@@ -131,7 +136,7 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     status = _parsed(text)
     lines = [f"{storage.run}: {_state(status, now)}"]
     if status["state"] == "running" and status.get("stage"):
-        lines.append(f"stage: {status['stage']}, for {clock(now - status['stage_since'])}")
+        lines.append(f"stage: {status['stage']}, for {duration(now - status['stage_since'])}")
         lines += [status["line"]] if status.get("line") else []
     halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
     finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
@@ -142,6 +147,10 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
 
 def describe_all(location: str, now: float | None = None) -> list[str]:
     """Returns a line for every run at a location: its name, state and age.
+
+    Args:
+        location: directory or URI under which run directories lie.
+        now: seconds since 1970; None: the present.
 
     Raises:
         UserError: there is none.
@@ -169,31 +178,29 @@ def _is_gone(status: dict[str, Any], now: float) -> bool:
 
 def _state(status: dict[str, Any], now: float) -> str:
     if status["state"] == "unknown":
-        return "it has not said where it is"
-    ran, silent = clock(status["told"] - status["since"]), now - status["told"]
+        return "state unknown (no readable status.json)"
+    ran, silent = duration(status["told"] - status["since"]), now - status["told"]
     if _is_gone(status, now):
         return (
-            f"no sign of life for {clock(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
+            f"no sign of life for {duration(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
             "the same command continues it"
         )
     if status["state"] in _AT_WORK:
-        left = f", about {clock(status['left'])} left in this stage" if status.get("left") else ""
-        return f"{status['state']} for {ran}{left} (told {clock(silent)} ago)"
+        left = f", about {duration(status['left'])} left in this stage" if status.get("left") else ""
+        return f"{status['state']} for {ran}{left} (as of {duration(silent)} ago)"
     error = f": {status['error']}" if status.get("error") else ""
-    return f"{status['state']} after {ran}, {clock(silent)} ago{error}"
+    return f"{status['state']} after {ran}, {duration(silent)} ago{error}"
 
 
 def _summary(names: list[str]) -> list[str]:
     """Artefacts by name; trainings as counts.
 
     >>> _summary(["corpus", "ct/members/00", "ct/members/01", "sts/grid/0.3/00", "ct-sed/learners/00"])
-    ['corpus', '2 members of ct', '1 grid/0.3 of sts', '1 learners of ct-sed']
+    ['corpus', '2 members of ct', '1 model of sts/grid/0.3', '1 learner of ct-sed']
     """
-    counts: Counter[str] = Counter()
-    for name in names:
-        match = _TRAINING.fullmatch(name)
-        counts[f"{match['kind']} of {match['node']}" if match else name] += 1
-    return [f"{count} {name}" if " of " in name else name for name, count in counts.items()]
+    found = [(_TRAINING.fullmatch(name), name) for name in names]
+    counts = Counter((m["kind"] or "model", m["node"] or m["bound"]) if m else ("", name) for m, name in found)
+    return [f"{n} {kind}{'s' * (n > 1)} of {name}" if kind else name for (kind, name), n in counts.items()]
 
 
 def _checkpoints(entries: list[Entry], storage: Storage, now: float) -> list[str]:
@@ -203,6 +210,6 @@ def _checkpoints(entries: list[Entry], storage: Storage, now: float) -> list[str
         newest[entry.name.removeprefix("checkpoints/").rpartition("/")[0]] = entry
     lines = []
     for training, entry in newest.items():
-        age = f", {clock(now - written)} ago" if (written := storage.written_at(entry.name)) else ""
+        age = f", {duration(now - written)} ago" if (written := storage.written_at(entry.name)) else ""
         lines.append(f"{training} after {entry.meta['step']} updates{age}")
     return lines

@@ -144,7 +144,7 @@ class Storage:
         return entry
 
     def entry(self, name: str) -> Entry | None:
-        """Returns the manifest's entry, or None; says nothing of whether the files are intact."""
+        """Returns the manifest's entry, or None; that does not say whether the files are intact."""
         try:
             text = self.read_text(f"manifest/{name}.json")
             return _parse_entry(text) if text is not None else None
@@ -156,6 +156,10 @@ class Storage:
         """Returns the entry of an artefact that is intact and has exactly these dependencies, or None.
 
         A changed dependency is logged by name, a setting with its old and new value; once for each artefact.
+
+        Args:
+            name: path below the run directory.
+            depends: everything the artefact depends on.
         """
         entry = self.entry(name)
         if entry is None:
@@ -188,7 +192,12 @@ class Storage:
         return path
 
     def elsewhere(self, name: str, depends: Mapping[str, Any]) -> "Storage | None":
-        """Returns another run at this location that has finished the same artefact from the same dependencies."""
+        """Returns another run at this location that has finished the same artefact.
+
+        Args:
+            name: path below the run directory.
+            depends: everything the artefact depends on; the same there.
+        """
         for run in _directories(self._fs, self._root.rpartition("/")[0]):
             if run != self.run:
                 other = Storage(self.location, run)
@@ -235,11 +244,21 @@ class Storage:
     # -- plain files -------------------------------------------------------------------------------------------------
 
     def write_text(self, name: str, text: str) -> None:
-        """Writes a small file at once: readers see the old text or the new one."""
+        """Writes a small file at once: readers see the old text or the new one.
+
+        Args:
+            name: path below the run directory.
+            text: written as UTF-8.
+        """
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Writes a small file at once: readers see the old bytes or the new ones."""
+        """Writes a small file at once: readers see the old bytes or the new ones.
+
+        Args:
+            name: path below the run directory.
+            data: all of its content.
+        """
         path = f"{self._root}/{name}"
         if not self.is_local:
             self._persistently(lambda: self._put(path, data))
@@ -313,7 +332,13 @@ class Storage:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def checkpoints(self, name: str, depends: Mapping[str, Any], keep: int = 2) -> "Checkpoints":
-        """Returns the half-way states of the artefact `name`."""
+        """Returns the states of an artefact that is half done.
+
+        Args:
+            name: of the artefact.
+            depends: everything it depends on; a state that depends on something else is not continued.
+            keep: so many of the newest states stay.
+        """
         return Checkpoints(self, f"checkpoints/{name}", _plain(depends), keep)
 
     # -- local disk --------------------------------------------------------------------------------------------------
@@ -442,7 +467,14 @@ class Storage:
 
 
 class Checkpoints:
-    """The newest few states of something half done; a damaged one is passed over for the one before."""
+    """The newest few states of something half done; a damaged one is passed over for the one before.
+
+    Args:
+        storage: the run directory.
+        name: path of the states below it.
+        depends: everything they depend on.
+        keep: so many of the newest stay.
+    """
 
     def __init__(self, storage: Storage, name: str, depends: dict[str, Any], keep: int):
         self._storage, self._name, self._depends, self._keep = storage, name, depends, keep
@@ -451,6 +483,10 @@ class Checkpoints:
         """Publishes the state after `step` updates, then forgets all but the newest few.
 
         States with other dependencies, and later ones that could not be continued, go as well.
+
+        Args:
+            step: updates that are done.
+            write: fills an empty local directory.
         """
         self._storage.commit(f"{self._name}/step-{step:09d}", write, self._depends, {"step": step})
         entries = self._storage.entries(self._name)

@@ -18,14 +18,19 @@ class Tracker(Protocol):
     """One training on one tracker."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Sends the values of a step; steps that are there already are left out."""
+        """Sends the values of a step, unless they are there already.
+
+        Args:
+            step: updates that are done.
+            values: by name, e.g. `loss` or `dev/second`.
+        """
 
     def close(self, failed: bool) -> None:
         """Ends the training there."""
 
 
 def check_trackers(config: TrackingConfig) -> None:
-    """Refuses a tracker whose package is not installed.
+    """Refuses trackers whose packages are not installed.
 
     Raises:
         UserError: names the setting.
@@ -62,7 +67,12 @@ class Trackers:
             self._try(lambda opener=opener: self._open.append(opener()))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`."""
+        """See `Tracker`.
+
+        Args:
+            step: likewise.
+            values: likewise.
+        """
         for tracker in list(self._open):
             if not self._try(lambda tracker=tracker: tracker.write(step, values)):
                 self._open.remove(tracker)

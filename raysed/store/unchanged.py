@@ -2,7 +2,7 @@
 
 At its end a run remembers what its settings and the files behind them were before they were read. Where all of that is
 the same again there is nothing to do. Where anything differs, or where an input is no local file, the checks decide,
-which know better what depends on what: so this may say "perhaps not" for no reason, but never "unchanged" for none.
+which know better what depends on what: so "perhaps not" may be wrong, but "unchanged" never is.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ def _fingerprint(config: Config, sources: list[str]) -> str | None:
 
 
 def is_unchanged(print_: str | None, storage: Storage) -> bool:
-    """Whether the run is complete and intact, and was made from what has this fingerprint."""
+    """Whether the run is complete and intact, and was made from what has this fingerprint.
+
+    Args:
+        print_: of `fingerprint`; None matches nothing.
+        storage: the run directory.
+    """
     if print_ is None or _remembered(storage.read_text(FILE)).get("fingerprint") != print_:
         return False
     if _remembered(storage.read_text("report.json")).get("status") != "complete":
@@ -72,7 +77,12 @@ def is_unchanged(print_: str | None, storage: Storage) -> bool:
 
 
 def remember(print_: str | None, storage: Storage) -> None:
-    """Notes what a complete run was made from; `print_` is from before its inputs were read."""
+    """Notes what a complete run was made from.
+
+    Args:
+        print_: of `fingerprint`, before the inputs were read; None is not noted.
+        storage: the run directory.
+    """
     entries = {name: storage.entry(name) for name in RESULTS}
     if print_ is not None and all(entries.values()):
         results = {name: entry.fingerprint for name, entry in entries.items()}

@@ -10,7 +10,6 @@ import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from raysed.commands.run import parser as run_parser
 from raysed.config import dump_config, find_config, load_config, make_config
 from raysed.evaluation.analysis import singular_values
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table
-from raysed.report.findings import Row, findings, groups_of, headline_groups, summarise
+from raysed.report.findings import findings
 from raysed.report.plots import (
     Training,
     plot_agreement,
@@ -32,6 +31,7 @@ from raysed.report.plots import (
     plot_training,
     write_plots,
 )
+from raysed.report.results import Results, Row, headline_groups
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +46,10 @@ def row(recipe, kind, score, index=0, layers=2, lower_bound=None):
         "dev": {"spearman": score / 2, "pearson": score, "pairs": 5, "aggregation": "mean"},
     }
     return Row(recipe, kind, index, lower_bound, layers, metrics)
+
+
+def scored(rows, **more):
+    return Results(rows, TASKS, 2, **more)
 
 
 def full_run():
@@ -70,7 +74,7 @@ def entry(summary, recipe, kind, task):
 
 def test_summary_statistics_of_a_group():
     """Only rows at the main depth count; std is that of a sample."""
-    summary = summarise(full_run(), TASKS, 2)
+    summary = scored(full_run()).summary
     members = entry(summary, "ct", "member", "sts-avg")
     assert (members["max"], members["mean"], members["n"]) == (70.0, 69.0, 3)
     assert members["std"] == pytest.approx(1.0)
@@ -86,7 +90,7 @@ def test_summary_equals_the_statistics_module_on_random_scores():
     for n in range(2, 12):
         scores = rng.normal(70, 3, n)
         rows = [row("ct", "member", score, i) for i, score in enumerate(scores)]
-        found = entry(summarise(rows, TASKS, 2), "ct", "member", "sts-avg")
+        found = entry(scored(rows).summary, "ct", "member", "sts-avg")
         assert found["std"] == pytest.approx(statistics.stdev(scores))
         assert found["mean"] == pytest.approx(sum(scores) / n)
         assert found["max"] == pytest.approx(max(scores))
@@ -94,9 +98,9 @@ def test_summary_equals_the_statistics_module_on_random_scores():
 
 def test_grid_models_are_summarised_by_lower_bound_and_kept_out_of_the_headline():
     rows = [row("sts", "grid", 80 + 10 * b + i, i, lower_bound=b) for b in (0.0, 0.5) for i in range(2)]
-    bounds = [e for e in summarise(rows, TASKS, 2) if e["task"] == "sts-avg"]
+    bounds = [e for e in scored(rows).summary if e["task"] == "sts-avg"]
     assert [(e["lower_bound"], e["mean"], e["n"]) for e in bounds] == [(0.0, 80.5, 2), (0.5, 85.5, 2)]
-    assert headline_groups(bounds) == [] and groups_of(bounds) == {}
+    assert headline_groups(bounds) == [] and scored(rows).groups == {}
 
 
 def test_a_row_without_a_headline_task_has_no_average():
@@ -104,7 +108,7 @@ def test_a_row_without_a_headline_task_has_no_average():
     missing, broken = row("base", "base", 60.0), row("base", "base", 62.0, 1)
     del missing.metrics["sts13"]
     broken.metrics["sts13"]["spearman"] = math.nan
-    summary = summarise([missing, broken], TASKS, 2)
+    summary = scored([missing, broken]).summary
     assert "sts-avg" not in {e["task"] for e in summary}
     assert entry(summary, "base", "base", "sts12")["n"] == 2
 
@@ -113,20 +117,20 @@ def test_a_model_without_a_score_is_in_the_headline_with_dashes():
     """Its correlation is not defined on one task, so its mean is not; it does not vanish."""
     flat = row("base-whiten", "base", 70.0)
     flat = replace(flat, metrics={**flat.metrics, "sts12": {**flat.metrics["sts12"], "spearman": None}})
-    lines = headline_table([*full_run(), flat, row("sts", "grid", 1.0, layers=2)], TASKS, 2).splitlines()
+    lines = headline_table(scored([*full_run(), flat, row("sts", "grid", 1.0, layers=2)])).plain().splitlines()
     assert lines[-1].split() == ["base", "+", "whiten", "base-whiten", "-", "-", "-", "1", "-", "71.00"]
-    assert len(lines) == len(headline_table(full_run(), TASKS, 2).splitlines()) + 1
+    assert len(lines) == len(headline_table(scored(full_run())).plain().splitlines()) + 1
 
 
 def test_subsets_that_are_left_out_are_counted():
     metrics = {"spearman": 1.0, "pearson": 1.0, "pairs": 9, "aggregation": "mean", "subsets_left_out": ["b"]}
     metrics |= {"subsets": {name: {} for name in "abc"}, **{way: {"spearman": 1.0} for way in ("all", "mean", "wmean")}}
-    text = Report("r", [Row("base", "base", 0, None, 1, {"sts": metrics})], ["sts"], 1).to_markdown()
+    text = Report("r", Results([Row("base", "base", 0, None, 1, {"sts": metrics})], ["sts"], 1)).to_markdown()
     assert "sts: 9 pairs, mean over 2 of 3 subsets." in text
 
 
 def test_headline_table_reads_from_the_cheapest_to_the_final_model():
-    lines = headline_table(full_run(), TASKS, 2).splitlines()
+    lines = headline_table(scored(full_run())).plain().splitlines()
     cells = [[cell for cell in line.split("  ") if cell] for line in lines]
     assert [line[0].strip() for line in cells[2:]] == [
         "word overlap", "base", "base + flow", "members (3)", "full ensemble", "learner", "learner + flow",
@@ -148,8 +152,8 @@ def test_headline_table_reads_from_the_cheapest_to_the_final_model():
 
 
 def test_markdown_table_has_the_same_cells_as_the_plain_one():
-    plain = headline_table(full_run(), TASKS, 2).split()
-    markdown = headline_table(full_run(), TASKS, 2, markdown=True)
+    plain = headline_table(scored(full_run())).plain().split()
+    markdown = headline_table(scored(full_run())).markdown()
     assert len({line.count("|") for line in markdown.splitlines()}) == 1
     words = markdown.replace("|", " ").split()
     assert [w for w in words if set(w) - set("-:")] == [w for w in plain if set(w) - set("-")]
@@ -158,29 +162,29 @@ def test_markdown_table_has_the_same_cells_as_the_plain_one():
 def test_ensembles_of_two_recipes_stay_together():
     learners = [row(recipe, "learner", 70.0) for recipe in ("nli-ct-sed", "ct-sed")]
     rows = [*learners, row("ct", "member", 70.0), row("nli-ct", "member", 70.0), row("ct", "ensemble", 70.0)]
-    assert headline_groups(summarise(rows, TASKS, 2)) == [
+    assert headline_groups(scored(rows).summary) == [
         ("nli-ct", "member"), ("nli-ct-sed", "learner"),
         ("ct", "member"), ("ct", "ensemble"), ("ct-sed", "learner"),
     ]  # fmt: skip
 
 
 def test_layers_table_shows_models_scored_at_several_depths():
-    table = layers_table(full_run(), TASKS)
+    table = layers_table(scored(full_run())).plain()
     assert table.splitlines()[0].split() == "models recipe 1 layer 2 layers".split()
     assert [line.split()[-2:] for line in table.splitlines()[2:]] == [["99.00", "69.00"], ["71.50", "70.00"]]
-    assert layers_table([row("base", "base", 60.0)], TASKS) == ""
+    assert not layers_table(scored([row("base", "base", 60.0)]))
     mixed = [row("base", "base", 60.0, layers=depth) for depth in ("first_last", 1)]
-    assert "1 layer  first + last layer" in layers_table(mixed, TASKS)
+    assert "1 layer  first + last layer" in layers_table(scored(mixed)).plain()
 
 
 def test_findings_of_a_full_run():
-    assert findings(full_run(), TASKS, 2) == (
+    assert findings(scored(full_run())) == (
         "The flow raised the base by 7.0. "
         "CT raised the base by 3.0 on average over 3 members (std 1.0, best +4.0); "
         "the ensemble is 0.8 above its best member. "
         "The learner is no different from the best member and 0.8 below the ensemble; "
         "the flow lowered the learner by 0.4. "
-        "In all, learner + flow (69.6) is 3.4 below base + flow (73.0), the best of what needs no training. "
+        "Overall, learner + flow (69.6) is 3.4 below base + flow (73.0), the best that needs no training. "
         "Without a model: word overlap 60.0."
     )
 
@@ -197,34 +201,34 @@ def test_findings_of_a_full_run():
 )
 def test_small_differences_are_called_none(difference, words):
     rows = [row("base", "base", 66.0), row("base-flow", "base", 66.0 + difference)]
-    assert findings(rows, TASKS, 2) == f"The flow {words}."
+    assert findings(scored(rows)) == f"The flow {words}."
 
 
 def test_findings_without_some_parts():
     """Whatever a run lacks is not mentioned, and nothing breaks."""
     base, member = row("base", "base", 66.0), row("ct", "member", 65.0)
-    assert findings([base, member], TASKS, 2) == "CT lowered the base by 1.0."
+    assert findings(scored([base, member])) == "CT lowered the base by 1.0."
     learner = row("ct-sed", "learner", 65.5)
-    text = findings([member, learner], TASKS, 2)
+    text = findings(scored([member, learner]))
     assert text == "The learner is 0.5 above the best member."
     calibrated = [row("ct-flow", "member", 66.0), member, row("ct-sn-natsv", "member", 64.0)]
-    assert findings(calibrated, TASKS, 2) == (
+    assert findings(scored(calibrated)) == (
         "The flow raised the members by 1.0; SN with NATSV lowered the members by 1.0."
     )
-    assert findings([base], TASKS, 2) == "Nothing to compare: base 66.0."
-    assert "no model was scored" in findings([], TASKS, 2)
-    alone = findings([row("sed", "learner", 70.0), base], TASKS, 2)
-    assert alone == "In all, learner (70.0) is 4.0 above base (66.0), the best of what needs no training."
+    assert findings(scored([base])) == "Nothing to compare: base 66.0."
+    assert "no model was scored" in findings(scored([]))
+    alone = findings(scored([row("sed", "learner", 70.0), base]))
+    assert alone == "Overall, learner (70.0) is 4.0 above base (66.0), the best that needs no training."
 
 
 def test_findings_of_several_ensembles_name_each():
     rows = [row("base", "base", 60.0)]
     rows += [row("ct", "member", 61.0), row("nli-ct", "member", 63.0)]
-    assert findings(rows, TASKS, 2) == "CT raised the base by 1.0.\n\nNLI-CT raised the base by 3.0."
+    assert findings(scored(rows)) == "CT raised the base by 1.0.\n\nNLI-CT raised the base by 3.0."
     rows += [row("ct-sed", "learner", 61.5), row("sed", "learner", 61.0), row("word-overlap", "baseline", 50.0)]
-    assert findings(rows[:1] + rows[3:], TASKS, 2) == (
-        "CT: In all, learner (61.5) is 1.5 above base (60.0), the best of what needs no training.\n\n"
-        "In all, learner (61.0) is 1.0 above base (60.0), the best of what needs no training.\n\n"
+    assert findings(scored(rows[:1] + rows[3:])) == (
+        "CT: Overall, learner (61.5) is 1.5 above base (60.0), the best that needs no training.\n\n"
+        "Overall, learner (61.0) is 1.0 above base (60.0), the best that needs no training.\n\n"
         "Without a model: word overlap 50.0."
     )
 
@@ -232,10 +236,10 @@ def test_findings_of_several_ensembles_name_each():
 def test_the_end_of_the_chain_is_compared_with_the_best_of_what_needs_no_training():
     """Whatever its calibration, and words alone, too: not with a row that is easier to beat."""
     rows = [*full_run(), row("base-whiten", "base", 75.0), row("tf-idf", "baseline", 71.0, layers=0)]
-    assert "(69.6) is 5.4 below base + whiten (75.0), the best of what needs no training." in findings(rows, TASKS, 2)
-    assert "Without a model: word overlap 60.0, TF-IDF 71.0." in findings(rows, TASKS, 2)
+    assert "(69.6) is 5.4 below base + whiten (75.0), the best that needs no training." in findings(scored(rows))
+    assert "Without a model: word overlap 60.0, TF-IDF 71.0." in findings(scored(rows))
     better = [*full_run(), row("tf-idf", "baseline", 80.0, layers=0)]
-    assert "(69.6) is 10.4 below TF-IDF (80.0), the best of what needs no training." in findings(better, TASKS, 2)
+    assert "(69.6) is 10.4 below TF-IDF (80.0), the best that needs no training." in findings(scored(better))
 
 
 def spread(centre, width=1.0):
@@ -253,18 +257,18 @@ def test_differences_come_with_their_intervals():
         ("ct", "member", "best"): base_R - spread(1.0, 0.4),
         ("ct-sed", "learner", "mean"): base_R + spread(0.04, 0.32),
     }
-    assert findings(rows, TASKS, 2, draws=draws) == (
+    assert findings(scored(rows, draws=draws)) == (
         "CT lowered the base by 1.0 (0.6 to 1.4). "
         "The learner is 1.0 (0.3 to 1.8) above the best member. "
-        "In all, learner (66.0) is no different (-0.3 to 0.4) from base (66.0), the best of what needs no training. "
+        "Overall, learner (66.0) is no different (-0.3 to 0.4) from base (66.0), the best that needs no training. "
         "In brackets: 95 % intervals over the draw of pairs and of seeds."
     )
     draws["ct", "member", "mean"] = base_R - spread(1.0, 1.2)
-    assert "CT lowered the base by 1.0 (-0.2 to 2.2: may be chance)." in findings(rows, TASKS, 2, draws=draws)
-    table = headline_table(rows, TASKS, 2, draws=draws).splitlines()
+    assert "CT lowered the base by 1.0 (-0.2 to 2.2: may be chance)." in findings(scored(rows, draws=draws))
+    table = headline_table(scored(rows, draws=draws)).plain().splitlines()
     assert table[0].split()[:6] == ["models", "recipe", "max", "mean", "95", "%"]
     assert "61.0 to 71.0" in table[2]
-    assert entry(summarise(rows, TASKS, 2, draws), "base", "base", "sts-avg")["low"] == pytest.approx(61.0, abs=0.01)
+    assert entry(scored(rows, draws=draws).summary, "base", "base", "sts-avg")["low"] == pytest.approx(61.0, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -277,8 +281,8 @@ def test_differences_come_with_their_intervals():
     ],
 )
 def test_what_calibrations_have_seen_is_said_and_tabled(fitted_on, sentence):
-    text = findings(full_run(), TASKS, 2, fitted_on=fitted_on)
-    table = headline_table(full_run(), TASKS, 2, fitted_on=fitted_on).splitlines()
+    text = findings(scored(full_run(), fitted_on=fitted_on))
+    table = headline_table(scored(full_run(), fitted_on=fitted_on)).plain().splitlines()
     if sentence is None:
         assert "fitted" not in text and "fitted" not in table[0]
         return
@@ -288,26 +292,26 @@ def test_what_calibrations_have_seen_is_said_and_tabled(fitted_on, sentence):
         **dict.fromkeys(["base + flow", "learner + flow"], True),
     }
     plain = [row for row in full_run() if "flow" not in row.recipe]
-    assert "fitted" not in findings(plain, TASKS, 2, fitted_on=fitted_on)
+    assert "fitted" not in findings(scored(plain, fitted_on=fitted_on))
 
 
 def test_a_learner_with_too_few_updates_is_named():
     learner = {"recipe": "ct-sed", "updates": 12, "distance": 0.31, "members_distance": 0.124}
     said = (
         "The learner is still farther from the members' mean than the members are (mean squared distance 0.31 against "
-        "0.12) after 12 updates: it needs more of them (sed.epochs, a larger corpus) or a higher sed.learning_rate."
+        "0.12) after 12 updates: it needs more updates (sed.epochs, a larger corpus) or a higher sed.learning_rate."
     )
-    assert said in findings(full_run(), TASKS, 2, learners=[learner])
-    assert "updates" not in findings(full_run(), TASKS, 2, learners=[{**learner, "distance": 0.12}])
+    assert said in findings(scored(full_run()), learners=[learner])
+    assert "updates" not in findings(scored(full_run()), learners=[{**learner, "distance": 0.12}])
 
 
 def test_findings_say_what_a_later_stage_brought():
     """Against the members of the longest prefix that was scored, not only against the base."""
     rows = [row("base", "base", 60.0), row("nli-ct-sts", "member", 67.0), row("nli-ct", "member", 70.0)]
-    assert "NLI-CT-STS raised the base by 7.0; STS lowered the members of NLI-CT by 3.0." in findings(rows, TASKS, 2)
+    assert "NLI-CT-STS raised the base by 7.0; STS lowered the members of NLI-CT by 3.0." in findings(scored(rows))
     rows[2] = row("nli", "member", 66.0)
-    assert "; CT-STS raised the members of NLI by 1.0." in findings(rows, TASKS, 2)
-    assert "members of" not in findings([*rows[:2], row("ct", "member", 66.0)], TASKS, 2)
+    assert "; CT-STS raised the members of NLI by 1.0." in findings(scored(rows))
+    assert "members of" not in findings(scored([*rows[:2], row("ct", "member", 66.0)]))
 
 
 def learners(**scores):
@@ -333,7 +337,7 @@ def learners(**scores):
     ],
 )
 def test_findings_say_what_labels_buy(scores, sentence):
-    text = findings([row("base", "base", 60.0), *learners(**scores)], TASKS, 2)
+    text = findings(scored([row("base", "base", 60.0), *learners(**scores)]))
     if sentence is None:
         assert "labels" not in text
     else:
@@ -350,29 +354,29 @@ def calibrated(plain, after, recipe="ct-sed", kind="learner"):
 
 def test_findings_say_that_a_calibration_makes_the_dev_score_worse():
     worse = calibrated(80.0, 78.5)
-    said = "On dev, the task that choices are made on, ct-sed-flow scores 1.5 below ct-sed (78.5 against 80.0)"
-    assert findings(worse, TASKS, 2, "dev", "ct-sed").endswith(f"{said}, and ct-sed is exported.")
-    assert findings(worse, TASKS, 2, "dev", "ct-sed-flow").endswith(f"{said}."), "it was asked for by name"
-    assert findings(worse, TASKS, 2, "dev").endswith(f"{said}.")
+    said = "On dev, the task on which models are chosen, ct-sed-flow scores 1.5 below ct-sed (78.5 against 80.0)"
+    assert findings(scored(worse), "dev", "ct-sed").endswith(f"{said}, and ct-sed is exported.")
+    assert findings(scored(worse), "dev", "ct-sed-flow").endswith(f"{said}."), "it was asked for by name"
+    assert findings(scored(worse), "dev").endswith(f"{said}.")
     base = calibrated(60.0, 59.0, "base", "base")
     assert "base-flow scores 1.0 below base (59.0 against 60.0); ct-sed-flow" in findings(
-        [*base, *worse], TASKS, 2, "dev"
+        scored([*base, *worse]), "dev"
     )
     for rows, dev in ((calibrated(80.0, 80.5), "dev"), (calibrated(80.0, 79.95), "dev"), (worse, None)):
-        assert "choices" not in findings(rows, TASKS, 2, dev)
+        assert "models are chosen" not in findings(scored(rows), dev)
 
 
 def test_the_table_names_labels_where_a_recipe_uses_any():
     rows = [*full_run(), *learners(nli_ct_sed=72.0, sts_sed=80.0, nli_sts_sed=81.0)]
-    table = headline_table(rows, TASKS, 2)
+    table = headline_table(scored(rows)).plain()
     assert table.splitlines()[0].split()[:4] == ["models", "recipe", "labels", "max"]
     assert [re.split(" {2,}", line)[1:3] for line in table.splitlines()[2:]] == [
         ["word-overlap", "none"], ["base", "none"], ["base-flow", "none"], ["ct", "none"], ["ct", "none"],
         ["ct-sed", "none"], ["ct-sed-flow", "none"], ["nli-ct-sed", "NLI"], ["sts-sed", "STS"],
         ["nli-sts-sed", "NLI + STS"],
     ]  # fmt: skip
-    assert "Labels are those" in Report("r", rows, TASKS, 2).to_markdown()
-    assert "abels" not in Report("r", full_run(), TASKS, 2).to_markdown()
+    assert "Labels are those" in Report("r", scored(rows)).to_markdown()
+    assert "abels" not in Report("r", scored(full_run())).to_markdown()
 
 
 def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
@@ -399,11 +403,12 @@ def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
 
 def test_grid_section_names_the_choice_and_its_margin():
     clear = grid({0.5: [80.0, 80.2], 0.0: [78.9, 79.1], 0.9: [60.0, 62.0]})
-    report = Report("r", full_run(), TASKS, 2, grids=[clear])
+    report = Report("r", scored(full_run()), grids=[clear])
     text = report.to_markdown()
+    assert_is_tidy(text)
     assert (
-        "`sts`: the lower bound 0.5 is chosen by the mean Spearman correlation of its models on dev, 80.10; it is 1.10 "
-        "above the next, 0; the standard error of this difference is 0.14, so the choice is clear.\n"
+        "`sts`: the lower bound 0.5 was chosen for the mean Spearman correlation of its models on dev, 80.10; that is "
+        "1.10 above the next bound, 0; the standard error of this difference is 0.14, so the choice is clear.\n"
     ) in text
     assert [line for line in text.splitlines() if "| chosen" in line or "| next" in line] == [
         "|           0 |      2 | 79.10 | 79.00 | 0.14 | next   |",
@@ -411,29 +416,29 @@ def test_grid_section_names_the_choice_and_its_margin():
     ]
     assert text.count("## Lower bounds") == 1
     assert json.loads(report.to_json())["grids"] == [clear]
-    assert "grids" not in json.loads(Report("r", full_run(), TASKS, 2).to_json())
+    assert "grids" not in json.loads(Report("r", scored(full_run())).to_json())
 
 
 @pytest.mark.parametrize(
     ("found", "words"),
     [
         (grid({0.0: [79.0, 81.0], 0.5: [80.0, 80.2]}), "this difference is 1.00, so the choice is within noise."),
-        (grid({0.0: [79.0, 81.0], 0.5: [81.4, 81.6]}), "the next, 0; the standard error of this difference is 1.00."),
+        (grid({0.0: [79.0, 81.0], 0.5: [81.4, 81.6]}), "bound, 0; the standard error of this difference is 1.00."),
         (grid({0.0: [80.0, 80.0], 0.5: [80.0, 80.0]}), "this difference is 0.00, so the choice is within noise."),
         (grid({0.0: [79.0, 81.0], 0.5: [70.0, 80.0]}, statistic="max"), "of 1.41, so the choice is within noise."),
         (grid({0.0: [79.0, 81.0], 0.5: [70.0, 75.0]}, statistic="max"), "deviation of 1.41, so the choice is clear."),
-        (grid({0.0: [79.0], 0.5: [80.0]}), "the next, 0; with one model per bound nothing can be said of chance."),
+        (grid({0.0: [79.0], 0.5: [80.0]}), "bound, 0; with one model per bound, nothing can be said about chance."),
         (grid({0.3: [79.0, 80.0]}), "on dev, 79.50; no other was tried."),
         (grid({0.3: [79.0], 0.4: [70.0]}, stopped=[0.4]), "79.00; no other was trained to the end."),
         (
             grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6], scheduler="asha"),
-            "Bounds that looked hopeless were stopped: 3,000 updates were trained instead of 6,000 (50%).",
+            "Bounds that looked hopeless were stopped early: 3,000 updates were made instead of 6,000 (50%).",
         ),
         (grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6]), "| stopped after update 1,200 |"),
     ],
 )  # fmt: skip
 def test_grid_section_in_other_situations(found, words):
-    assert words in Report("r", full_run(), TASKS, 2, grids=[grid({0.1: [50.0]}, "other"), found]).to_markdown()
+    assert words in Report("r", scored(full_run()), grids=[grid({0.1: [50.0]}, "other"), found]).to_markdown()
 
 
 def test_transfer_section_has_the_columns_of_the_paper():
@@ -447,7 +452,8 @@ def test_transfer_section_has_the_columns_of_the_paper():
         model("ct-sed", "learner", 0, 82.0, TREC=92.0, MR=82.0),
         model("ct-sed", "learner", 1, None, MR=84.0),
     ]
-    report = Report("r", full_run(), TASKS, 2, transfer=models)
+    report = Report("r", scored(full_run()), transfer=models)
+    assert_is_tidy(report.to_markdown())
     lines = report.to_markdown().split("## Transfer tasks")[1].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
     assert cells[0] == ["models", "recipe", "layers", "MR", "TREC", "SICKRelatedness", "average"]
@@ -469,8 +475,9 @@ def test_analysis_section_shows_what_there_is():
             for start, stop in ((0, 100), (500, 5000))
         ],
     }
-    report = Report("r", full_run(), TASKS, 2, analysis=analysis)
+    report = Report("r", scored(full_run()), analysis=analysis)
     text = report.to_markdown()
+    assert_is_tidy(text)
     for part in (
         "| base   |                  0.576 |          212.4 |                        58.7% |",
         "| gold       |                    -20.20 |               -24.04 |     100.00 |",
@@ -484,9 +491,17 @@ def test_analysis_section_shows_what_there_is():
     assert json.loads(report.to_json())["analysis"]["frequency"][0]["dot"] == {"3": 0.73, "5": 0.72}
     headings = [line for line in text.splitlines() if line.startswith("###")]
     assert headings == ["### Isotropy", "### Edit distance", "### Question and answer", "### Word frequency"]
-    part = Report("r", full_run(), TASKS, 2, analysis={"qnli": {"base": 70.3}, "frequency": []}).to_markdown()
+    part = Report("r", scored(full_run()), analysis={"qnli": {"base": 70.3}, "frequency": []}).to_markdown()
     assert [line for line in part.splitlines() if line.startswith("###")] == ["### Question and answer"]
-    assert "embedding space" not in Report("r", full_run(), TASKS, 2, analysis={"frequency": []}).to_markdown()
+    assert "embedding space" not in Report("r", scored(full_run()), analysis={"frequency": []}).to_markdown()
+
+
+def assert_is_tidy(text):
+    """The template leaves one empty line between any two blocks, and no blanks at ends."""
+    assert text.endswith("\n") and not re.search(r" \n|\n\n\n|\n\n$", text)
+    lines = text.splitlines()
+    starts = [i for i, line in enumerate(lines) if i and line.startswith(("#", "![", "| models", "```sh"))]
+    assert all(lines[i - 1] == "" for i in starts), [lines[i - 1 : i + 1] for i in starts if lines[i - 1]]
 
 
 def test_every_subset_of_a_run_makes_a_report():
@@ -494,8 +509,10 @@ def test_every_subset_of_a_run_makes_a_report():
     rng, rows = np.random.default_rng(0), full_run()
     for _ in range(60):
         kept = [r for r in rows if rng.random() < 0.5]
-        report = Report("part", kept, TASKS, 2)
-        assert report.findings() in report.to_markdown()
+        report = Report("part", scored(kept))
+        text = report.to_markdown()
+        assert report.findings() in text
+        assert_is_tidy(text)
         json.loads(report.to_json())
 
 
@@ -505,7 +522,7 @@ def test_report_json_has_the_documented_shape():
     rows[0].metrics["dev"]["spearman"] = np.float32("nan")
     rows[1].metrics["dev"]["spearman"] = np.float64(0.5)
     left_out = [{"recipe": "ct", "index": np.int64(3), "reason": "loss is not finite"}]
-    report = Report("r", rows, TASKS, 2, timings={"ct": {"seconds": np.float32(2)}}, members=left_out)
+    report = Report("r", scored(rows), timings={"ct": {"seconds": np.float32(2)}}, members=left_out)
 
     def refuse(constant):
         raise AssertionError(constant)
@@ -531,9 +548,7 @@ def test_report_md_says_everything_a_reader_needs():
         r.metrics["sts12"].update(ways, subsets={"a": {}, "b": {}})
     text = Report(
         "demo",
-        rows,
-        TASKS,
-        2,
+        scored(rows),
         timings={
             "ct": {"seconds": 90.0, "sentences": 900, "object_store_bytes": 5e6, "spilled_bytes": 0, "gpu_use": 0.5},
             "ct-sed": {"seconds": 30.0, "object_store_bytes": 2e9},
@@ -546,6 +561,7 @@ def test_report_md_says_everything_a_reader_needs():
         plots={"plots/scores.png": "Scores", "plots/training.png": "Curves"},
         status="partial",
     ).to_markdown()
+    assert_is_tidy(text)
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
         "# demo: results", "## Scores", "## By pooled layers", "## By task", "## By aggregation", "## Corpus",
@@ -564,7 +580,7 @@ def test_report_md_says_everything_a_reader_needs():
         "| versions.ray | 2.60.0 |",
         "![Scores](plots/scores.png)",
         "![Curves](plots/training.png)",
-        "by:\n\n```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
+        "with:\n\n```sh\npython jobs/ensemble_then_distill.py --config demo\n```",
         "```sh\npython jobs/ensemble_then_distill.py --config '/my runs/demo/config.yaml' --run demo-again "
         "--storage '/my runs'\n```",
     ):
@@ -588,9 +604,7 @@ def test_all_pictures_are_written_and_named(tmp_path):
     rng = np.random.default_rng(0)
     titles = write_plots(
         tmp_path / "plots",
-        full_run(),
-        TASKS,
-        2,
+        scored(full_run()),
         trainings={"ct": trainings(3), "ct-sed": replace(trainings(1), what="learner")},
         spectra={"base": singular_values(rng.normal(size=(30, 8))), "flow": singular_values(np.eye(8))},
         agreement={"base": (rng.normal(size=50), rng.integers(0, 6, 50).astype(float))},
@@ -610,7 +624,7 @@ def test_all_pictures_are_written_and_named(tmp_path):
 
 
 def test_pictures_without_numbers_are_skipped(tmp_path):
-    assert write_plots(tmp_path / "plots", [], TASKS, 2) == {}
+    assert write_plots(tmp_path / "plots", scored([])) == {}
     assert list((tmp_path / "plots").iterdir()) == []
 
 
@@ -632,7 +646,7 @@ def test_degenerate_spectra_and_scores_are_drawn(tmp_path):
     """Rank-deficient embeddings (zero singular values), one gold score only, a single model."""
     assert plot_spectra(tmp_path / "a.png", {"low rank": singular_values(np.ones((6, 4)))})
     assert plot_agreement(tmp_path / "b.png", {"x": (np.array([0.1, 0.2]), np.array([3.0, 3.0]))})
-    title = plot_scores(tmp_path / "c.png", [row("base", "base", 66.0)], TASKS, 2)
+    title = plot_scores(tmp_path / "c.png", scored([row("base", "base", 66.0)]))
     assert title == "Best: base 66.0"
     assert all(is_picture(tmp_path / name) for name in ("a.png", "b.png", "c.png"))
 
@@ -727,9 +741,7 @@ def test_nothing_is_cut_off_in_any_picture(tmp_path, drawn, recipe, task, count)
     rows = [replace(one, metrics=metrics) for one in many_rows(recipe, count)]
     write_plots(
         tmp_path,
-        [*rows, replace(row("base", "base", 0.0), metrics=metrics)],
-        tasks,
-        2,
+        Results([*rows, replace(row("base", "base", 0.0), metrics=metrics)], tasks, 2),
         trainings={recipe: records},
         spectra={text: singular_values(rng.normal(size=(30, 8))) for text in texts},
         agreement={"base": pairs, f"{recipe} (exported)": pairs},
@@ -798,14 +810,12 @@ def test_trainings_are_drawn_beside_what_they_are_to_be_compared_with(tmp_path, 
 def test_references_are_means_of_like_models_at_the_main_pooling_that_have_not_collapsed():
     from raysed.report.publish import _dev_scores
 
-    rows = [*full_run(), replace(row("ct", "member", 10.0, 3), left_out=True)]
-    job = SimpleNamespace(config=make_config({"evaluation": {"tasks": {"dev": "bundled:dev"}, "dev": "dev"}}))
+    results = scored([*full_run(), replace(row("ct", "member", 10.0, 3), left_out=True)])
     groups = {"base": ("base", "base"), "members, mean": ("ct", "member"), "full ensemble": ("ct", "ensemble")}
-    found = _dev_scores(job, rows, {**groups, "nobody": ("nli", "member")})
+    found = _dev_scores(results, "dev", {**groups, "nobody": ("nli", "member")})
     assert found == {"base": 33.0, "members, mean": 34.5, "full ensemble": 35.4}
-    assert _dev_scores(job, rows, groups, "pearson")["members, mean"] == 69.0
-    job = SimpleNamespace(config=make_config({"evaluation": {"dev": None}}))
-    assert _dev_scores(job, rows, groups) == {}
+    assert _dev_scores(results, "dev", groups, "pearson")["members, mean"] == 69.0
+    assert _dev_scores(results, None, groups) == {}
 
 
 def test_equal_spectra_do_not_hide_each_other(tmp_path, drawn):

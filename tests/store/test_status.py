@@ -132,10 +132,10 @@ def test_a_running_run_is_described(storage):
         ),
     )
     assert describe(storage, now)[0] == [
-        "mine: running for 2 min 7 s, about 1 min 30 s left in this stage (told 3 s ago)",
+        "mine: running for 2 min 7 s, about 1 min 30 s left in this stage (as of 3 s ago)",
         "stage: ct+sts, for 1 min 0 s",
         "train ct+sts: 40 %",
-        "finished: corpus, 2 members of ct, 1 grid/0.3 of sts",
+        "finished: corpus, 2 members of ct, 1 model of sts/grid/0.3",
         "checkpoint: ct/members/02 after 100 updates, 0 s ago",
     ]
     assert describe(storage, now + 600)[0][0] == (
@@ -145,7 +145,7 @@ def test_a_running_run_is_described(storage):
 
 def test_a_run_of_old_without_a_status_is_described(storage):
     commit(storage, "corpus")
-    assert describe(storage)[0] == ["mine: it has not said where it is", "finished: corpus"]
+    assert describe(storage)[0] == ["mine: state unknown (no readable status.json)", "finished: corpus"]
 
 
 def tell_of(location: Path, run: str, state: str, age: float = 0) -> None:
@@ -179,7 +179,7 @@ def test_the_exit_code_is_the_state(tmp_path, state, age, code):
 def test_the_job_prints_it_and_refuses_a_run_that_is_not_there(tmp_path):
     commit(Storage(str(tmp_path), "mine"), "corpus")
     done = job("mine", "--storage", tmp_path)
-    assert (done.returncode, done.stdout) == (4, "mine: it has not said where it is\nfinished: corpus\n")
+    assert (done.returncode, done.stdout) == (4, "mine: state unknown (no readable status.json)\nfinished: corpus\n")
     done = job("yours", "--storage", tmp_path)
     assert done.returncode == 2
     assert done.stderr == f"error: there is no run at {tmp_path}/yours; name one of those in its storage\n"
@@ -195,8 +195,8 @@ def test_the_job_lists_all_runs(tmp_path, scheme):
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "first       complete after 1 min 0 s, 2 h 0 min ago"
-    assert lines[1].startswith("second-one  running for 1 min 0 s (told ")
-    assert lines[2:] == ["third       it has not said where it is"]
+    assert lines[1].startswith("second-one  running for 1 min 0 s (as of ")
+    assert lines[2:] == ["third       state unknown (no readable status.json)"]
     done = job("--storage", tmp_path / "no-run")
     assert done.returncode == 2
     assert done.stderr == f"error: there is no run at {tmp_path}/no-run; name the place with --storage\n"

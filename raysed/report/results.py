@@ -1,0 +1,224 @@
+"""The scored models of a run: one row per model, and the statistics of groups of like models.
+
+Everything here is computed from plain rows, so that a table or a sentence can be checked without training anything.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from raysed.evaluation.baselines import TF_IDF, WORD_OVERLAP
+from raysed.evaluation.intervals import interval
+
+AVERAGE = "sts-avg"
+"""Name of the mean over the headline tasks among the tasks of a summary."""
+CALIBRATIONS = {"flow": "the flow", "sn": "SN", "natsv": "NATSV", "whiten": "whitening"}
+"""Last stages of a recipe, and what sentences call them."""
+LABELS: Mapping[str, str] = {"nli": "NLI", "sts": "STS"}
+"""The labels that stages train on, where these are part of the stage itself; views of a run may bring more."""
+NO_LABELS = "none"
+KIND_NAMES = {
+    "base": "base",
+    "grid": "grid models",
+    "member": "members",
+    "ensemble": "full ensemble",
+    "learner": "learner",
+}
+
+Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
+Group = tuple[str, str]
+"""Recipe and kind of like models."""
+Groups = Mapping[Group, Mapping[str, Any]]
+"""A group of like models to its entry in the summary for one task."""
+Draws = Mapping[tuple[str, str, str], np.ndarray]
+"""(recipe, kind, `mean` or `best` of the group's models) to R resampled average scores, see `evaluation.intervals`."""
+_KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
+_BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scored model at one pooling depth."""
+
+    recipe: str
+    """As in the run's list, e.g. `ct-sed-flow`; `base`, `base-flow`; `word-overlap`, `tf-idf`."""
+    kind: Kind
+    index: int
+    lower_bound: float | None
+    """Of a grid model; None elsewhere."""
+    layers: int | str
+    """Pooled layers."""
+    metrics: Mapping[str, Mapping[str, Any]]
+    """Task name to what `Evaluation.score` returned for it."""
+    left_out: bool = False
+    """Whether the model has collapsed: it is in the list of rows, and in no mean."""
+
+    def counts(self, main_layers: int | str) -> bool:
+        """Returns whether the row is part of the headline: not left out, and at the main pooling depth, or without."""
+        return not self.left_out and (self.layers == main_layers or self.kind == "baseline")
+
+    def average(self, tasks: Sequence[str]) -> float | None:
+        """Returns the mean Spearman correlation over `tasks`; None where one of them was not scored."""
+        values = [self.spearman(task) for task in tasks]
+        if not values or any(value is None for value in values):
+            return None
+        return statistics.fmean(values)
+
+    def spearman(self, task: str) -> float | None:
+        """Returns the Spearman correlation (x100) on one task; None where it is missing or not finite."""
+        value = self.metrics.get(task, {}).get("spearman")
+        return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Results:
+    """The scored models of a run, and what has to be known to speak of them."""
+
+    rows: Sequence[Row]
+    tasks: Sequence[str]
+    """The headline tasks."""
+    main_layers: int | str
+    """Pooled layers of the headline numbers."""
+    labels: Mapping[str, str] = field(default_factory=lambda: LABELS)
+    """The labels that stages train on, by stage."""
+    draws: Draws = field(default_factory=dict)
+    """Resampled scores; with them scores and differences have 95 % intervals."""
+    fitted_on: str | None = None
+    """What calibrations have seen: `tasks`, `corpus`, `nli`, or a name for people."""
+
+    @cached_property
+    def counted(self) -> list[Row]:
+        """The rows that the headline is made of, those of a grid included."""
+        return [row for row in self.rows if row.counts(self.main_layers)]
+
+    @cached_property
+    def summary(self) -> list[dict[str, Any]]:
+        """The statistics of every group of like models (SED table 3).
+
+        A group shares recipe, kind and lower bound. Only rows at the main pooling depth count, and baselines,
+        which have none.
+
+        Each is one dict per group and task: recipe, kind, task (the mean over the headline tasks is `sts-avg`), max,
+        mean, std (of the sample; 0 for one model) and n; grid models also have lower_bound. Where there are `draws`,
+        those of `sts-avg` have low and high, the 95 % interval of the mean.
+        """
+        groups: dict[tuple, list[Row]] = {}
+        for row in self.counted:
+            groups.setdefault((row.recipe, row.kind, row.lower_bound), []).append(row)
+        summary = []
+        for (recipe, kind, lower_bound), members in groups.items():
+            bound = {} if lower_bound is None else {"lower_bound": lower_bound}
+            columns = {task: [row.spearman(task) for row in members] for task in task_names(members)}
+            columns[AVERAGE] = [row.average(self.tasks) for row in members]
+            for task, values in columns.items():
+                present = [value for value in values if value is not None]
+                if present:
+                    ends = _ends(self.draws.get((recipe, kind, "mean"))) if task == AVERAGE and not bound else {}
+                    entry = {"recipe": recipe, "kind": kind, **bound, "task": task}
+                    summary.append({**entry, **_statistics(present), **ends})
+        return summary
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The entries of the headline by group, in reading order."""
+        return self.groups_of(AVERAGE)
+
+    def groups_of(self, task: str | None) -> Groups:
+        """Returns the entries of one task by group in reading order, grid models left out."""
+        entries = {(entry["recipe"], entry["kind"]): entry for entry in self.summary if entry["task"] == task}
+        return {group: entries[group] for group in headline_groups(self.summary) if group in entries}
+
+
+def _ends(draws_R: np.ndarray | None) -> dict[str, float]:
+    found = interval(draws_R) if draws_R is not None else None
+    return {} if found is None else dict(zip(("low", "high"), found))
+
+
+def task_names(rows: Iterable[Row]) -> list[str]:
+    """Returns the tasks that rows were scored on, in first-seen order."""
+    return list(dict.fromkeys(task for row in rows for task in row.metrics))
+
+
+def _statistics(values: Sequence[float]) -> dict[str, float | int]:
+    std = statistics.stdev(values) if len(values) > 1 else 0.0
+    return {"max": max(values), "mean": statistics.fmean(values), "std": std, "n": len(values)}
+
+
+def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[Group]:
+    """Returns (recipe, kind) of every line of the headline table in reading order, grid models left out.
+
+    From the cheapest to the final model: words alone, the base, then for every ensemble its members, their
+    mean and its learners, each followed by its calibrated version.
+
+    >>> entry = {"task": "sts-avg"}
+    >>> learner, base = {"recipe": "ct-sed", "kind": "learner"}, {"recipe": "base", "kind": "base"}
+    >>> headline_groups([learner | entry, base | entry])
+    [('base', 'base'), ('ct-sed', 'learner')]
+    """
+    groups = list(dict.fromkeys((entry["recipe"], entry["kind"]) for entry in summary if entry["task"] == AVERAGE))
+    families = list(dict.fromkeys(family_of(recipe) for recipe, kind in groups if kind not in ("baseline", "base")))
+
+    def place(group: Group) -> tuple:
+        recipe, kind = group
+        family = families.index(family_of(recipe)) if family_of(recipe) in families else -1
+        return family, _KIND_ORDER.index(kind), len(calibration_of(recipe))
+
+    return sorted((group for group in groups if group[1] != "grid"), key=place)
+
+
+def labels_of(recipe: str, labels: Mapping[str, str] = LABELS) -> str:
+    """Returns which labels a recipe trains on.
+
+    Args:
+        recipe: e.g. `nli-ct-sed`.
+        labels: what stages train on, by stage.
+
+    >>> labels_of("ct-sed-flow"), labels_of("nli-ct-sed"), labels_of("nli-sts")
+    ('none', 'NLI', 'NLI + STS')
+    """
+    used = dict.fromkeys(labels[stage] for stage in stages_of(recipe)[0] if stage in labels)
+    return " + ".join(used) or NO_LABELS
+
+
+def display_name(recipe: str, kind: str, n: int = 1) -> str:
+    """Returns what a table calls a group of models.
+
+    Args:
+        recipe: e.g. `ct-sed-flow`.
+        kind: see `Kind`.
+        n: models in the group.
+
+    >>> display_name("ct", "member", 10), display_name("ct-sed-flow", "learner"), display_name("tf-idf", "baseline")
+    ('members (10)', 'learner + flow', 'TF-IDF')
+    """
+    if kind == "baseline":
+        return _BASELINE_NAMES.get(recipe, recipe)
+    name = KIND_NAMES[kind] if kind != "learner" or n == 1 else "learners"
+    count = f" ({n})" if kind in ("member", "grid") or n > 1 else ""
+    return " + ".join([name, *calibration_of(recipe)]) + count
+
+
+def stages_of(recipe: str) -> tuple[list[str], list[str]]:
+    """Returns the training stages and the calibrations of a recipe."""
+    stages = recipe.split("-")
+    cut = next((i for i, stage in enumerate(stages) if stage in CALIBRATIONS), len(stages))
+    return stages[:cut], stages[cut:]
+
+
+def calibration_of(recipe: str) -> list[str]:
+    """Returns the calibrations that a recipe ends in; baselines have none.
+
+    >>> calibration_of("ct-sed-flow"), calibration_of("tf-idf")
+    (['flow'], [])
+    """
+    return stages_of(recipe)[1]
+
+
+def family_of(recipe: str) -> str:
+    """Returns the recipe of the members that a model goes back to: `ct` for `ct-sed-flow`."""
+    return "-".join(stage for stage in stages_of(recipe)[0] if stage != "sed")

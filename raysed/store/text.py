@@ -1,0 +1,143 @@
+"""How tables, numbers and lengths of time look wherever people read them: terminal, report, model card.
+
+Importing it takes no time: so do actors that only pass on words.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+
+
+def render(template: str, **context: Any) -> str:
+    """Returns the text that a template makes of its context.
+
+    Args:
+        template: a file in `raysed/templates/`; in one whose name ends in `.html` values are escaped.
+        context: the names that it uses.
+
+    Raises:
+        jinja2.UndefinedError: a name that the template uses is not there.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=select_autoescape(),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(context)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table, for whatever it is shown on; without lines it is false.
+
+    Attributes:
+        header: a cell per column.
+        lines: likewise.
+        text: so many columns from the left are of text, all others of numbers; None: a column is one of numbers if all
+            its cells are.
+    """
+
+    header: Sequence[str]
+    lines: Sequence[Sequence[str]]
+    text: int | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+    def plain(self) -> str:
+        """Returns aligned columns: text to the left, numbers to the right."""
+        first, *rest = self._aligned()
+        rule = ["-" * len(cell) for cell in first]
+        return "\n".join("  ".join(line).rstrip() for line in (first, rule, *rest))
+
+    def markdown(self, aligned: bool = True) -> str:
+        """Returns the same as Markdown.
+
+        Args:
+            aligned: as wide as in plain text, for terminals; where cells are long, the others are better left short.
+        """
+        first, *rest = self._aligned() if aligned else self._cells()
+        widths = map(len, first) if aligned else [3] * len(first)
+        rule = ["-" * (width - right) + ":" * right for width, right in zip(widths, self.right())]
+        return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
+
+    def right(self) -> list[bool]:
+        """Returns which columns are of numbers."""
+        if self.text is not None:
+            return [place >= self.text for place in range(len(self.header))]
+        return [all(map(_is_number, column)) for column in zip(*self.lines)] or [True] * len(self.header)
+
+    def _cells(self) -> list[list[str]]:
+        """The header and the lines, without the line breaks and bars that would end a cell."""
+        return [[" ".join(cell.split()).replace("|", "/") for cell in line] for line in (self.header, *self.lines)]
+
+    def _aligned(self) -> list[list[str]]:
+        """The same, all cells of a column of one width."""
+        cells = self._cells()
+        widths = [max(2, *map(len, column)) for column in zip(*cells)]  # a Markdown rule needs a dash and a colon
+        columns = list(zip(widths, self.right()))
+        return [
+            [cell.rjust(w) if right else cell.ljust(w) for cell, (w, right) in zip(line, columns)] for line in cells
+        ]
+
+
+def _is_number(cell: str) -> bool:
+    return cell == "-" or cell.removesuffix("%").replace(".", "", 1).removeprefix("-").isdigit()
+
+
+def number(value: float | None, style: str = ".2f") -> str:
+    """Returns a number as tables have it.
+
+    Args:
+        value: None where there is none.
+        style: as for `format`.
+
+    >>> number(70.126), number(None), number(0.5, "+.1f")
+    ('70.13', '-', '+0.5')
+    """
+    return "-" if value is None else format(value, style)
+
+
+def size(count: float) -> str:
+    """Returns a number of bytes for people.
+
+    >>> size(512), size(5e6), size(1.25e10)
+    ('0.0 MB', '5.0 MB', '12.5 GB')
+    """
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def duration(seconds: float, in_table: bool = False) -> str:
+    """Returns a length of time for people.
+
+    Args:
+        seconds: its length.
+        in_table: with a tenth of a second, and with two digits for what is counted up to 60.
+
+    >>> duration(7.4), duration(95), duration(7300)
+    ('7 s', '1 min 35 s', '2 h 1 min')
+    >>> [duration(seconds, in_table=True) for seconds in (9.44, 125, 7384)]
+    ['9.4 s', '2 min 05 s', '2 h 03 min']
+    """
+    digits, style = (1, "02") if in_table else (0, "")
+    if round(seconds, digits) < 60:
+        return f"{seconds:.{digits}f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:{style}} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:{style}} min"
+
+
+def sentence(text: str) -> str:
+    """Returns a text that begins with a capital letter and ends with a full stop; none of none.
+
+    >>> sentence("it rains"), sentence("")
+    ('It rains.', '')
+    """
+    return f"{text[0].upper()}{text[1:]}." if text else ""
