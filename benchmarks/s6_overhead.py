@@ -27,12 +27,13 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, make_config
+from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
 from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
-from raysed.stages.learner import Distillation, TargetBatch
 from raysed.stages.teacher_mean import teacher_sum
 from raysed.store.metrics import quiet_libraries
 from raysed.training import loop
+from raysed.training.objectives.distillation import Distillation
 from raysed.training.optimizers import adam_optimizer
 from raysed.training.setups import Start, set_up
 
@@ -116,7 +117,7 @@ class Work:
             train = partial(train_member, config, directory, self._device)
             members = list((pool.map if pool else map)(train, range(config.members.count)))
             corpus = read_tokens(directory)
-            add = teacher_sum(members, config.resources.encode_token_budget, self._device == "cuda")
+            add = teacher_sum(members, config.resources.encode_token_budget, self._device)
             train_learner(config, corpus, add(corpus) / len(members), self._device, Path(out, "learner"))
         return Sample(seconds[0], 1)
 

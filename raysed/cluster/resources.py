@@ -95,6 +95,11 @@ class Share:
     gpus: float
     threads: int
 
+    @property
+    def device(self) -> str:
+        """What torch computes on."""
+        return "cuda" if self.gpus else "cpu"
+
     def __str__(self) -> str:
         gpu = f" and {self.gpus:g} GPU" if self.gpus else ""
         return f"{self.workers} at a time, {self.cpus:g} CPU{gpu} each"

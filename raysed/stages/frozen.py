@@ -276,7 +276,7 @@ def _drawn(table: TokenTable, fit: FlowConfig, seed: int) -> tuple[TokenTable, F
 
 def _encoder(job: Embedding, config: Config, storage: Storage, share: Share | None) -> Encoder:
     encoder, _ = load_start(config.encoder, storage, job.model)
-    return encoder.to("cuda" if share and share.gpus else "cpu")
+    return encoder.to(share.device if share else "cpu")
 
 
 def _set_up(share: Share | None) -> None:

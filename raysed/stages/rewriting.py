@@ -156,8 +156,8 @@ class _Rewriter:
         try:
             if self._augmenter is None:
                 seed = derive_seed(task.config.seed, "views", task.kind)
-                device = "cuda" if task.share.gpus else "cpu"
-                self._augmenter = make_augmenter(task.kind, task.config.views, task.config.encoder, seed, device)
+                views, encoder, device = task.config.views, task.config.encoder, task.share.device
+                self._augmenter = make_augmenter(task.kind, views, encoder, seed, device)
             start, stop = block * _BLOCK, min((block + 1) * _BLOCK, len(self._sentences))
             rows = self._sentences.rows(start, stop, ("id", "sentence"))
             ids, sentences = rows.column("id").to_numpy(), rows.column("sentence").to_pylist()

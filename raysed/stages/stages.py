@@ -106,9 +106,7 @@ class Stages:
             encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
             with self._timed("encoder"):
                 share = plan_members(self._cluster_now(), self.config, 1)
-                outcome = members.train_members(
-                    {"encoder": [encoder]}, self.config, self.storage, share, self.gpu, self.rows
-                )
+                outcome = members.train_members({"encoder": [encoder]}, self.config, self.storage, share, self.rows)
             self._leave_out(outcome.failed)
             self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
             self.lineage.encoder = outcome.finished[encoder.name]
@@ -203,7 +201,7 @@ class Stages:
         if waste := waste_of_members(cluster, self.config, share, count):
             log.warning(waste)
         with self._timed("+".join(nodes)):
-            outcome = members.train_members(planned, self.config, self.storage, share, self.gpu, self.rows)
+            outcome = members.train_members(planned, self.config, self.storage, share, self.rows)
         for node, group in planned.items():
             failures = {m.name: outcome.failed[m.name] for m in group if m.name in outcome.failed}
             self._leave_out(failures)
@@ -317,7 +315,7 @@ class Stages:
         share, groups = plan_teachers(self._cluster_now(), self.config, sum(map(len, teachers.values())), max(sizes))
         res = self.config.resources
         trusted = self.config.encoder.trust_remote_code
-        plan = TeacherPlan(share, groups, res.encode_token_budget, self.gpu, res.silence_seconds, trusted)
+        plan = TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds, trusted)
 
         def write(paths: dict[str, Path]) -> dict[str, dict[str, Any]]:
             counts = write_targets({path: teachers[name] for name, path in paths.items()}, self.storage, plan)

@@ -50,7 +50,7 @@ class Objective(Protocol):
 
 
 class Engine(Protocol):
-    """What makes updates: plain torch here, DeepSpeed in stages/learner.py."""
+    """What makes updates: plain torch here, DeepSpeed in training/deepspeed.py."""
 
     def update(self, batch: Any, learning_rate: float) -> float:
         """Makes one update and returns the loss over all workers; one that is not finite changes no weights."""

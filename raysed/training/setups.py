@@ -1,24 +1,28 @@
-"""What loop.py needs for one member: objective, batches, plan and optimizer of its stage."""
+"""What loop.py needs for one member or learner: objective, batches, plan and optimizer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import BslConfig, Config, CtConfig, TuningConfig, TwoViewsConfig
 from raysed.data.batches import EpochBatches
 from raysed.data.labelled import PairBatches, read_pairs
+from raysed.data.targets import TargetBatches
 from raysed.data.tokens import read_tokens
 from raysed.data.views import ViewBatches, ViewTable, read_views, same_twice
 from raysed.model.encoder import Encoder
 from raysed.recipe import TWO_VIEW_STAGES
 from raysed.training import loop
+from raysed.training.deepspeed import DeepSpeedEngine
 from raysed.training.objectives.bootstrap import Bootstrap, make_predictor
 from raysed.training.objectives.contrastive import Contrastive
 from raysed.training.objectives.contrastive_tension import contrastive_tension, ct_optimizer, ct_schedule
+from raysed.training.objectives.distillation import Distillation
 from raysed.training.objectives.masked_lm import MaskedLM
 from raysed.training.objectives.siamese_nli import SiameseNLI
 from raysed.training.objectives.sts_regression import CosineRegression
@@ -30,12 +34,12 @@ _TABLES = {"mlm": "corpus", "ct": "corpus", "nli": "pairs/nli", "sts": "pairs/st
 
 @dataclass(frozen=True)
 class Start:
-    """Where a member starts from.
+    """Where a training starts from.
 
     Attributes:
         encoder: its weights, on the device that trains.
         tokenizer: of the encoder.
-        data: directories of the stage's tables, by artefact.
+        data: directories of what it learns from, by artefact.
         seed: of its batches and of everything random in its updates.
         lower_bound: of a grid model.
     """
@@ -49,7 +53,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Setup:
-    """What loop.py needs for one member."""
+    """What loop.py needs for one training."""
 
     objective: torch.nn.Module
     batch_at: Callable[[int], Any]
@@ -67,6 +71,36 @@ def set_up(stage: str, config: Config, start: Start) -> Setup:
     """
     torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
     return _SETUPS[stage](config, start)
+
+
+def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world: int = 1) -> Setup:
+    """Prepares one worker's part of the training of a learner.
+
+    Args:
+        config: the run's settings.
+        start: weights, the target table as its only data, and seed.
+        keep: `last`, or `best_on_dev` with early stopping.
+        rank: this worker.
+        world: number of workers.
+    """
+    sed, (targets,) = config.sed, start.data.values()
+    objective = Distillation(start.encoder, sed.dropout)
+    offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
+    batches = TargetBatches(targets, sed.batch_size, start.seed, rank, world, offset)
+    steps = max(1, int(batches.per_epoch * sed.epochs))
+    plan = loop.Plan(
+        steps=steps,
+        learning_rate=loop.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay),
+        seed=start.seed + rank,  # workers see different sentences: their dropout must differ too, so must their seeds
+        evaluate_every=sed.evaluate_every,
+        checkpoint_every=sed.checkpoint_every,
+        log_every=_log_every(steps),
+        keep={"last": "learner", "best_on_dev": "best"}[keep],
+        patience=sed.patience if keep == "best_on_dev" else None,
+    )
+    bf16 = loop.uses_bf16(sed.precision, start.encoder.transformer.device)
+    engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)
+    return Setup(objective, batches, plan, engine)
 
 
 def tables_of(stage: str, config: Config) -> list[str]:
@@ -199,9 +233,13 @@ def _plan(config: Config, stage: str, steps: int, schedule: Callable[[int], floa
         seed=seed,
         evaluate_every=config.evaluate_every(stage),
         checkpoint_every=config.members.checkpoint_every,
-        log_every=max(1, min(100, steps // 50)),
+        log_every=_log_every(steps),
         keep=keep,
     )
+
+
+def _log_every(steps: int) -> int:
+    return max(1, min(100, steps // 50))
 
 
 def _bf16(config: Config, start: Start) -> bool:
