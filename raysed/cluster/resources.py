@@ -4,17 +4,14 @@ Everything is planned before it is started, because Ray lets work that no node h
 error.
 """
 
-import ctypes
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import ray
-import torch
 
 from raysed.config import Config
-from raysed.store.metrics import quiet_libraries
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +21,6 @@ _MUCH = 0.3
 """The part of all places that has to be empty before it is worth a word."""
 _PROCESS_BYTES = 7e8
 """Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
-"""Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
 MEMBERS_PER_GPU = 4
 _GPU_GB = {
     **{"K80": 12, "P100": 12, "P4": 8, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
@@ -161,29 +156,6 @@ def uses_gpu(config: Config, cluster: Cluster) -> bool:
     """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
     may_come = cluster.most is not None and cluster.most[1] > 0
     return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
-
-
-def prepare_worker(threads: int) -> None:
-    """What a process that computes does first: no notices of others, its threads, and memory kept for the next batch.
-
-    The C library gives large blocks back to the system as soon as they are free, and every batch gets them anew, page
-    by page; a worker that keeps them saves up to a sixth of its time. Other C libraries than glibc are left alone.
-    """
-    quiet_libraries()
-    torch.set_num_threads(threads)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-            mallopt(option, _KEPT_BYTES)
-
-
-def quiet_ray_data() -> ray.data.DataContext:
-    """Keeps Ray Data from printing, because the driver shows one line of its own; returns this process' context."""
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    return context
 
 
 def plan_members(cluster: Cluster, config: Config, count: int) -> Share:

@@ -97,6 +97,19 @@ def publish(
     say(_example(job, storage, chosen))
 
 
+def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
+    """Writes the `report.json` of a run that has failed.
+
+    Args:
+        config: the run's settings.
+        storage: the run directory.
+        error: why it has failed.
+    """
+    settings = config.model_dump(mode="json")
+    failed = {"run": config.run, "status": "failed", "error": str(error), "config": settings}
+    storage.write_text("report.json", json.dumps(failed, indent=1))
+
+
 def score(
     job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts
 ) -> tuple[list[Row], dict[tuple[str, str, str], np.ndarray]]:

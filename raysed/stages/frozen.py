@@ -14,7 +14,8 @@ import numpy as np
 import ray
 
 from raysed.cluster.heartbeat import watched_tasks
-from raysed.cluster.resources import Share, prepare_worker
+from raysed.cluster.process import prepare_worker
+from raysed.cluster.resources import Share
 from raysed.config import Config, CorpusConfig, FlowConfig, Layers, derive_seed
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import read_pairs

@@ -16,7 +16,8 @@ from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from raysed.cluster.heartbeat import beating, beside_driver, watched
-from raysed.cluster.resources import MOST_RESTARTS, Share, prepare_worker
+from raysed.cluster.process import prepare_worker
+from raysed.cluster.resources import MOST_RESTARTS, Share
 from raysed.config import Config
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.model.encoder import load_start

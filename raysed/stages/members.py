@@ -18,7 +18,8 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from raysed.cluster.heartbeat import beating, watched
-from raysed.cluster.resources import MOST_RESTARTS, Share, prepare_worker
+from raysed.cluster.process import prepare_worker
+from raysed.cluster.resources import MOST_RESTARTS, Share
 from raysed.config import Config
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.plan.artefacts import Member, criterion_of

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import ray
 
 from raysed.cluster.heartbeat import Watch, beating, watched
-from raysed.cluster.resources import Share, prepare_worker, quiet_ray_data
+from raysed.cluster.process import prepare_worker, quiet_ray_data
+from raysed.cluster.resources import Share
 from raysed.config import Config, derive_seed, stable_hash
 from raysed.data.tokens import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import ray
 
 from raysed.cluster.heartbeat import Watch, beating, watched
-from raysed.cluster.resources import Share, prepare_worker, quiet_ray_data
+from raysed.cluster.process import prepare_worker, quiet_ray_data
+from raysed.cluster.resources import Share
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import UserError
