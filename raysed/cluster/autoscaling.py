@@ -44,6 +44,10 @@ def gather(config: Config, say: Callable[[str], None]) -> Cluster:
 def places_to_ask_for(config: Config, cluster: Cluster) -> list[dict[str, float]]:
     """Returns what members and learner can use at once, as resources of one place each; at least one.
 
+    Args:
+        config: the run's settings.
+        cluster: what there is.
+
     >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
     """

@@ -44,7 +44,13 @@ class Pulse:
         self._gpu_uses: list[float] = []
 
     def beat(self, worker: tuple[str, int, int], work: str, gpu_use: float | None = None) -> None:
-        """Hears a worker: its node, process and when that was started; and how busy its GPUs are."""
+        """Hears a worker: its node, process and when that was started; and how busy its GPUs are.
+
+        Args:
+            worker: its node, its process, and when that was started.
+            work: what it works on, for people.
+            gpu_use: of its node's GPUs, 0 to 1; None without any.
+        """
         self._heard[worker] = time.monotonic(), work
         if gpu_use is not None:
             self._gpu_uses.append(gpu_use)

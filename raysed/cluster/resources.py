@@ -65,6 +65,10 @@ class Cluster:
     def fit(self, cpus: float, gpus: float = 0.0) -> int:
         """Returns how many workers of that size can run at once; each needs its CPUs and GPUs on one node.
 
+        Args:
+            cpus: of each.
+            gpus: of each.
+
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
         (3, 2)
         """
@@ -153,7 +157,12 @@ def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
 
 
 def uses_gpu(config: Config, cluster: Cluster) -> bool:
-    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
+    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some.
+
+    Args:
+        config: the run's settings.
+        cluster: what there is.
+    """
     may_come = cluster.most is not None and cluster.most[1] > 0
     return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
 
@@ -163,6 +172,11 @@ def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
 
     On CPUs one core each, and more where there are fewer members than cores; on GPUs up to four members on one, because
     a small encoder does not fill it alone.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        count: members to train.
 
     >>> plan_members(Cluster(((2, 0),)), Config(), 10)
     Share(workers=2, cpus=1, gpus=0.0, threads=1)
@@ -183,6 +197,12 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time. On CPUs a
     node has as many actors as half of its memory holds, at best one per core: threads that share a batch wait for each
     other at every operation.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        count: teachers of all ensembles.
+        teacher_bytes: weights of one teacher.
 
     >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
     (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
@@ -239,6 +259,10 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
 def plan_learner(cluster: Cluster, config: Config) -> Share:
     """Plans the training workers: one per GPU, at most one per sentence of a batch, or one with all CPUs of a node.
 
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+
     >>> plan_learner(Cluster(((8, 2),)), Config())
     Share(workers=2, cpus=4, gpus=1.0, threads=4)
     """
@@ -250,6 +274,12 @@ def plan_learner(cluster: Cluster, config: Config) -> Share:
 
 def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
     """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        share: from `plan_members`.
+        count: members to train.
 
     >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
     '10 members, 8 at a time, leave 6 of 16 places empty in the last round; 8 or 16 would fill them (members.count)'

@@ -105,6 +105,10 @@ def edit_distance(a: Sequence, b: Sequence) -> int:
     numbers whose bits are its steps up and down, so that a symbol of `b` costs a few operations on numbers (Myers
     1999, in the form of Hyyrö 2003).
 
+    Args:
+        a: characters or words.
+        b: likewise.
+
     >>> edit_distance("kitten", "sitting"), edit_distance("I like it".split(), "I dislike it".split())
     (3, 1)
     """
@@ -131,6 +135,10 @@ def edit_distances(first: Sequence[str], second: Sequence[str]) -> dict[str, np.
 
     Characters are taken as they stand. Words are in lower case, and a punctuation mark is a word: so counted, the gold
     scores of STS-B's dev pairs correlate with the distance at -24.0, in characters at -20.2; BERT-flow has -24.6.
+
+    Args:
+        first: P sentences.
+        second: P sentences.
     """
     units = {"characters": str, "words": lambda sentence: _WORD.findall(sentence.lower())}
     return {

@@ -55,12 +55,24 @@ class OneDnnLinear(nn.Linear):
 
 
 def linear(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Returns x W^T + b for x [..., I], as `torch.nn.functional.linear` does, by oneDNN where that is faster."""
+    """Returns x W^T + b for x [..., I], as `torch.nn.functional.linear` does, by oneDNN where that is faster.
+
+    Args:
+        x: [..., I].
+        weight_OI: as of `nn.Linear`.
+        bias_O: likewise, or None.
+    """
     return (by_onednn if onednn_is_faster() else nn.functional.linear)(x, weight_OI, bias_O)
 
 
 def by_onednn(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Returns x W^T + b for x [..., I], by oneDNN in float32 on the CPU and the usual way elsewhere."""
+    """Returns x W^T + b for x [..., I], by oneDNN in float32 on the CPU and the usual way elsewhere.
+
+    Args:
+        x: [..., I].
+        weight_OI: as of `nn.Linear`.
+        bias_O: likewise, or None.
+    """
     if not _can(x, weight_OI):
         return nn.functional.linear(x, weight_OI, bias_O)
     y_NO = _Product.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight_OI, bias_O)

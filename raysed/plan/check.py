@@ -115,6 +115,11 @@ def check(config: Config) -> Job:
 def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> None:
     """Checks that there is a mask token where a recipe needs it.
 
+    Args:
+        recipes: of the run.
+        tokenizer: of the encoder.
+        config: the settings of `encoder`.
+
     Raises:
         UserError: there is none.
     """

@@ -65,6 +65,13 @@ def calibrate_all(
     The entry of an artefact has in its meta data `natsv_k`, the directions that `natsv` removes, by pooling, and
     `failed`, why there is none for a pooling beside the main one.
 
+    Args:
+        jobs: what to fit.
+        evaluation: whose sentences the embeddings are of.
+        config: the run's settings.
+        storage: the run directory.
+        share: of one task; None: no tasks.
+
     Returns:
         The artefacts that could not be made, because the fit at the main pooling fails, and why.
     """

@@ -203,6 +203,12 @@ def teacher_sum(
     """Loads teachers; returns the function from tokens to the float32 sum of their raw last-layer embeddings [B, D].
 
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
+
+    Args:
+        paths: checkpoints of the teachers.
+        token_budget: tokens per forward pass; None: what suits the device.
+        device: to compute on.
+        trust_remote_code: whether code that a teacher came with may run.
     """
     encoders = [load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths]
 
@@ -219,6 +225,12 @@ def verify_targets(
     directory: Path, teachers: Sequence[str], storage: Storage, trust_remote_code: bool = False
 ) -> float:
     """Encodes 32 random rows again, one by one, and compares.
+
+    Args:
+        directory: of the target table.
+        teachers: their artefacts.
+        storage: where those are.
+        trust_remote_code: whether code that a teacher came with may run.
 
     Returns:
         The largest absolute difference.

@@ -53,7 +53,12 @@ class Engine(Protocol):
     """What makes updates: plain torch here, DeepSpeed in training/deepspeed.py."""
 
     def update(self, batch: Any, learning_rate: float) -> float:
-        """Makes one update and returns the loss over all workers; one that is not finite changes no weights."""
+        """Makes one update and returns the loss over all workers; one that is not finite changes no weights.
+
+        Args:
+            batch: what the objective takes.
+            learning_rate: of this update.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Returns weights and optimizer state, full and in fp32, whatever the number of workers."""
@@ -245,7 +250,12 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
-    """Whether a forward pass on this device is to be in bf16."""
+    """Whether a forward pass on this device is to be in bf16.
+
+    Args:
+        precision: the setting.
+        device: where it is computed.
+    """
     on_gpu = torch.device(device).type == "cuda"
     return precision == "bf16" or (precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
 
@@ -408,7 +418,12 @@ class _Run:
 
 
 def seed_everything(seed: int, step: int) -> None:
-    """Seeds python, numpy and torch from (seed, step)."""
+    """Seeds python, numpy and torch from (seed, step).
+
+    Args:
+        seed: of the training.
+        step: of the update.
+    """
     words = np.random.SeedSequence([seed, step]).generate_state(2, np.uint64)
     random.seed(int(words[0]))
     np.random.seed(int(words[0]) % 2**32)  # noqa: NPY002  (objectives of others may use the global state)
@@ -417,6 +432,12 @@ def seed_everything(seed: int, step: int) -> None:
 
 def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:
     """Linear rise over the first share of the steps, then constant or a linear fall to zero.
+
+    Args:
+        rate: the highest.
+        steps: updates in all.
+        warmup: share of the updates, 0 to 1.
+        decay: `constant` or `linear`.
 
     >>> [round(warmup_schedule(1.0, 10, 0.2, "linear")(step), 3) for step in (0, 1, 2, 9)]
     [0.5, 1.0, 1.0, 0.125]
@@ -432,7 +453,12 @@ def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Calla
 
 
 def save_state(state: Mapping[str, Any], path: Path) -> None:
-    """Writes a nested state: tensors as safetensors, all else as JSON."""
+    """Writes a nested state: tensors as safetensors, all else as JSON.
+
+    Args:
+        state: mappings, lists, tensors and what JSON takes.
+        path: a directory.
+    """
     tensors: dict[str, torch.Tensor] = {}
     rest = _take_tensors(state, "", tensors)
     save_file(

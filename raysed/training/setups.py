@@ -106,6 +106,10 @@ def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world
 def tables_of(stage: str, config: Config) -> list[str]:
     """Returns the artefacts that hold what a stage learns from.
 
+    Args:
+        stage: one of `recipe.MEMBER_STAGES`.
+        config: the run's settings.
+
     >>> tables_of("nli", Config()), tables_of("contrastive", Config()), tables_of("bsl", Config())
     (['pairs/nli'], ['corpus'], ['views/mlm'])
     """
@@ -128,6 +132,10 @@ def steps_of(stage: str, config: Config, rows: Mapping[str, int]) -> int:
 def rows_per_update(stage: str, config: Config) -> int:
     """Returns the sentences, or pairs, of a member's batch.
 
+    Args:
+        stage: one of `recipe.MEMBER_STAGES`.
+        config: the run's settings.
+
     >>> rows_per_update("ct", Config()), rows_per_update("nli", Config())
     (16, 16)
     """
@@ -137,7 +145,12 @@ def rows_per_update(stage: str, config: Config) -> int:
 
 
 def predictor_parameters(config: BslConfig, width: int) -> int:
-    """Returns the size of the predictor of `bsl`, without making it."""
+    """Returns the size of the predictor of `bsl`, without making it.
+
+    Args:
+        config: the settings of `bsl`.
+        width: of the encoder.
+    """
     with torch.device("meta"):
         return sum(p.numel() for p in make_predictor(config, width).parameters())
 
