@@ -108,7 +108,7 @@ def current_cluster() -> Cluster:
     """Asks the connected Ray cluster."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     has = [node["Resources"] for node in alive]
-    # Cluster launchers and Kubernetes name the group of every node that they start; a Ray of one's own has none.
+    # Cluster launchers and Kubernetes name the group of every node that they start; a Ray started by hand has none.
     autoscaling = any(node.get("Labels", {}).get("ray.io/node-group") for node in alive)
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
@@ -331,7 +331,7 @@ def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | 
 
 
 def _gpu_fraction(cluster: Cluster, count: int) -> float:
-    """The part of a GPU for each member: no smaller than the CPUs beside the GPUs can make use of."""
+    """The part of a GPU for each member: no smaller than the CPUs of its node can make use of."""
     beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
     per_gpu = max(1, min(math.ceil(count / cluster.gpus), MEMBERS_PER_GPU, beside))
     return math.floor(1000 / per_gpu) / 1000

@@ -72,14 +72,14 @@ class _OwnRay:
         self._is_ending = False
 
     def has_started(self) -> None:
-        """Looks who is there, once Ray says that it has started."""
+        """Notes Ray's servers, once it says that it has started."""
         self._servers = self._children()
 
     def _children(self) -> list[psutil.Process]:
         return [process for process in psutil.Process().children() if process not in self._others]
 
     def is_lost(self) -> bool:
-        """Whether servers that nobody has told to end have ended: what is asked of them is never answered."""
+        """Whether a server has ended although nobody told it to: questions to it would never be answered."""
         return not self._is_ending and not all(map(_lives, self._servers))
 
     def kill(self) -> None:
@@ -94,7 +94,7 @@ class _OwnRay:
         psutil.wait_procs(self._family, timeout=1.0)
 
     def _remember(self, servers: Iterable[psutil.Process]) -> None:
-        """Looks who is there: workers whose raylet is gone are nobody's children any more."""
+        """Notes the servers' children while they are found: a worker whose raylet is gone has another parent."""
         for server in servers:
             self._family.add(server)
             with suppress(psutil.NoSuchProcess):
@@ -131,7 +131,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended; one that nobody asks for its exit code stays listed as a zombie."""
+    """Whether a process has not ended; until its exit code is read, an ended one stays listed as a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -28,7 +28,7 @@ all nodes together, `spilled_bytes`, and `gpu_use` from 0 to 1, the mean over wo
 def measured(usage: Usage) -> Iterator[None]:
     """Measures what happens meanwhile, and adds it to the usage of earlier attempts, which is the argument.
 
-    Whoever knows of sentences or GPUs says it with `progress.tell`, as `sentences` and `gpu_use`.
+    Code that knows of sentences or GPUs reports them with `progress.tell`, as `sentences` and `gpu_use`.
     """
     found: Usage = {}
     gpus: list[float] = []

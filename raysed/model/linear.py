@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 
 def speed_up(model: nn.Module) -> None:
-    """Lets the plain linear layers of a model multiply by oneDNN where that is faster; weights are left as they are.
+    """Lets the plain linear layers of a model multiply by oneDNN where that is faster; weights stay the same.
 
     Args:
         model: any module; subclasses of `nn.Linear` are left alone.

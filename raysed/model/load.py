@@ -232,7 +232,7 @@ def _directory(name: str) -> Path:
 
 
 def _about(name: str, error: UserError, path: Path | None = None) -> UserError:
-    """The encoder's messages are about its setting, which nobody wrote here."""
+    """The encoder's messages name a setting, which the user of this command did not write."""
     text = str(error).replace(repr(str(path)), "it").removeprefix("encoder.path: ").removeprefix("it ")
     return UserError(text if text.startswith("--model") else f"--model {name}: {text}")
 

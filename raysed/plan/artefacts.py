@@ -218,7 +218,7 @@ def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | N
 
 @dataclass(frozen=True)
 class Facts:
-    """What the stages know beside scores."""
+    """What the stages know apart from scores."""
 
     cluster: str
     corpus: Mapping[str, Any]

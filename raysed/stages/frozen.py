@@ -63,7 +63,7 @@ def calibrate_all(
     """Fits the calibrations that are not there yet, as a task of that share per model, or in this process without one.
 
     The entry of an artefact has in its meta data `natsv_k`, the directions that `natsv` removes, by pooling, and
-    `failed`, why there is none for a pooling beside the main one.
+    `failed`, why a pooling other than the main one has none.
 
     Args:
         jobs: what to fit.
@@ -107,7 +107,7 @@ def _run(
 
 
 def _outcomes(title: str, function: Any, jobs: Sequence, arguments: tuple) -> Iterator[Any]:
-    """Runs in this process where there is no share to give away: new workers would import for longer than they work."""
+    """Runs in this process where there is no share: new workers would take longer to import than to work."""
     _, config, _, share = arguments
     if share is None:
         return (function(job, *arguments) for job in jobs)
@@ -157,7 +157,7 @@ def _fit_and_commit(
     config: Config,
     storage: Storage,
 ) -> None:
-    """Fits at every pooling; one beside the main pooling may fail, which costs its cells in a side table only."""
+    """Fits at every pooling; a failure at another than the main pooling costs its cells in a side table only."""
     ks, fitted, failed = {}, {}, {}
     for layers, (x_UD, parts) in inputs.items():
         try:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def _names(learners: Sequence[Learner]) -> str:
-    """What a line of progress calls learners, of which there may be many."""
+    """How a line of progress names learners, of which there may be many."""
     counts = Counter(learner.name.split("/")[0] for learner in learners)
     return ", ".join(f"{count} learner{'s' * (count > 1)} of {recipe}" for recipe, count in counts.items())
 
@@ -92,7 +92,7 @@ def _trainer(learners: Sequence[Learner], place: Workplace, board: Any) -> Torch
 
 
 def _light(worker: Callable[..., None]) -> Callable[[dict[str, Any]], None]:
-    """The same function as one that Ray Train's controller can hold without importing what only workers need.
+    """Wraps a function so that Ray Train's controller can hold it without importing what only workers need.
 
     A function within a function travels by value; one of a module would be imported, which takes seconds.
     """
@@ -136,7 +136,7 @@ def _fit(trainer: TorchTrainer, learners: Sequence[Learner], board: Any) -> None
 
 
 def _note(said: Sequence[dict[str, Any]], count: int) -> str:
-    """What there is to say of the newest learner; all have as many updates."""
+    """What to say of the newest learner; all have the same number of updates."""
     newest = said[-1]
     parts = [f"{len(said)}/{count} learners"] if count > 1 else []
     parts.append(f"loss {newest['loss']:.5f}")
@@ -183,7 +183,7 @@ def _train_or_give_up(learner: Learner, place: Workplace, board: Any) -> bool:
 
 
 def _begin(learner: Learner, place: Workplace, board: Any) -> int | None:
-    """How often this learner was started in vain; None after a user's mistake, which no start mends."""
+    """How often this learner was started in vain; None after a user's mistake, which another start does not mend."""
     if any("failed" in said for said in ray.get(board.latest.remote()).values()):
         return None
     return place.storage.checkpoints(learner.name, learner.depends).begin(place.job)

@@ -1,4 +1,4 @@
-"""Ray Tune: all members of one depth in one experiment, grid models beside the others; a trial is one training.
+"""Ray Tune: all members of one depth, grid models included, are one experiment; a trial is one training.
 
 The truth about a member is the run directory, not Tune's own state: a trial looks for its newest checkpoint there, and
 publishes its artefact there. Tune places the trials, restarts failed ones and never stops the experiment for one.
@@ -42,7 +42,7 @@ class Outcome:
     finished: dict[str, Entry] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     user_mistake: bool = False
-    """Whether a failure is one that the user can mend, such as a loss that is not finite."""
+    """Whether the user can mend one of the failures, such as a loss that is not finite."""
     ladders: dict[str, Ladder] = field(default_factory=dict)
     """How far the bounds of each grid came, by node."""
 
@@ -170,7 +170,7 @@ def _pass_over(group: _Group, task: Task, storage: Storage) -> None:
 
 
 class _Queue(Searcher):
-    """Hands trainings to Tune: of every node in turn, so that members and grid models run beside each other."""
+    """Hands trainings to Tune, from each node in turn, so that members and grid models run side by side."""
 
     def __init__(self, groups: Sequence[_Group], workers: int):
         super().__init__()
@@ -256,7 +256,7 @@ class _Named:
     """Gives a trial's actor a name in Ray's list of actors, in place of the function's."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Called by Tune before the actor is listed, once; a worker that trains further members keeps the name."""
+        """Called by Tune once, before the actor is listed; a worker that trains further members keeps the name."""
         super().setup(config)
         self._name = config["called"]
 
@@ -354,7 +354,7 @@ _train_member.__mixins__ = (_Named,)
 
 
 def _train_or_give_up(member: Member, place: Workplace, until: int) -> tuple[float | None, int]:
-    """Trains; a failure is raised for another start unless there were `members.max_retries` in vain."""
+    """Trains; a failure is raised for another start unless `members.max_retries` starts were in vain."""
     retries = place.config.members.max_retries
     starts = place.storage.checkpoints(member.name, member.depends).begin(place.job)
     if starts > retries:

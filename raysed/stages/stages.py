@@ -64,8 +64,8 @@ ENCODER_START = "encoder/start"
 class Stages:
     """The stages of one run; what they hand on lies in the run directory, and is read from there.
 
-    Held beside it is what no artefact tells: which artefacts this run has accepted so far (`lineage`), and what could
-    not be made; and, for the report alone, what `probe` has computed from its artefacts.
+    In memory is only what no artefact tells: which artefacts this run has accepted so far (`lineage`), and what could
+    not be made; and, for the report alone, what `probe` computes from its artefacts.
 
     Attributes:
         job: the checked configuration.
@@ -460,7 +460,7 @@ class Stages:
             self.storage.write_text("timings.json", json.dumps(usages, indent=1))
 
     def facts(self) -> Facts:
-        """Returns what the report and the model card say beside scores."""
+        """Returns what the report and the model card say apart from scores."""
         corpus = self.storage.entry("corpus")
         nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
         return Facts(

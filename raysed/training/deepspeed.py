@@ -75,7 +75,7 @@ class DeepSpeedEngine:
         return self._engine.was_step_applied()
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
-        """With ZeRO the workers exchange gradients meanwhile, so that one cannot start over alone."""
+        """With ZeRO the workers exchange gradients meanwhile, so one of them cannot start over alone."""
         if self._sed.zero_stage:
             self._engine.backward(loss)
             return
@@ -84,7 +84,7 @@ class DeepSpeedEngine:
         def backward() -> None:
             if losses:
                 self._engine.backward(losses.pop())
-            else:  # what there is of the gradient is of no use
+            else:  # a second try, because memory ran out: the gradient is incomplete
                 self._engine.zero_grad()
                 self._engine.backward(self._engine(batch))
 
@@ -118,7 +118,7 @@ class DeepSpeedEngine:
             config=self._config,
         )
         if self._world == 1 and sed.zero_stage == 0:
-            self._engine.enable_backward_allreduce = False  # it would copy all gradients for nobody
+            self._engine.enable_backward_allreduce = False  # with one worker it would copy all gradients to no avail
         if self._pending is not None:
             self._set_rate(0.0)
             self._backward(batch, loop.in_memory(self._objective, lambda: self._engine(batch)))
