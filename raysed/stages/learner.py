@@ -154,9 +154,9 @@ def _worker(learners: Sequence[Learner], place: Workplace, board: Any) -> None:
     prepare_deepspeed(gpu=place.share.gpus > 0)
     with beating(place.watch, ", ".join(learner.name for learner in learners)):
         for learner in learners:
-            if not place.storage.finished(learner.name, learner.depends):  # by workers that have failed since
-                if not _train_or_give_up(learner, place, board):
-                    return
+            is_done = place.storage.finished(learner.name, learner.depends)  # by workers that have failed since
+            if not is_done and not _train_or_give_up(learner, place, board):
+                return
 
 
 def _train_or_give_up(learner: Learner, place: Workplace, board: Any) -> bool:
