@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from raysed.cluster.process import prepare_process
 from raysed.config import Config, make_config
 from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
 from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
 from raysed.stages.teacher_mean import teacher_sum
-from raysed.store.metrics import quiet_libraries
 from raysed.training import loop
 from raysed.training.objectives.distillation import Distillation
 from raysed.training.optimizers import adam_optimizer
@@ -164,7 +164,7 @@ def _pool(options: argparse.Namespace) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_process() -> None:
-    quiet_libraries()
+    prepare_process()
     torch.set_num_threads(1)
 
 

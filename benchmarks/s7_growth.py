@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 import ray
 import torch
 
+from raysed.cluster.process import prepare_process
 from raysed.cluster.resources import Share
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
@@ -40,7 +41,6 @@ from raysed.pipeline import run
 from raysed.plan.artefacts import Learner, plan_node
 from raysed.stages.learner import distill
 from raysed.stages.members import train_members
-from raysed.store.metrics import quiet_libraries
 from raysed.store.storage import Storage
 
 from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
@@ -215,7 +215,7 @@ def _random_sentences(texts: Sequence[str], count: int) -> list[str]:
 
 
 def _measure(content: dict[str, Any], cpus: int, rows: int) -> Peak:
-    quiet_libraries()
+    prepare_process()
     with ray_session(cpus):
         before = psutil.Process().memory_info().rss
         with _Sampler() as sampler, timed() as seconds:
