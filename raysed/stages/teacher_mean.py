@@ -36,10 +36,14 @@ _VERIFIED_ROWS = 32
 
 @dataclass(frozen=True)
 class TeacherPlan:
-    """How teachers are laid out: `groups` stages of actors, each actor holding its group's teachers.
+    """How teachers are laid out.
 
-    An actor that was not heard for `silence_seconds` stands still, see `pulse`. Code that the encoder came with runs
-    where it is trusted.
+    Attributes:
+        share: of one actor.
+        groups: stages of actors; each actor holds the teachers of its group.
+        token_budget: tokens per forward pass; None: what suits the device.
+        silence_seconds: after so long without a word an actor is ended, see `heartbeat`.
+        trust_remote_code: whether code that the encoder came with may run.
     """
 
     share: Share

@@ -31,7 +31,7 @@ def prepare_deepspeed(gpu: bool) -> None:
 
 
 class DeepSpeedEngine:
-    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `training.Engine`.
+    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `loop.Engine`.
 
     Weights and optimizer moments are gathered whole and in fp32 for saving, so a state fits any number of workers and
     any ZeRO stage. DeepSpeed takes weights over when it is initialised and has moments only after a first step; so it
@@ -53,7 +53,7 @@ class DeepSpeedEngine:
         self._updates = 0
 
     def update(self, batch: TargetBatch, learning_rate: float) -> float:
-        """See `training.Engine`."""
+        """See `loop.Engine`."""
         if self._engine is None:
             self._initialise(batch)
         self._set_rate(learning_rate)
@@ -91,12 +91,12 @@ class DeepSpeedEngine:
         loop.in_memory(self._objective, backward)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `training.Engine`; every worker has to call it."""
+        """See `loop.Engine`; every worker has to call it."""
         moments = {name: self._moments(parameter) for name, parameter in self._parameters.items()}
         return {"objective": self._weights(), "moments": moments, "updates": self._updates}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `training.Engine`."""
+        """See `loop.Engine`."""
         self._objective.load_state_dict(state["objective"])
         self._updates = state["updates"]
         self._pending = state["moments"]

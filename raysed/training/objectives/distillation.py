@@ -28,9 +28,9 @@ class Distillation(EncoderObjective):
         return batch.weight * F.mse_loss(emb_BD.float(), batch.targets.to(device))
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
-        """See `training.Objective`."""
+        """See `loop.Objective`."""
         return self(batch)
 
     def candidates(self) -> dict[str, nn.Module]:
-        """See `training.Objective`."""
+        """See `loop.Objective`."""
         return {"learner": self.learner}
