@@ -15,12 +15,12 @@ import torch
 from safetensors.torch import load_file, save
 
 from raysed.bundled import ENCODER
+from raysed.cluster.process import prepare_process
 from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.batches import EpochBatches
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
 from raysed.data.tokens import LengthReport, TokenTable, tokenize
 from raysed.model.encoder import load_encoder
-from raysed.store.metrics import quiet_libraries
 from raysed.training.loop import Plan, TorchEngine, seed_everything, train, warmup_schedule
 from raysed.training.objectives.masked_lm import MaskedLM
 from raysed.training.optimizers import bert_optimizer
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("texts", nargs="+", help="text files, one sentence a line")
     parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
-    quiet_libraries()
+    prepare_process()
     torch.manual_seed(0)
     objective, batches = prepare([*arguments.texts, BUNDLED])
     fit(objective, batches, arguments.epochs * batches.per_epoch)

@@ -24,11 +24,11 @@ import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.evaluation.similarity import spearman
 from raysed.model.encoder import Encoder, encode, load_encoder
-from raysed.store.metrics import quiet_libraries
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -136,7 +136,7 @@ def prepare(options: argparse.Namespace) -> None:
     Raises:
         SystemExit: there is no corpus.
     """
-    quiet_libraries()
+    prepare_process()
     torch.set_num_threads(options.threads)
     if not options.corpus.exists():
         sys.exit(f"--corpus: {options.corpus} is not there; name a text file with one sentence a line")

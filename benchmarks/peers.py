@@ -21,7 +21,7 @@ from sentence_transformers.sentence_transformer.training_args import SentenceTra
 from torch import nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 
-from raysed.model.linear import PROGRAM_LIMITS
+from raysed.cluster.process import PROGRAM_LIMITS
 
 import harness
 from harness import MAX_LENGTH, Sample, alternate, arguments

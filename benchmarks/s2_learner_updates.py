@@ -28,11 +28,12 @@ from torch.nn import functional as F
 from transformers import AutoTokenizer
 
 from raysed.config import SedConfig
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetBatches
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import encode, load_encoder
-from raysed.stages import learner
-from raysed.stages.teacher_mean import ROWS_PER_GROUP, TARGET_FILE
 from raysed.training import loop
+from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
+from raysed.training.objectives.distillation import Distillation
 
 import harness
 import peers
@@ -82,7 +83,7 @@ def main() -> None:
 
 def become_the_only_worker(device: str) -> None:
     """Sets up the process group that Ray Train sets up in its workers."""
-    learner._prepare_deepspeed(gpu=device != "cpu")
+    prepare_deepspeed(gpu=device != "cpu")
     torch.distributed.init_process_group(
         "gloo" if device == "cpu" else "nccl", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -119,17 +120,17 @@ def sides_of(work: Work) -> dict[str, peers.Side]:
     }
 
 
-def batches_of(work: Work, seed: int) -> learner.TargetBatches:
+def batches_of(work: Work, seed: int) -> TargetBatches:
     """Returns the learner's batches."""
-    return learner.TargetBatches(work.table, SED.batch_size, seed)
+    return TargetBatches(work.table, SED.batch_size, seed)
 
 
 def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:
     """Trains from fresh weights with the loop, the engine and the batches of a run."""
     learner, tokenizer = harness.encoder(work.options.device)
-    objective = learner.Distillation(learner, work.options.dropout)
+    objective = Distillation(learner, work.options.dropout)
     batches = batches_of(work, seed)
-    engine = learner.DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
+    engine = DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
     plan = loop.Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
     with _local_rank():
         loop.train(objective, batches, replace(plan, steps=WARM_UP), engine)

@@ -23,9 +23,10 @@ import torch
 
 from raysed.cluster.resources import current_cluster, plan_teachers
 from raysed.config import make_config
+from raysed.data.targets import TARGET_FILE
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder, save_encoder
-from raysed.stages.teacher_mean import TARGET_FILE, TeacherPlan, teacher_sum, write_targets
+from raysed.stages.teacher_mean import TeacherPlan, teacher_sum, write_targets
 from raysed.store.storage import Storage
 
 import peers
@@ -122,8 +123,8 @@ class Work:
         config = make_config({"resources": {"gpu": self.options.device == "cuda"}})
         size = sum(path.stat().st_size for path in storage.fetch(self.names[0]).iterdir())
         share, groups = plan_teachers(current_cluster(), config, len(self.names), size)
-        res, gpu = config.resources, self.options.device == "cuda"
-        return TeacherPlan(share, groups, res.encode_token_budget, gpu, res.silence_seconds)
+        res = config.resources
+        return TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds)
 
     def _mean_of_peer(self, texts: list[str]) -> np.ndarray:
         # Its documentation advises to try: on a CPU no size is faster than its default.
@@ -136,7 +137,7 @@ class Work:
     def _mean_of_raysed(self, texts: list[str]) -> np.ndarray:
         _, tokenizer = load_encoder(ENCODER)
         paths = [Path(self.location, "run", name) for name in self.names]
-        add = teacher_sum(paths, None, self.options.device == "cuda")
+        add = teacher_sum(paths, None, self.options.device)
         return add(tokenize(tokenizer, texts, MAX_LENGTH)) / len(self.names)
 
     def _sample(self, seconds: float, number: int, embed: Callable[[list[str]], np.ndarray]) -> Sample:

@@ -3,9 +3,10 @@
     python benchmarks/s6_overhead.py [--pairs 5] [--members 4] [--updates 40] [--sentences 1000]
 
 The job is CT members, their mean and a learner of one epoch. `raysed` is `jobs/ensemble_then_distill.py` as a process.
-`plain` calls, one after the other with all cores each, what its workers call: `setups.set_up` and `training.train`,
-`targets.teacher_sum` over the whole corpus, and `distill.Distillation` with a torch optimizer. `plain processes` is the
-same with as many members at a time as there are cores, in processes of one thread that have imported everything before.
+`plain` calls, one after the other with all cores each, what its workers call: `setups.set_up` and `loop.train`,
+`teacher_mean.teacher_sum` over the whole corpus, and `distillation.Distillation` with a torch optimizer. `plain
+processes` is the same with as many members at a time as there are cores, in processes of one thread that have imported
+everything before.
 
 Beside each, the same job with one update and 20 sentences is timed. What raysed takes longer for it than plain does is
 the fixed start-up: imports, Ray, actors, the report, the export. It is stated, and taken from raysed's time.
@@ -26,13 +27,14 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from raysed.cluster.process import prepare_process
 from raysed.config import Config, make_config
+from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
 from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
-from raysed.stages.learner import Distillation, TargetBatch
 from raysed.stages.teacher_mean import teacher_sum
-from raysed.store.metrics import quiet_libraries
 from raysed.training import loop
+from raysed.training.objectives.distillation import Distillation
 from raysed.training.optimizers import adam_optimizer
 from raysed.training.setups import Start, set_up
 
@@ -116,7 +118,7 @@ class Work:
             train = partial(train_member, config, directory, self._device)
             members = list((pool.map if pool else map)(train, range(config.members.count)))
             corpus = read_tokens(directory)
-            add = teacher_sum(members, config.resources.encode_token_budget, self._device == "cuda")
+            add = teacher_sum(members, config.resources.encode_token_budget, self._device)
             train_learner(config, corpus, add(corpus) / len(members), self._device, Path(out, "learner"))
         return Sample(seconds[0], 1)
 
@@ -163,7 +165,7 @@ def _pool(options: argparse.Namespace) -> Iterator[ProcessPoolExecutor]:
 
 
 def _start_process() -> None:
-    quiet_libraries()
+    prepare_process()
     torch.set_num_threads(1)
 
 

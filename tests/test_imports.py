@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", "scipy")
 
-RAY, DEEPSPEED = {"cluster", "stages", "pipeline"}, {"stages"}
+RAY, DEEPSPEED = {"cluster", "stages"}, {"training"}
 """Rooms that may use these libraries. Who imports whom is held by the contracts in pyproject.toml (`make lint`)."""
 
 
@@ -123,7 +123,7 @@ def test_what_checks_a_run_is_imported_beside_the_start_of_ray():
     """One thread imports the one while another starts the other, so neither may wait for what the other imports."""
     checks, starts = imported_with("raysed.plan.check"), imported_with("raysed.pipeline")
     assert "torch" in checks and not checks & {"ray", "deepspeed", "datasets"}
-    assert "ray" in libraries("raysed.pipeline") and not starts & {"torch", "transformers"}
+    assert "ray" in libraries("raysed.cluster.session") and not starts & {"torch", "transformers"}
 
 
 @pytest.mark.parametrize(
@@ -146,3 +146,59 @@ def test_light_imports_stay_light(statement, absent):
     code = f"{statement}\nimport sys\nprint(*sorted(set({absent!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+_STATE = """
+import gc, importlib, logging, os, pathlib, random, signal, sys, warnings
+libraries, modules, bundled = eval(sys.argv[1]), eval(sys.argv[2]), sys.argv[3]
+for name in libraries:
+    importlib.import_module(name)
+import numpy as np, torch, transformers
+
+def tiny():
+    config = transformers.BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    return transformers.BertModel(config).eval()
+
+tiny()(torch.ones(1, 2, dtype=torch.long))
+transformers.AutoModel.from_pretrained(bundled), transformers.AutoTokenizer.from_pretrained(bundled)
+
+def state():
+    loggers = [logging.root, *(l for l in logging.root.manager.loggerDict.values() if isinstance(l, logging.Logger))]
+    set_up = {l.name: (l.level, l.propagate, l.disabled, len(l.handlers), len(l.filters)) for l in loggers}
+    return {
+        "garbage collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "environment": dict(os.environ),
+        "threads": (torch.get_num_threads(), torch.get_num_interop_threads()),
+        "oneDNN": (torch._C._get_mkldnn_enabled(), torch._C._get_onednn_allow_tf32()),
+        "torch": (torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_float32_matmul_precision()),
+        "random numbers": (random.getstate(), str(np.random.get_state()), torch.get_rng_state().tolist()),
+        "logging": {name: how for name, how in set_up.items() if how != (0, True, False, 0, 0)},
+        "warnings": [str(one) for one in warnings.filters],
+        "signals": [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)],
+        "transformers": transformers.utils.logging.get_verbosity(),
+    }
+
+def changed(before):
+    return [what for what, value in state().items() if value != before[what]]
+
+before = state()
+for name in modules:
+    importlib.import_module(name)
+print("importing changes", *changed(before))
+from raysed.config import EncoderConfig
+from raysed.model.encoder import Encoder, load_encoder
+transformer = tiny()
+before = state()
+Encoder(transformer)
+load_encoder(EncoderConfig(path="bundled:encoder"))
+print("building changes", *changed(before))
+"""
+
+
+def test_neither_imports_nor_encoders_change_global_state():
+    """Importing any module of the package and building an encoder, once the libraries have changed what they change."""
+    libraries = {name for tree in TREES.values() for name in imports(tree, deep=False)} - {*TREES, "__future__"}
+    arguments = [repr(sorted(names)) for names in (libraries, TREES)]
+    command = [sys.executable, "-c", _STATE, *arguments, str(ROOT / "raysed/bundled/encoder")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["importing changes", "building changes"], done.stderr

@@ -15,6 +15,7 @@ import pytest
 import ray
 import yaml
 
+import raysed.cluster.session
 import raysed.pipeline
 from raysed.config import Config, make_config
 from raysed.data.graded import load_task
@@ -158,9 +159,9 @@ def test_members_carry_their_names_in_rays_list_of_actors(finished):
 
 def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert raysed.pipeline._how_to_log_in() == " (the page asks for a token; `ray get-auth-token` prints it)"
+    assert raysed.cluster.session._how_to_log_in() == " (the page asks for a token; `ray get-auth-token` prints it)"
     monkeypatch.delenv("RAY_AUTH_MODE")
-    assert raysed.pipeline._how_to_log_in() == ""
+    assert raysed.cluster.session._how_to_log_in() == ""
 
 
 def test_a_mistake_leaves_a_complete_run_as_it_is(ray_cluster, finished, tmp_path):

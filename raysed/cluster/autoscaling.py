@@ -21,8 +21,8 @@ def gather(config: Config, say: Callable[[str], None]) -> Cluster:
 
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
     within the limits of its own configuration, and waited for until they are there or `resources.wait_minutes` are
-    over; then what is there has to do. Where those limits are unknown, as on machines of one's own, it has to do as
-    soon as it suffices and nothing has come for two minutes.
+    over; then the run makes do with what is there. Where those limits are unknown, as on a user's own machines, it does
+    so as soon as that suffices and no node has come for two minutes.
 
     Args:
         config: the run's settings.
@@ -43,6 +43,10 @@ def gather(config: Config, say: Callable[[str], None]) -> Cluster:
 
 def places_to_ask_for(config: Config, cluster: Cluster) -> list[dict[str, float]]:
     """Returns what members and learner can use at once, as resources of one place each; at least one.
+
+    Args:
+        config: the run's settings.
+        cluster: what there is.
 
     >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]

@@ -1,7 +1,7 @@
-"""Workers that stand still: each says every few seconds that it lives, and one that says nothing is ended.
+"""Workers that stand still: each says every few seconds that it is alive, and one that has gone silent is ended.
 
-A worker that has died is noticed by Ray and started again. One that is stopped, swapped out or on a frozen machine is
-not: whoever waits for it would wait for ever. Ended, it is a dead one.
+Ray notices when a worker dies, and starts it again. It does not notice one that is stopped, swapped out or on a frozen
+machine, and the run would wait for it for ever. So such a worker is killed, and Ray does the rest.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _BEATS = 6
-"""A worker is to be heard at least so often within the time after which it counts as standing still."""
+"""How often a worker is heard within the time after which it counts as standing still."""
 _LONGEST_PAUSE = 15.0
 """Seconds between two beats at most: they also tell how busy GPUs are."""
 _ANSWER = 30.0
@@ -44,7 +44,13 @@ class Pulse:
         self._gpu_uses: list[float] = []
 
     def beat(self, worker: tuple[str, int, int], work: str, gpu_use: float | None = None) -> None:
-        """Hears a worker: its node, process and when that was started; and how busy its GPUs are."""
+        """Hears a worker: its node, process and when that was started; and how busy its GPUs are.
+
+        Args:
+            worker: its node, its process, and when that was started.
+            work: what it works on, for people.
+            gpu_use: of its node's GPUs, 0 to 1; None without any.
+        """
         self._heard[worker] = time.monotonic(), work
         if gpu_use is not None:
             self._gpu_uses.append(gpu_use)
@@ -54,7 +60,7 @@ class Pulse:
         return sum(self._gpu_uses) / len(self._gpu_uses) if self._gpu_uses else None
 
     def forget(self, worker: tuple[str, int, int]) -> None:
-        """Hears that a worker has nothing to do any more."""
+        """Hears that a worker has finished its work."""
         self._heard.pop(worker, None)
 
     def silent(self, seconds: float) -> list[tuple[tuple[str, int, int], str]]:
@@ -154,7 +160,7 @@ def beside_driver(kind: type) -> Any:
 
 @contextmanager
 def beating(watch: Watch, work: str) -> Iterator[None]:
-    """Lets this worker be heard while it works; a thread does it, so that a long computation is no silence.
+    """Lets this worker be heard while it works; a thread does it, so that a long computation is not taken for silence.
 
     Args:
         watch: from `watched`.
@@ -182,7 +188,7 @@ def _tell_gpu_use(pulse: Any) -> None:
 
 
 def _say_what_is_missing(share: Share, least: int) -> None:
-    """Whoever waits for a node to come back should know that he does."""
+    """Tells a user that the run waits for nodes to come back."""
     from raysed.cluster.resources import current_cluster
 
     cluster = current_cluster()

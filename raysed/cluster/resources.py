@@ -4,17 +4,14 @@ Everything is planned before it is started, because Ray lets work that no node h
 error.
 """
 
-import ctypes
 import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import ray
-import torch
 
 from raysed.config import Config
-from raysed.store.metrics import quiet_libraries
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +21,6 @@ _MUCH = 0.3
 """The part of all places that has to be empty before it is worth a word."""
 _PROCESS_BYTES = 7e8
 """Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
-"""Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
 MEMBERS_PER_GPU = 4
 _GPU_GB = {
     **{"K80": 12, "P100": 12, "P4": 8, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
@@ -70,6 +65,10 @@ class Cluster:
     def fit(self, cpus: float, gpus: float = 0.0) -> int:
         """Returns how many workers of that size can run at once; each needs its CPUs and GPUs on one node.
 
+        Args:
+            cpus: of each.
+            gpus: of each.
+
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
         (3, 2)
         """
@@ -95,6 +94,11 @@ class Share:
     gpus: float
     threads: int
 
+    @property
+    def device(self) -> str:
+        """What torch computes on."""
+        return "cuda" if self.gpus else "cpu"
+
     def __str__(self) -> str:
         gpu = f" and {self.gpus:g} GPU" if self.gpus else ""
         return f"{self.workers} at a time, {self.cpus:g} CPU{gpu} each"
@@ -104,7 +108,7 @@ def current_cluster() -> Cluster:
     """Asks the connected Ray cluster."""
     alive = [node for node in ray.nodes() if node["Alive"]]
     has = [node["Resources"] for node in alive]
-    # Cluster launchers and Kubernetes name the group of every node that they start; a Ray of one's own has none.
+    # Cluster launchers and Kubernetes name the group of every node that they start; a Ray started by hand has none.
     autoscaling = any(node.get("Labels", {}).get("ray.io/node-group") for node in alive)
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
@@ -153,32 +157,14 @@ def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
 
 
 def uses_gpu(config: Config, cluster: Cluster) -> bool:
-    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
+    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some.
+
+    Args:
+        config: the run's settings.
+        cluster: what there is.
+    """
     may_come = cluster.most is not None and cluster.most[1] > 0
     return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
-
-
-def prepare_worker(threads: int) -> None:
-    """What a process that computes does first: no notices of others, its threads, and memory kept for the next batch.
-
-    The C library gives large blocks back to the system as soon as they are free, and every batch gets them anew, page
-    by page; a worker that keeps them saves up to a sixth of its time. Other C libraries than glibc are left alone.
-    """
-    quiet_libraries()
-    torch.set_num_threads(threads)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:
-        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
-            mallopt(option, _KEPT_BYTES)
-
-
-def quiet_ray_data() -> ray.data.DataContext:
-    """Keeps Ray Data from printing, because the driver shows one line of its own; returns this process' context."""
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    return context
 
 
 def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
@@ -186,6 +172,11 @@ def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
 
     On CPUs one core each, and more where there are fewer members than cores; on GPUs up to four members on one, because
     a small encoder does not fill it alone.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        count: members to train.
 
     >>> plan_members(Cluster(((2, 0),)), Config(), 10)
     Share(workers=2, cpus=1, gpus=0.0, threads=1)
@@ -206,6 +197,12 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time. On CPUs a
     node has as many actors as half of its memory holds, at best one per core: threads that share a batch wait for each
     other at every operation.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        count: teachers of all ensembles.
+        teacher_bytes: weights of one teacher.
 
     >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
     (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
@@ -262,6 +259,10 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
 def plan_learner(cluster: Cluster, config: Config) -> Share:
     """Plans the training workers: one per GPU, at most one per sentence of a batch, or one with all CPUs of a node.
 
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+
     >>> plan_learner(Cluster(((8, 2),)), Config())
     Share(workers=2, cpus=4, gpus=1.0, threads=4)
     """
@@ -273,6 +274,12 @@ def plan_learner(cluster: Cluster, config: Config) -> Share:
 
 def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
     """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        share: from `plan_members`.
+        count: members to train.
 
     >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
     '10 members, 8 at a time, leave 6 of 16 places empty in the last round; 8 or 16 would fill them (members.count)'
@@ -324,7 +331,7 @@ def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | 
 
 
 def _gpu_fraction(cluster: Cluster, count: int) -> float:
-    """The part of a GPU for each member: no smaller than the CPUs beside the GPUs can make use of."""
+    """The part of a GPU for each member: no smaller than the CPUs of its node can make use of."""
     beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
     per_gpu = max(1, min(math.ceil(count / cluster.gpus), MEMBERS_PER_GPU, beside))
     return math.floor(1000 / per_gpu) / 1000

@@ -28,7 +28,7 @@ all nodes together, `spilled_bytes`, and `gpu_use` from 0 to 1, the mean over wo
 def measured(usage: Usage) -> Iterator[None]:
     """Measures what happens meanwhile, and adds it to the usage of earlier attempts, which is the argument.
 
-    Whoever knows of sentences or GPUs says it with `progress.tell`, as `sentences` and `gpu_use`.
+    Code that knows of sentences or GPUs reports them with `progress.tell`, as `sentences` and `gpu_use`.
     """
     found: Usage = {}
     gpus: list[float] = []
@@ -52,6 +52,10 @@ def measured(usage: Usage) -> Iterator[None]:
 
 def together(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
     """Returns the usage of two attempts at one stage.
+
+    Args:
+        first: of the earlier attempt.
+        second: of the later one.
 
     >>> together({"seconds": 9.0, "spilled_bytes": 5}, {"seconds": 1.04, "spilled_bytes": 2, "object_store_bytes": 7})
     {'seconds': 10.0, 'object_store_bytes': 7, 'spilled_bytes': 7}

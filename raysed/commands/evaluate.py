@@ -51,13 +51,14 @@ def job(arguments: argparse.Namespace) -> None:
     config = load_config(path, [*arguments.overrides, *layers])
     _check_output(arguments.output)
 
+    from raysed.cluster.process import prepare_process
+
+    prepare_process()
     from raysed.data.graded import load_task
     from raysed.evaluation.similarity import Evaluation
     from raysed.evaluation.transfer import load_transfer
     from raysed.model.load import check_layers
-    from raysed.store.metrics import quiet_libraries
 
-    quiet_libraries()
     evaluation = Evaluation(
         [load_task(name, task) for name, task in config.evaluation.tasks.items()], config.evaluation.aggregation
     )

@@ -52,6 +52,9 @@ def job(arguments: argparse.Namespace) -> None:
     for config in plan.configs.values():
         check_settings(config)
 
+    from raysed.cluster.process import prepare_process
+
+    prepare_process()
     from raysed.pipeline import run
     from raysed.plan.check import check
     from raysed.reproduce.run import Runner, reproduce

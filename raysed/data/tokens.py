@@ -244,7 +244,9 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     rows, columns, longest = _places(lengths, row_tokens)
     row_length = -(-longest // step) * step
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
-    # Flat position of every token in the [R, L] layout.
+    # Flat position of every token in the [R, L] layout: that of its sentence's first token, repeated for each of its
+    # tokens, plus its place in the sentence. One assignment then moves all tokens, without a loop over sentences in
+    # every batch. Check: test_packing_places_every_token_once in tests/data/test_tokens.py.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
     flat = np.repeat(rows * row_length + columns, lengths) + within
     input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)

@@ -33,6 +33,10 @@ def tf_idf(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
 
     Frequencies are those of the sentences themselves, each counted once.
 
+    Args:
+        first: P sentences.
+        second: P sentences.
+
     >>> tf_idf(["the dog sleeps", "the sun"], ["the dog sleeps", "a bird"]).tolist()
     [1.0, 0.0]
     """

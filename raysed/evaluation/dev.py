@@ -13,7 +13,13 @@ from raysed.model.encoder import Encoder, encode
 def dev_score(
     config: Config, tokenizer: Any, metric: Literal["spearman", "pearson"] = "spearman"
 ) -> Callable[[Encoder], float] | None:
-    """Returns the dev task's correlation x100 of an encoder, 0 where it is not defined; None without a dev task."""
+    """Returns the dev task's correlation x100 of an encoder, 0 where it is not defined; None without a dev task.
+
+    Args:
+        config: the run's settings.
+        tokenizer: of the encoder.
+        metric: the correlation.
+    """
     name = config.evaluation.dev
     if name is None:
         return None

@@ -1,4 +1,4 @@
-"""Tasks beside graded pairs, which need further sentences: transfer tasks, and QNLI."""
+"""Tasks apart from graded pairs, which need further sentences: transfer tasks and QNLI."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

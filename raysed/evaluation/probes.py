@@ -62,6 +62,10 @@ class Classified(NamedTuple):
 def pair_features(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
     """Returns [|a - b|, a * b], the features of a sentence pair, [N, 2 D].
 
+    Args:
+        a_ND: embeddings of the first sentences.
+        b_ND: of the second ones.
+
     >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]])).tolist()
     [[2.0, 1.0, 3.0, 2.0]]
     """
@@ -69,7 +73,13 @@ def pair_features(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
 
 
 def stratified_folds(labels_N: np.ndarray, seed: int, folds: int = FOLDS) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Returns (rows to train on, rows to test on) per fold; each class is spread evenly over the folds."""
+    """Returns (rows to train on, rows to test on) per fold; each class is spread evenly over the folds.
+
+    Args:
+        labels_N: classes.
+        seed: of the shuffle.
+        folds: how many.
+    """
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
     return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
 
@@ -77,7 +87,15 @@ def stratified_folds(labels_N: np.ndarray, seed: int, folds: int = FOLDS) -> lis
 def classify_by_folds(
     train: Labelled, test_ND: np.ndarray, grid: Sequence[float], seed: int, folds: int = FOLDS
 ) -> Classified:
-    """Chooses C by cross-validation on `train`, fits on all of it, and predicts the test rows."""
+    """Chooses C by cross-validation on `train`, fits on all of it, and predicts the test rows.
+
+    Args:
+        train: features and classes.
+        test_ND: features to predict for.
+        grid: values of C.
+        seed: of the folds.
+        folds: how many.
+    """
     accuracies_FC = [
         _accuracies(train.at(fit), train.at(held_out), grid)
         for fit, held_out in stratified_folds(train.labels, seed, folds)
@@ -86,7 +104,14 @@ def classify_by_folds(
 
 
 def classify_by_dev(train: Labelled, dev: Labelled, test_ND: np.ndarray, grid: Sequence[float]) -> Classified:
-    """Chooses C by the accuracy on `dev`, fits on `train` alone, and predicts the test rows."""
+    """Chooses C by the accuracy on `dev`, fits on `train` alone, and predicts the test rows.
+
+    Args:
+        train: features and classes.
+        dev: likewise.
+        test_ND: features to predict for.
+        grid: values of C.
+    """
     return _fit_chosen(train, test_ND, grid, _accuracies(train, dev, grid))
 
 

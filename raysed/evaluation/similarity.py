@@ -103,7 +103,12 @@ class Evaluation:
         return first, second
 
     def of_tasks(self, similarity_P: np.ndarray, tasks: Iterable[str]) -> np.ndarray:
-        """Returns the values of some tasks' pairs, in the order of `pair_rows(tasks)`, of one for every pair."""
+        """Returns the values of some tasks' pairs, in the order of `pair_rows(tasks)`, of one for every pair.
+
+        Args:
+            similarity_P: of all pairs.
+            tasks: their names.
+        """
         return np.concatenate([similarity_P[self._whole[task].pairs] for task in tasks])
 
     def rows(self, task: str) -> np.ndarray:
@@ -111,7 +116,12 @@ class Evaluation:
         return np.unique(self.pair_rows([task]))
 
     def of_task(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Returns the embeddings of one task's distinct sentences, [U_task, D], in the order of `rows`."""
+        """Returns the embeddings of one task's distinct sentences, [U_task, D], in the order of `rows`.
+
+        Args:
+            embeddings: float32 [U, D], or by task.
+            task: its name.
+        """
         return embeddings[task] if isinstance(embeddings, Mapping) else embeddings[self.rows(task)]
 
     def score(self, embeddings: Embeddings) -> dict[str, dict]:
@@ -161,7 +171,12 @@ class Evaluation:
         return [size / sum(sizes) for size in sizes]
 
     def cosines(self, embeddings: Embeddings, task: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the cosine and the gold score of every pair of one task, both float64 [P]."""
+        """Returns the cosine and the gold score of every pair of one task, both float64 [P].
+
+        Args:
+            embeddings: float32 [U, D], or by task.
+            task: its name.
+        """
         rows_P2, gold_P = self.pair_rows([task]), gold_of(self.tasks[task])
         if isinstance(embeddings, Mapping):
             sentences_U = self.rows(task)
@@ -223,6 +238,10 @@ def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
 def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
     """Returns the rank correlation, -1 to 1; ties share their mean rank, and a constant side gives 0.
 
+    Args:
+        a_P: numbers.
+        b_P: numbers.
+
     >>> round(spearman(np.array([1, 2, 3]), np.array([1, 4, 9])), 6)
     1.0
     """
@@ -230,7 +249,12 @@ def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
 
 
 def pearson(a_P: np.ndarray, b_P: np.ndarray) -> float:
-    """Returns the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it)."""
+    """Returns the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it).
+
+    Args:
+        a_P: numbers.
+        b_P: numbers.
+    """
     return _dot(_standardise(a_P), _standardise(b_P))
 
 

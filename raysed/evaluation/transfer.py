@@ -406,7 +406,12 @@ def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
 
 
 def jobs(tasks: Sequence[TransferTask], seed: int = 1111) -> list[ProbeJob]:
-    """Returns what there is to do, task by task: ten jobs for a nested task, one for any other."""
+    """Returns what there is to do, task by task: ten jobs for a nested task, one for any other.
+
+    Args:
+        tasks: what is asked.
+        seed: of folds and probes.
+    """
     row = {sentence: i for i, sentence in enumerate(sentences_of(tasks))}
     found = []
     for task in tasks:

@@ -115,6 +115,11 @@ def check_augmenter(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> No
     Looks for WordNet's files, loads the masked language model once (whether it has its head is seen in no other way),
     and loads configurations and tokenizers of translation models, not their weights, which are only looked for.
 
+    Args:
+        kind: `synonym`, `mlm` or `back_translation`.
+        views: the settings of `views`.
+        encoder: the settings of `encoder`.
+
     Raises:
         UserError: as `make_augmenter`.
     """

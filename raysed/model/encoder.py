@@ -111,6 +111,10 @@ class Encoder(nn.Module):
     def embed(self, tokens: PackedTokens, poolings: Sequence[Layers]) -> list[torch.Tensor]:
         """Embeds B sentences under several poolings with one pass; returns one emb_BD per pooling.
 
+        Args:
+            tokens: the packed batch.
+            poolings: see `forward`.
+
         Raises:
             ValueError: the transformer has fewer blocks than a pooling takes.
         """
@@ -168,6 +172,10 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
     Index 0 is the embedding layer. `first_last` is what the released BERT-flow code does under the name of the last
     two layers.
+
+    Args:
+        layers: how many of the last, or `first_last`.
+        count: of the transformer's blocks.
 
     Raises:
         ValueError: there are not so many blocks.
@@ -268,6 +276,11 @@ def _without_report() -> Iterator[None]:
 def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
     """Loads what a training starts from: an artefact of the run, or the pre-trained encoder where `name` is None.
 
+    Args:
+        config: the settings of `encoder`.
+        storage: the run directory.
+        name: of the artefact, or None.
+
     Raises:
         UserError: see `load_encoder`.
         FileNotFoundError: the run has no such artefact.
@@ -321,6 +334,13 @@ def write_checkpoint(
     """Writes a trained encoder with `raysed.json` (what it is) and `history.jsonl` (how its training went).
 
     Nothing in it differs between equal runs; times are kept in the manifest.
+
+    Args:
+        encoder: what to write.
+        tokenizer: of the encoder.
+        path: an empty directory.
+        description: what `raysed.json` holds.
+        history: entries, one a line.
     """
     save_encoder(encoder, tokenizer, path)
     (path / "raysed.json").write_text(json.dumps(description, indent=1, sort_keys=True))
@@ -424,6 +444,13 @@ def _has_windows(transformer: PreTrainedModel) -> bool:
 
 @torch.no_grad()
 def _first_that_works(transformer: PreTrainedModel) -> _Feed | None:
+    """Tries the ways of feeding packed rows, and takes the first that gives the padded result.
+
+    A list of known architectures would be out of date with the next release of transformers, and wrong for code that
+    comes with a model. What may differ is the form of the mask and the first position; an architecture that ignores
+    either gives other numbers, which three short random sentences show: two of them share a row. Check:
+    `tests/model/test_encoder.py::test_packed_equals_padded_with_all_gradients`.
+    """
     pad, vocabulary = transformer.config.pad_token_id or 0, transformer.config.vocab_size
     generator = np.random.default_rng(0)
     sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]

@@ -83,6 +83,10 @@ def require_finite(embeddings_ND: np.ndarray | Tensor) -> None:
 def require_width(x_ND: np.ndarray, width: int) -> None:
     """Refuses embeddings that a calibration of this width was not fitted on.
 
+    Args:
+        x_ND: embeddings.
+        width: D of the fit.
+
     Raises:
         UserError: another shape than [N, width].
     """
@@ -91,7 +95,12 @@ def require_width(x_ND: np.ndarray, width: int) -> None:
 
 
 def save(flow: Flow, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
+    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory.
+
+    Args:
+        flow: what to write.
+        directory: where to.
+    """
     glow.write(flow, Path(directory))
 
 

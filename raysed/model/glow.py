@@ -221,7 +221,12 @@ class FlowHead(nn.Module):
 
 
 def write(glow: Glow, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
+    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory.
+
+    Args:
+        glow: what to write.
+        directory: where to.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(glow, name) for name in ("width", "levels", "depth", "hidden")}
     text = json.dumps({"kind": "flow", **shape}, indent=2) + "\n"
@@ -230,7 +235,12 @@ def write(glow: Glow, directory: Path) -> None:
 
 
 def read(directory: Path, kind: type[Glow]) -> Glow:
-    """Reads what `write` wrote, as an instance of `kind` on the CPU and in evaluation mode."""
+    """Reads what `write` wrote, as an instance of `kind` on the CPU and in evaluation mode.
+
+    Args:
+        directory: that `write` has filled.
+        kind: the class.
+    """
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     glow = kind(*(config[name] for name in ("width", "levels", "depth", "hidden")))
     glow.load_state_dict(load_file(directory / "model.safetensors"))

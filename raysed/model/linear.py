@@ -2,12 +2,12 @@
 
 MKL decides by the vendor of a processor which instructions it uses: on AMD's it does without AVX-512. oneDNN, which
 torch has too and multiplies bf16 with, asks for the instructions alone. On a Zen 5 core it gives 200 GFLOP/s instead of
-90 for the shapes of a small encoder, in the same precision.
+90 for the shapes of a small encoder, in the same precision. How many of its programs it keeps is set where a process
+starts, in cluster/process.py.
 """
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from pathlib import Path
 
@@ -15,22 +15,13 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-_CACHED = "128"
-"""Programs that oneDNN keeps. It writes one of one to two megabytes for each shape, and batches of other sizes come all
-the time: 1,024 of them, its default, are a gigabyte, and nearly all that come again are among the last 128."""
-
-
-PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""The environment's variables for the number of programs: oneDNN's own, and torch's for what is around them."""
-
 
 def speed_up(model: nn.Module) -> None:
-    """Lets the plain linear layers of a model multiply by oneDNN where that is faster; weights are left as they are.
+    """Lets the plain linear layers of a model multiply by oneDNN where that is faster; weights stay the same.
 
     Args:
         model: any module; subclasses of `nn.Linear` are left alone.
     """
-    _keep_few_programs()
     if not onednn_is_faster():
         return
     for module in model.modules():
@@ -64,12 +55,24 @@ class OneDnnLinear(nn.Linear):
 
 
 def linear(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Returns x W^T + b for x [..., I], as `torch.nn.functional.linear` does, by oneDNN where that is faster."""
+    """Returns x W^T + b for x [..., I], as `torch.nn.functional.linear` does, by oneDNN where that is faster.
+
+    Args:
+        x: [..., I].
+        weight_OI: as of `nn.Linear`.
+        bias_O: likewise, or None.
+    """
     return (by_onednn if onednn_is_faster() else nn.functional.linear)(x, weight_OI, bias_O)
 
 
 def by_onednn(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Returns x W^T + b for x [..., I], by oneDNN in float32 on the CPU and the usual way elsewhere."""
+    """Returns x W^T + b for x [..., I], by oneDNN in float32 on the CPU and the usual way elsewhere.
+
+    Args:
+        x: [..., I].
+        weight_OI: as of `nn.Linear`.
+        bias_O: likewise, or None.
+    """
     if not _can(x, weight_OI):
         return nn.functional.linear(x, weight_OI, bias_O)
     y_NO = _Product.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight_OI, bias_O)
@@ -101,12 +104,6 @@ class _Product(torch.autograd.Function):
             _multiply(grad_NO.T, x_NI.T) if of_weight else None,
             grad_NO.sum(0) if of_bias else None,
         )
-
-
-def _keep_few_programs() -> None:
-    """For bf16 on any processor, too: torch multiplies it by oneDNN. Both settings are read at the first product."""
-    for name in PROGRAM_LIMITS:
-        os.environ.setdefault(name, _CACHED)
 
 
 def _can(x: torch.Tensor, weight: torch.Tensor) -> bool:

@@ -82,7 +82,12 @@ class NativeModel:
         return f"{', '.join(names)}; {self.max_length} tokens"
 
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
-        """Returns float32 [N, D] for each of `poolings`, rows in the order of the sentences."""
+        """Returns float32 [N, D] for each of `poolings`, rows in the order of the sentences.
+
+        Args:
+            sentences: N texts.
+            on_rows: told now and then how many are done.
+        """
         texts = [sentence.lower() for sentence in sentences] if self.lower_case else sentences
         table = tokenize(self.tokenizer, texts, self.max_length)
         results = [np.empty((len(table), self.encoder.width), np.float32) for _ in self.poolings]
@@ -121,7 +126,12 @@ class LibraryModel:
         return f"by sentence-transformers ({self.reason})"
 
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
-        """Returns float32 [N, D] in a list of one, rows in the order of the sentences."""
+        """Returns float32 [N, D] in a list of one, rows in the order of the sentences.
+
+        Args:
+            sentences: N texts.
+            on_rows: told now and then how many are done.
+        """
         parts = []
         for start in range(0, len(sentences), _CHUNK):
             texts = list(sentences[start : start + _CHUNK])
@@ -222,7 +232,7 @@ def _directory(name: str) -> Path:
 
 
 def _about(name: str, error: UserError, path: Path | None = None) -> UserError:
-    """The encoder's messages are about its setting, which nobody wrote here."""
+    """The encoder's messages name a setting, which the user of this command did not write."""
     text = str(error).replace(repr(str(path)), "it").removeprefix("encoder.path: ").removeprefix("it ")
     return UserError(text if text.startswith("--model") else f"--model {name}: {text}")
 

@@ -34,6 +34,10 @@ def train_tokenizer(sentences: Iterable[str], config: EncoderConfig) -> PreTrain
     """Trains a lower-case WordPiece vocabulary of at most `scratch.vocabulary` pieces, with BERT's special tokens.
 
     The same sentences give the same vocabulary.
+
+    Args:
+        sentences: to learn the vocabulary from.
+        config: the settings of `encoder`.
     """
     tokenizer = _word_piece({})
     words = Counter(word for sentence in sentences for word in sentence.split())
@@ -70,7 +74,13 @@ def _inner_characters(tokenizer: Tokenizer, words: Iterable[str]) -> set[str]:
 
 
 def random_encoder(tokenizer: PreTrainedTokenizerFast, config: EncoderConfig, seed: int) -> Encoder:
-    """Returns a BERT of the size of `config.scratch`; its weights depend on the seed alone."""
+    """Returns a BERT of the size of `config.scratch`; its weights depend on the seed alone.
+
+    Args:
+        tokenizer: whose vocabulary it takes.
+        config: the settings of `encoder`.
+        seed: of the weights.
+    """
     scratch = config.scratch
     torch.manual_seed(seed)
     bert = BertConfig(

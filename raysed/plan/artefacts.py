@@ -75,7 +75,12 @@ def plan_node(
 
 
 def criterion_of(stage: str, config: Config) -> str:
-    """The correlation that a stage's dev scores are."""
+    """The correlation that a stage's dev scores are.
+
+    Args:
+        stage: one of `recipe.MEMBER_STAGES`.
+        config: the run's settings.
+    """
     return config.sts.criterion if stage == "sts" else "spearman"
 
 
@@ -201,14 +206,19 @@ class ScoredModel:
 
 
 def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
-    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none."""
+    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none.
+
+    Args:
+        models: of the run.
+        recipe: its text.
+    """
     group = sorted((model for model in models if model.recipe == recipe), key=lambda model: model.left_out)
     return group[0] if group else None
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the stages know beside scores."""
+    """What the stages know apart from scores."""
 
     cluster: str
     corpus: Mapping[str, Any]

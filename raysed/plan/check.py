@@ -115,6 +115,11 @@ def check(config: Config) -> Job:
 def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> None:
     """Checks that there is a mask token where a recipe needs it.
 
+    Args:
+        recipes: of the run.
+        tokenizer: of the encoder.
+        config: the settings of `encoder`.
+
     Raises:
         UserError: there is none.
     """
@@ -127,7 +132,7 @@ def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, c
 
 
 def _view_rows(kind: str, config: Config, nli: NliRows | None) -> ViewRows | None:
-    """The views that are there; those that are made later are checked as far as that goes."""
+    """The views that are there; those that are made later are checked as far as that is possible now."""
     if kind == "files":
         return load_files(config.views)
     if kind == "entailment":
@@ -137,7 +142,7 @@ def _view_rows(kind: str, config: Config, nli: NliRows | None) -> ViewRows | Non
 
 
 def _views_identity(kind: str, rows: ViewRows | None, config: Config, inputs: Mapping[str, Any]) -> Any:
-    """What the views of a kind depend on, beside the tokenizer."""
+    """What the views of a kind depend on, apart from the tokenizer."""
     if rows is not None:
         return identity(rows)
     views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}

@@ -24,7 +24,7 @@ def check_settings(config: Config) -> list[Recipe]:
 
 
 def _check_stages(config: Config, recipes: list[Recipe]) -> None:
-    """What a stage needs beside its block of settings."""
+    """What a stage needs apart from its block of settings."""
     for recipe in recipes:
         for stage in ("nli", "sts"):
             if stage in recipe.members and not getattr(config, stage).train:

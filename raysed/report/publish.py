@@ -97,6 +97,19 @@ def publish(
     say(_example(run, choice.model))
 
 
+def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
+    """Writes the `report.json` of a run that has failed.
+
+    Args:
+        config: the run's settings.
+        storage: the run directory.
+        error: why it has failed.
+    """
+    settings = config.model_dump(mode="json")
+    failed = {"run": config.run, "status": "failed", "error": str(error), "config": settings}
+    storage.write_text("report.json", json.dumps(failed, indent=1))
+
+
 def _score(run: _Finished) -> Results:
     """Scores every model at every pooling, every ensemble by its mean embedding, grid models and words alone."""
     evaluation, tasks, main = run.job.evaluation, run.config.report_tasks(), run.config.encoder.layers

@@ -11,7 +11,6 @@ from raysed.errors import RunFailed
 from raysed.reproduce.compare import SMALL_NOTE, Comparison, compare
 from raysed.reproduce.data import Request
 from raysed.reproduce.plan import Plan
-from raysed.store.metrics import quiet_libraries
 from raysed.store.storage import Storage
 
 
@@ -39,7 +38,6 @@ def reproduce(request: Request, plan: Plan, runner: Runner, say: Callable[[str],
         UserError: a wrong setting or input.
         RunFailed: a run ended without a complete report.
     """
-    quiet_libraries()
     for config in plan.configs.values():
         runner.check(config)
     if request.small:

@@ -14,7 +14,8 @@ import numpy as np
 import ray
 
 from raysed.cluster.heartbeat import watched_tasks
-from raysed.cluster.resources import Share, prepare_worker
+from raysed.cluster.process import prepare_worker
+from raysed.cluster.resources import Share
 from raysed.config import Config, CorpusConfig, FlowConfig, Layers, derive_seed
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import read_pairs
@@ -62,7 +63,14 @@ def calibrate_all(
     """Fits the calibrations that are not there yet, as a task of that share per model, or in this process without one.
 
     The entry of an artefact has in its meta data `natsv_k`, the directions that `natsv` removes, by pooling, and
-    `failed`, why there is none for a pooling beside the main one.
+    `failed`, why a pooling other than the main one has none.
+
+    Args:
+        jobs: what to fit.
+        evaluation: whose sentences the embeddings are of.
+        config: the run's settings.
+        storage: the run directory.
+        share: of one task; None: no tasks.
 
     Returns:
         The artefacts that could not be made, because the fit at the main pooling fails, and why.
@@ -99,7 +107,7 @@ def _run(
 
 
 def _outcomes(title: str, function: Any, jobs: Sequence, arguments: tuple) -> Iterator[Any]:
-    """Runs in this process where there is no share to give away: new workers would import for longer than they work."""
+    """Runs in this process where there is no share: new workers would take longer to import than to work."""
     _, config, _, share = arguments
     if share is None:
         return (function(job, *arguments) for job in jobs)
@@ -149,7 +157,7 @@ def _fit_and_commit(
     config: Config,
     storage: Storage,
 ) -> None:
-    """Fits at every pooling; one beside the main pooling may fail, which costs its cells in a side table only."""
+    """Fits at every pooling; a failure at another than the main pooling costs its cells in a side table only."""
     ks, fitted, failed = {}, {}, {}
     for layers, (x_UD, parts) in inputs.items():
         try:
@@ -276,7 +284,7 @@ def _drawn(table: TokenTable, fit: FlowConfig, seed: int) -> tuple[TokenTable, F
 
 def _encoder(job: Embedding, config: Config, storage: Storage, share: Share | None) -> Encoder:
     encoder, _ = load_start(config.encoder, storage, job.model)
-    return encoder.to("cuda" if share and share.gpus else "cpu")
+    return encoder.to(share.device if share else "cpu")
 
 
 def _set_up(share: Share | None) -> None:

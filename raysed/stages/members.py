@@ -1,4 +1,4 @@
-"""Ray Tune: all members of one depth in one experiment, grid models beside the others; a trial is one training.
+"""Ray Tune: all members of one depth, grid models included, are one experiment; a trial is one training.
 
 The truth about a member is the run directory, not Tune's own state: a trial looks for its newest checkpoint there, and
 publishes its artefact there. Tune places the trials, restarts failed ones and never stops the experiment for one.
@@ -8,30 +8,29 @@ import json
 import logging
 import statistics
 import time
-import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from raysed.cluster.heartbeat import Watch, beating, watched
-from raysed.cluster.resources import MOST_RESTARTS, Share, prepare_worker
+from raysed.cluster.heartbeat import beating, watched
+from raysed.cluster.process import prepare_worker
+from raysed.cluster.resources import MOST_RESTARTS, Share
 from raysed.config import Config
 from raysed.errors import RunFailed, UserError, last_line
-from raysed.evaluation.dev import dev_score
-from raysed.model.encoder import load_start, write_checkpoint
 from raysed.plan.artefacts import Member, criterion_of
+from raysed.stages.worker import Training, Workplace
 from raysed.store.metrics import MetricsLog, metrics_log
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
 from raysed.training import loop
 from raysed.training.collapse import collapse
 from raysed.training.grid import Ladder, Task, choose_bound, rungs_of
-from raysed.training.setups import Start, rows_per_update, set_up, steps_of, tables_of
+from raysed.training.setups import rows_per_update, set_up, steps_of, tables_of
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Outcome:
     finished: dict[str, Entry] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     user_mistake: bool = False
-    """Whether a failure is one that the user can mend, such as a loss that is not finite."""
+    """Whether the user can mend one of the failures, such as a loss that is not finite."""
     ladders: dict[str, Ladder] = field(default_factory=dict)
     """How far the bounds of each grid came, by node."""
 
@@ -53,7 +52,6 @@ def train_members(
     config: Config,
     storage: Storage,
     share: Share,
-    gpu: bool,
     rows: Mapping[str, int],
 ) -> Outcome:
     """Trains what is not finished yet, as many at a time as the plan says.
@@ -63,7 +61,6 @@ def train_members(
         config: the run's settings.
         storage: the run directory.
         share: how many at a time, and what each gets.
-        gpu: whether they train on GPUs.
         rows: sizes of the tables that they learn from, by artefact.
 
     Returns:
@@ -76,7 +73,7 @@ def train_members(
     if queue.updates:
         count = sum(storage.finished(member.name, member.depends) is None for member in everyone)
         log.info("training %d of %d members: %s", count, len(everyone), share)
-        failed = _run_trials(queue, config, storage, share, gpu)
+        failed = _run_trials(queue, config, storage, share)
     for member in everyone:
         if entry := storage.finished(member.name, member.depends):
             outcome.finished[member.name] = entry
@@ -173,7 +170,7 @@ def _pass_over(group: _Group, task: Task, storage: Storage) -> None:
 
 
 class _Queue(Searcher):
-    """Hands trainings to Tune: of every node in turn, so that members and grid models run beside each other."""
+    """Hands trainings to Tune, from each node in turn, so that members and grid models run side by side."""
 
     def __init__(self, groups: Sequence[_Group], workers: int):
         super().__init__()
@@ -232,15 +229,13 @@ class _Queue(Searcher):
         return (group.by_place[task.lower_bound, task.index], task) if task else (None, None)
 
 
-def _run_trials(
-    queue: _Queue, config: Config, storage: Storage, share: Share, gpu: bool
-) -> dict[str, tuple[str, bool]]:
+def _run_trials(queue: _Queue, config: Config, storage: Storage, share: Share) -> dict[str, tuple[str, bool]]:
     """Runs one Tune experiment; returns why trials failed, by member, and whether the user can mend it."""
     name = "+".join(queue.nodes())
     progress = _ProgressCallback(name, queue.trainings, queue.updates)
     with watched(config.resources.silence_seconds, share) as watch:
-        shared = ray.put(_Shared(config, storage, share.threads, gpu, watch, job=uuid.uuid4().hex))
-        results = _tuner(name, queue, storage, share, shared, progress).fit()
+        place = ray.put(Workplace(config, storage, share, watch))
+        results = _tuner(name, queue, storage, share, place, progress).fit()
     progress.finish()
     tell(sentences=sum(_sentences(result, config) for result in results))
     storage.remove("tune")  # Tune's own state; ours is in the manifest
@@ -261,16 +256,16 @@ class _Named:
     """Gives a trial's actor a name in Ray's list of actors, in place of the function's."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Called by Tune before the actor is listed, once; a worker that trains further members keeps the name."""
+        """Called by Tune once, before the actor is listed; a worker that trains further members keeps the name."""
         super().setup(config)
         self._name = config["called"]
 
 
 def _tuner(
-    name: str, queue: _Queue, storage: Storage, share: Share, shared: Any, progress: "_ProgressCallback"
+    name: str, queue: _Queue, storage: Storage, share: Share, place: Any, progress: "_ProgressCallback"
 ) -> tune.Tuner:
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(_train_member, shared=shared), {"cpu": share.cpus, "gpu": share.gpus}),
+        tune.with_resources(tune.with_parameters(_train_member, place=place), {"cpu": share.cpus, "gpu": share.gpus}),
         tune_config=tune.TuneConfig(
             search_alg=queue,
             num_samples=-1,
@@ -338,26 +333,16 @@ class _ProgressCallback(tune.Callback):
 # -- the trial's side ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Shared:
-    config: Config
-    storage: Storage
-    threads: int
-    gpu: bool
-    watch: Watch
-    job: str
-
-
-def _train_member(trial: dict[str, Any], shared: Any) -> None:
+def _train_member(trial: dict[str, Any], place: Any) -> None:
     """One trial; what another start would not mend is reported, not raised."""
-    shared = ray.get(shared) if isinstance(shared, ray.ObjectRef) else shared
-    prepare_worker(shared.threads)
+    place = ray.get(place) if isinstance(place, ray.ObjectRef) else place
+    prepare_worker(place.share.threads)
     member, until = Member(**trial["member"]), trial["until"]
     try:
-        with beating(shared.watch, member.name):
-            score, updates = _finished_score(member, shared.storage, until), 0
+        with beating(place.watch, member.name):
+            score, updates = _finished_score(member, place.storage, until), 0
             if score is None:
-                score, updates = _train_or_give_up(member, shared, until)
+                score, updates = _train_or_give_up(member, place, until)
         tune.report({"score": score, "updates": updates})
     except UserError as error:
         tune.report({"failed": str(error), "mendable": True})
@@ -368,15 +353,15 @@ def _train_member(trial: dict[str, Any], shared: Any) -> None:
 _train_member.__mixins__ = (_Named,)
 
 
-def _train_or_give_up(member: Member, shared: _Shared, until: int) -> tuple[float | None, int]:
-    """Trains; a failure is raised for another start unless there were `members.max_retries` in vain."""
-    retries = shared.config.members.max_retries
-    starts = shared.storage.checkpoints(member.name, member.depends).begin(shared.job)
+def _train_or_give_up(member: Member, place: Workplace, until: int) -> tuple[float | None, int]:
+    """Trains; a failure is raised for another start unless `members.max_retries` starts were in vain."""
+    retries = place.config.members.max_retries
+    starts = place.storage.checkpoints(member.name, member.depends).begin(place.job)
     if starts > retries:
         raise RunFailed(f"its worker was lost {starts} times without a new checkpoint in between")
     try:
-        with metrics_log(shared.storage, shared.config, member.name, member.depends) as metrics:
-            return _train_and_commit(member, shared, metrics, until)
+        with metrics_log(place.storage, place.config, member.name, member.depends) as metrics:
+            return _train_and_publish(member, place, metrics, until)
     except UserError:
         raise
     except Exception as error:
@@ -394,67 +379,39 @@ def _finished_score(member: Member, storage: Storage, until: int) -> float | Non
     return loop.Result(history=[json.loads(line) for line in lines]).score_by(until)
 
 
-def _train_and_commit(member: Member, shared: _Shared, metrics: MetricsLog, until: int) -> tuple[float | None, int]:
+def _train_and_publish(member: Member, place: Workplace, metrics: MetricsLog, until: int) -> tuple[float | None, int]:
     """Trains to `until`; publishes the member where that is the end. Returns its dev score so far and its updates."""
-    config, storage = shared.config, shared.storage
-    started = time.monotonic()
-    encoder, tokenizer = load_start(config.encoder, storage, member.start)
-    encoder.to("cuda" if shared.gpu else "cpu")
-    data = {name: storage.fetch(name) for name in tables_of(member.stage, config)}
-    setup = set_up(member.stage, config, Start(encoder, tokenizer, data, member.seed, member.lower_bound))
-    checkpoints = storage.checkpoints(member.name, member.depends)
-    report = _Reporter(setup.plan.steps, member.name, config.run, metrics)
-    evaluate = dev_score(config, tokenizer, criterion_of(member.stage, config))
-    first = loop.before_training(setup.objective, setup.plan, encoder, evaluate, member.start_dev)
-    for entry in first:
-        metrics.write(entry)
-    result = loop.train(
-        setup.objective,
-        setup.batch_at,
-        setup.plan,
-        setup.engine,
-        evaluate=evaluate,
-        checkpoints=checkpoints,
-        on_metrics=report,
-        until=until,
-    )
+    training = Training(member, tables_of(member.stage, place.config), place, metrics)
+    setup = set_up(member.stage, place.config, replace(training.start, lower_bound=member.lower_bound))
+    report, criterion = _Reporter(member.name, place.config.run), criterion_of(member.stage, place.config)
+    result = training.run(setup, report, criterion, until)
     updates = result.steps - result.resumed_at
     if result.steps < setup.plan.steps:
         return result.score_by(until), updates
-    kept = setup.objective.candidates()[result.kept]
     outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
     if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
         outcome["collapsed"] = reason
-    description = {"member": member.name, "stage": member.stage, **outcome, **member.depends}
-    meta = {**outcome, "seconds": round(time.monotonic() - started, 1), "resumed_at": result.resumed_at}
-    storage.commit(
-        member.name,
-        lambda path: write_checkpoint(kept, tokenizer, path, description, [*first, *result.history]),
-        member.depends,
-        meta,
-    )
-    checkpoints.clear()
+    description = {"member": member.name, "stage": member.stage, **outcome}
+    training.publish(setup.objective.candidates()[result.kept], result, description, outcome)
     return result.score, updates
 
 
 class _Reporter:
-    """Sends each history entry to the log, to Tune and to the dashboard's metrics."""
+    """Sends the history to Tune and to the dashboard's metrics; the last dev score stands until there is another."""
 
-    def __init__(self, total: int, member: str, run: str, metrics: MetricsLog):
+    def __init__(self, member: str, run: str):
         from ray.util.metrics import Gauge
 
-        self._total, self._metrics = total, metrics
         tags = {"run": run, "member": member}
         self._loss = Gauge("raysed_loss", "training loss", tag_keys=("run", "member"))
         self._dev = Gauge("raysed_dev", "dev score x100", tag_keys=("run", "member"))
         self._loss.set_default_tags(tags)
         self._dev.set_default_tags(tags)
-        self._best: float | None = None
+        self._latest: float | None = None
 
-    def __call__(self, entry: dict[str, Any]) -> None:
-        self._metrics.write(entry)
-        self._loss.set(entry["loss"])
-        if "dev" in entry:
-            self._best = max(entry["dev"].values())
-            self._dev.set(self._best)
-        tune.report({"step": entry["step"], "total": self._total, "loss": entry["loss"], "dev": self._best})
+    def __call__(self, words: dict[str, Any]) -> None:
+        self._loss.set(words["loss"])
+        if words["dev"] is not None:
+            self._latest = words["dev"]
+            self._dev.set(self._latest)
+        tune.report({**words, "dev": self._latest})

@@ -1,6 +1,6 @@
-"""What a run measures beside graded pairs, on further sentences: transfer tasks, and QNLI.
+"""What a run measures on further sentences, apart from graded pairs: transfer tasks and QNLI.
 
-Shown are the base, the first member and the first learner of every recipe, calibrated or not. Each encoder embeds the
+The base, the first member and the first learner of every recipe are scored, calibrated or not. Each encoder embeds the
 further sentences once; probes are Ray tasks, and their results artefacts.
 """
 
@@ -32,7 +32,7 @@ from raysed.store.storage import Storage
 def probe(
     further: FurtherTasks, models: Sequence[ScoredModel], config: Config, storage: Storage, share: Share | None
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Puts the first model of every recipe to the test, of members one that has not collapsed.
+    """Scores the first model of every recipe; of members, the first that has not collapsed.
 
     Args:
         further: what is asked.
@@ -54,7 +54,7 @@ def probe(
 
 
 def _can_be_asked(model: ScoredModel, layers: Layers, config: Config) -> bool:
-    """A calibration is needed that is fitted at this depth, and not for one task alone."""
+    """A calibration has to be fitted at this pooling, and for all tasks together."""
     return not parse_recipe(model.recipe).calibration or (layers in model.poolings and not config.flow.per_task)
 
 

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import ray
 
 from raysed.cluster.heartbeat import Watch, beating, watched
-from raysed.cluster.resources import Share, prepare_worker, quiet_ray_data
+from raysed.cluster.process import prepare_worker, quiet_ray_data
+from raysed.cluster.resources import Share
 from raysed.config import Config, derive_seed, stable_hash
 from raysed.data.tokens import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line
@@ -156,8 +157,8 @@ class _Rewriter:
         try:
             if self._augmenter is None:
                 seed = derive_seed(task.config.seed, "views", task.kind)
-                device = "cuda" if task.share.gpus else "cpu"
-                self._augmenter = make_augmenter(task.kind, task.config.views, task.config.encoder, seed, device)
+                views, encoder, device = task.config.views, task.config.encoder, task.share.device
+                self._augmenter = make_augmenter(task.kind, views, encoder, seed, device)
             start, stop = block * _BLOCK, min((block + 1) * _BLOCK, len(self._sentences))
             rows = self._sentences.rows(start, stop, ("id", "sentence"))
             ids, sentences = rows.column("id").to_numpy(), rows.column("sentence").to_pylist()

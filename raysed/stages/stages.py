@@ -1,6 +1,6 @@
 """The stages of a run, one method each; pipeline.py has their order.
 
-Each reads and writes the run directory only, and does nothing where the manifest says that it is done.
+Each reads and writes the run directory, and does nothing where the manifest says that it is done.
 """
 
 from __future__ import annotations
@@ -62,14 +62,24 @@ ENCODER_START = "encoder/start"
 
 @dataclass
 class Stages:
-    """The stages of one run; what they hand on lies in the run directory."""
+    """The stages of one run; what they hand on lies in the run directory, and is read from there.
+
+    In memory is only what no artefact tells: which artefacts this run has accepted so far (`lineage`), and what could
+    not be made; and, for the report alone, what `probe` computes from its artefacts.
+
+    Attributes:
+        job: the checked configuration.
+        storage: the run directory.
+        say: shows a line to the user.
+        left_out: why members and calibrations are missing, by name.
+        transfer: scores of transfer tasks, see `probing.probe`.
+        qnli: AUC by recipe, likewise.
+    """
 
     job: Job
     storage: Storage
     say: Callable[[str], None]
     left_out: dict[str, str] = field(default_factory=dict)
-    grids: dict[str, dict[str, Any]] = field(default_factory=dict)
-    rows: dict[str, int] = field(default_factory=dict)
     transfer: list[dict[str, Any]] = field(default_factory=list)
     qnli: dict[str, float] = field(default_factory=dict)
 
@@ -90,9 +100,7 @@ class Stages:
         config, start = self.config, None
         if config.encoder.scratch:
             start, depends = ENCODER_START, {"encoder": self.job.inputs["encoder"]}
-            if not self.storage.finished(ENCODER_START, depends):
-                with self._timed("encoder"):
-                    self.storage.commit(ENCODER_START, lambda path: write_scratch(config, path), depends)
+            self._made("encoder", start, depends, lambda path, meta: write_scratch(config, path))
         encoder, self.tokenizer = load_start(config.encoder, self.storage, start)
         check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
         self.tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
@@ -106,9 +114,7 @@ class Stages:
             encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
             with self._timed("encoder"):
                 share = plan_members(self._cluster_now(), self.config, 1)
-                outcome = members.train_members(
-                    {"encoder": [encoder]}, self.config, self.storage, share, self.gpu, self.rows
-                )
+                outcome = members.train_members({"encoder": [encoder]}, self.config, self.storage, share, self._rows())
             self._leave_out(outcome.failed)
             self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
             self.lineage.encoder = outcome.finished[encoder.name]
@@ -117,16 +123,10 @@ class Stages:
         """Cleans, draws and tokenises the corpus into the sentence table."""
         if not self.job.needs_corpus:
             return
-        depends = self.lineage.corpus()
-        entry = self.storage.finished("corpus", depends)
-        if entry is None:
-            with self._timed("corpus"):
-                meta: dict[str, Any] = {}
-                entry = self.storage.commit("corpus", lambda path: self._write_corpus(path, meta), depends, meta)
-        self.rows["corpus"] = entry.meta["lengths"]["sentences"]
+        entry = self._made("corpus", "corpus", self.lineage.corpus(), self._write_corpus)
         self.say(f"corpus: {entry.meta['summary']}")
         self.say(f"tokens: {entry.meta['length_summary']}")
-        for warning in _too_little(self.config, self.job.recipes, self.rows["corpus"]):
+        for warning in _too_little(self.config, self.job.recipes, entry.meta["lengths"]["sentences"]):
             log.warning(warning)
 
     def _write_corpus(self, path: Path, meta: dict[str, Any]) -> None:
@@ -148,32 +148,27 @@ class Stages:
 
     def write_pairs(self) -> None:
         """Tokenises the labelled sentence pairs into one table per kind of label."""
-        for kind, pairs in self.job.pairs.items():
+        for kind in self.job.pairs:
             depends = {"encoder": self.job.inputs["encoder"], kind: self.job.inputs[kind]}
-            name = f"pairs/{kind}"
-            entry = self.storage.finished(name, depends)
-            if entry is None:
-                with self._timed("pairs"):
-                    table = tokenize_pairs(self.tokenizer, *pairs.columns, self.config.encoder.max_length)
-                    meta = {"summary": pairs.summary(), "pairs": len(table)}
-                    entry = self.storage.commit(name, partial(write_pairs, table), depends, meta)
-            self.rows[name] = entry.meta["pairs"]
+            entry = self._made("pairs", f"pairs/{kind}", depends, partial(self._write_pairs, kind))
             self.say(f"{kind} pairs: {entry.meta['summary']}")
+
+    def _write_pairs(self, kind: str, path: Path, meta: dict[str, Any]) -> None:
+        pairs = self.job.pairs[kind]
+        table = tokenize_pairs(self.tokenizer, *pairs.columns, self.config.encoder.max_length)
+        write_pairs(table, path)
+        meta |= {"summary": pairs.summary(), "pairs": len(table)}
 
     def write_views(self) -> None:
         """Writes the two views of each kind in use as a table that all members share."""
         for kind in self.job.views:
-            name, depends, meta = f"views/{kind}", self.lineage.views(kind), {}
-            entry = self.storage.finished(name, depends)
-            if entry is None:
-                with self._timed("views"):
-                    entry = self.storage.commit(name, partial(self._write_views, kind, meta), depends, meta)
-            self.rows[name] = entry.meta["pairs"]
+            write = partial(self._write_views, kind)
+            entry = self._made("views", f"views/{kind}", self.lineage.views(kind), write)
             self.say(f"{kind} views: {entry.meta['summary']}")
         for recipe in self.job.recipes:
             self._check_views(recipe)
 
-    def _write_views(self, kind: str, meta: dict[str, Any], path: Path) -> None:
+    def _write_views(self, kind: str, path: Path, meta: dict[str, Any]) -> None:
         config, rows, counts = self.config, self.job.views[kind], ""
         if rows is None:
             share = plan_rewriters(self._cluster_now(), config, weights_bytes(kind, config.views, config.encoder))
@@ -185,29 +180,49 @@ class Stages:
         meta |= {"pairs": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
 
     def _check_views(self, recipe: Recipe) -> None:
+        rows = self._rows()
         for stage in recipe.two_view_stages:
-            pairs = sum(self.rows[table] for table in tables_of(stage, self.config))
+            pairs = sum(rows[table] for table in tables_of(stage, self.config))
             if pairs < 2:
                 raise UserError(
                     f"recipe {recipe.text!r}: {stage} learns from batches of at least 2 pairs, found {pairs}"
                 )
 
+    def _made(
+        self, stage: str, name: str, depends: Mapping[str, Any], write: Callable[[Path, dict[str, Any]], None]
+    ) -> Entry:
+        """Returns an artefact, which is made where it is not there: `write` fills its directory and its meta data."""
+        entry = self.storage.finished(name, depends)
+        if entry is None:
+            with self._timed(stage):
+                meta: dict[str, Any] = {}
+                entry = self.storage.commit(name, lambda path: write(path, meta), depends, meta)
+        return entry
+
+    def _rows(self) -> dict[str, int]:
+        """Sizes of the tables that members learn from, by artefact."""
+        names = [*(f"pairs/{kind}" for kind in self.job.pairs), *(f"views/{kind}" for kind in self.job.views)]
+        rows = {name: self.storage.entry(name).meta["pairs"] for name in names}
+        if self.job.needs_corpus:
+            rows["corpus"] = self.storage.entry("corpus").meta["lengths"]["sentences"]
+        return rows
+
     # members and grid
 
     def train_members(self, nodes: list[str]) -> None:
         """Trains all nodes of one depth in one Tune experiment."""
-        planned = {node: self._plan(node) for node in nodes}
+        planned = {node: self._to_train(node) for node in nodes}
         count = sum(len(group) for group in planned.values())
         cluster = self._cluster_now()
         share = plan_members(cluster, self.config, count)
         if waste := waste_of_members(cluster, self.config, share, count):
             log.warning(waste)
         with self._timed("+".join(nodes)):
-            outcome = members.train_members(planned, self.config, self.storage, share, self.gpu, self.rows)
+            outcome = members.train_members(planned, self.config, self.storage, share, self._rows())
         for node, group in planned.items():
             failures = {m.name: outcome.failed[m.name] for m in group if m.name in outcome.failed}
             self._leave_out(failures)
-            if node in outcome.ladders and node not in self.grids:
+            if node in outcome.ladders and self._grid(node) is None:
                 self._choose_bound(node, group, outcome)
             else:
                 self._accept(node, len(group), failures, outcome.user_mistake)
@@ -217,14 +232,21 @@ class Stages:
         with self._timed("evaluation"):
             self._embed([embedding for node in nodes if node in used for embedding in self.lineage.embeddings(node)])
 
-    def _plan(self, node: str) -> list[Member]:
+    def _to_train(self, node: str) -> list[Member]:
         """The members of a node; where a grid was decided before, its losers need no training, be they there or not."""
-        group = plan_node(node, self.config, self.job.inputs, self.lineage.parents(node), self.lineage.base_dev)
+        grid = self._grid(node)
+        return [member for member in self._members(node) if grid is None or member.lower_bound == grid["winner"]]
+
+    def _members(self, node: str) -> list[Member]:
+        return plan_node(node, self.config, self.job.inputs, self.lineage.parents(node), self.lineage.base_dev)
+
+    def _grid(self, node: str) -> dict[str, Any] | None:
+        """How the lower bound of a node was decided; None where it is not, or where there is nothing to decide."""
+        group = self._members(node)
+        if group[0].lower_bound is None:
+            return None
         choice = self.storage.finished(f"{node}/grid/choice", self.lineage.grid_choice(group))
-        if choice is None or group[0].lower_bound is None:
-            return group
-        self.grids[node] = choice.meta["grid"]
-        return [member for member in group if member.lower_bound == choice.meta["grid"]["winner"]]
+        return choice and choice.meta["grid"]
 
     def _choose_bound(self, node: str, group: list[Member], outcome: members.Outcome) -> None:
         """Makes the models of the best lower bound the ensemble, and keeps the decision."""
@@ -240,7 +262,6 @@ class Stages:
         for member in group:
             if member.name not in outcome.finished:  # stopped on its way
                 self.storage.checkpoints(member.name, member.depends).clear()
-        self.grids[node] = grid
         self.lineage.ensembles[node] = complete[grid["winner"]]
         self.say(f"{node}: lower bound {grid['winner']:g} wins with {grid['score']:.2f} on {grid['task']}")
 
@@ -317,7 +338,7 @@ class Stages:
         share, groups = plan_teachers(self._cluster_now(), self.config, sum(map(len, teachers.values())), max(sizes))
         res = self.config.resources
         trusted = self.config.encoder.trust_remote_code
-        plan = TeacherPlan(share, groups, res.encode_token_budget, self.gpu, res.silence_seconds, trusted)
+        plan = TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds, trusted)
 
         def write(paths: dict[str, Path]) -> dict[str, dict[str, Any]]:
             counts = write_targets({path: teachers[name] for name, path in paths.items()}, self.storage, plan)
@@ -439,14 +460,15 @@ class Stages:
             self.storage.write_text("timings.json", json.dumps(usages, indent=1))
 
     def facts(self) -> Facts:
-        """Returns what the report and the model card say beside scores."""
+        """Returns what the report and the model card say apart from scores."""
         corpus = self.storage.entry("corpus")
+        nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
         return Facts(
             cluster=str(self.cluster),
             corpus=corpus.meta if corpus else {},
             left_out=self.left_out,
             members={node: [entry.name for entry in entries] for node, entries in self.lineage.ensembles.items()},
-            grids=list(self.grids.values()),
+            grids=[grid for node in nodes if (grid := self._grid(node))],
             transfer=self.transfer,
             qnli=self.qnli,
             pairs={kind: pairs.summary() for kind, pairs in self.job.pairs.items()},

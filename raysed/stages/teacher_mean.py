@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import ray
 
 from raysed.cluster.heartbeat import Watch, beating, watched
-from raysed.cluster.resources import Share, prepare_worker, quiet_ray_data
+from raysed.cluster.process import prepare_worker, quiet_ray_data
+from raysed.cluster.resources import Share
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import UserError
 from raysed.model.encoder import encode, load_checkpoint
@@ -27,9 +29,6 @@ from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
 
-TARGET_FILE = "part-00000.parquet"
-ROWS_PER_GROUP = 4096
-"""Rows per Parquet row group: what the learner reads at once."""
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 1024
 """Sentences that are worked on at once: enough of equal length, few enough for little memory."""
 _VERIFIED_ROWS = 32
@@ -37,16 +36,19 @@ _VERIFIED_ROWS = 32
 
 @dataclass(frozen=True)
 class TeacherPlan:
-    """How teachers are laid out: `groups` stages of actors, each actor holding its group's teachers.
+    """How teachers are laid out.
 
-    An actor that was not heard for `silence_seconds` stands still, see `pulse`. Code that the encoder came with runs
-    where it is trusted.
+    Attributes:
+        share: of one actor.
+        groups: stages of actors; each actor holds the teachers of its group.
+        token_budget: tokens per forward pass; None: what suits the device.
+        silence_seconds: after so long without a word an actor is ended, see `heartbeat`.
+        trust_remote_code: whether code that the encoder came with may run.
     """
 
     share: Share
     groups: int
     token_budget: int | None
-    gpu: bool
     silence_seconds: float
     trust_remote_code: bool = False
 
@@ -170,7 +172,7 @@ class _TeacherGroup:
         for column, name in teachers:
             paths.setdefault(column, []).append(storage.fetch(name))
         self._adds = {
-            column: teacher_sum(own, plan.token_budget, plan.gpu, plan.trust_remote_code)
+            column: teacher_sum(own, plan.token_budget, plan.share.device, plan.trust_remote_code)
             for column, own in paths.items()
         }
         self._divisors = divisors
@@ -200,13 +202,18 @@ def _with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
 
 
 def teacher_sum(
-    paths: Sequence[Path], token_budget: int | None, gpu: bool = False, trust_remote_code: bool = False
+    paths: Sequence[Path], token_budget: int | None, device: str = "cpu", trust_remote_code: bool = False
 ) -> Callable[[TokenTable], np.ndarray]:
     """Loads teachers; returns the function from tokens to the float32 sum of their raw last-layer embeddings [B, D].
 
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
+
+    Args:
+        paths: checkpoints of the teachers.
+        token_budget: tokens per forward pass; None: what suits the device.
+        device: to compute on.
+        trust_remote_code: whether code that a teacher came with may run.
     """
-    device = "cuda" if gpu else "cpu"
     encoders = [load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths]
 
     def add(tokens: TokenTable) -> np.ndarray:
@@ -222,6 +229,12 @@ def verify_targets(
     directory: Path, teachers: Sequence[str], storage: Storage, trust_remote_code: bool = False
 ) -> float:
     """Encodes 32 random rows again, one by one, and compares.
+
+    Args:
+        directory: of the target table.
+        teachers: their artefacts.
+        storage: where those are.
+        trust_remote_code: whether code that a teacher came with may run.
 
     Returns:
         The largest absolute difference.

@@ -45,6 +45,10 @@ def fit_natsv(x_ND: np.ndarray, k: int) -> Affine:
     These are the top k singular vectors of the centred rows (Mu et al. 2017; BERT-flow does not say whether
     it centres). BERT-flow chooses k from 1 to 20 on a validation set: 10 alone, 6 after `sn`.
 
+    Args:
+        x_ND: rows to fit on.
+        k: directions to remove.
+
     Raises:
         UserError: k does not leave a direction, or rows that `fit_sn` refuses.
     """

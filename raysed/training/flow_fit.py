@@ -37,7 +37,12 @@ _LEVELS = {"paper": 2, "released": 3}
 
 
 class FlowAdam(UncorrectedAdamW):
-    """The optimizer of BERT-flow's code: it decays every parameter, biases and scales too."""
+    """The optimizer of BERT-flow's code: it decays every parameter, biases and scales too.
+
+    Args:
+        parameters: to train.
+        learning_rate: until it is set anew.
+    """
 
     def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float):
         super().__init__(parameters, learning_rate, weight_decay=0.01)
@@ -120,6 +125,10 @@ def _divergence(step: int, x_ND: Tensor, config: FlowConfig) -> str:
 
 def distinct_pairs(pairs: int, config: FlowConfig) -> int:
     """Returns how many of the pairs a fit uses at all: fewer than there are where `epochs` is below 1.
+
+    Args:
+        pairs: how many there are.
+        config: `epochs` and `batch_size` count.
 
     >>> distinct_pairs(1000, FlowConfig(epochs=0.15)), distinct_pairs(1000, FlowConfig(epochs=2))
     (128, 1000)

@@ -98,7 +98,12 @@ class Ladder:
         return task
 
     def record(self, task: Task, score: float | None) -> None:
-        """Notes how a training ended: its dev score so far, None for a failure."""
+        """Notes how a training ended: its dev score so far, None for a failure.
+
+        Args:
+            task: the training.
+            score: x100; None: it has failed.
+        """
         self._running.discard(task)
         self._scores[self.rungs.index(task.until)][task.lower_bound][task.index] = score
 
@@ -168,6 +173,12 @@ class Ladder:
 
 def rungs_of(steps: int, count: int, reduction: int, evaluate_every: int) -> list[int]:
     """Returns the updates at each rung: multiples of `evaluate_every`, because a score is needed there.
+
+    Args:
+        steps: updates of a full training.
+        count: of rungs.
+        reduction: the part of bounds that climb is one in so many.
+        evaluate_every: updates between dev scores.
 
     >>> rungs_of(1440, 3, 3, 50), rungs_of(90, 3, 3, 50), rungs_of(100, 1, 3, 50)
     ([200, 500, 1440], [50, 90], [100])

@@ -32,7 +32,7 @@ _Result = TypeVar("_Result")
 _NAMED_ROWS = 40
 _MOST_PARTS = 64
 _ASKED_EVERY = 10
-"""Updates between two questions whether the machine stays: each costs a message between workers."""
+"""Updates between two checks for a preemption notice: each costs a message between workers."""
 
 
 class Objective(Protocol):
@@ -50,10 +50,15 @@ class Objective(Protocol):
 
 
 class Engine(Protocol):
-    """What makes updates: plain torch here, DeepSpeed in stages/learner.py."""
+    """What makes updates: plain torch here, DeepSpeed in training/deepspeed.py."""
 
     def update(self, batch: Any, learning_rate: float) -> float:
-        """Makes one update and returns the loss over all workers; one that is not finite changes no weights."""
+        """Makes one update and returns the loss over all workers; one that is not finite changes no weights.
+
+        Args:
+            batch: what the objective takes.
+            learning_rate: of this update.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """Returns weights and optimizer state, full and in fp32, whatever the number of workers."""
@@ -121,17 +126,17 @@ def before_training(
     evaluate: Callable[[nn.Module], float] | None,
     known: float | None = None,
 ) -> list[Metrics]:
-    """Returns the history's entry of the untouched weights, step 0; without a dev task none.
+    """Returns the history's entry of the untouched weights, step 0, or nothing without a dev task.
 
-    It is for those who look at a training, and takes no part in it: neither in the choice of what is kept, nor in early
-    stopping.
+    The entry is for people who look at the curve. It counts neither for the choice of the weights that are kept, nor
+    for early stopping.
 
     Args:
         objective: its candidates all have the weights of `start`.
         plan: says which of them are evaluated.
         start: the encoder as it is before the first update.
         evaluate: dev score of an encoder, x100.
-        known: the score of `start`, where somebody has computed it already.
+        known: the score of `start`, if it has been computed already.
     """
     if evaluate is None:
         return []
@@ -202,10 +207,10 @@ class TorchEngine:
 
 
 def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
-    """Does something with a batch; where memory does not suffice, halves what encoders do at once and tries again.
+    """Does something with a batch; if memory runs out, halves what encoders process at once and tries again.
 
-    The batch stays what it is, and so does the loss, in-batch negatives included: only the encoders' inner states are
-    held for a part of it at a time, and computed twice.
+    The batch and its loss stay the same, in-batch negatives included: only the encoders' inner states are held for one
+    part of the batch at a time, and computed twice.
 
     Args:
         objective: holds the encoders.
@@ -214,6 +219,9 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
     Raises:
         UserError: the smallest part is too large.
     """
+    # The failed try has used up random numbers. Putting the states back gives every try the same dropout masks and
+    # negatives, so that an update does not depend on how much memory there is. Check: the tests of test_loop.py with
+    # `little_memory` in their names, which plant an error and compare with the undisturbed updates.
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     while True:
         try:
@@ -221,6 +229,7 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
         except (RuntimeError, MemoryError) as error:
             if not _is_out_of_memory(error):
                 raise
+        # Outside of the except block, whose traceback keeps the tensors of the failed try alive.
         _make_room([module for module in objective.modules() if isinstance(module, Encoder)])
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
@@ -230,7 +239,7 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
 def _make_room(encoders: Sequence[Encoder]) -> None:
     if not encoders or not all(encoder.padding_free and encoder.parts < _MOST_PARTS for encoder in encoders):
         raise UserError(
-            "there is too little memory for a batch, even for small parts of it one after the other; "
+            "memory does not suffice for a batch, not even for small parts of it one after the other; "
             "lower the batch_size of this stage, or encoder.max_length"
         )
     for encoder in encoders:
@@ -245,7 +254,12 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
-    """Whether a forward pass on this device is to be in bf16."""
+    """Whether a forward pass on this device is to be in bf16.
+
+    Args:
+        precision: the setting.
+        device: where it is computed.
+    """
     on_gpu = torch.device(device).type == "cuda"
     return precision == "bf16" or (precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
 
@@ -288,8 +302,8 @@ def train(
         is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
         on_metrics: called with each new entry of the history.
         until: stop here and save the state, so that another call goes on; None: go to the end.
-        warned: whether this machine is about to be taken away; asked every ten updates, by every rank, and while it
-            says so the state is saved as often.
+        warned: whether this machine is about to be taken away. Every rank asks every ten updates, and as long as the
+            answer is yes, the state is saved as often.
 
     Raises:
         UserError: the loss or its gradient is not finite; names the step and the sentences.
@@ -408,7 +422,12 @@ class _Run:
 
 
 def seed_everything(seed: int, step: int) -> None:
-    """Seeds python, numpy and torch from (seed, step)."""
+    """Seeds python, numpy and torch from (seed, step).
+
+    Args:
+        seed: of the training.
+        step: of the update.
+    """
     words = np.random.SeedSequence([seed, step]).generate_state(2, np.uint64)
     random.seed(int(words[0]))
     np.random.seed(int(words[0]) % 2**32)  # noqa: NPY002  (objectives of others may use the global state)
@@ -417,6 +436,12 @@ def seed_everything(seed: int, step: int) -> None:
 
 def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:
     """Linear rise over the first share of the steps, then constant or a linear fall to zero.
+
+    Args:
+        rate: the highest.
+        steps: updates in all.
+        warmup: share of the updates, 0 to 1.
+        decay: `constant` or `linear`.
 
     >>> [round(warmup_schedule(1.0, 10, 0.2, "linear")(step), 3) for step in (0, 1, 2, 9)]
     [0.5, 1.0, 1.0, 0.125]
@@ -432,7 +457,12 @@ def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Calla
 
 
 def save_state(state: Mapping[str, Any], path: Path) -> None:
-    """Writes a nested state: tensors as safetensors, all else as JSON."""
+    """Writes a nested state: tensors as safetensors, all else as JSON.
+
+    Args:
+        state: mappings, lists, tensors and what JSON takes.
+        path: a directory.
+    """
     tensors: dict[str, torch.Tensor] = {}
     rest = _take_tensors(state, "", tensors)
     save_file(
@@ -468,6 +498,6 @@ def _put_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
 
 def _row_names(batch: Any) -> str:
-    """The sentence ids of a batch, as far as it has any."""
+    """The sentence ids of a batch, if it has any."""
     ids = list(dict.fromkeys(map(int, getattr(batch, "ids", []))))
     return f" (sentence ids {', '.join(map(str, ids[:_NAMED_ROWS]))}{', …' * (len(ids) > _NAMED_ROWS)})" if ids else ""

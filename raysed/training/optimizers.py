@@ -94,12 +94,22 @@ class RMSprop(torch.optim.AdamW):
 
 
 def bert_optimizer(module: nn.Module, weight_decay: float) -> UncorrectedAdamW:
-    """Returns BERT's optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one."""
+    """Returns BERT's optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one.
+
+    Args:
+        module: to train.
+        weight_decay: decoupled; not of biases and normalisations.
+    """
     return UncorrectedAdamW(_groups(module, weight_decay), learning_rate=1.0)
 
 
 def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
-    """Returns Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its rate is 1, too."""
+    """Returns Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its rate is 1, too.
+
+    Args:
+        module: to train.
+        weight_decay: decoupled.
+    """
     return torch.optim.AdamW(_groups(module, weight_decay), lr=1.0, eps=1e-6, fused=True)
 
 

@@ -1,24 +1,28 @@
-"""What loop.py needs for one member: objective, batches, plan and optimizer of its stage."""
+"""What loop.py needs for one member or learner: objective, batches, plan and optimizer."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import BslConfig, Config, CtConfig, TuningConfig, TwoViewsConfig
 from raysed.data.batches import EpochBatches
 from raysed.data.labelled import PairBatches, read_pairs
+from raysed.data.targets import TargetBatches
 from raysed.data.tokens import read_tokens
 from raysed.data.views import ViewBatches, ViewTable, read_views, same_twice
 from raysed.model.encoder import Encoder
 from raysed.recipe import TWO_VIEW_STAGES
 from raysed.training import loop
+from raysed.training.deepspeed import DeepSpeedEngine
 from raysed.training.objectives.bootstrap import Bootstrap, make_predictor
 from raysed.training.objectives.contrastive import Contrastive
 from raysed.training.objectives.contrastive_tension import contrastive_tension, ct_optimizer, ct_schedule
+from raysed.training.objectives.distillation import Distillation
 from raysed.training.objectives.masked_lm import MaskedLM
 from raysed.training.objectives.siamese_nli import SiameseNLI
 from raysed.training.objectives.sts_regression import CosineRegression
@@ -30,12 +34,12 @@ _TABLES = {"mlm": "corpus", "ct": "corpus", "nli": "pairs/nli", "sts": "pairs/st
 
 @dataclass(frozen=True)
 class Start:
-    """Where a member starts from.
+    """Where a training starts from.
 
     Attributes:
         encoder: its weights, on the device that trains.
         tokenizer: of the encoder.
-        data: directories of the stage's tables, by artefact.
+        data: directories of what it learns from, by artefact.
         seed: of its batches and of everything random in its updates.
         lower_bound: of a grid model.
     """
@@ -49,7 +53,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Setup:
-    """What loop.py needs for one member."""
+    """What loop.py needs for one training."""
 
     objective: torch.nn.Module
     batch_at: Callable[[int], Any]
@@ -69,8 +73,42 @@ def set_up(stage: str, config: Config, start: Start) -> Setup:
     return _SETUPS[stage](config, start)
 
 
+def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world: int = 1) -> Setup:
+    """Prepares one worker's part of the training of a learner.
+
+    Args:
+        config: the run's settings.
+        start: weights, the target table as its only data, and seed.
+        keep: `last`, or `best_on_dev` with early stopping.
+        rank: this worker.
+        world: number of workers.
+    """
+    sed, (targets,) = config.sed, start.data.values()
+    objective = Distillation(start.encoder, sed.dropout)
+    offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
+    batches = TargetBatches(targets, sed.batch_size, start.seed, rank, world, offset)
+    steps = max(1, int(batches.per_epoch * sed.epochs))
+    plan = loop.Plan(
+        steps=steps,
+        learning_rate=loop.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay),
+        seed=start.seed + rank,  # workers see different sentences: their dropout must differ too, so must their seeds
+        evaluate_every=sed.evaluate_every,
+        checkpoint_every=sed.checkpoint_every,
+        log_every=_log_every(steps),
+        keep={"last": "learner", "best_on_dev": "best"}[keep],
+        patience=sed.patience if keep == "best_on_dev" else None,
+    )
+    bf16 = loop.uses_bf16(sed.precision, start.encoder.transformer.device)
+    engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)
+    return Setup(objective, batches, plan, engine)
+
+
 def tables_of(stage: str, config: Config) -> list[str]:
     """Returns the artefacts that hold what a stage learns from.
+
+    Args:
+        stage: one of `recipe.MEMBER_STAGES`.
+        config: the run's settings.
 
     >>> tables_of("nli", Config()), tables_of("contrastive", Config()), tables_of("bsl", Config())
     (['pairs/nli'], ['corpus'], ['views/mlm'])
@@ -94,6 +132,10 @@ def steps_of(stage: str, config: Config, rows: Mapping[str, int]) -> int:
 def rows_per_update(stage: str, config: Config) -> int:
     """Returns the sentences, or pairs, of a member's batch.
 
+    Args:
+        stage: one of `recipe.MEMBER_STAGES`.
+        config: the run's settings.
+
     >>> rows_per_update("ct", Config()), rows_per_update("nli", Config())
     (16, 16)
     """
@@ -103,7 +145,12 @@ def rows_per_update(stage: str, config: Config) -> int:
 
 
 def predictor_parameters(config: BslConfig, width: int) -> int:
-    """Returns the size of the predictor of `bsl`, without making it."""
+    """Returns the size of the predictor of `bsl`, without making it.
+
+    Args:
+        config: the settings of `bsl`.
+        width: of the encoder.
+    """
     with torch.device("meta"):
         return sum(p.numel() for p in make_predictor(config, width).parameters())
 
@@ -199,9 +246,13 @@ def _plan(config: Config, stage: str, steps: int, schedule: Callable[[int], floa
         seed=seed,
         evaluate_every=config.evaluate_every(stage),
         checkpoint_every=config.members.checkpoint_every,
-        log_every=max(1, min(100, steps // 50)),
+        log_every=_log_every(steps),
         keep=keep,
     )
+
+
+def _log_every(steps: int) -> int:
+    return max(1, min(100, steps // 50))
 
 
 def _bf16(config: Config, start: Start) -> bool:

@@ -137,7 +137,9 @@ def test_batches_of_ever_new_sizes_do_not_fill_the_memory():
     """With oneDNN's own number of programs kept, each precision takes some 300 MB more."""
     script = """
 import torch
+from raysed.cluster.process import keep_few_programs
 from raysed.model import linear
+keep_few_programs()
 def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
 for dtype in (torch.float32, torch.bfloat16):

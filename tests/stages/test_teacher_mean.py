@@ -8,12 +8,11 @@ import torch
 from transformers import AutoModel, BertConfig, BertModel
 
 from raysed.cluster.resources import Share
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.stages.teacher_mean import (
-    ROWS_PER_GROUP,
-    TARGET_FILE,
     TeacherPlan,
     _TargetWriter,
     verify_targets,
@@ -61,7 +60,7 @@ def plain_mean(storage: Storage, names: list[str]) -> np.ndarray:
 
 
 def plan(groups: int = 1, workers: int = 1) -> TeacherPlan:
-    return TeacherPlan(Share(workers, 0.3, 0.0, 1), groups, token_budget=512, gpu=False, silence_seconds=300)
+    return TeacherPlan(Share(workers, 0.3, 0.0, 1), groups, token_budget=512, silence_seconds=300)
 
 
 @pytest.mark.cluster

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -155,17 +156,9 @@ def test_what_changes_while_a_run_works_is_noticed(settings, tmp_path, monkeypat
 
     monkeypatch.setattr("raysed.pipeline._run_checked", work)
     monkeypatch.setattr("raysed.plan.check.check", lambda config: None)
-    monkeypatch.setattr("raysed.pipeline._ray_session", no_ray)
+    monkeypatch.setattr("raysed.pipeline.ray_session", lambda meanwhile: nullcontext())
     raysed.pipeline.run(config)
     assert not is_unchanged(fingerprint(config), Storage(config.storage, config.run))
-
-
-class no_ray:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
 
 def test_the_job_says_so_before_it_loads_anything(settings, tmp_path):

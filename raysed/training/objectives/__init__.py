@@ -1,1 +1,1 @@
-"""What members are trained to do, one file each; an objective knows encoders and batches, and nothing of Ray."""
+"""What members and learners are trained to do, one file each; an objective knows encoders and batches, not Ray."""

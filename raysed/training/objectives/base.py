@@ -1,4 +1,4 @@
-"""What objectives have in common, beside their loss."""
+"""What objectives have in common apart from their loss."""
 
 from typing import Any
 
@@ -35,5 +35,5 @@ class EncoderObjective(nn.Module):
         """Called after each update of the weights."""
 
     def measures(self) -> dict[str, float]:
-        """Returns what is worth a look beside the loss of the last batch."""
+        """Returns what is worth logging beside the loss of the last batch."""
         return {}

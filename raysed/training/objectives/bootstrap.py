@@ -80,7 +80,7 @@ class Bootstrap(EncoderObjective):
         return [self.online, self.target]
 
     def measures(self) -> dict[str, float]:
-        """How far the first views of the last batch are spread, see `spread.spread_of`."""
+        """How far the first views of the last batch are spread, see `collapse.spread_of`."""
         return spread_of(self._embeddings)
 
 

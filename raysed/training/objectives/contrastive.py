@@ -47,7 +47,7 @@ class Contrastive(EncoderObjective):
         return {"encoder": self.encoder}
 
     def measures(self) -> dict[str, float]:
-        """How far the first views of the last batch are spread, see `spread.spread_of`."""
+        """How far the first views of the last batch are spread, see `collapse.spread_of`."""
         return spread_of(self._embeddings)
 
     def _among_second(self, unit_SD: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,10 @@ def target_of(score: Any, lower_bound: float) -> Any:
 
     With the bound 0 this is SBERT's score / 5 of a score of 0 to 5.
 
+    Args:
+        score: 0 to 1.
+        lower_bound: the target of score 0.
+
     >>> [round(target_of(score / 5, 0.4), 2) for score in (0, 2.5, 5)]
     [0.4, 0.7, 1.0]
     """

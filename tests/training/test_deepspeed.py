@@ -1,4 +1,4 @@
-"""Batches, engines and the distributed training of learners."""
+"""Distillation and its engine: the updates are the plain ones, whatever the workers, the ZeRO stage and the memory."""
 
 import json
 import os
@@ -8,71 +8,18 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from learners import tiny_learner, write_targets
 
 from raysed.config import SedConfig
-from raysed.model.encoder import Encoder
-from raysed.stages.learner import DeepSpeedEngine, Distillation, TargetBatches
-from raysed.stages.teacher_mean import TARGET_FILE
+from raysed.data.targets import TargetBatches
 from raysed.training import loop
-
-
-def write_targets(directory: Path, rows: int, row_group: int, width: int = 16) -> None:
-    rng = np.random.default_rng(rows)
-    tokens = [rng.integers(1, 50, rng.integers(2, 9)).astype(np.int32) for _ in range(rows)]
-    targets = rng.normal(size=(rows, width)).astype(np.float32)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(targets.reshape(-1)), width)
-    table = pa.table({"id": np.arange(rows), "input_ids": pa.array(tokens, pa.list_(pa.int32())), "target": lists})
-    directory.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, directory / TARGET_FILE, row_group_size=row_group)
-    np.save(directory / "mean.npy", targets.mean(0))
-
+from raysed.training.deepspeed import DeepSpeedEngine
+from raysed.training.objectives.distillation import Distillation
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""
-
-
-def tiny_learner() -> Encoder:
-    """Weights larger than BERT's: with tiny gradients Adam's first steps are the sign of rounding errors."""
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=50,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        initializer_range=0.3,
-    )
-    return Encoder(BertModel(config))
-
-
-@pytest.mark.parametrize("window", [1, 2, 16])
-def test_every_epoch_has_every_row_once(tmp_path, window):
-    """Over windows that cut batches, and in another order each epoch."""
-    write_targets(tmp_path, 96, 20)
-    batches = TargetBatches(tmp_path, 8, seed=3, window=window)
-    epochs = [np.concatenate([batches(step).ids for step in range(e * 12, (e + 1) * 12)]) for e in (0, 1)]
-    assert all(sorted(epoch) == list(range(96)) for epoch in epochs)
-    assert list(epochs[0]) != list(epochs[1])
-
-
-def test_batches_are_a_function_of_the_step(tmp_path):
-    """A continued run and a run with more workers see the same batches."""
-    write_targets(tmp_path, 96, 20)
-    forward = TargetBatches(tmp_path, 8, seed=3, window=2)
-    whole = {step: forward(step) for step in range(30)}
-    for step in (29, 3, 17):
-        fresh = TargetBatches(tmp_path, 8, seed=3, window=2)(step)
-        assert list(fresh.ids) == list(whole[step].ids)
-        assert torch.equal(fresh.targets, whole[step].targets)
-        for world in (3, 4):
-            parts = [TargetBatches(tmp_path, 8, 3, rank, world, window=2)(step) for rank in range(world)]
-            assert list(np.concatenate([part.ids for part in parts])) == list(whole[step].ids)
-            assert torch.equal(torch.cat([part.targets for part in parts]), whole[step].targets)
 
 
 @pytest.mark.parametrize("world", (5, 11))
@@ -86,23 +33,6 @@ def test_losses_of_unequal_parts_average_to_that_of_the_batch(tmp_path, world):
     mean = torch.stack(losses).mean()
     torch.testing.assert_close(mean, whole)
     torch.testing.assert_close(torch.autograd.grad(mean, next(objective.parameters()))[0], expected)
-
-
-def test_targets_belong_to_their_sentences(tmp_path):
-    write_targets(tmp_path, 50, 20)
-    table = pq.read_table(tmp_path / TARGET_FILE)
-    batch = TargetBatches(tmp_path, 10, seed=0)(2)
-    for place, row in enumerate(batch.ids):
-        assert batch.targets[place].tolist() == table["target"][int(row)].as_py()
-        real = batch.tokens.segments == place
-        assert batch.tokens.input_ids[real].tolist() == table["input_ids"][int(row)].as_py()
-
-
-def test_a_centred_target_is_the_target_less_the_mean(tmp_path):
-    write_targets(tmp_path, 50, 20)
-    mean = np.load(tmp_path / "mean.npy")
-    raw, centred = TargetBatches(tmp_path, 10, 0)(1), TargetBatches(tmp_path, 10, 0, offset=mean)(1)
-    assert torch.allclose(raw.targets - torch.from_numpy(mean), centred.targets)
 
 
 def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
@@ -134,10 +64,13 @@ os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
 sys.path[:0] = {tests!r}
 import torch
 torch.set_num_threads(1)
-from raysed.stages.learner import _prepare_deepspeed, DeepSpeedEngine, Distillation, TargetBatches
-_prepare_deepspeed(gpu=False)
+from raysed.data.targets import TargetBatches
+from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
+from raysed.training.objectives.distillation import Distillation
+prepare_deepspeed(gpu=False)
 torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
-from test_learner import RATE, tiny_learner
+from learners import tiny_learner
+from test_deepspeed import RATE
 from raysed.training import loop
 from raysed.config import SedConfig
 from raysed.store.storage import Storage

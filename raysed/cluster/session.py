@@ -1,0 +1,138 @@
+"""The Ray of a run: that of the cluster, or one of its own, whose processes are gone when the run is over."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+import psutil
+
+from raysed import interrupts
+
+_ENDING_SECONDS = 10
+"""For Ray's processes to end once they were told to."""
+
+
+@contextmanager
+def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
+    """Connects to the cluster of RAY_ADDRESS (`ray job submit` sets it) or starts Ray on this machine.
+
+    Yields the address of the dashboard of a Ray that was started here, if it has one, and how to get in.
+
+    Args:
+        meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
+    """
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # Ctrl-C ends the job, not only the experiment
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the run directory has the logs already
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no host is asked that the user did not name
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray  # takes a second that a run with nothing to do can save
+
+    threading.Thread(target=meanwhile, daemon=True).start()
+    if ray.is_initialized():
+        yield None
+        return
+    own = _OwnRay()
+    options = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
+    listening = interrupts.listening()
+    with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
+        try:
+            context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+            own.has_started()
+            if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
+                interrupts.listen_again()
+            with interrupts.errors_are_stops():
+                yield f"http://{context.dashboard_url}{_how_to_log_in()}" if context.dashboard_url else None
+        except KeyboardInterrupt:
+            interrupts.notice()
+            raise
+        finally:
+            own.end()
+
+
+def _how_to_log_in() -> str:
+    """Ray sets this variable, too, when it starts with the token of an earlier start."""
+    is_closed = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
+    return " (the page asks for a token; `ray get-auth-token` prints it)" if is_closed else ""
+
+
+class _OwnRay:
+    """The processes of a Ray that this one starts; none where it connects to a cluster."""
+
+    def __init__(self) -> None:
+        self._others = psutil.Process().children()
+        self._servers: list[psutil.Process] = []
+        self._family: set[psutil.Process] = set()
+        self._is_ending = False
+
+    def has_started(self) -> None:
+        """Notes Ray's servers, once it says that it has started."""
+        self._servers = self._children()
+
+    def _children(self) -> list[psutil.Process]:
+        return [process for process in psutil.Process().children() if process not in self._others]
+
+    def is_lost(self) -> bool:
+        """Whether a server has ended although nobody told it to: questions to it would never be answered."""
+        return not self._is_ending and not all(map(_lives, self._servers))
+
+    def kill(self) -> None:
+        """Ends all of them at once.
+
+        First the one that would tell this process that its raylet is gone: Ray's own threads would end it then.
+        """
+        servers = self._servers or self._children()
+        _kill(process for process in servers if _name(process) == "gcs_server")
+        self._remember(servers)
+        _kill(self._family)
+        psutil.wait_procs(self._family, timeout=1.0)
+
+    def _remember(self, servers: Iterable[psutil.Process]) -> None:
+        """Notes the servers' children while they are found: a worker whose raylet is gone has another parent."""
+        for server in servers:
+            self._family.add(server)
+            with suppress(psutil.NoSuchProcess):
+                self._family.update(server.children(recursive=True))
+
+    def end(self) -> None:
+        """Ends Ray and waits until its processes are gone: helpers of its dashboard outlive `ray.shutdown` by a second.
+
+        A Ray that was ended by somebody else is not asked, because it would not answer.
+        """
+        import ray
+
+        if self.is_lost():
+            self.kill()
+        else:
+            self._remember(self._servers)
+            self._is_ending = True
+        ray.shutdown()
+        deadline = time.monotonic() + _ENDING_SECONDS
+        while any(map(_lives, self._family)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _name(process: psutil.Process) -> str:
+    with suppress(psutil.NoSuchProcess):
+        return process.name()
+    return ""
+
+
+def _lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended; until its exit code is read, an ended one stays listed as a zombie."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,145 @@
+"""One model on its worker: load the start, train with the one loop, report, publish.
+
+Ray Tune does it for members, Ray Train for learners. What differs comes from them: a `Setup` says what is trained, and
+a function takes what is reported.
+"""
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from raysed.cluster.heartbeat import Watch
+from raysed.cluster.resources import Share
+from raysed.config import Config
+from raysed.evaluation.dev import dev_score
+from raysed.model.encoder import Encoder, load_start, write_checkpoint
+from raysed.plan.artefacts import Learner, Member
+from raysed.store.metrics import MetricsLog
+from raysed.store.storage import Storage
+from raysed.training import loop
+from raysed.training.setups import Setup, Start
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What all workers of a stage share.
+
+    Attributes:
+        config: the run's settings.
+        storage: the run directory.
+        share: what one worker has.
+        watch: over the workers.
+        job: tells starts of this job from those of earlier ones.
+    """
+
+    config: Config
+    storage: Storage
+    share: Share
+    watch: Watch
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+class Training:
+    """One member or learner in the making.
+
+    Args:
+        model: what is made.
+        tables: artefacts that it learns from.
+        place: where it is made.
+        metrics: its log; None on a worker that leaves all writing to another one.
+
+    Attributes:
+        start: what a `Setup` is made from.
+    """
+
+    def __init__(self, model: Member | Learner, tables: Sequence[str], place: Workplace, metrics: MetricsLog | None):
+        self._began = time.monotonic()
+        self._model, self._place, self._metrics = model, place, metrics
+        encoder, tokenizer = load_start(place.config.encoder, place.storage, model.start)
+        data = {name: place.storage.fetch(name) for name in tables}
+        self.start = Start(encoder.to(place.share.device), tokenizer, data, model.seed)
+        self._checkpoints = place.storage.checkpoints(model.name, model.depends)
+        self._first: list[loop.Metrics] = []
+
+    def run(
+        self,
+        setup: Setup,
+        report: Callable[[dict[str, Any]], None],
+        criterion: str = "spearman",
+        until: int | None = None,
+        warned: Callable[[], bool] = lambda: False,
+    ) -> loop.Result:
+        """Trains from the newest checkpoint on, and logs the history.
+
+        Args:
+            setup: made from `start`.
+            report: takes step, total, loss and dev (None where not evaluated) of each new entry of the history.
+            criterion: the correlation that dev scores are.
+            until: see `loop.train`.
+            warned: see `loop.train`.
+        """
+        evaluate = dev_score(self._place.config, self.start.tokenizer, criterion)
+        if self._metrics:
+            start, known = self.start.encoder, self._model.start_dev
+            self._first = loop.before_training(setup.objective, setup.plan, start, evaluate, known)
+            for entry in self._first:
+                self._metrics.write(entry)
+
+        def on_metrics(entry: loop.Metrics) -> None:
+            if self._metrics:
+                self._metrics.write(entry)
+                dev = max(entry["dev"].values()) if "dev" in entry else None
+                report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": dev})
+
+        return loop.train(
+            setup.objective,
+            setup.batch_at,
+            setup.plan,
+            setup.engine,
+            evaluate=_said_by_the_first(evaluate),
+            checkpoints=self._checkpoints,
+            is_writer=self._metrics is not None,
+            on_metrics=on_metrics,
+            until=until,
+            warned=warned,
+        )
+
+    def publish(
+        self, encoder: Encoder, result: loop.Result, description: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> None:
+        """Commits the trained model and removes its checkpoints.
+
+        Args:
+            encoder: holds the kept weights.
+            result: of `run`.
+            description: for `raysed.json`, beside what the model depends on.
+            meta: for the manifest, beside times.
+        """
+        history, depends = [*self._first, *result.history], self._model.depends
+        seconds = round(time.monotonic() - self._began, 1)
+        self._place.storage.commit(
+            self._model.name,
+            lambda path: write_checkpoint(encoder, self.start.tokenizer, path, {**description, **depends}, history),
+            depends,
+            {**meta, "seconds": seconds, "resumed_at": result.resumed_at},
+        )
+        self._checkpoints.clear()
+
+
+def _said_by_the_first(evaluate: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
+    """All workers of a training take the first one's score, so that all stop early or none does."""
+    if evaluate is None or not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return evaluate
+
+    def score(module: nn.Module) -> float:
+        device = next(module.parameters()).device
+        value = torch.tensor(evaluate(module), dtype=torch.float64, device=device)
+        torch.distributed.broadcast(value, 0)
+        return value.item()
+
+    return score

@@ -1,0 +1,51 @@
+"""Batches of target tables."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from learners import write_targets
+
+from raysed.data.targets import TARGET_FILE, TargetBatches
+
+
+@pytest.mark.parametrize("window", [1, 2, 16])
+def test_every_epoch_has_every_row_once(tmp_path, window):
+    """Over windows that cut batches, and in another order each epoch."""
+    write_targets(tmp_path, 96, 20)
+    batches = TargetBatches(tmp_path, 8, seed=3, window=window)
+    epochs = [np.concatenate([batches(step).ids for step in range(e * 12, (e + 1) * 12)]) for e in (0, 1)]
+    assert all(sorted(epoch) == list(range(96)) for epoch in epochs)
+    assert list(epochs[0]) != list(epochs[1])
+
+
+def test_batches_are_a_function_of_the_step(tmp_path):
+    """A continued run and a run with more workers see the same batches."""
+    write_targets(tmp_path, 96, 20)
+    forward = TargetBatches(tmp_path, 8, seed=3, window=2)
+    whole = {step: forward(step) for step in range(30)}
+    for step in (29, 3, 17):
+        fresh = TargetBatches(tmp_path, 8, seed=3, window=2)(step)
+        assert list(fresh.ids) == list(whole[step].ids)
+        assert torch.equal(fresh.targets, whole[step].targets)
+        for world in (3, 4):
+            parts = [TargetBatches(tmp_path, 8, 3, rank, world, window=2)(step) for rank in range(world)]
+            assert list(np.concatenate([part.ids for part in parts])) == list(whole[step].ids)
+            assert torch.equal(torch.cat([part.targets for part in parts]), whole[step].targets)
+
+
+def test_targets_belong_to_their_sentences(tmp_path):
+    write_targets(tmp_path, 50, 20)
+    table = pq.read_table(tmp_path / TARGET_FILE)
+    batch = TargetBatches(tmp_path, 10, seed=0)(2)
+    for place, row in enumerate(batch.ids):
+        assert batch.targets[place].tolist() == table["target"][int(row)].as_py()
+        real = batch.tokens.segments == place
+        assert batch.tokens.input_ids[real].tolist() == table["input_ids"][int(row)].as_py()
+
+
+def test_a_centred_target_is_the_target_less_the_mean(tmp_path):
+    write_targets(tmp_path, 50, 20)
+    mean = np.load(tmp_path / "mean.npy")
+    raw, centred = TargetBatches(tmp_path, 10, 0)(1), TargetBatches(tmp_path, 10, 0, offset=mean)(1)
+    assert torch.allclose(raw.targets - torch.from_numpy(mean), centred.targets)
