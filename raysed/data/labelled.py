@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import NliConfig, StsConfig
 from raysed.data.batches import EpochBatches
-from raysed.data.graded import StsTask, read_graded
-from raysed.data.pairs import SENTENCE_COLUMNS, Layout, PairSource, read_source
+from raysed.data.graded import PAIR, SENTENCE_COLUMNS, StsTask, read_graded
+from raysed.data.rows import Rows, Schema, read_source
 from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
 from raysed.errors import UserError, public
 
@@ -28,12 +28,12 @@ CLASSES = ("contradiction", "entailment", "neutral")
 
 PAIR_FILE = "part-00000.parquet"
 
-_NLI = Layout(
+_NLI = Schema(
     setting="nli.train",
     kind="labelled pairs",
-    sentences=SENTENCE_COLUMNS,
+    wanted={PAIR: SENTENCE_COLUMNS, ("label",): [("label",), ("gold_label",), ("entailment_label",)]},
     needed="premise and hypothesis (or sentence1 and sentence2) and label (or gold_label)",
-    labels=("label", "gold_label", "entailment_label"),
+    text=PAIR,
 )
 _HUB_ORDER = ("entailment", "neutral", "contradiction")
 """What 0, 1 and 2 mean in the hub's SNLI, MultiNLI and AllNLI."""
@@ -293,9 +293,9 @@ def _tokenize(
 # Labels -----------------------------------------------------------------------------------------------------
 
 
-def _labelled(source: PairSource) -> NliRows:
+def _labelled(source: Rows) -> NliRows:
     """Takes the rows that have a class and two sentences."""
-    rows = zip(source.first, source.second, _class_ids(source))
+    rows = zip(source.texts("first"), source.texts("second"), _class_ids(source))
     labelled = [(first.strip(), second.strip(), id_) for first, second, id_ in rows if id_ is not None]
     kept = [pair for pair in labelled if pair[0] and pair[1]]
     labels = np.array([id_ for *_, id_ in kept], np.int64)
@@ -303,18 +303,18 @@ def _labelled(source: PairSource) -> NliRows:
     return NliRows([pair[0] for pair in kept], [pair[1] for pair in kept], labels, unlabelled, empty)
 
 
-def _class_ids(source: PairSource) -> list[int | None]:
+def _class_ids(source: Rows) -> list[int | None]:
     """Class ids of all rows, None where there is none."""
     named = {name: id_ for id_, name in enumerate(CLASSES)}
-    classes = _HUB_ORDER if source.classes is None else source.classes
+    classes = source.classes.get("label", _HUB_ORDER)
     numbered = {str(i): named[name.lower()] for i, name in enumerate(classes) if name.lower() in named}
     known = {**named, **numbered, **dict.fromkeys(_UNLABELLED)}
-    labels = ["" if label is None else str(label).strip().lower() for label in source.labels]
+    labels = ["" if label is None else str(label).strip().lower() for label in source.columns["label"]]
     unknown = next((place for place, label in enumerate(labels) if label not in known), None)
     if unknown is not None:
         meanings = ", ".join(f"{label} ({CLASSES[id_]})" for label, id_ in numbered.items())
         raise UserError(
-            f"{source.where(unknown)}: label {source.labels[unknown]!r} is unknown; known are {', '.join(CLASSES)}, "
-            f"{meanings + ', ' if meanings else ''}and '-' or -1 for none"
+            f"{source.where(unknown)}: label {source.columns['label'][unknown]!r} is unknown; known are "
+            f"{', '.join(CLASSES)}, {meanings + ', ' if meanings else ''}and '-' or -1 for none"
         )
     return [known[label] for label in labels]
