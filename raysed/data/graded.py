@@ -123,14 +123,13 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     """Reads the pairs that `config.source` names.
 
     Kinds of source:
-    - a file with a header, by path or URI: .csv (with quoting) or .tsv (without; what the header looks like decides,
-      so a .csv file may be tab-separated), .jsonl, all three also with .gz, or .parquet. The score stands in the first
-      of `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
+    - a file with a header, JSONL or Parquet, by path or URI, see `rows`. The score stands in the first of
+      `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
       there; `config.columns` names others. Other columns do not matter;
     - a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line by line), or one such
       `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
-    - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated (a pair of languages
-      of STS 2017 extended, `STS.en-de.txt`);
+    - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated, without a header (a pair of
+      languages of STS 2017 extended, `STS.en-de.txt`);
     - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv` with the columns
       regression_label, sentence_1 and sentence_2, each topic a subset; Latin-1 where it is not UTF-8;
     - `bundled:train`, `bundled:dev` or `bundled:test`;

@@ -123,12 +123,10 @@ class GradedRows:
 def load_nli(config: NliConfig) -> NliRows:
     """Reads all of `nli.train` and puts it together.
 
-    A source is a file (or its URI) of tab-separated text without quoting (.tsv, .txt), of comma-separated text with
-    quoting (.csv), of JSON lines (.jsonl), all also with .gz, or of Parquet; or a dataset of the hub. Sentences stand
-    in premise and hypothesis, sentence1 and sentence2, text1 and text2, or sentence_A and sentence_B; the class in
-    label, gold_label or entailment_label; the letters' case does not matter. A class is a name or the id of the hub
-    (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids, these names count. Rows without a class
-    ('-', -1, blank, null) or with an empty sentence are left out.
+    A source is a file of any kind that `rows` reads, or a dataset of the hub. Sentences stand in the first of
+    `SENTENCE_COLUMNS` that are there, the class in label, gold_label or entailment_label. A class is a name or the id
+    of the hub (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids, these names count. Rows
+    without a class ('-', -1, blank, null) or with an empty sentence are left out.
 
     Raises:
         UserError: nothing to read, a column or a split that is not there, an unknown class, broken data, or no pair.
@@ -150,7 +148,7 @@ def load_nli(config: NliConfig) -> NliRows:
 
 
 def load_graded(config: StsConfig) -> GradedRows:
-    """Reads all of `sts.train` (see `evaluation.sts.read_graded`) and scales scores by each source's range.
+    """Reads all of `sts.train` (see `graded.read_graded`) and scales scores by each source's range.
 
     For the range 0 to 5 this is SBERT's score / 5.
 
@@ -244,7 +242,12 @@ def tokenize_pairs(
 
 
 def write_pairs(table: PairTable, directory: Path) -> None:
-    """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label into a directory."""
+    """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label.
+
+    Args:
+        table: P pairs.
+        directory: an existing one.
+    """
     columns = {
         "id": pa.array(table.first.ids),
         "input_ids1": table.first.to_arrow(),

@@ -90,7 +90,11 @@ class Schema:
         return found + [known.get(name) for name in self.optional.values()]
 
     def columns(self, names: Iterable[str], where: str) -> list[str | None]:
-        """Returns what `find` does; `where` is the place of the names, for messages.
+        """Returns what `find` returns where no column is missing.
+
+        Args:
+            names: of all columns of a source.
+            where: they stand, for messages.
 
         Raises:
             UserError: a needed column is not there.
@@ -248,14 +252,14 @@ def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
         for first, lines in _line_blocks(file, schema.latin):
             yield Rows(file.name, "line", range(first, first + len(lines)), {schema.bare[0]: lines})
     else:
-        yield from _in_blocks(file, schema, _text_records(file, schema))
+        yield from _in_blocks(file, schema, _text_records(file, schema), _ROWS)
 
 
-def _in_blocks(file: File, schema: Schema, records: Iterable[tuple[int, list | None]]) -> Iterator[Rows]:
+def _in_blocks(file: File, schema: Schema, records: Iterable[tuple[int, list | None]], size: int) -> Iterator[Rows]:
     """Takes numbers of lines and their values by field, None for a blank line."""
     blank = [None] * len(schema.fields)
     counted = ((number, values or blank) for number, values in records if values or schema.blanks)
-    while block := list(islice(counted, _ROWS)):
+    while block := list(islice(counted, size)):
         numbers, values = zip(*block)
         yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
 
@@ -332,19 +336,26 @@ def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) 
 
 
 def _read_jsonl(file: File, schema: Schema) -> Iterator[Rows]:
-    return _in_blocks(file, schema, _json_records(file, schema))
-
-
-def _json_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None]]:
     columns: list[str | None] = []
-    for number, line in _lines(file, schema.latin):
+    for first, lines in _line_blocks(file, schema.latin):
+        records = _json_records(file, schema, enumerate(lines, first), columns)
+        yield from _in_blocks(file, schema, records, len(lines))  # records may be long, so blocks are of so many bytes
+
+
+def _json_records(
+    file: File, schema: Schema, lines: Iterable[tuple[int, str]], columns: list[str | None]
+) -> Iterator[tuple[int, list | None]]:
+    """The first record says what the columns are called, which is put into `columns`."""
+    needed = len(schema.fields) - len(schema.optional)
+    for number, line in lines:
         if not line.strip():
             yield number, None
             continue
         where = f"{file.name}, line {number}"
         record = _json_object(line, where)
-        columns = columns or schema.columns(record, where)
-        for name in columns[: len(schema.fields) - len(schema.optional)]:
+        if not columns:
+            columns += schema.columns(record, where)
+        for name in columns[:needed]:
             if name not in record:
                 raise UserError(f"{where}: no field {name!r} among {_listed(record)}")
         yield number, [record.get(name) for name in columns]

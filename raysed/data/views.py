@@ -127,12 +127,9 @@ def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable:
 def load_files(config: ViewsConfig) -> ViewRows:
     """Reads all of `views.files` and puts it together.
 
-    A source is a file (or its URI) of tab-separated text without quoting (.tsv, .txt), of JSON lines (.jsonl), both
-    also with .gz, or of Parquet; or a dataset of the hub. The two columns are those that its `columns` name, or the
-    first of these that are there: view1 and view2, the names of labelled pairs (see `labelled.load_nli`), english and
-    non_english, anchor and positive, source and target; the letters' case does not matter. Tab-separated text of two
-    columns needs no header: a first line without such names is a pair like the others, as in the released
-    `back_translated_nli.txt` of BSL.
+    A source is a file of any kind that `rows` reads, or a dataset of the hub. The two columns are those that its
+    `columns` name, or the first of `_VIEWS.wanted` that are there. Tab-separated text of two columns needs no header: a
+    first line without such names is a pair like the others, as in the released `back_translated_nli.txt` of BSL.
 
     Raises:
         UserError: nothing to read, what `rows.read_source` says, a source without a pair, or too many unusable
