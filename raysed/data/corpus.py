@@ -5,43 +5,24 @@ whether the inputs are still the same. Nothing here holds a whole corpus: files 
 duplicates are known by 8-byte hashes, and a random draw of k sentences keeps about k of them at a time.
 """
 
-import csv
-import os
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from functools import partial
 from hashlib import blake2b
-from itertools import islice
 from typing import Any
 
 import numpy as np
-import pyarrow.fs as pafs
-import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig
-from raysed.data.sources import (
-    NO_TEXT,
-    delimited_cells,
-    ending,
-    is_hub_id,
-    is_text,
-    json_record,
-    plain_values,
-    readable,
-)
-from raysed.errors import UserError, first_line, public
+from raysed.data.rows import Schema, rows
+from raysed.data.sources import File, Hub, find
+from raysed.errors import UserError
 
 BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
 """Looked for, in this order, where `corpus.column` is not given."""
 
-_BLOCK_BYTES = 1 << 18
-_BUFFER_BYTES = 1 << 22
-"""Object stores answer one request per buffer, so it is larger than a block."""
-_LINE_BYTES = 1 << 26
 _ROWS = 4096
 _DRAW_HASHES = 1 << 24
 """A draw remembers 1 to 1.25 times this many hashes (128 to 160 MiB), or as many as it draws."""
@@ -91,7 +72,7 @@ def check_corpus(config: CorpusConfig) -> None:
         UserError: nothing at `corpus.source`, unknown ending, only empty files, no such column, broken data.
     """
     sources = _find_sources(config)
-    has_records = [next(source.blocks(), None) is not None for source in sources]
+    has_records = [next(_blocks(source, config), None) is not None for source in sources]
     if not any(has_records):
         raise UserError(f"corpus.source has no sentences: {_names(sources)} must hold at least one")
 
@@ -149,13 +130,15 @@ def clean(text: str) -> str:
     return " ".join(text.split())
 
 
-def _usable_chunks(sources: list["_Source"], config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[_Chunk]:
+def _usable_chunks(
+    sources: "Sequence[_Source]", config: CorpusConfig, seed: int, report: CorpusReport
+) -> Iterator[_Chunk]:
     """Yields every sentence that may be kept, with its seeded hash (uint64)."""
     drawn = config.sentences
     seen = _SeenHashes(limit=None if drawn is None else max(drawn, _DRAW_HASHES))
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     candidates = 0
-    for block in (block for source in sources for block in source.blocks()):
+    for block in (block for source in sources for block in _blocks(source, config)):
         sentences = _clean_block(block, config, report)
         candidates += len(sentences)
         keys = _hash(sentences, salt)
@@ -186,10 +169,13 @@ def _hash(sentences: list[str], salt: bytes) -> np.ndarray:
 
 
 class _SeenHashes:
-    """A set of uniform 64-bit hashes at 8 bytes each: sorted arrays, each at most half of the one before.
+    """A set of uniform 64-bit hashes in 8 bytes each: sorted arrays, each at most half as long as the one before.
 
-    With a limit only the smallest hashes, 1 to 1.25 times so many, are remembered: those below `ceiling`, all
-    of them; how densely they lie gives the number of all (k minimum values, Bar-Yossef et al. 2002).
+    A Python set would take ten times the memory. Halving keeps the arrays few (a search in each) and the merges cheap
+    (each hash is merged once per doubling). With a limit only the smallest hashes are remembered, 1 to 1.25 times as
+    many: all those below `ceiling`; how densely they lie gives the number of all (k minimum values, Bar-Yossef et
+    al. 2002). `test_seen_hashes_is_a_set` compares with a plain set, `test_draw_without_remembering_all_hashes` checks
+    the estimate.
     """
 
     def __init__(self, limit: int | None):
@@ -228,7 +214,11 @@ class _SeenHashes:
 
 
 def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
-    """Draws the sentences with the smallest hashes, which is a uniform draw whatever the order of reading."""
+    """Draws the sentences with the smallest hashes, which is a uniform draw whatever the order of reading.
+
+    The hashes are those by which duplicates are known, so a draw costs nothing more; they are seeded, so each seed
+    draws others. `test_draw_is_uniform` counts over 200 seeds.
+    """
     keys, sentences = np.empty(0, np.uint64), []
     waiting: list[np.ndarray] = []
     ceiling = np.iinfo(np.uint64).max
@@ -259,41 +249,22 @@ def _smallest(keys: np.ndarray, sentences: list[str], count: int) -> _Chunk:
 
 
 @dataclass(frozen=True)
-class _Source:
-    """A file, a hub dataset or the bundled corpus; `blocks()` reads it, never yielding an empty block."""
+class _Bundled:
+    """The corpus of the package."""
 
-    name: str
-    blocks: Callable[[], Iterator[_Block]]
-    identity: Callable[[], dict[str, Any]]
+    name: str = BUNDLED
 
+    def sentences(self) -> list[str]:
+        from raysed import bundled
 
-_DIGEST_BYTES = 256 * 1024**2
-
-
-@dataclass(frozen=True)
-class _File:
-    name: str
-    """As shown to the user: no credentials, no query."""
-    filesystem: pafs.FileSystem
-    path: str
-    size: int
-    mtime_ns: int | None
+        return bundled.corpus()
 
     def identity(self) -> dict[str, Any]:
-        """The content where that is quick to read, so that a copy elsewhere is the same corpus."""
-        known = {"file": self.path.rpartition("/")[2], "size": self.size}
-        if self.size > _DIGEST_BYTES:
-            return {**known, "mtime_ns": self.mtime_ns}
-        digest = blake2b(digest_size=8)
-        with readable(self.name), self.filesystem.open_input_stream(self.path, compression=None) as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-        return {**known, "digest": digest.hexdigest()}
+        text = "".join(f"{sentence}\n" for sentence in self.sentences())
+        return {"bundled": self.name, "digest": blake2b(text.encode(), digest_size=8).hexdigest()}
 
 
-def _names(sources: list[_Source]) -> str:
-    more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
-    return ", ".join(source.name for source in sources[:3]) + more
+_Source = File | Hub | _Bundled
 
 
 def _find_sources(config: CorpusConfig) -> list[_Source]:
@@ -304,228 +275,43 @@ def _find_sources(config: CorpusConfig) -> list[_Source]:
     return list({source.name: source for source in found}.values())
 
 
-def _resolve(item: str, config: CorpusConfig) -> list[_Source]:
+def _resolve(item: str, config: CorpusConfig) -> Sequence[_Source]:
+    if item == BUNDLED:
+        return [_Bundled()]
     if item.startswith("bundled:"):
-        return [_bundled_source(item)]
-    files = _find_files(item)
-    if files:
-        readers = [partial(_READERS[ending(file.path)], file, config.column) for file in files]
-        return [_Source(file.name, reader, file.identity) for file, reader in zip(files, readers)]
-    if is_hub_id(item):
-        identity = partial(dict, hub=item, name=config.name, split=config.split)
-        return [_Source(item, partial(_read_hub, item, config), identity)]
-    raise UserError(f"corpus.source: nothing is at {public(item)}; name an existing file, directory or pattern")
-
-
-def _find_files(item: str) -> list[_File]:
-    """Returns the corpus files that a path, directory, pattern or URI stands for, sorted; [] for none."""
-    with readable(f"corpus.source: {public(item)}"):
-        filesystem, path, scheme = _locate(item)
-        info = filesystem.get_file_info(path)
-        if info.type == pafs.FileType.Directory:
-            infos = _list(filesystem, path, ["**"])
-        elif info.type == pafs.FileType.NotFound:
-            infos = _list_pattern(filesystem, path)
-        else:
-            infos = [info]
-    known = sorted((info for info in infos if ending(info.path) in _READERS), key=lambda info: info.path)
-    if not known and (infos or info.type == pafs.FileType.Directory):
-        raise UserError(
-            f"corpus.source: {public(item)} is no corpus file and holds none; the endings known are"
-            f" {', '.join(_READERS)}, and .gz after those of text"
-        )
-    return [_File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
-
-
-def _locate(item: str) -> tuple[pafs.FileSystem, str, str]:
-    """Returns file system, path in it, and the prefix that makes paths into names."""
-    scheme, separator, _ = item.partition("://")
-    if not separator:
-        return pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or "/", ""
-    filesystem, path = pafs.FileSystem.from_uri(item)
-    return filesystem, path.rstrip("/") or "/", f"{scheme}://"
-
-
-def _list_pattern(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
-    parts = path.split("/")
-    wild = [index for index, part in enumerate(parts) if re.search(r"[*?[]", part)]
-    if not wild:
-        return []
-    root = "/".join(parts[: wild[0]]) or ("/" if path.startswith("/") else ".")
-    return _list(filesystem, root, parts[wild[0] :])
-
-
-def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
-    """Returns the files below a directory whose path from there matches, hidden ones left out."""
-    deep = len(patterns) > 1 or "**" in patterns
-    infos = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep))
-    found = []
-    for info in infos:
-        parts = info.path.removeprefix(root).strip("/").split("/")
-        hidden = any(part.startswith(".") for part in parts)
-        if info.type == pafs.FileType.File and not hidden and _matches(parts, patterns):
-            found.append(info)
-    return found
-
-
-def _matches(parts: list[str], patterns: list[str]) -> bool:
-    """Compares path components with patterns, where `**` stands for any number of components."""
-    if not patterns or not parts:
-        return not parts and all(pattern == "**" for pattern in patterns)
-    if patterns[0] == "**":
-        return _matches(parts, patterns[1:]) or _matches(parts[1:], patterns)
-    return fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])
-
-
-# Readers: one generator of blocks per format ----------------------------------------------------------------
-
-
-def _read_text(file: _File, column: str | None) -> Iterator[_Block]:
-    del column  # a line is a sentence
-    for _, lines in _line_blocks(file):
-        yield lines
-
-
-def _read_jsonl(file: _File, column: str | None) -> Iterator[_Block]:
-    field = None
-    for first, lines in _line_blocks(file):
-        values = []
-        for number, line in enumerate(lines, first):
-            record = json_record(line, f"{file.name}, line {number}") if line.strip() else None
-            if record is not None:
-                field = field or _choose_column(column, record, f"{file.name}, line {number}")
-                if field not in record:
-                    raise UserError(f"{file.name}, line {number}: no field {field!r} among {_listed(record)}")
-            values.append(None if record is None else record[field])
-        yield _checked(values, file.name, first, "line")
-
-
-def _read_delimited(file: _File, column: str | None, **dialect: Any) -> Iterator[_Block]:
-    lines = (line + "\n" for _, block in _line_blocks(file) for line in block)
-
-    def choose(header: list[str]) -> list[int]:
-        return [header.index(_choose_column(column, header, file.name))]
-
-    texts = (cells and cells[0] for _, cells in delimited_cells(lines, file.name, choose, **dialect))
-    while block := list(islice(texts, _ROWS)):
-        yield block
-
-
-def _read_parquet(file: _File, column: str | None) -> Iterator[_Block]:
-    with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
-        table = pq.ParquetFile(raw)
-        field = _choose_column(column, table.schema_arrow.names, file.name)
-        first = 1
-        for batch in table.iter_batches(_ROWS, columns=[field]):
-            try:
-                values = plain_values(batch.column(0), f"{file.name}, column {field!r}")
-            except UnicodeDecodeError:
-                last = first + len(batch) - 1
-                raise UserError(f"{file.name}, rows {first:,} to {last:,}: a value is not valid UTF-8") from None
-            yield _checked(values, file.name, first, "row")
-            first += len(batch)
-
-
-def _read_hub(path: str, config: CorpusConfig) -> Iterator[_Block]:
-    try:
-        import datasets  # heavy, and needed by this kind of source only
-
-        stream = datasets.load_dataset(path, name=config.name, split=config.split, streaming=True)
-        first = 1
-        for batch in stream.iter(_ROWS):
-            values = batch[_choose_column(config.column, batch, path)]
-            yield _checked(values, path, first, "row")
-            first += len(values)
-    except UserError:
-        raise
-    except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
-        raise UserError(
-            f"corpus.source: {path!r} is no file here, and as a hub dataset (corpus.split {config.split!r},"
-            f" corpus.name {config.name!r}) it cannot be read: {first_line(error)}"
-        ) from None
-
-
-def _bundled_source(item: str) -> _Source:
-    if item != BUNDLED:
         raise UserError(f"corpus.source: {item} is unknown, the bundled corpus is {BUNDLED}")
-
-    def blocks() -> Iterator[_Block]:
-        from raysed import bundled
-
-        sentences = iter(bundled.corpus())
-        while block := list(islice(sentences, _ROWS)):
-            yield block
-
-    def identity() -> dict[str, Any]:
-        digest = blake2b(digest_size=8)
-        for block in blocks():
-            digest.update("\n".join([*block, ""]).encode())
-        return {"bundled": item, "digest": digest.hexdigest()}
-
-    return _Source(item, blocks, identity)
+    hub = Hub(item, config.name, config.split, streaming=True)
+    return find(item, "corpus.source", "sentences", hub, several=True)
 
 
-_READERS: dict[str, Callable[[_File, str | None], Iterator[_Block]]] = {
-    ".txt": _read_text,
-    ".jsonl": _read_jsonl,
-    ".csv": _read_delimited,
-    # Tab-separated text has no quoting: a quotation mark is part of the sentence.
-    ".tsv": partial(_read_delimited, delimiter="\t", quoting=csv.QUOTE_NONE),
-    ".parquet": _read_parquet,
-}
+def _blocks(source: _Source, config: CorpusConfig) -> Iterator[_Block]:
+    """Some thousand texts at a time, never none."""
+    if isinstance(source, _Bundled):
+        sentences = source.sentences()
+        return (sentences[start : start + _ROWS] for start in range(0, len(sentences), _ROWS))
+    return (block.columns["sentence"] for block in rows(source, _schema(config.column)))
 
 
-def _line_blocks(file: _File) -> Iterator[tuple[int, list[str]]]:
-    r"""Yields the number of the first line (from 1) and some lines; only \n ends a line."""
-    number, rest = 1, b""
-    opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
-    with readable(file.name), opened() as stream:
-        while data := stream.read(_BLOCK_BYTES):
-            head, newline, rest = (rest + data).rpartition(b"\n")
-            if newline:
-                lines = _decode(head, file.name, number)
-                yield number, lines
-                number += len(lines)
-            elif len(rest) > _LINE_BYTES:
-                raise UserError(
-                    f"{file.name}, line {number} is longer than {_LINE_BYTES >> 20} MiB;"
-                    " put one sentence or record on a line"
-                )
-    if rest:
-        yield number, _decode(rest, file.name, number)
+def _schema(column: str | None) -> Schema:
+    def missing(where: str, names: list[str]) -> str:
+        found = ", ".join(map(repr, names)) or "none"
+        if column:
+            return f"corpus.column: {where} has no column {column!r}, only {found}"
+        return f"corpus.column: {where} has no column 'sentence' or 'text'; set it to one of {found}"
+
+    return Schema(
+        setting="corpus.source",
+        kind="sentences",
+        wanted={("sentence",): [(name,) for name in ([column] if column else COLUMNS)]},
+        needed="sentence or text",
+        text=("sentence",),
+        remedy="; name another column in corpus.column",
+        missing=missing,
+        bare=("sentence",),
+        blanks=True,
+    )
 
 
-def _decode(data: bytes, name: str, number: int) -> list[str]:
-    if number == 1:
-        data = data.removeprefix(b"\xef\xbb\xbf")
-    try:
-        return data.decode().split("\n")
-    except UnicodeDecodeError as error:
-        line = number + data.count(b"\n", 0, error.start)
-        byte = data[error.start]
-        raise UserError(f"{name}, line {line}: not valid UTF-8 (byte 0x{byte:02x}); save the file as UTF-8") from None
-
-
-def _choose_column(wanted: str | None, found: Iterable[str], where: str) -> str:
-    found = list(found)
-    column = wanted or next((name for name in COLUMNS if name in found), None)
-    if column in found:
-        return column
-    if wanted:
-        raise UserError(f"corpus.column: {where} has no column {wanted!r}, only {_listed(found)}")
-    raise UserError(f"corpus.column: {where} has no column 'sentence' or 'text'; set it to one of {_listed(found)}")
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(repr, names)) or "none"
-
-
-def _checked(values: list[Any], name: str, first: int, unit: str) -> _Block:
-    """Refuses what is neither null nor a string that can be written as UTF-8."""
-    for number, value in enumerate(values, first):
-        if value is not None and not isinstance(value, str):
-            kind = type(value).__name__
-            raise UserError(f"corpus.column: {name}, {unit} {number} holds a {kind} where text is needed")
-        if value and not is_text(value):
-            raise UserError(f"{name}, {unit} {number}: {NO_TEXT}")
-    return values
+def _names(sources: Sequence[_Source]) -> str:
+    more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
+    return ", ".join(source.name for source in sources[:3]) + more

@@ -1,12 +1,8 @@
 """Sentence pairs with a gold score: read from files, directories, the package or the hub, and checked."""
 
-import csv
-import gzip
-import io
 import math
 import re
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +10,20 @@ from typing import NamedTuple
 import numpy as np
 
 from raysed.config import TaskConfig
-from raysed.data.pairs import SENTENCE_COLUMNS, Layout, read_source
-from raysed.data.sources import ending
+from raysed.data.rows import Rows, Schema, read, read_lines, read_source
+from raysed.data.sources import local_file
 from raysed.errors import UserError, public
+
+SENTENCE_COLUMNS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("text1", "text2"),
+    ("sentence_a", "sentence_b"),
+)
+"""What the two sentences of a pair are often called."""
+
+PAIR = ("first", "second")
+"""The fields of the two sentences in a schema."""
 
 GRADED_COLUMNS = (
     *SENTENCE_COLUMNS,
@@ -26,28 +33,27 @@ GRADED_COLUMNS = (
 )
 """What the sentences of graded pairs are often called; the first pair that is there is taken."""
 
-
 GOLD_COLUMNS = ("score", "similarity_score", "relatedness_score", "similarity", "relatedness", "label")
 """The same for their score."""
 
-
-ARGUMENT_COLUMNS = ("regression_label", "sentence_1", "sentence_2")
-
-
 Subset = tuple[list[str], list[str], np.ndarray]
-
 
 _ALL = "all"
 """The subset of pairs that are not divided."""
 
-
 _TELLING = 20
 """So many scores tell whether they fill the range that they should have; fewer may lie close together by chance."""
-
 
 _PART = 1 / 3
 """Scores of real data fill at least so much of their range: SICK's go from 1 to 5, those of STS from 0 to 5."""
 
+_ARGUMENTS = Schema(
+    setting="",
+    kind="graded pairs",
+    wanted={("label",): [("regression_label",)], PAIR: [("sentence_1", "sentence_2")]},
+    needed="regression_label, sentence_1 and sentence_2",
+    latin=True,
+)
 
 FEWEST = 3
 """The correlation of two pairs is 1 or -1 whatever the model says."""
@@ -117,14 +123,13 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     """Reads the pairs that `config.source` names.
 
     Kinds of source:
-    - a file with a header, by path or URI: .csv (with quoting) or .tsv (without; what the header looks like decides,
-      so a .csv file may be tab-separated), .jsonl, all three also with .gz, or .parquet. The score stands in the first
-      of `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
+    - a file with a header, JSONL or Parquet, by path or URI, see `rows`. The score stands in the first of
+      `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
       there; `config.columns` names others. Other columns do not matter;
     - a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line by line), or one such
       `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
-    - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated (a pair of languages
-      of STS 2017 extended, `STS.en-de.txt`);
+    - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated, without a header (a pair of
+      languages of STS 2017 extended, `STS.en-de.txt`);
     - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv` with the columns
       regression_label, sentence_1 and sentence_2, each topic a subset; Latin-1 where it is not UTF-8;
     - `bundled:train`, `bundled:dev` or `bundled:test`;
@@ -191,36 +196,36 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterable[_Pair]:
     if path.is_dir():
         topics = sorted(path.glob("ArgPairs_*.csv"))
         return _read_arguments(topics) if topics else _read_senteval(path)
-    if ending(config.source) == ".txt":
-        return _read_text(path)
-    return _read_columns(config, setting, split)
+    if path.name.startswith("STS.input.") and path.suffix == ".txt":
+        return _read_graded_lines(path)
+    return _pairs(read_source(config, _schema(config, setting), split))
 
 
-def _read_columns(config: TaskConfig, setting: str, split: str) -> Iterator[_Pair]:
-    """Pairs with names for their columns: in a file or in a dataset of the hub."""
-    source = read_source(config, _layout(config, setting, split))
-    subsets = source.subsets or [None] * len(source)
-    for place, (score, first, second, subset) in enumerate(zip(source.labels, source.first, source.second, subsets)):
-        named = _ALL if subset is None or subset == "" else str(subset)
-        yield _Pair(source.where(place), named, score, first, second)
+def _pairs(rows: Rows) -> Iterator[_Pair]:
+    subsets = rows.columns.get("subset", [None] * len(rows))
+    for place, row in enumerate(zip(subsets, rows.columns["label"], rows.texts("first"), rows.texts("second"))):
+        subset, score, first, second = row
+        yield _Pair(rows.where(place), _ALL if subset in (None, "") else str(subset), score, first, second)
 
 
-def _layout(config: TaskConfig, setting: str, split: str) -> Layout:
+def _schema(config: TaskConfig, setting: str) -> Schema:
     named = config.columns
     sentences = dict.fromkeys((named.sentence1 or one, named.sentence2 or other) for one, other in GRADED_COLUMNS)
+    wanted = {PAIR: list(sentences), ("label",): [(name,) for name in ([named.score] if named.score else GOLD_COLUMNS)]}
+    if named.subset:
+        wanted[("subset",)] = [(named.subset,)]
     needed = [named.score or "score (or label)", named.sentence1 or "sentence1", named.sentence2 or "sentence2"]
     if not (named.sentence1 or named.sentence2):
         needed[-1] += " (or text1 and text2)"
-    return Layout(
+    return Schema(
         setting=setting,
         kind="graded pairs",
-        sentences=tuple(sentences),
+        wanted=wanted,
         needed=", ".join([*([named.subset] if named.subset else []), *needed[:2]]) + f" and {needed[2]}",
-        labels=(named.score,) if named.score else GOLD_COLUMNS,
-        subset=named.subset or "subset",
-        needs_subset=named.subset is not None,
+        optional={} if named.subset else {"subset": "subset"},
+        text=PAIR,
         remedy=f"; name yours in {setting}.columns",
-        split=split,
+        bare=(*PAIR, "label"),
     )
 
 
@@ -233,17 +238,6 @@ def _read_senteval(directory: Path) -> Iterator[_Pair]:
         yield from _read_graded_lines(path)
 
 
-def _read_text(path: Path) -> Iterator[_Pair]:
-    if path.name.startswith("STS.input."):
-        yield from _read_graded_lines(path)
-        return
-    for number, line in enumerate(read_lines(path), start=1):
-        if line:
-            where = f"{path}, line {number}"
-            first, second, score = _cells(line, 3, where)
-            yield _Pair(where, _ALL, score, first, second)
-
-
 def _read_graded_lines(path: Path) -> Iterator[_Pair]:
     """One `STS.input.<subset>.txt` and the scores that lie beside it."""
     subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
@@ -252,51 +246,19 @@ def _read_graded_lines(path: Path) -> Iterator[_Pair]:
     if len(lines) != len(golds):
         raise UserError(f"{path} has {len(lines)} lines but {gold_path.name} beside it has {len(golds)}")
     for number, (line, gold) in enumerate(zip(lines, golds), start=1):
-        yield _Pair(f"{gold_path}, line {number}", subset, gold, *_cells(line, 2, f"{path}, line {number}"))
-
-
-def _cells(line: str, count: int, where: str) -> list[str]:
-    cells = line.split("\t")
-    if len(cells) != count:
-        raise UserError(f"{where}: {len(cells)} tab-separated columns instead of {count}")
-    return cells
+        cells = line.split("\t")
+        if len(cells) != 2:
+            raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns instead of 2")
+        yield _Pair(f"{gold_path}, line {number}", subset, gold, *cells)
 
 
 def _read_arguments(paths: Sequence[Path]) -> Iterator[_Pair]:
     for path in paths:
         topic = path.stem.removeprefix("ArgPairs_")
-        rows = csv.DictReader(io.StringIO(_decoded(path), newline=""))
-        names = rows.fieldnames or []
-        if not set(ARGUMENT_COLUMNS) <= set(names):
-            raise UserError(
-                f"{path}, line 1: comma-separated columns {', '.join(ARGUMENT_COLUMNS)} are needed, "
-                f"found {', '.join(names) or 'none'}"
-            )
-        try:
-            yield from (_argument_pair(row, topic, f"{path}, line {rows.line_num}") for row in rows)
-        except csv.Error as error:
-            raise UserError(f"{path}, line {rows.line_num}: not readable as comma-separated text: {error}") from None
-
-
-def _argument_pair(row: Mapping[str, str | None], topic: str, where: str) -> _Pair:
-    cells = [row[column] for column in ARGUMENT_COLUMNS]
-    if None in cells:
-        raise UserError(f"{where}: fewer comma-separated columns than in the header")
-    # A quoted cell may hold line ends, which tables of pairs cannot.
-    score, first, second = (" ".join(cell.split()) for cell in cells)
-    return _Pair(where, topic, score, first, second)
-
-
-def _decoded(path: Path) -> str:
-    """The text of a file that is UTF-8 or else Latin-1."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from None
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return data.decode("latin-1")
+        for pair in _pairs(read(local_file(path), _ARGUMENTS)):
+            # A quoted cell may hold line ends, which tables of pairs cannot.
+            score, first, second = (" ".join(cell.split()) for cell in pair[2:])
+            yield _Pair(pair.where, topic, score, first, second)
 
 
 def _read_bundled(source: str, setting: str) -> Iterator[_Pair]:
@@ -307,23 +269,6 @@ def _read_bundled(source: str, setting: str) -> Iterator[_Pair]:
         raise UserError(f"{setting}: {source} is not there; use bundled:train, bundled:dev or bundled:test")
     for number, (score, first, second) in enumerate(bundled.pairs(split), start=1):
         yield _Pair(f"{source}, pair {number}", _ALL, score, first, second)
-
-
-def read_lines(path: Path) -> list[str]:
-    """Returns a text file's lines without their ends; other Unicode line separators stay in their line.
-
-    Raises:
-        UserError: the file cannot be read, or is not UTF-8.
-    """
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-    except UnicodeDecodeError as error:
-        line = error.object[: error.start].count(b"\n") + 1
-        raise UserError(f"{path}, line {line}: not UTF-8 text; save the file as UTF-8") from None
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
 
 
 def _gold(pair: _Pair, score_range: tuple[float, float], setting: str) -> float | None:

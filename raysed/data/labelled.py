@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import NliConfig, StsConfig
 from raysed.data.batches import EpochBatches
-from raysed.data.graded import StsTask, read_graded
-from raysed.data.pairs import SENTENCE_COLUMNS, Layout, PairSource, read_source
+from raysed.data.graded import PAIR, SENTENCE_COLUMNS, StsTask, read_graded
+from raysed.data.rows import Rows, Schema, read_source
 from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
 from raysed.errors import UserError, public
 
@@ -28,12 +28,12 @@ CLASSES = ("contradiction", "entailment", "neutral")
 
 PAIR_FILE = "part-00000.parquet"
 
-_NLI = Layout(
+_NLI = Schema(
     setting="nli.train",
     kind="labelled pairs",
-    sentences=SENTENCE_COLUMNS,
+    wanted={PAIR: SENTENCE_COLUMNS, ("label",): [("label",), ("gold_label",), ("entailment_label",)]},
     needed="premise and hypothesis (or sentence1 and sentence2) and label (or gold_label)",
-    labels=("label", "gold_label", "entailment_label"),
+    text=PAIR,
 )
 _HUB_ORDER = ("entailment", "neutral", "contradiction")
 """What 0, 1 and 2 mean in the hub's SNLI, MultiNLI and AllNLI."""
@@ -123,12 +123,10 @@ class GradedRows:
 def load_nli(config: NliConfig) -> NliRows:
     """Reads all of `nli.train` and puts it together.
 
-    A source is a file (or its URI) of tab-separated text without quoting (.tsv, .txt), of comma-separated text with
-    quoting (.csv), of JSON lines (.jsonl), all also with .gz, or of Parquet; or a dataset of the hub. Sentences stand
-    in premise and hypothesis, sentence1 and sentence2, text1 and text2, or sentence_A and sentence_B; the class in
-    label, gold_label or entailment_label; the letters' case does not matter. A class is a name or the id of the hub
-    (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids, these names count. Rows without a class
-    ('-', -1, blank, null) or with an empty sentence are left out.
+    A source is a file of any kind that `rows` reads, or a dataset of the hub. Sentences stand in the first of
+    `SENTENCE_COLUMNS` that are there, the class in label, gold_label or entailment_label. A class is a name or the id
+    of the hub (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids, these names count. Rows
+    without a class ('-', -1, blank, null) or with an empty sentence are left out.
 
     Raises:
         UserError: nothing to read, a column or a split that is not there, an unknown class, broken data, or no pair.
@@ -150,7 +148,7 @@ def load_nli(config: NliConfig) -> NliRows:
 
 
 def load_graded(config: StsConfig) -> GradedRows:
-    """Reads all of `sts.train` (see `evaluation.sts.read_graded`) and scales scores by each source's range.
+    """Reads all of `sts.train` (see `graded.read_graded`) and scales scores by each source's range.
 
     For the range 0 to 5 this is SBERT's score / 5.
 
@@ -244,7 +242,12 @@ def tokenize_pairs(
 
 
 def write_pairs(table: PairTable, directory: Path) -> None:
-    """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label into a directory."""
+    """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label.
+
+    Args:
+        table: P pairs.
+        directory: an existing one.
+    """
     columns = {
         "id": pa.array(table.first.ids),
         "input_ids1": table.first.to_arrow(),
@@ -293,9 +296,9 @@ def _tokenize(
 # Labels -----------------------------------------------------------------------------------------------------
 
 
-def _labelled(source: PairSource) -> NliRows:
+def _labelled(source: Rows) -> NliRows:
     """Takes the rows that have a class and two sentences."""
-    rows = zip(source.first, source.second, _class_ids(source))
+    rows = zip(source.texts("first"), source.texts("second"), _class_ids(source))
     labelled = [(first.strip(), second.strip(), id_) for first, second, id_ in rows if id_ is not None]
     kept = [pair for pair in labelled if pair[0] and pair[1]]
     labels = np.array([id_ for *_, id_ in kept], np.int64)
@@ -303,18 +306,18 @@ def _labelled(source: PairSource) -> NliRows:
     return NliRows([pair[0] for pair in kept], [pair[1] for pair in kept], labels, unlabelled, empty)
 
 
-def _class_ids(source: PairSource) -> list[int | None]:
+def _class_ids(source: Rows) -> list[int | None]:
     """Class ids of all rows, None where there is none."""
     named = {name: id_ for id_, name in enumerate(CLASSES)}
-    classes = _HUB_ORDER if source.classes is None else source.classes
+    classes = source.classes.get("label", _HUB_ORDER)
     numbered = {str(i): named[name.lower()] for i, name in enumerate(classes) if name.lower() in named}
     known = {**named, **numbered, **dict.fromkeys(_UNLABELLED)}
-    labels = ["" if label is None else str(label).strip().lower() for label in source.labels]
+    labels = ["" if label is None else str(label).strip().lower() for label in source.columns["label"]]
     unknown = next((place for place, label in enumerate(labels) if label not in known), None)
     if unknown is not None:
         meanings = ", ".join(f"{label} ({CLASSES[id_]})" for label, id_ in numbered.items())
         raise UserError(
-            f"{source.where(unknown)}: label {source.labels[unknown]!r} is unknown; known are {', '.join(CLASSES)}, "
-            f"{meanings + ', ' if meanings else ''}and '-' or -1 for none"
+            f"{source.where(unknown)}: label {source.columns['label'][unknown]!r} is unknown; known are "
+            f"{', '.join(CLASSES)}, {meanings + ', ' if meanings else ''}and '-' or -1 for none"
         )
     return [known[label] for label in labels]

@@ -1,31 +1,92 @@
-"""Where text comes from, as settings name it: files by their ending, and ids of hub datasets."""
+"""What a setting names as a source of text: files by path, pattern or URI, and datasets of the hub."""
 
-import csv
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
 
+ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
-NO_TEXT = "half a surrogate pair (\\ud800 to \\udfff) is no text"
-"""What to say of a string that is no text, see `is_text`."""
 _FILE_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]*$")
+_DIGEST_BYTES = 256 * 1024**2
 
 
-def is_hub_id(item: str) -> bool:
-    """Whether a setting that names no file may be the id of a hub dataset.
+@dataclass(frozen=True)
+class File:
+    """A file; `name` is what the user is shown, without credentials or query."""
 
-    >>> is_hub_id("stanfordnlp/snli"), is_hub_id("data/pairs.tsv")
-    (True, False)
+    name: str
+    filesystem: pafs.FileSystem
+    path: str
+    size: int | None = None
+    mtime_ns: int | None = None
+
+    @property
+    def ending(self) -> str:
+        """What tells the format, see `ending`."""
+        return ending(self.path)
+
+    def identity(self) -> dict[str, Any]:
+        """Returns name, size and content, so that a copy elsewhere is the same; the time instead of much content."""
+        known = {"file": self.path.rpartition("/")[2], "size": self.size}
+        if self.size > _DIGEST_BYTES:
+            return {**known, "mtime_ns": self.mtime_ns}
+        digest = blake2b(digest_size=8)
+        with readable(self.name), self.filesystem.open_input_stream(self.path, compression=None) as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+        return {**known, "digest": digest.hexdigest()}
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A split of a dataset of the hub; `streaming` reads it without a copy on disk."""
+
+    id: str
+    config: str | None
+    split: str
+    streaming: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the user is shown."""
+        return f"dataset {self.id}"
+
+    def identity(self) -> dict[str, Any]:
+        """Returns what is asked for; a new upload under the same id is not noticed."""
+        return {"hub": self.id, "name": self.config, "split": self.split}
+
+
+def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
+    """Returns what a setting names: files, sorted, or else the dataset of the hub.
+
+    Args:
+        item: the setting's value: a path, a URI or the id of a dataset.
+        setting: its name, for messages.
+        kind: what the source holds, for messages.
+        hub: the dataset that `item` may be.
+        several: whether directories and patterns may be named.
+
+    Raises:
+        UserError: nothing is there, or no file with a known ending.
     """
-    return bool(_HUB_ID.fullmatch(item)) and not _FILE_ENDING.search(item)
+    files = _find_files(item, setting, kind, several)
+    if files:
+        return files
+    if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):
+        return [hub]
+    places = "file, directory or pattern," if several else "file"
+    raise UserError(f"{setting}: nothing is at {public(item)}; name an existing {places} or a hub dataset")
 
 
 def ending(path: str) -> str:
@@ -39,96 +100,9 @@ def ending(path: str) -> str:
     return inner if last == ".gz" and inner != ".parquet" else last
 
 
-def json_record(line: str, where: str) -> dict[str, Any]:
-    """Returns the record that stands on a line of a JSONL file; `where` names file and line.
-
-    >>> json_record('{"sentence": "It rains."}', "a.jsonl, line 1")
-    {'sentence': 'It rains.'}
-
-    Raises:
-        UserError: broken JSON, or no object.
-    """
-    try:
-        record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{where}: not valid JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise UserError(f"{where}: an object {{...}} is needed, not a {type(record).__name__}")
-    return record
-
-
-def delimited_cells(
-    lines: Iterable[str], name: str, choose: Callable[[list[str]], Sequence[int]], **dialect: Any
-) -> Iterator[tuple[int, list[str] | None]]:
-    r"""Reads delimited text with a header; `name` says of which file.
-
-    Args:
-        lines: with their ends.
-        name: for messages.
-        choose: returns the places of the wanted columns in a header.
-        dialect: as for `csv.reader`.
-
-    Yields:
-        the line (from 1) on which a row begins, and its cells at these places; None for a blank line.
-
-    >>> list(delimited_cells(['a,b\n', '1,"It\n', 'rains."\n'], "a.csv", lambda header: [header.index("b")]))
-    [(2, ['It\nrains.'])]
-
-    Raises:
-        UserError: a row with too few or too many fields, or a quotation mark that is not closed.
-    """
-    header, places, start = None, [], 1
-    rows = csv.reader(lines, strict=True, **dialect)
-    try:
-        for row in rows:
-            if header is None and row:
-                header, places = row, choose(row)
-            elif header is not None and row and not max(places) < len(row) <= len(header):
-                raise UserError(
-                    f"{name}, line {start}: {len(row)} fields where the header has {len(header)};"
-                    " quote fields that hold the delimiter (.csv) or take it out (.tsv)"
-                )
-            elif header is not None:
-                yield start, [row[place] for place in places] if row else None
-            start = rows.line_num + 1
-    except csv.Error as error:
-        raise UserError(f"{name}, line {start}: {error}; is a quotation mark not closed or not doubled?") from None
-
-
-def plain_values(column: pa.Array | pa.ChunkedArray, name: str) -> list[Any]:
-    """Returns the values of a column of a file; `name` says which.
-
-    Values of Arrow's extension types are made by the extension's own code, and that of Ray's pickled objects does
-    whatever the file says; so they are refused.
-
-    >>> plain_values(pa.array(["It rains.", None]), "a.parquet, column 'text'")
-    ['It rains.', None]
-
-    Raises:
-        UserError: the column has such a type.
-    """
-    if _is_extension(column.type):
-        raise UserError(
-            f"{name} has the type {column.type}, which brings its own code; save it as plain text or numbers"
-        )
-    return column.to_pylist()
-
-
-def _is_extension(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return True
-    if pa.types.is_dictionary(kind):
-        return _is_extension(kind.value_type)
-    return any(_is_extension(kind.field(index).type) for index in range(kind.num_fields))
-
-
-def is_text(value: str) -> bool:
-    r"""Whether a string can be written as UTF-8.
-
-    >>> is_text("Döner"), is_text("\ud800")
-    (True, False)
-    """
-    return value.isascii() or not _HALF_SURROGATE.search(value)
+def local_file(path: str | os.PathLike) -> File:
+    """Returns a file of this machine, which need not exist."""
+    return File(str(path), pafs.LocalFileSystem(), str(path))
 
 
 @contextmanager
@@ -138,3 +112,62 @@ def readable(name: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
+
+
+def _find_files(item: str, setting: str, kind: str, several: bool) -> list[File]:
+    with readable(f"{setting}: {public(item)}"):
+        filesystem, path, scheme = _locate(item)
+        info = filesystem.get_file_info(path)
+        infos = [info]
+        if several and info.type == pafs.FileType.Directory:
+            infos = _list(filesystem, path, ["**"])
+        elif info.type == pafs.FileType.NotFound:
+            infos = _list_pattern(filesystem, path) if several else []
+    known = [i for i in infos if i.type != pafs.FileType.Directory and ending(i.path) in ENDINGS]
+    if not known and (infos or info.type == pafs.FileType.Directory):
+        raise UserError(
+            f"{setting}: {public(item)} is no file of {kind}{' and holds none' if several else ''}; the endings known "
+            f"are {', '.join(ENDINGS)}, and .gz after those of text"
+        )
+    files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
+    return sorted(files, key=lambda file: file.path)
+
+
+def _locate(item: str) -> tuple[pafs.FileSystem, str, str]:
+    """Returns file system, path in it, and the prefix that makes paths into names."""
+    scheme, separator, _ = item.partition("://")
+    if not separator:
+        return pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or item[:1], ""
+    filesystem, path = pafs.FileSystem.from_uri(item)
+    return filesystem, path.rstrip("/") or "/", f"{scheme}://"
+
+
+def _list_pattern(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
+    parts = path.split("/")
+    wild = [index for index, part in enumerate(parts) if re.search(r"[*?[]", part)]
+    if not wild:
+        return []
+    root = "/".join(parts[: wild[0]]) or ("/" if path.startswith("/") else ".")
+    return _list(filesystem, root, parts[wild[0] :])
+
+
+def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
+    """Returns the files below a directory whose path from there matches, hidden ones left out."""
+    deep = len(patterns) > 1 or "**" in patterns
+    infos = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep))
+    found = []
+    for info in infos:
+        parts = info.path.removeprefix(root).strip("/").split("/")
+        hidden = any(part.startswith(".") for part in parts)
+        if info.type == pafs.FileType.File and not hidden and _matches(parts, patterns):
+            found.append(info)
+    return found
+
+
+def _matches(parts: list[str], patterns: list[str]) -> bool:
+    """Compares path components with patterns, where `**` stands for any number of components."""
+    if not patterns or not parts:
+        return not parts and all(pattern == "**" for pattern in patterns)
+    if patterns[0] == "**":
+        return _matches(parts, patterns[1:]) or _matches(parts[1:], patterns)
+    return fnmatchcase(parts[0], patterns[0]) and _matches(parts[1:], patterns[1:])

@@ -74,14 +74,24 @@ class TokenTable:
 
     @classmethod
     def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> "TokenTable":
-        """Builds a table from one list of token ids per sentence."""
+        """Builds a table from one list of token ids per sentence.
+
+        Args:
+            token_lists: [N].
+            ids: of the sentences, int64 [N]; 0..N-1 where absent.
+        """
         offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in token_lists])]).astype(np.int64)
         flat = np.fromiter((t for tokens in token_lists for t in tokens), np.int32, count=offsets[-1])
         return cls(np.arange(len(token_lists)) if ids is None else ids, flat, offsets)
 
     @classmethod
     def from_arrow(cls, table: pa.Table, column: str = "input_ids") -> "TokenTable":
-        """Builds a table from the column `id` and one of token lists, without a Python object per row."""
+        """Builds a table from the column `id` and one of token lists, without a Python object per row.
+
+        Args:
+            table: N rows.
+            column: name of the token lists.
+        """
         # Chunk by chunk: one array of lists ends at 2**31 tokens.
         lists = table.column(column)
         lengths = pc.list_value_length(lists).to_numpy()
@@ -112,7 +122,13 @@ class SentenceTable:
         return int(self._starts[-1])
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
-        """Returns the rows from start to stop; the row groups that they come from are kept for the next call."""
+        """Returns some rows; the row groups that they come from are kept for the next call.
+
+        Args:
+            start: the first row, from 0.
+            stop: the row after the last.
+            columns: names of those wanted.
+        """
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
         self._loaded = {key: self._loaded[key] if key in self._loaded else self._read(*key) for key in wanted}
@@ -180,9 +196,15 @@ def tokenize(
 def tokenized_parts(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None = None
 ) -> Iterator[TokenTable]:
-    """Yields the tokens of N sentences as tables of 65,536, ids 0..N-1; arguments as for `tokenize`.
+    """Yields the tokens of N sentences as tables of 65,536, ids 0..N-1.
 
     In parts, because the lists of Python numbers in between take ten times the memory of the table.
+
+    Args:
+        tokenizer: the encoder's tokenizer.
+        sentences: N texts.
+        max_length: tokens per sentence, special tokens included.
+        report: counts are added to it.
     """
     for start in range(0, len(sentences), _AT_ONCE):
         part = sentences[start : start + _AT_ONCE]
@@ -284,6 +306,10 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
     """Yields row positions, longest sentences first, so that each batch has at most `token_budget` tokens.
 
     Every position occurs exactly once; a sentence longer than the budget is a batch of its own.
+
+    Args:
+        lengths: tokens per sentence, int [N].
+        token_budget: tokens per batch.
 
     >>> [rows.tolist() for rows in batches_by_tokens(np.array([2, 5, 3, 1]), 6)]
     [[1], [2, 0, 3]]

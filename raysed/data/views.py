@@ -17,8 +17,9 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import ViewsConfig, ViewSource
 from raysed.data.batches import EpochBatches
+from raysed.data.graded import PAIR, SENTENCE_COLUMNS
 from raysed.data.labelled import CLASSES, PAIR_FILE, NliRows
-from raysed.data.pairs import SENTENCE_COLUMNS, Layout, read_source
+from raysed.data.rows import Schema, read_source
 from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
 from raysed.errors import UserError, public
 
@@ -32,18 +33,22 @@ VIEW_SCHEMA = pa.schema(
     ]
 )
 
-_VIEWS = Layout(
+_VIEWS = Schema(
     setting="views.files",
     kind="pairs of views",
-    sentences=(
-        ("view1", "view2"),
-        *SENTENCE_COLUMNS,
-        ("english", "non_english"),
-        ("anchor", "positive"),
-        ("source", "target"),
-    ),
+    wanted={
+        PAIR: [
+            ("view1", "view2"),
+            *SENTENCE_COLUMNS,
+            ("english", "non_english"),
+            ("anchor", "positive"),
+            ("source", "target"),
+        ]
+    },
     needed="view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name)",
-    bare=True,
+    text=PAIR,
+    bare=PAIR,
+    loose=True,
 )
 
 
@@ -122,35 +127,32 @@ def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable:
 def load_files(config: ViewsConfig) -> ViewRows:
     """Reads all of `views.files` and puts it together.
 
-    A source is a file (or its URI) of tab-separated text without quoting (.tsv, .txt), of JSON lines (.jsonl), both
-    also with .gz, or of Parquet; or a dataset of the hub. The two columns are those that its `columns` name, or the
-    first of these that are there: view1 and view2, the names of labelled pairs (see `labelled.load_nli`), english and
-    non_english, anchor and positive, source and target; the letters' case does not matter. Tab-separated text of two
-    columns needs no header: a first line without such names is a pair like the others, as in the released
-    `back_translated_nli.txt` of BSL.
+    A source is a file of any kind that `rows` reads, or a dataset of the hub. The two columns are those that its
+    `columns` name, or the first of `_VIEWS.wanted` that are there. Tab-separated text of two columns needs no header: a
+    first line without such names is a pair like the others, as in the released `back_translated_nli.txt` of BSL.
 
     Raises:
-        UserError: nothing to read, what `pairs.read_source` says, a source without a pair, or too many unusable
+        UserError: nothing to read, what `rows.read_source` says, a source without a pair, or too many unusable
             pairs (see `usable`).
     """
     if not config.files:
         raise UserError("views.files is empty; name at least one file or hub dataset of pairs of views")
-    sources = [read_source(source, _layout(source)) for source in config.files]
+    sources = [read_source(source, _schema(source)) for source in config.files]
     for source in sources:
         if not len(source):
             raise UserError(f"views.files: {source.name} has no pair of views")
-    first = [text for source in sources for text in source.first]
-    second = [text for source in sources for text in source.second]
+    first, second = ([text for source in sources for text in source.texts(side)] for side in PAIR)
     names = ", ".join(public(source.source) for source in config.files)
     return usable(first, second, f"views.files ({names})", config.max_unusable)
 
 
-def _layout(source: ViewSource) -> Layout:
+def _schema(source: ViewSource) -> Schema:
     if source.columns is None:
         return _VIEWS
     one, other = source.columns
-    pairs = (source.columns, (one.strip().lower(), other.strip().lower()))
-    return replace(_VIEWS, sentences=pairs, needed=f"{one!r} and {other!r} (`columns` of views.files)", bare=False)
+    names = [source.columns, (one.strip().lower(), other.strip().lower())]
+    needed = f"{one!r} and {other!r} (`columns` of views.files)"
+    return replace(_VIEWS, wanted={PAIR: names}, needed=needed, bare=(), loose=False)
 
 
 def entailment(rows: NliRows, max_unusable: float) -> ViewRows:

@@ -7,20 +7,26 @@ here put numbers on each of these. All work on arrays and text; only a hub datas
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import rankdata
 
-from raysed.data.graded import read_lines
+from raysed.config import NliSource
+from raysed.data.rows import Schema, read_source
 from raysed.errors import UserError
 from raysed.evaluation.similarity import spearman
 
 FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
 """Ranks of word frequency (BERT-flow table 1, whose last bin is printed as 5K to 1K)."""
 NEIGHBOURS = (3, 5, 7)
-QNLI_COLUMNS = ("index", "question", "sentence", "label")
+_QNLI = Schema(
+    setting="evaluation.analysis.qnli",
+    kind="questions and sentences",
+    wanted={("question", "sentence", "label"): [("question", "sentence", "label")]},
+    needed="question, sentence and label",
+    text=("question", "sentence"),
+)
 _QNLI_LABELS = {"entailment": 1, "not_entailment": 0}
 _WORD = re.compile(r"\w+|[^\w\s]")
 _BLOCK_ROWS = 1024
@@ -202,8 +208,8 @@ def load_qnli(source: str) -> tuple[list[str], list[str], np.ndarray]:
     """Reads GLUE's QNLI: does the sentence answer the question?
 
     Args:
-        source: GLUE's dev.tsv (tab-separated columns index, question, sentence, label), or a hub dataset, of which
-            the configuration `qnli` and the split `validation` are read.
+        source: GLUE's dev.tsv or another file (columns question, sentence, label), or a hub dataset, of which the
+            configuration `qnli` and the split `validation` are read.
 
     Returns:
         Questions, sentences, and labels as int64 [P]: 1 for `entailment`, 0 for `not_entailment`.
@@ -211,48 +217,19 @@ def load_qnli(source: str) -> tuple[list[str], list[str], np.ndarray]:
     Raises:
         UserError: names the source, in a file the line, and what is wrong.
     """
-    path = Path(source).expanduser()
-    rows = _read_qnli(path) if path.is_file() else _fetch_qnli(source)
-    labels = np.array([label for _, _, label in rows], dtype=np.int64)
-    if len(set(labels.tolist())) < 2:
+    table = read_source(NliSource(source=source, name="qnli"), _QNLI, "validation")
+    names = table.classes.get("label")
+    labels = [_qnli_label(value, names, table.where(place)) for place, value in enumerate(table.columns["label"])]
+    if len(set(labels)) < 2:
         raise UserError(f"evaluation.analysis.qnli: {source} must have both entailment and not_entailment")
-    return [question for question, _, _ in rows], [sentence for _, sentence, _ in rows], labels
+    return table.texts("question"), table.texts("sentence"), np.array(labels, dtype=np.int64)
 
 
-def _read_qnli(path: Path) -> list[tuple[str, str, int]]:
-    header, *lines = read_lines(path) or [""]
-    if tuple(header.split("\t")) != QNLI_COLUMNS:
-        raise UserError(f"{path}, line 1: tab-separated columns {', '.join(QNLI_COLUMNS)} are needed")
-    rows = []
-    for number, line in enumerate(lines, start=2):
-        cells = line.split("\t")
-        if len(cells) != len(QNLI_COLUMNS):
-            raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns instead of {len(QNLI_COLUMNS)}")
-        _, question, sentence, label = cells
-        if label not in _QNLI_LABELS:
-            raise UserError(f"{path}, line {number}: label {label!r} is neither entailment nor not_entailment")
-        rows.append((question, sentence, _QNLI_LABELS[label]))
-    return rows
-
-
-def _fetch_qnli(source: str) -> list[tuple[str, str, int]]:
-    from datasets import load_dataset  # slow to import, and needed by this kind of source only
-
-    try:
-        table = load_dataset(source, "qnli", split="validation")
-        names = table.features["label"].names
-        labels = [_QNLI_LABELS[names[label]] for label in table["label"]]
-        return list(zip(table["question"], table["sentence"], labels))
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).split("\n")[0]
-        raise UserError(
-            f"evaluation.analysis.qnli: {source} is no file, nor a hub dataset that loads: {reason}"
-        ) from None
-    except (KeyError, AttributeError, IndexError):
-        raise UserError(
-            f"evaluation.analysis.qnli: dataset {source} must have columns question, sentence and label, with classes "
-            "entailment and not_entailment"
-        ) from None
+def _qnli_label(value: Any, names: Sequence[str] | None, where: str) -> int:
+    label = names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+    if label not in _QNLI_LABELS:
+        raise UserError(f"{where}: label {label!r} is neither entailment nor not_entailment")
+    return _QNLI_LABELS[label]
 
 
 # -- word frequency ----------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ from sklearn.metrics import f1_score
 
 from raysed.config import TaskConfig, TransferConfig
 from raysed.data.graded import load_task
+from raysed.data.rows import Schema, read, read_lines
+from raysed.data.sources import local_file
 from raysed.errors import UserError
 from raysed.evaluation import probes
 from raysed.evaluation.probes import FOLDS, Labelled
@@ -39,7 +41,6 @@ BSL_TASKS = tuple("MR CR SUBJ MPQA SST2 TREC MRPC".split())
 
 _QUESTION_TYPES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 _ENTAILMENT = ("contradiction", "neutral", "entailment")
-_SICK_COLUMNS = ("split", "relatedness", "label", "premise", "hypothesis")
 _DRAWN = {"test": 3, "dev": 10}
 """A split that a table lacks is one in so many of its training rows."""
 
@@ -290,11 +291,10 @@ def _cells(path: Path, columns: Sequence[int], header: bool) -> Iterator[_Row]:
 
 
 def _named_cells(path: Path, names: Sequence[str]) -> Iterator[_Row]:
-    header = (_lines(path) or [""])[0].split("\t")
-    missing = [name for name in names if name not in header]
-    if missing:
-        raise UserError(f"{path}, line 1: column {missing[0]} is missing; {', '.join(_SICK_COLUMNS)} are needed")
-    return _cells(path, [header.index(name) for name in names], header=True)
+    needed = f"{', '.join(names[:-1])} and {names[-1]}"
+    table = read(local_file(path), Schema("evaluation.transfer", "tasks", {names: [names]}, needed, latin=True))
+    for place, cells in enumerate(zip(*(table.texts(name) for name in names))):
+        yield table.where(place), *cells
 
 
 def _class(text: str, classes: int, where: str) -> int:
@@ -324,13 +324,7 @@ def _clean(sentence: str) -> str:
 
 
 def _lines(path: Path) -> list[str]:
-    """Lines of a UTF-8 file, or else of a Latin-1 file, without their ends."""
-    data = _present(path).read_bytes()
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = data.decode("latin-1")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+    return read_lines(_present(path), latin=True)
 
 
 def _present(path: Path) -> Path:

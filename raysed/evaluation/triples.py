@@ -4,13 +4,13 @@ They are everyday English, a third of them with a wrong answer that shares more 
 nothing and count in no score: they show whether a model does what its user expects of it.
 """
 
-import csv
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
+from raysed.data.rows import read_lines
 from raysed.evaluation.baselines import tf_idf
 
 FILE = Path(__file__).parents[1] / "bundled" / "triples.tsv"
@@ -26,8 +26,7 @@ def triples() -> tuple[tuple[str, str, str], ...]:
     >>> len(triples()), triples()[0]
     (50, ('A man plays the guitar.', 'Someone is making music.', 'It rains.'))
     """
-    with FILE.open(encoding="utf-8", newline="") as lines:
-        return tuple(map(tuple, list(csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]))
+    return tuple(tuple(line.split("\t")) for line in read_lines(FILE)[1:])
 
 
 def answered_by(embed: Embed) -> int:

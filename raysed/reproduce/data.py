@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from raysed.config import NliConfig, TaskConfig
-from raysed.data.graded import read_graded, read_lines
+from raysed.data.graded import read_graded
+from raysed.data.rows import read_lines
 from raysed.errors import UserError
 
 Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]

@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed.config import CorpusConfig, make_config
-from raysed.data import corpus
+from raysed.data import corpus, rows
 from raysed.data.corpus import CorpusReport, check_corpus, clean, corpus_fingerprint, sentence_chunks
 from raysed.errors import UserError
 
@@ -103,7 +103,7 @@ def test_blocks_do_not_show(tmp_path, monkeypatch):
     lines = [f"line {i} " + "ä" * (i % 7) for i in range(200)]
     path = write(tmp_path / "a.txt", "\n".join(lines))
     for size in (1, 2, 13, 1000, 10**6):
-        monkeypatch.setattr(corpus, "_BLOCK_BYTES", size)
+        monkeypatch.setattr(rows, "_BLOCK_BYTES", size)
         assert read(path)[0] == [clean(line) for line in lines]
 
 
@@ -225,8 +225,8 @@ def hub(monkeypatch):
     datasets = pytest.importorskip("datasets")
     calls = []
 
-    def load_dataset(path, **settings):
-        calls.append((path, settings))
+    def load_dataset(path, name, **settings):
+        calls.append((path, {"name": name, **settings}))
         if path == "org/absent":
             raise datasets.exceptions.DatasetNotFoundError("Dataset 'org/absent' doesn't exist")
         return datasets.Dataset.from_dict({"id": [1, 2, 3], "text": ["one", None, "two"]}).to_iterable_dataset()
@@ -249,7 +249,7 @@ def test_hub_errors_name_the_setting(hub):
     text = message(check, "org/absent")
     assert "corpus.source" in text and "'org/absent'" in text and "no file here" in text and "train" in text
     assert message(check, "org/name", column="body") == (
-        "corpus.column: org/name has no column 'body', only 'id', 'text'"
+        "corpus.column: dataset org/name has no column 'body', only 'id', 'text'"
     )
     assert "org/name, row 1" in message(check, "org/name", column="id")
 
@@ -301,7 +301,7 @@ def test_lines_end_at_newline_only_and_the_last_may_lack_it(tmp_path):
 def test_duplicates_across_files_and_blocks(tmp_path, monkeypatch):
     """The first of equal sentences stays, as in a plain loop with a set of strings."""
     rng = random.Random(0)
-    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 100)
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", 100)
     lines = [f"sentence {rng.randrange(700)}" for _ in range(2000)]
     for part in range(4):
         write(tmp_path / f"{part}.txt", "\n".join(lines[part * 500 : part * 500 + 500]))
@@ -369,7 +369,7 @@ def test_draw_without_remembering_all_hashes(tmp_path, monkeypatch):
     """With few remembered hashes the draw stays the same, and the counts become good estimates."""
     lines = [f"sentence number {i % 30_000}" for i in range(50_000)]
     path = write(tmp_path / "a.txt", "\n".join(lines))
-    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", 10_000)
     exact, report = read(path, sentences=2000)
     assert (report.usable, report.duplicates, report.estimated) == (30_000, 20_000, False)
     monkeypatch.setattr(corpus, "_DRAW_HASHES", 3000)
@@ -419,8 +419,8 @@ def test_memory_is_bounded(tmp_path):
         ("a.txt", "fine\n".encode("utf-16"), ["a.txt, line 1", "UTF-8"]),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', ["a.jsonl, line 2", "JSON"]),
         ("a.jsonl", b'{"text": "a"}\n\n["b"]\n', ["a.jsonl, line 3", "object", "list"]),
-        ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["a.jsonl, line 2", "'text'", "'body'"]),
-        ("a.jsonl", b'{"text": "a"}\n{}\n', ["a.jsonl, line 2", "'text'", "none"]),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["a.jsonl, line 2", "'text' among body"]),
+        ("a.jsonl", b'{"text": "a"}\n{}\n', ["a.jsonl, line 2", "'text' among none"]),
         ("a.jsonl", b'{"text": "a"}\n{"text": 5}\n', ["corpus.column", "a.jsonl, line 2", "int"]),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}\n', ["a.jsonl, line 2", "surrogate"]),
         ("a.csv", b"n,text\n1,a\n2\n", ["a.csv, line 3", "1 fields", "2"]),
@@ -428,7 +428,7 @@ def test_memory_is_bounded(tmp_path):
         ("a.csv", b'text,n\na,1\n"b,2\nc,3\n', ["a.csv, line 3", "quotation"]),
         ("a.csv", b'text,n\na,1\n"b"c,2\n', ["a.csv, line 3", "quotation"]),
         ("a.csv", b"text\na\n\xe9\n", ["a.csv, line 3", "UTF-8", "0xe9"]),
-        ("a.tsv", b"n\ttext\n1\ta\tb\n", ["a.tsv, line 2", "3 fields", "2"]),
+        ("a.tsv", b"n\ttext\n1\ta\tb\n", ["a.tsv, line 2", "3 tab-separated columns", "2"]),
         ("a.txt.gz", gzip.compress(b"fine\n" * 10_000)[:60], ["a.txt.gz", "cannot be read"]),
         ("a.txt.gz", b"no gzip", ["a.txt.gz", "cannot be read"]),
         ("a.parquet", b"no parquet file at all", ["a.parquet", "cannot be read"]),
@@ -455,19 +455,19 @@ def test_line_number_far_into_a_file(tmp_path):
 
 def test_invalid_utf8_in_parquet(tmp_path, monkeypatch):
     """The rows are counted over batches."""
-    monkeypatch.setattr(corpus, "_ROWS", 2)
+    monkeypatch.setattr(rows, "_ROWS", 2)
     path = tmp_path / "a.parquet"
     buffers = [None, pa.py_buffer(np.arange(6, dtype=np.int32)), pa.py_buffer(b"abcd\xff")]
     pq.write_table(pa.table({"text": pa.Array.from_buffers(pa.string(), 5, buffers)}), path)
     assert f"{path}, rows 5 to 5: a value is not valid UTF-8" in message(read, path)
     pq.write_table(pa.table({"text": [[b"a"], [b"b"], [b"c"]]}), path)
-    assert f"{path}, row 1 holds a list where text is needed" in message(check, path)
+    assert f"{path}, row 1: a sentence must be text, not of type list" in message(check, path)
 
 
 def test_endless_line_is_refused(tmp_path, monkeypatch):
     """A file without line ends must not be read into memory whole."""
-    monkeypatch.setattr(corpus, "_BLOCK_BYTES", 1000)
-    monkeypatch.setattr(corpus, "_LINE_BYTES", 5000)
+    monkeypatch.setattr(rows, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(rows, "_LINE_BYTES", 5000)
     path = write(tmp_path / "a.txt", "short\n" + "long " * 2000)
     assert "a.txt, line 2 is longer than" in message(read, path)
 
@@ -551,7 +551,7 @@ def test_fingerprint_is_of_the_content(tmp_path):
 
 
 def test_fingerprint_of_a_large_file_is_its_size_and_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysed.data.corpus._DIGEST_BYTES", 2)
+    monkeypatch.setattr("raysed.data.sources._DIGEST_BYTES", 2)
     path = write(tmp_path / "a.txt", "one")
     (source,) = corpus_fingerprint(CorpusConfig(source=str(path)))["sources"]
     assert source == {"file": "a.txt", "size": 3, "mtime_ns": path.stat().st_mtime_ns}

@@ -261,10 +261,14 @@ def test_a_split_that_is_not_there_is_refused(tmp_path):
             '{"premise": "a", "hypothesis": "b", "label": 0}\n{"premise": "a", "label": 0}\n',
             r"a.jsonl, line 2: no field 'hypothesis' among premise, label",
         ),
-        ("a.jsonl", '{"premise": 3, "hypothesis": "b", "label": 0}', r"line 1: a sentence is a int where text"),
+        (
+            "a.jsonl",
+            '{"premise": 3, "hypothesis": "b", "label": 0}',
+            r"line 1: a sentence must be text, not of type int",
+        ),
         ("a.jsonl", '{"premise": "\\ud800", "hypothesis": "b", "label": 0}', r"line 1: half a surrogate pair"),
         ("a.parquet", "no parquet", r"a.parquet cannot be read"),
-        ("a.xlsx", "x", r"a.xlsx is no file of labelled pairs; the endings known are .tsv, .txt, .csv, .jsonl, .par"),
+        ("a.xlsx", "x", r"a.xlsx is no file of labelled pairs; the endings known are .txt, .jsonl, .csv, .tsv, .par"),
     ],
 )
 def test_broken_files_are_one_sentence(tmp_path, name, content, message):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from raysed.config import NliSource, ViewsConfig
 from raysed.data.labelled import NliRows, identity
-from raysed.data.pairs import Layout, read_source
+from raysed.data.rows import Schema, read_source
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.data.views import (
     VIEW_SCHEMA,
@@ -176,11 +176,8 @@ def test_many_rows_load_in_a_few_seconds(tmp_path):
 # -- what is refused -------------------------------------------------------------------------------------------------
 
 
-ONE = "one column where two are needed; write both sentences of a pair on a line, with a tab between them"
-THREE = (
-    "3 tab-separated columns where two are needed; keep the two sentences of a pair, or name the columns in the first "
-    f"line: {NEEDED}"
-)
+HINT = f"separate them by tabs, or name the columns in the first line: {NEEDED}"
+ONE, THREE = (f"{count} tab-separated columns instead of 2; {HINT}" for count in (1, 3))
 BROKEN = [
     ("v.txt", "A man runs.\nIt rains.\n", f"PATH, line 1: {ONE}"),
     ("v.txt", "\na\tb\nIt rains.\n", f"PATH, line 3: {ONE}"),
@@ -188,7 +185,7 @@ BROKEN = [
     ("v.tsv", "a\tb\na\tb\tc\n", f"PATH, line 2: {THREE}"),
     ("v.tsv", "view1\tview2\na\n", "PATH, line 2: 1 tab-separated columns where the header has 2"),
     ("v.tsv", "view1\tview2\na\tb\tc\n", "PATH, line 2: 3 tab-separated columns where the header has 2"),
-    ("v.tsv", b"a\tb\nCaf\xe9\tb\n", "PATH, line 2: not valid UTF-8; save the file as UTF-8"),
+    ("v.tsv", b"a\tb\nCaf\xe9\tb\n", "PATH, line 2: not valid UTF-8 (byte 0xe9); save the file as UTF-8"),
     ("v.tsv", "", "views.files: PATH has no pair of views"),
     ("v.txt", "view1\tview2\n", "views.files: PATH has no pair of views"),
     ("v.jsonl", "\n", "views.files: PATH has no pair of views"),
@@ -201,7 +198,7 @@ BROKEN = [
         '{"view1": "a", "view2": "b"}\n{"view1": "a", "views2": "b"}\n',
         "PATH, line 2: no field 'view2' among view1, views2",
     ),
-    ("v.jsonl", '{"view1": "a", "view2": 3}', "PATH, line 1: a sentence is a int where text is needed"),
+    ("v.jsonl", '{"view1": "a", "view2": 3}', "PATH, line 1: a sentence must be text, not of type int"),
     (
         "v.jsonl",
         '\n{"view1": "a", "view2": "\\udc00"}',
@@ -210,7 +207,7 @@ BROKEN = [
     (
         "v.xlsx",
         "a,b\n",
-        "views.files: PATH is no file of pairs of views; the endings known are .tsv, .txt, .csv, .jsonl, .parquet, and "
+        "views.files: PATH is no file of pairs of views; the endings known are .txt, .jsonl, .csv, .tsv, .parquet, and "
         ".gz after those of text",
     ),
     (
@@ -245,7 +242,7 @@ def test_files_of_another_kind_are_told(tmp_path, name):
 
 def test_a_parquet_file_of_numbers_is_refused(tmp_path):
     pq.write_table(pa.table({"view1": ["a", "b"], "view2": [1, 2]}), tmp_path / "v.parquet")
-    with pytest.raises(UserError, match=r"v.parquet, row 1: a sentence is a int where text is needed$"):
+    with pytest.raises(UserError, match=r"v.parquet, row 1: a sentence must be text, not of type int$"):
         views(tmp_path / "v.parquet")
 
 
@@ -294,7 +291,7 @@ def test_a_hub_dataset_of_other_columns_is_refused(hub):
     hub(table)
     with pytest.raises(UserError, match=r"^dataset opus/books: columns view1 .* are needed, found id, translation$"):
         views("opus/books")
-    with pytest.raises(UserError, match=r"^dataset opus/books, row 1: a sentence is a int where text is needed$"):
+    with pytest.raises(UserError, match=r"^dataset opus/books, row 1: a sentence must be text, not of type int$"):
         views({"source": "opus/books", "columns": ("id", "translation")})
 
 
@@ -305,10 +302,10 @@ def test_keys_in_a_uri_are_not_shown():
     assert "secret" not in str(error.value) and "hidden" not in str(error.value)
 
 
-def test_only_layouts_that_allow_it_go_without_a_header(tmp_path):
-    layout = Layout("x.y", "things", [("view1", "view2")], "view1 and view2")
+def test_only_schemas_that_allow_it_go_without_a_header(tmp_path):
+    schema = Schema("x.y", "things", {("a", "b"): [("view1", "view2")]}, "view1 and view2")
     with pytest.raises(UserError, match=r"v.tsv, line 1: columns view1 and view2 are needed, found A man runs., A man"):
-        read_source(NliSource(source=str(write(tmp_path / "v.tsv"))), layout)
+        read_source(NliSource(source=str(write(tmp_path / "v.tsv"))), schema)
 
 
 # -- usable pairs ----------------------------------------------------------------------------------------------------

@@ -123,9 +123,9 @@ class TestQnli:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("", "line 1: tab-separated columns index, question, sentence, label are needed"),
-            ("a\tb\n", "line 1: tab-separated columns"),
-            (HEADER + "0\ta\tb\tentailment\n1\ta\tb\n", r"dev\.tsv, line 3: 3 tab-separated columns instead of 4"),
+            ("", "line 1: columns question, sentence and label are needed, found none"),
+            ("a\tb\n", "line 1: columns question, sentence and label are needed, found a, b"),
+            (HEADER + "0\ta\tb\tentailment\n1\ta\tb\n", r"dev\.tsv, line 3: 3 tab-separated columns where the header"),
             (HEADER + "0\ta\tb\tyes\n", r"dev\.tsv, line 2: label 'yes' is neither"),
             (HEADER + "0\ta\tb\tentailment\n", "must have both entailment and not_entailment"),
             (HEADER, "must have both"),
@@ -151,10 +151,19 @@ class TestQnli:
         assert asked == [(("nyu-mll/glue", "qnli"), {"split": "validation"})]
         assert (questions, sentences, labels.tolist()) == (["a", "b"], ["c", "d"], [1, 0])
 
-    @pytest.mark.parametrize("columns", [{"text": ["a"]}, {"question": ["a"], "sentence": ["b"], "label": [0]}])
-    def test_another_hub_dataset_is_refused(self, monkeypatch, columns):
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"text": ["a"]}, "^dataset some/other: columns question, sentence and label are needed, found text$"),
+            (
+                {"question": ["a"], "sentence": ["b"], "label": [0]},
+                "^dataset some/other, row 1: label 0 is neither entailment nor not_entailment$",
+            ),
+        ],
+    )
+    def test_another_hub_dataset_is_refused(self, monkeypatch, columns, message):
         monkeypatch.setattr("datasets.load_dataset", lambda *args, **kwargs: Dataset.from_dict(columns))
-        with pytest.raises(UserError, match="must have columns question, sentence and label"):
+        with pytest.raises(UserError, match=message):
             load_qnli("some/other")
 
     def test_a_hub_failure_is_one_sentence(self, monkeypatch):
@@ -162,7 +171,9 @@ class TestQnli:
             raise ConnectionError("no route\nto the hub")
 
         monkeypatch.setattr("datasets.load_dataset", fail)
-        with pytest.raises(UserError, match=r"nowhere/dev\.tsv is no file, nor a hub dataset that loads: no route$"):
+        with pytest.raises(UserError, match=r"qnli: 'nowhere/dev' is no file here, and .* cannot be read: no route$"):
+            load_qnli("nowhere/dev")
+        with pytest.raises(UserError, match=r"qnli: nothing is at nowhere/dev\.tsv; name an existing file or a hub"):
             load_qnli("nowhere/dev.tsv")
 
 

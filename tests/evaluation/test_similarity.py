@@ -356,10 +356,13 @@ def test_arguments_are_read_by_topic(tmp_path):
     [
         (b"label,sentence_1,sentence_2\n1,a,b\n", r"line 1: .* regression_label, .* needed, found label, sentence_1"),
         (b"", r"line 1: .* needed, found none"),
-        (b"regression_label,sentence_1,sentence_2\n1,a,b\n2,c\n", r"line 3: fewer comma-separated columns"),
+        (b"regression_label,sentence_1,sentence_2\n1,a,b\n2,c\n", r"line 3: 2 fields where the header has 3"),
         (b"regression_label,sentence_1,sentence_2\nhigh,a,b\n", r"line 2: score 'high' is no number"),
         (b"regression_label,sentence_1,sentence_2\n6,a,b\n", r"line 2: score 6 is outside"),
-        (b'regression_label,sentence_1,sentence_2\n1,"' + b"a" * 200_000, r"not readable as comma-separated text"),
+        (
+            b'regression_label,sentence_1,sentence_2\n1,"' + b"a" * 200_000,
+            r"line 2: field larger than .*; is a quotation mark not closed",
+        ),
     ],
 )
 def test_bad_arguments_are_refused_by_file_and_line(tmp_path, content, message):

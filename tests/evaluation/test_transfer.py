@@ -298,7 +298,10 @@ def test_mistakes_in_files_are_named(senteval, name, text, expected):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("split\tlabel\tpremise\thypothesis\n", "column relatedness is missing"),
+        (
+            "split\tlabel\tpremise\thypothesis\n",
+            "columns split, premise, hypothesis and relatedness are needed, found split, label, premise, hypo",
+        ),
         (sick_table(["train"] * 30 + ["extra"]), "line 32: split 'extra' is unknown"),
     ],
 )

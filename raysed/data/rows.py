@@ -1,0 +1,498 @@
+"""The one reader of rows: text with or without a header, JSONL, Parquet, and datasets of the hub.
+
+A `Schema` says which columns are wanted and what they may be called. `rows` reads a source block by block, so that no
+file is in memory as a whole; `read` puts the blocks together. Errors name the file and the line (or row). An ending
+means the same whatever is read:
+
+- `.csv` and `.tsv`: text with a header. Columns are separated by commas, with quoting (RFC 4180), or by tabs, without:
+  as the header shows, and as the ending says where the header shows neither.
+- `.txt`: tab-separated text without a header where the schema knows the columns by their places; else as `.tsv`.
+- `.jsonl`: an object per line. `.parquet`: Parquet. `.gz` may follow the endings of text.
+
+Text is UTF-8, and only a newline ends a line.
+"""
+
+import codecs
+import csv
+import io
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysed.data.sources import File, Hub, find, local_file, readable
+from raysed.errors import UserError, first_line
+
+_BLOCK_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 22
+"""Object stores answer one request per buffer, so it is larger than a block."""
+_LINE_BYTES = 1 << 26
+_ROWS = 4096
+_SHOWN_CHARACTERS = 40
+_HALF_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Which columns are wanted of a source.
+
+    Attributes:
+        setting: that names the sources, for messages.
+        kind: what a source holds, for messages.
+        wanted: groups of fields to the names that their columns may have; the first names that are all there are
+            taken. A name in lower case finds any case.
+        needed: these columns in words, for messages.
+        optional: further fields to the names of their columns, which a source or an object of JSONL may lack: null.
+        text: fields that hold text or null.
+        remedy: what to do where a column is missing or no text, for messages.
+        missing: makes the sentence for missing columns from the place and the names there; None: the usual one.
+        bare: fields by their places in a `.txt` file, which then has no header.
+        loose: whether `.txt` and `.tsv` files may begin with a header or without one; needs `bare`.
+        blanks: whether blank lines count, as rows of nulls, and text may lack even the header.
+        latin: whether text that is not UTF-8 is taken for Latin-1.
+    """
+
+    setting: str
+    kind: str
+    wanted: Mapping[tuple[str, ...], Sequence[tuple[str, ...]]]
+    needed: str
+    optional: Mapping[str, str] = field(default_factory=dict)
+    text: Sequence[str] = ()
+    remedy: str = ""
+    missing: Callable[[str, list[str]], str] | None = None
+    bare: Sequence[str] = ()
+    loose: bool = False
+    blanks: bool = False
+    latin: bool = False
+
+    @cached_property
+    def fields(self) -> list[str]:
+        """All fields, those that must be there first."""
+        return [*chain.from_iterable(self.wanted), *self.optional]
+
+    def find(self, names: Iterable[str]) -> list[str | None] | None:
+        """Returns the name of each field's column, None where an optional one is absent; None where a needed one is."""
+        names = list(names)
+        known = {name.strip().lower(): name for name in names} | {name: name for name in names}
+        found: list[str | None] = []
+        for choices in self.wanted.values():
+            choice = next((choice for choice in choices if known.keys() >= set(choice)), None)
+            if choice is None:
+                return None
+            found += map(known.get, choice)
+        return found + [known.get(name) for name in self.optional.values()]
+
+    def columns(self, names: Iterable[str], where: str) -> list[str | None]:
+        """Returns what `find` returns where no column is missing.
+
+        Args:
+            names: of all columns of a source.
+            where: they stand, for messages.
+
+        Raises:
+            UserError: a needed column is not there.
+        """
+        names = list(names)
+        columns = self.find(names)
+        if columns is None and self.missing:
+            raise UserError(self.missing(where, names))
+        if columns is None:
+            raise UserError(f"{where}: columns {self.needed} are needed, found {_listed(names)}{self.remedy}")
+        return columns
+
+
+@dataclass(frozen=True)
+class Rows:
+    """N rows of a source.
+
+    Attributes:
+        name: of the source, as the user is shown it.
+        unit: `line` or `row`.
+        numbers: lines or rows as the user counts them, [N].
+        columns: values by field, [N] each; all None where the source lacks an optional column.
+        classes: names of the values that are numbers, by field, where the source says them.
+    """
+
+    name: str
+    unit: str
+    numbers: Sequence[int]
+    columns: Mapping[str, list[Any]]
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def where(self, place: int) -> str:
+        """Returns the name and the line or row, for messages; places count from 0."""
+        return f"{self.name}, {self.unit} {self.numbers[place]}"
+
+    def texts(self, name: str) -> list[str]:
+        """Returns a field's values with null as empty text, [N]."""
+        return [text or "" for text in self.columns[name]]
+
+
+class SourceConfig(Protocol):
+    """Settings of one source, such as `config.NliSource`."""
+
+    source: str
+    split: str | None
+    name: str | None
+
+
+# Whole sources, blocks, lines -------------------------------------------------------------------------------
+
+
+def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> Rows:
+    """Reads one source: a file, or the rows of it that are of `config.split`; or a split of a hub dataset.
+
+    Args:
+        config: names the source.
+        schema: its columns.
+        split: of a hub dataset, where the source names none.
+
+    Raises:
+        UserError: nothing is there, the split is not, or what `rows` says.
+    """
+    hub = Hub(config.source, config.name, config.split or split)
+    (source,) = find(config.source, schema.setting, schema.kind, hub)
+    if config.split is None or source is hub:
+        return read(source, schema)
+    table = read(source, replace(schema, optional={**schema.optional, "split": "split"}))
+    splits = table.columns["split"]
+    if len(table) and all(value is None for value in splits):
+        raise UserError(f"{schema.setting}: {source.name} has no column split, so leave the split {config.split!r} out")
+    places = [place for place, value in enumerate(splits) if value == config.split]
+    if not places:
+        known = ", ".join(sorted({repr(value) for value in splits})) or "none"
+        raise UserError(
+            f"{schema.setting}: {source.name} has no rows of the split {config.split!r}; its splits are {known}"
+        )
+    taken = {name: [values[place] for place in places] for name, values in table.columns.items()}
+    return replace(table, numbers=[table.numbers[place] for place in places], columns=taken)
+
+
+def read(source: File | Hub, schema: Schema) -> Rows:
+    """Reads all rows of a source at once.
+
+    Args:
+        source: a file or hub dataset.
+        schema: its columns.
+
+    Raises:
+        UserError: as `rows`.
+    """
+    blocks = list(rows(source, schema)) or [Rows(source.name, "row", [], {name: [] for name in schema.fields})]
+    columns = {name: [value for block in blocks for value in block.columns[name]] for name in schema.fields}
+    numbers = [number for block in blocks for number in block.numbers]
+    return replace(blocks[0], numbers=numbers, columns=columns)
+
+
+def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
+    """Reads a source block by block.
+
+    Args:
+        source: a file or hub dataset.
+        schema: its columns.
+
+    Yields:
+        some thousand rows at a time, never none.
+
+    Raises:
+        UserError: it cannot be read; a column is missing; a line has too few or too many cells; broken JSON, quoting,
+            encoding or text.
+    """
+    reader = _read_hub if isinstance(source, Hub) else _READERS[source.ending]
+    for block in reader(source, schema):
+        for name in schema.text:
+            _check_text(block, name, schema.remedy)
+        yield block
+
+
+def read_lines(path: Path, latin: bool = False) -> list[str]:
+    """Returns a text file's lines without their ends; other Unicode line separators stay in their line.
+
+    Args:
+        path: of a file, also with .gz.
+        latin: whether a file that is not UTF-8 is taken for Latin-1.
+
+    Raises:
+        UserError: the file cannot be read, or is not UTF-8.
+    """
+    return [line for _, line in _lines(local_file(path), latin)]
+
+
+def _check_text(block: Rows, name: str, remedy: str) -> None:
+    for place, value in enumerate(block.columns[name]):
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            kind = type(value).__name__
+            raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{remedy}")
+        if not value.isascii() and _HALF_SURROGATE.search(value):  # cannot be written as UTF-8
+            raise UserError(f"{block.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is no text")
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The names, shortened: where a header is missing they are sentences."""
+    return ", ".join(n if len(n) <= _SHOWN_CHARACTERS else f"{n[:_SHOWN_CHARACTERS]}..." for n in names) or "none"
+
+
+# Text -------------------------------------------------------------------------------------------------------
+
+
+def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
+    if file.ending == ".txt" and len(schema.bare) == 1:  # a line is a value, tabs included
+        for first, lines in _line_blocks(file, schema.latin):
+            yield Rows(file.name, "line", range(first, first + len(lines)), {schema.bare[0]: lines})
+    else:
+        yield from _in_blocks(file, schema, _text_records(file, schema), _ROWS)
+
+
+def _in_blocks(file: File, schema: Schema, records: Iterable[tuple[int, list | None]], size: int) -> Iterator[Rows]:
+    """Takes numbers of lines and their values by field, None for a blank line."""
+    blank = [None] * len(schema.fields)
+    counted = ((number, values or blank) for number, values in records if values or schema.blanks)
+    while block := list(islice(counted, size)):
+        numbers, values = zip(*block)
+        yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
+
+
+def _text_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None]]:
+    lines, least, count = _lines(file, schema.latin), len(schema.bare), len(schema.bare)
+    number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
+    separator = _separator(file, schema, first, number)
+    if not first and (schema.blanks or separator is None):
+        return
+    lines = chain([(number, first)], lines)
+    cells = _comma_separated(file, lines, number) if separator == "," else _tab_separated(lines)
+    if separator:
+        _, header = next(cells)
+        columns = schema.columns(header, f"{file.name}, line {number}")
+        places = [None if name is None else header.index(name) for name in columns]
+        # Released files have rows that lack their last columns, which may be none of those wanted.
+        least, count = max(place for place in places if place is not None) + 1, len(header)
+    else:
+        places = [schema.bare.index(name) if name in schema.bare else None for name in schema.fields]
+    for number, row in cells:
+        if row and not least <= len(row) <= count:
+            raise UserError(f"{file.name}, line {number}: {_wrong_width(len(row), count, separator, schema)}")
+        yield number, [None if place is None else row[place] for place in places] if row else None
+
+
+def _separator(file: File, schema: Schema, first: str, number: int) -> str | None:
+    """What stands between the columns, as the first line shows; None where it is no header, and tabs do."""
+    if file.ending == ".txt" and schema.bare and not schema.loose:
+        return None
+    by_tab, by_comma = schema.find(first.split("\t")), schema.find(_header(first))
+    if (by_comma and not by_tab) or (file.ending == ".csv" and "\t" not in first):
+        separator = ","
+    else:
+        separator = None if schema.loose and not by_tab else "\t"
+    found = by_tab or by_comma or schema.loose or len(_header(first)) > 1
+    if not found and (first.count(";") > 1 or schema.find(first.split(";"))):
+        raise UserError(
+            f"{file.name}, line {number}: columns are separated by semicolons; save the file with commas (.csv) or "
+            "tabs (.tsv) between them, and write numbers as 3.5"
+        )
+    return separator
+
+
+def _header(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line], strict=True), [])
+    except csv.Error:
+        return []
+
+
+def _wrong_width(found: int, count: int, separator: str | None, schema: Schema) -> str:
+    if separator == ",":
+        return f"{found} fields where the header has {count}; quote fields that hold a comma"
+    if separator:
+        return f"{found} tab-separated columns where the header has {count}"
+    hint = f"; separate them by tabs, or name the columns in the first line: {schema.needed}" if schema.loose else ""
+    return f"{found} tab-separated columns instead of {count}{hint}"
+
+
+def _tab_separated(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split("\t") if line.strip() else []) for number, line in lines)
+
+
+def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
+    """Yields the line (counted from `number`) on which a row begins, and its cells, which may hold line ends."""
+    reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
+    try:
+        for row in reader:
+            yield start, row
+            start = number + reader.line_num
+    except csv.Error as error:
+        raise UserError(f"{file.name}, line {start}: {error}; is a quotation mark not closed or not doubled?") from None
+
+
+def _read_jsonl(file: File, schema: Schema) -> Iterator[Rows]:
+    columns: list[str | None] = []
+    for first, lines in _line_blocks(file, schema.latin):
+        records = _json_records(file, schema, enumerate(lines, first), columns)
+        yield from _in_blocks(file, schema, records, len(lines))  # records may be long, so blocks are of so many bytes
+
+
+def _json_records(
+    file: File, schema: Schema, lines: Iterable[tuple[int, str]], columns: list[str | None]
+) -> Iterator[tuple[int, list | None]]:
+    """The first record says what the columns are called, which is put into `columns`."""
+    needed = len(schema.fields) - len(schema.optional)
+    for number, line in lines:
+        if not line.strip():
+            yield number, None
+            continue
+        where = f"{file.name}, line {number}"
+        record = _json_object(line, where)
+        if not columns:
+            columns += schema.columns(record, where)
+        for name in columns[:needed]:
+            if name not in record:
+                raise UserError(f"{where}: no field {name!r} among {_listed(record)}")
+        yield number, [record.get(name) for name in columns]
+
+
+def _json_object(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{where}: not valid JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{where}: an object {{...}} is needed, not a {type(record).__name__}")
+    return record
+
+
+def _lines(file: File, latin: bool) -> Iterator[tuple[int, str]]:
+    return ((number, line) for first, lines in _line_blocks(file, latin) for number, line in enumerate(lines, first))
+
+
+def _line_blocks(file: File, latin: bool) -> Iterator[tuple[int, list[str]]]:
+    r"""Yields the number of the first line (from 1) and some lines, without the \n or \r\n that ends them."""
+    number, rest = 1, b""
+    opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
+    with readable(file.name), opened() as raw:
+        stream = _as_utf8(raw.read()) if latin else raw
+        while data := stream.read(_BLOCK_BYTES):
+            head, newline, rest = (rest + data).rpartition(b"\n")
+            if newline:
+                lines = _decode(head, file.name, number)
+                yield number, lines
+                number += len(lines)
+            elif len(rest) > _LINE_BYTES:
+                limit = f"{_LINE_BYTES >> 20} MiB"
+                raise UserError(f"{file.name}, line {number} is longer than {limit}; put one sentence or record on it")
+    if rest:
+        yield number, _decode(rest, file.name, number)
+
+
+def _as_utf8(data: bytes) -> io.BytesIO:
+    """The files of benchmarks that may be Latin-1 are small."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        data = data.decode("latin-1").encode()
+    return io.BytesIO(data)
+
+
+def _decode(data: bytes, name: str, number: int) -> list[str]:
+    if number == 1:
+        data = data.removeprefix(codecs.BOM_UTF8)
+    try:
+        return data.decode().replace("\r\n", "\n").removesuffix("\r").split("\n")
+    except UnicodeDecodeError as error:
+        line, byte = number + data.count(b"\n", 0, error.start), data[error.start]
+        raise UserError(f"{name}, line {line}: not valid UTF-8 (byte 0x{byte:02x}); save the file as UTF-8") from None
+
+
+# Parquet and the hub ----------------------------------------------------------------------------------------
+
+
+def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
+    with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
+        table, first = pq.ParquetFile(raw), 1
+        columns = schema.columns(table.schema_arrow.names, file.name)
+        for name in _names(columns):
+            _refuse_extension(table.schema_arrow.field(name).type, f"{file.name}, column {name!r}")
+        hub = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        kinds = hub.get("info", {}).get("features", {})
+        classes = {name: kind["names"] for name, kind in kinds.items() if isinstance(kind, dict) and kind.get("names")}
+        for batch in table.iter_batches(_ROWS, columns=_names(columns)):
+            try:
+                values = batch.to_pydict()
+            except UnicodeDecodeError:
+                last = first + len(batch) - 1
+                raise UserError(f"{file.name}, rows {first:,} to {last:,}: a value is not valid UTF-8") from None
+            yield _by_field(file.name, first, schema, columns, values, classes)
+            first += len(batch)
+
+
+def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
+    try:
+        import datasets  # heavy, and needed by this kind of source only
+
+        options = {"streaming": True} if source.streaming else {}
+        table, first = datasets.load_dataset(source.id, source.config, split=source.split, **options), 1
+        columns = schema.columns(table.column_names or next(iter(table), {}), source.name)
+        kinds = table.features or {}
+        classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
+        for values in table.select_columns(_names(columns)).iter(_ROWS):
+            yield (block := _by_field(source.name, first, schema, columns, values, classes))
+            first += len(block)
+    except UserError:
+        raise
+    except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
+        raise UserError(
+            f"{schema.setting}: {source.id!r} is no file here, and as a hub dataset (name {source.config!r}, split "
+            f"{source.split!r}) it cannot be read: {first_line(error)}"
+        ) from None
+
+
+def _names(columns: list[str | None]) -> list[str]:
+    return list(dict.fromkeys(name for name in columns if name is not None))
+
+
+def _by_field(
+    name: str,
+    first: int,
+    schema: Schema,
+    columns: list[str | None],
+    values: Mapping[str, list[Any]],
+    classes: Mapping[str, Sequence[str]],
+) -> Rows:
+    """Rows from what a source holds by its own names; `first` is the number of the first one."""
+    count, by_field = len(next(iter(values.values()))), dict(zip(schema.fields, columns))
+    found = {field: [None] * count if column is None else list(values[column]) for field, column in by_field.items()}
+    named = {field: classes[column] for field, column in by_field.items() if column in classes}
+    return Rows(name, "row", range(first, first + count), found, named)
+
+
+def _refuse_extension(kind: pa.DataType, where: str) -> None:
+    """Values of Arrow's extension types are made by the extension's own code; that of Ray's pickles does anything."""
+    if _is_extension(kind):
+        raise UserError(f"{where} has the type {kind}, which brings its own code; save it as plain text or numbers")
+
+
+def _is_extension(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return True
+    if pa.types.is_dictionary(kind):
+        return _is_extension(kind.value_type)
+    return any(_is_extension(kind.field(index).type) for index in range(kind.num_fields))
+
+
+_READERS: dict[str, Callable[[File, Schema], Iterator[Rows]]] = {
+    ".txt": _read_text,
+    ".csv": _read_text,
+    ".tsv": _read_text,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,126 @@
+"""The reader of rows itself: endings mean the same for every schema, memory is bounded, and other data have a place."""
+
+import gzip
+import json
+import tracemalloc
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysed.config import CorpusConfig, NliSource
+from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.rows import Schema, read, read_lines, read_source, rows
+from raysed.data.sources import local_file
+from raysed.errors import UserError
+
+DOCUMENTS = Schema(
+    "retrieval.corpus",
+    "documents",
+    {("id",): [("_id",), ("id",)], ("text",): [("text",)]},
+    "_id and text",
+    optional={"title": "title"},
+    text=("text", "title"),
+)
+JUDGEMENTS = Schema(
+    "retrieval.qrels",
+    "judgements",
+    {("query", "document", "score"): [("query-id", "corpus-id", "score")]},
+    "query-id, corpus-id and score",
+)
+LABELLED = Schema("tasks", "texts", {("text", "label"): [("text", "label")]}, "text and label", bare=("text", "label"))
+
+
+def write(path, data):
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+def corpus(path, **settings) -> list[str]:
+    chunks = sentence_chunks(CorpusConfig(source=str(path), **settings), 0, CorpusReport())
+    return [sentence for _, chunk in chunks for sentence in chunk]
+
+
+def test_other_data_need_a_schema_only(tmp_path):
+    """Objects that lack an optional field, a table of ids, and text with its label by place."""
+    records = [{"_id": "d1", "title": "T", "text": "one"}, {"_id": "d2", "text": "two", "metadata": {}}]
+    documents = write(tmp_path / "corpus.jsonl.gz", gzip.compress("\n\n".join(map(json.dumps, records)).encode()))
+    found = read(local_file(documents), DOCUMENTS)
+    assert found.columns == {"id": ["d1", "d2"], "text": ["one", "two"], "title": ["T", None]}
+    assert found.where(1) == f"{documents}, line 3" and found.texts("title") == ["T", ""]
+    qrels = read(local_file(write(tmp_path / "test.tsv", "query-id\tcorpus-id\tscore\nq1\td1\t1\n")), JUDGEMENTS)
+    assert qrels.columns == {"query": ["q1"], "document": ["d1"], "score": ["1"]}
+    texts = read(local_file(write(tmp_path / "a.txt", "good film\t1\nbad film\t0\n")), LABELLED)
+    assert texts.columns == {"text": ["good film", "bad film"], "label": ["1", "0"]}
+
+
+@pytest.mark.parametrize("ending", [".csv", ".tsv"])
+def test_the_header_of_a_corpus_shows_what_separates_columns(tmp_path, ending):
+    """As for pairs; a single column is as the ending says."""
+    tabs = write(tmp_path / f"tabs{ending}", 'id\ttext\n1\t"Go on, he said.\n')
+    assert corpus(tabs) == ['"Go on, he said.']
+    commas = write(tmp_path / f"commas{ending}", 'id,Text\n1,"One, two."\n')
+    assert corpus(commas) == ["One, two."]
+    one = write(tmp_path / f"one{ending}", 'text\n"Yes."\n')
+    assert corpus(one) == ["Yes." if ending == ".csv" else '"Yes."']
+
+
+def test_the_columns_of_a_corpus_are_found_in_any_case(tmp_path):
+    path = write(tmp_path / "a.jsonl", '{"Body": "a a", "TEXT": "b b"}\n')
+    assert corpus(path) == ["b b"] and corpus(path, column="body") == ["a a"]
+
+
+def test_a_corpus_with_semicolons_is_told_the_remedy(tmp_path):
+    path = write(tmp_path / "a.csv", "id;text\n1;One.\n")
+    with pytest.raises(UserError, match=r"a\.csv, line 1: columns are separated by semicolons; save the file with"):
+        corpus(path)
+
+
+@pytest.mark.parametrize("name", ["STS.en-de.txt.gz", "pairs.txt"])
+def test_text_without_a_header_is_read_by_uri_and_compressed(tmp_path, name):
+    text = b"eins\tone\t5\n\nzwei\ttwo\t4\n"
+    path = write(tmp_path / name, gzip.compress(text) if name.endswith(".gz") else text)
+    schema = Schema("x", "pairs", {("a", "b", "c"): [("a", "b", "c")]}, "a, b and c", bare=("a", "b", "c"))
+    found = read_source(NliSource(source=path.as_uri()), schema)
+    assert found.columns["a"] == ["eins", "zwei"] and found.where(1).endswith("line 3")
+
+
+@pytest.mark.parametrize("ending", [".txt", ".tsv", ".csv", ".jsonl", ".parquet"])
+def test_blocks_are_bounded_whatever_the_format(tmp_path, ending):
+    """A file of 16 MB, of which no more than some blocks are in memory; Arrow's own are counted, too."""
+    sentences = [f"This is sentence number {i} of a file that must not be held in memory." for i in range(200_000)]
+    path = tmp_path / f"a{ending}"
+    if ending == ".parquet":
+        pq.write_table(pa.table({"sentence": sentences}), path, row_group_size=10_000, use_dictionary=False)
+    elif ending == ".jsonl":
+        write(path, "".join(f'{{"sentence": "{sentence}"}}\n' for sentence in sentences))
+    else:
+        write(path, "\n".join([*([] if ending == ".txt" else ["sentence"]), *sentences]))
+    schema = Schema("x", "sentences", {("s",): [("sentence",)]}, "sentence", bare=("s",))
+    assert read(local_file(path), schema).columns["s"] == sentences
+    before = pa.total_allocated_bytes()
+    tracemalloc.start()
+    try:
+        count, arrow = 0, 0
+        for block in rows(local_file(path), schema):
+            count, arrow = count + len(block), max(arrow, pa.total_allocated_bytes() - before)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert count == 200_000 and peak < 5e6 and arrow < 10e6
+
+
+def test_lines_of_latin_1_are_read_where_that_is_said(tmp_path):
+    """The whole file is either, wherever its first such byte stands."""
+    path = write(tmp_path / "a.pos", b"\xc3\xa9\r\n" + b"x" * 10**6 + b"\ncaf\xe9\n")
+    assert read_lines(path, latin=True)[::2] == ["\u00c3\u00a9", "caf\u00e9"]
+    with pytest.raises(UserError, match=r"a\.pos, line 3: not valid UTF-8 \(byte 0xe9\)"):
+        read_lines(path)
+
+
+def test_an_endless_line_of_pairs_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("raysed.data.rows._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("raysed.data.rows._LINE_BYTES", 5000)
+    path = write(tmp_path / "a.jsonl", "[" * 10_000)
+    with pytest.raises(UserError, match=r"a\.jsonl, line 1 is longer than"):
+        read(local_file(path), DOCUMENTS)
