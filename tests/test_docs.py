@@ -301,25 +301,6 @@ def test_every_option_is_on_the_page():
     assert options == {row[0].strip("`") for row in tables(ROOT / "docs/configuration.md") if row[0].startswith("`--")}
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_configs_load(path):
-    config = load_config(path)
-    assert config.run == path.stem
-    assert all(parse_recipe(recipe) for recipe in config.recipes)
-
-
-@pytest.mark.parametrize("name", ["bert-large-unsupervised", "bert-base-unsupervised", "distilbert-unsupervised"])
-def test_paper_configs_have_the_papers_numbers(name):
-    """SED section 5.1 and appendix B."""
-    config = load_config(ROOT / f"raysed/configs/{name}.yaml")
-    assert (config.members.count, config.corpus.sentences, config.encoder.layers) == (10, 100_000, 2)
-    assert (config.ct.steps, config.ct.groups, config.ct.negatives) == (50_000, 2, 7)
-    assert (max(config.ct.learning_rates), min(config.ct.learning_rates)) == (1e-5, 2e-6)
-    assert (config.sed.batch_size, config.sed.learning_rate, config.sed.warmup) == (32, 2e-5, 0.1)
-    assert (config.flow.learning_rate, config.flow.epochs, config.flow.variant) == (1e-3, 1.0, "paper")
-    assert config.report_tasks() == [f"sts{year}" for year in range(12, 17)]
-
-
 # -- files and report ------------------------------------------------------------------------------------------------
 
 
