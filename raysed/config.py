@@ -80,8 +80,8 @@ class EncoderConfig(Block):
     trust_remote_code: bool = False
     """Whether code that comes with the model may run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence, special tokens included (CT: 75). The rest is cut off; how much that is, the job says before
-    training, and the report repeats it."""
+    """Tokens per sentence, special tokens included (CT: 75). The rest is cut off. The job says before training how much
+    that is, and so does the report."""
     layers: Layers = 2
     """Layers pooled in the headline numbers, in the dev score and in the exported model: the last so many, or
     `first_last` (see docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1,
@@ -267,7 +267,7 @@ class MembersConfig(Block):
     evaluate_every: int = Field(500, ge=1)
     """Updates between two evaluations on the dev task."""
     checkpoint_every: int = Field(500, ge=1)
-    """Updates between two checkpoints. A crash costs at most these."""
+    """Updates between two checkpoints. A crash costs at most this many."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs that have it, `fp32` elsewhere. On
     CPUs `bf16` pays with AMX, see docs/speed.md."""
@@ -609,7 +609,7 @@ class FlowConfig(Block):
     hidden: int = Field(32, ge=1)
     """Width of the coupling networks."""
     learning_rate: float = Field(1e-3, gt=0)
-    """Rate, which is constant."""
+    """Constant learning rate."""
     epochs: float = Field(1.0, gt=0)
     """Passes over the pairs."""
     batch_size: int = Field(32, ge=2)
@@ -617,7 +617,8 @@ class FlowConfig(Block):
     fit_on: str = "corpus"
     """What the flow and the affine calibrations are fitted on: `corpus`; `tasks`, the sentences of all tasks (never
     their scores), as in the papers (SED appendix B.3); `nli`, the pairs of `nli.train`; or another source as in
-    `corpus.source`. A model meets other text than that of its tasks, so what is fitted on them scores too well."""
+    `corpus.source`. A model in use meets other text than that of its tasks, so a calibration that was fitted on them
+    scores too well."""
     fit_sentences: int | None = Field(10_000, ge=2)
     """How many sentences of the corpus or the source, drawn at random. `null`: all. Tasks and NLI pairs are taken
     whole."""
@@ -667,12 +668,12 @@ class ResourcesConfig(Block):
     """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, where more leaves the caches,
     and 8,192 on GPUs."""
     wait_minutes: float = Field(10.0, ge=0)
-    """How long to wait for an autoscaling cluster to bring what the members can use. Where nobody says how many nodes
-    there may be, it is at most two minutes after the last one that came."""
+    """How long to wait for an autoscaling cluster to bring what the members can use. Where the largest size of the
+    cluster is unknown, the job waits at most two minutes after the last node that came."""
     silence_seconds: float = Field(300.0, gt=0)
-    """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that was silent
-    for this long stands still (stopped, swapped out, a frozen machine): it is ended and started again, as one that has
-    died."""
+    """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
+    for this long stands still: it was stopped or swapped out, or its machine is frozen. It is ended and started again,
+    as if it had died."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":
@@ -712,8 +713,8 @@ class Config(Block):
     all of them reach. Credentials come from the environment, as the provider's own tools find them; a URI with a
     password is refused."""
     seed: int = Field(0, ge=0)
-    """From it come the seeds of the draw from the corpus, and of every member, learner and flow. The same seed on the
-    same machine gives the same files."""
+    """The seeds of the draw from the corpus and of every member, learner and flow are derived from it. The same seed on
+    the same machine gives the same files."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share are done once."""
     encoder: EncoderConfig = EncoderConfig()
