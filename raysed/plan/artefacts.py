@@ -75,7 +75,12 @@ def plan_node(
 
 
 def criterion_of(stage: str, config: Config) -> str:
-    """The correlation that a stage's dev scores are."""
+    """Returns the correlation that a stage's dev scores are.
+
+    Args:
+        stage: e.g. `sts`.
+        config: the run's settings.
+    """
     return config.sts.criterion if stage == "sts" else "spearman"
 
 
@@ -201,7 +206,12 @@ class ScoredModel:
 
 
 def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
-    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none."""
+    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none.
+
+    Args:
+        models: of all recipes.
+        recipe: its text.
+    """
     group = sorted((model for model in models if model.recipe == recipe), key=lambda model: model.left_out)
     return group[0] if group else None
 

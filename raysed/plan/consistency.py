@@ -36,10 +36,11 @@ def check_depths(config: Config, layers: int) -> None:
         UserError: names the setting and the depth.
     """
     encoder = "encoder.scratch" if config.encoder.scratch else repr(config.encoder.path)
-    asked = [("evaluation.layers has", depth) for depth in config.evaluation.layers]
-    for problem, depth in [*asked, ("evaluation.transfer.layers is", config.evaluation.transfer.layers)]:
+    asked = [("evaluation.layers has", depth, encoder) for depth in config.evaluation.layers]
+    asked.append(("evaluation.transfer.layers is", config.evaluation.transfer.layers, "the encoder"))
+    for problem, depth, what in asked:
         if isinstance(depth, int) and not 1 <= depth <= layers:
-            raise UserError(f"{problem} {depth}, but {encoder} has {layers} layers")
+            raise UserError(f"{problem} {depth}, but {what} has {layers} layers")
 
 
 def _check_dev(config: Config) -> None:
