@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-fast test-cluster bench lint clean
+.PHONY: help quickstart test test-fast test-cluster bench lint docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -41,6 +41,9 @@ bench: .venv/installed-bench  ## measure every figure of speed, about two hours 
 
 lint: .venv/installed-tests  ## check style, and who imports whom
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+
+docs: .venv/installed  ## write the tables of docs/configuration.md from the docstrings of the settings
+	$(BIN)/python tools/settings_page.py
 
 clean:  ## remove what installs and runs made
 	rm -rf .venv runs build *.egg-info

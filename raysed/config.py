@@ -2,26 +2,29 @@
 
 Unknown keys are refused, every default is the papers' value where a paper gives one, and a block has a
 stable hash so that a changed setting invalidates exactly what depends on it.
+
+The docstrings of the settings are the tables of docs/configuration.md, which `make docs` writes. They call None
+`null`, as YAML does, and name pages as `docs/PAGE.md#HEADING`.
 """
 
-import difflib
 import hashlib
 import importlib.util
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, get_args
 from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from raysed.errors import UserError, public
+from raysed.config_text import apply_override, explain, read_settings
+from raysed.errors import UserError
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
-"""`auto`: bf16 on GPUs that have it, fp32 elsewhere. Weights and optimizers are in fp32 in any case."""
+"""Weights and optimizers are in fp32 in any case."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 CONFIGS = Path(__file__).parent / "configs"
@@ -47,9 +50,14 @@ class ScratchConfig(Block):
     """An encoder without weights: tokenizer and weights are trained on the corpus, with the settings of `mlm`."""
 
     vocabulary: int = Field(8000, ge=100)
+    """Pieces of the lower-case WordPiece tokenizer, which is trained on the corpus."""
     layers: int = Field(3, ge=1)
+    """Layers of the BERT that starts from random weights and is trained by masked language modelling, with the settings
+    of `mlm`."""
     width: int = Field(192, ge=8)
+    """Width of its hidden states."""
     heads: int = Field(6, ge=1)
+    """Its attention heads. The width must be a multiple of them."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> "ScratchConfig":
@@ -65,16 +73,22 @@ class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
     path: str = "bundled:encoder"
-    """Local directory, hub id, `bundled:encoder`, or `package:NAME/DIR`, a folder of an installed Python package."""
+    """A local directory in Hugging Face layout with safetensors, a hub id, `bundled:encoder`, or `package:NAME/DIR`, a
+    folder inside an installed Python package."""
     model_kwargs: dict[str, Any] = {}
-    """Passed to `AutoModel.from_pretrained`, e.g. `num_hidden_layers: 3`."""
+    """Passed on to `AutoModel.from_pretrained`. For example, `{num_hidden_layers: 3}` keeps the first three layers."""
     trust_remote_code: bool = False
+    """Whether code that comes with the model may run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence, special tokens included; the rest is cut and counted (CT: 75)."""
+    """Tokens per sentence, special tokens included (CT: 75). The rest is cut off. The job says before training how much
+    that is, and so does the report."""
     layers: Layers = 2
-    """Layers pooled at evaluation: the last k, or `first_last` (SED section 5.1: train on 1, evaluate on 2)."""
+    """Layers pooled in the headline numbers, in the dev score and in the exported model: the last so many, or
+    `first_last` (see docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1,
+    evaluate on 2)."""
     scratch: ScratchConfig | None = None
-    """Makes the encoder on the corpus first, instead of loading `path`."""
+    """Makes the encoder on the corpus first, instead of loading `encoder.path`: a block of the settings below, or `{}`
+    for their defaults."""
 
     @model_validator(mode="after")
     def _scratch_has_the_layers(self) -> "EncoderConfig":
@@ -87,17 +101,21 @@ class CorpusConfig(Block):
     """Unlabelled sentences."""
 
     source: str | list[str] = "bundled:everyday"
-    """Files, directories, globs, URIs (.txt, .jsonl, .csv, .tsv, .parquet), a hub dataset id, or `bundled:everyday`."""
+    """One of these, or a list of them: a file, a directory, a pattern (`data/**/*.txt`), a URI, a hub dataset id, or
+    `bundled:everyday`. Files end in `.txt` (one sentence per line), `.jsonl`, `.csv`, `.tsv` or `.parquet`; `.gz` may
+    follow the text formats."""
     column: str | None = None
-    """Column or field that holds the sentence; `sentence` or `text` where it is not given."""
+    """Column or field that holds the sentence. `null`: `sentence` or `text`."""
     split: str = "train"
+    """Split of a hub dataset."""
     name: str | None = None
-    """Configuration name of a hub dataset."""
+    """Configuration of a hub dataset."""
     sentences: int | None = Field(None, ge=1)
-    """Draw exactly this many, at random; None keeps all."""
+    """Draw exactly this many at random, whatever their order. `null`: keep all."""
     min_characters: int = Field(2, ge=1)
+    """Shorter lines are left out and counted."""
     max_characters: int = Field(2000, ge=1)
-    """Longer lines are left out and counted: they are not sentences."""
+    """Longer lines are left out and counted, too: they are not sentences."""
 
     @model_validator(mode="after")
     def _lengths_leave_something(self) -> "CorpusConfig":
@@ -110,28 +128,42 @@ class CorpusConfig(Block):
 
 
 class PairColumns(Block):
-    """Names of the columns of graded pairs where they are not well-known ones; None: these."""
+    """Names of the columns of graded pairs where they are not well-known ones."""
 
     score: str | None = None
+    """Name of the column that holds the score. `null`: the first of `score`, `similarity_score`, `relatedness_score`,
+    `similarity`, `relatedness` and `label` that is there."""
     sentence1: str | None = None
+    """Name of the column that holds the first sentence. `null`: `premise` and `hypothesis`, `sentence1` and
+    `sentence2`, `text1` and `text2`, `sentence_a` and `sentence_b`, `sentence_1` and `sentence_2`, `text_1` and
+    `text_2`, or `text_a` and `text_b`."""
     sentence2: str | None = None
+    """The same for the second sentence."""
     subset: str | None = None
-    """None: `subset` where there is such a column; all pairs are one subset where there is none."""
+    """Name of a column that divides the pairs into subsets. `null`: `subset`. Without such a column, all pairs are one
+    subset."""
 
 
 class TaskConfig(Block):
     """One file or directory of sentence pairs with gold scores."""
 
     source: str
-    """CSV, TSV, JSONL or Parquet file, SentEval directory, hub dataset id, or `bundled:dev`."""
+    """A file with one pair per row and names for its columns: `.csv`, `.tsv`, `.jsonl` (these also with `.gz`) or
+    `.parquet`, by path or URI; see below. Or a hub dataset; a `.txt` file of three tab-separated columns without names,
+    sentence, sentence, score (STS 2017 extended); a SentEval directory with `STS.input.<subset>.txt` and
+    `STS.gs.<subset>.txt`, or one `STS.input.*.txt` with its scores beside it; a directory of `ArgPairs_*.csv` (argument
+    facet similarity, a subset per topic); `bundled:train`, `bundled:dev` or `bundled:test`."""
     columns: PairColumns = PairColumns()
     split: str | None = None
-    """Split of a hub dataset, None: test, and train for `sts.train`; of a file with a column `split`, the rows to take,
-    None: all."""
+    """Split of a hub dataset (`null`: test; for `sts.train`: train). Of a file with a column `split`, the rows to take
+    (`null`: all)."""
     name: str | None = None
+    """Configuration of a hub dataset."""
     score_range: tuple[float, float] = (0.0, 5.0)
+    """Lowest and highest gold score. A score outside this range is refused, and so are twenty scores or more that fill
+    less than a third of it: scores of 0 to 1 need `[0, 1]`."""
     aggregation: Literal["all", "mean", "wmean"] | None = None
-    """For this task instead of `evaluation.aggregation`; STS-B, whose subsets are genres, is scored as `all`."""
+    """Replaces `evaluation.aggregation` for this task. STS-B, whose subsets are genres, is scored as `all`."""
 
     @field_validator("score_range")
     @classmethod
@@ -145,33 +177,38 @@ class NliSource(Block):
     """One source of sentence pairs with a class label."""
 
     source: str
-    """TSV, CSV, JSONL or Parquet file, or hub dataset id."""
+    """A `.tsv`, `.txt` (tab-separated, no quoting), `.csv` (with quoting), `.jsonl` or `.parquet` file, or a hub
+    dataset. It has the columns `premise` and `hypothesis` (or `sentence1` and `sentence2`, `text1` and `text2`), and
+    `label` or `gold_label`: a name, or the hub's id (0 entailment, 1 neutral, 2 contradiction, which is not the order
+    of sentence-transformers). Rows without a label (`-`, -1, blank) are left out and counted."""
     split: str | None = None
-    """Split of a hub dataset, None: train; of a file with a column `split`, the rows to take, None: all."""
+    """Split of a hub dataset (`null`: train). Of a file with a column `split`, the rows to take (`null`: all)."""
     name: str | None = None
-    """Configuration name of a hub dataset, e.g. `mnli` of `nyu-mll/glue`."""
+    """Configuration of a hub dataset, such as `mnli` of `nyu-mll/glue`."""
 
 
 class TransferConfig(Block):
     """Classification tasks on frozen embeddings (SentEval; SED table 7, BSL table 2)."""
 
     source: str | None = None
-    """SentEval's `data/downstream` directory; None: no transfer tasks."""
+    """SentEval's `data/downstream` directory. `null`: no transfer tasks."""
     tasks: list[str] | None = None
-    """Names such as MR or SICKEntailment; None: those that the directory holds."""
+    """Names such as `MR` or `SICKEntailment`. `null`: those that the directory holds."""
     layers: Layers | None = None
-    """Pooled layers of the features; None: as `encoder.layers`."""
+    """Pooled layers of the features. `null`: as `encoder.layers`."""
     seed: int = Field(1111, ge=0)
-    """Of folds and probes (SentEval's default)."""
+    """Seed of folds and probes (SentEval's default)."""
 
 
 class AnalysisConfig(Block):
     """What the report says about the embedding space beside scores."""
 
     qnli: str | None = None
-    """GLUE's QNLI dev file, or hub id (`nyu-mll/glue`): unsupervised AUC (BERT-flow table 4); None: left out."""
+    """GLUE's QNLI dev file, or the hub id `nyu-mll/glue`: the AUC of the cosine, without training (BERT-flow table 4).
+    `null`: left out."""
     frequency: bool = True
-    """Whether the word-frequency table (BERT-flow table 1) is made, from the corpus' own counts."""
+    """Whether the report has the table of word embeddings by word frequency (BERT-flow table 1), where a corpus was
+    read."""
 
 
 class EvaluationConfig(Block):
@@ -181,14 +218,18 @@ class EvaluationConfig(Block):
         "everyday-dev": TaskConfig(source="bundled:dev"),
         "everyday-test": TaskConfig(source="bundled:test"),
     }
+    """Name to source, or name to a block with the settings of the next table."""
     dev: str | None = "everyday-dev"
-    """The task that choices are made on (its labels are used); None: no choice uses labels."""
+    """The task that choices are made on, with its labels: the weights that `keep: best_on_dev` keeps, the lower bound
+    of `sts`, and the model to export. `null`: no choice uses labels."""
     report: list[str] | None = None
-    """The tasks whose mean is the headline number; None: every task but `dev` (or `dev`, if it is the only one)."""
+    """The tasks whose mean is the headline number. `null`: all but `evaluation.dev`, or `evaluation.dev` where it is
+    the only one."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
-    """How a task with several subsets becomes one number; all three are recorded (SED takes `mean`)."""
+    """How a task with several subsets becomes one number: `all`, `mean` or `wmean` (see docs/methods.md#evaluation).
+    All three are recorded anyway (SED takes `mean`)."""
     layers: list[Layers] = [1, 2, 3]
-    """Pooled layers at which every model is scored, beside `encoder.layers` (SED table 8)."""
+    """Depths of pooling at which every model is scored beside `encoder.layers` (SED table 8)."""
     transfer: TransferConfig = TransferConfig()
     analysis: AnalysisConfig = AnalysisConfig()
 
@@ -200,36 +241,61 @@ class EvaluationConfig(Block):
             data = {**data, "tasks": {k: {"source": v} if isinstance(v, str) else v for k, v in tasks.items()}}
         return data
 
+    @model_validator(mode="after")
+    def _names_are_tasks(self) -> "EvaluationConfig":
+        if not self.tasks:
+            raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
+        there = f"which is not in evaluation.tasks; there are {', '.join(self.tasks)}"
+        if self.dev is not None and self.dev not in self.tasks:
+            raise ValueError(f"evaluation.dev names {self.dev!r}, {there}, or null for none")
+        for name in self.report or []:
+            if name not in self.tasks:
+                raise ValueError(f"evaluation.report names {name!r}, {there}")
+        return self
+
 
 class MembersConfig(Block):
     """The ensemble."""
 
     count: int = Field(10, ge=1)
+    """Number of members."""
     min_members: int | None = Field(None, ge=1)
-    """Go on with so many when others keep failing; None: all are needed."""
+    """Go on with this many when others keep failing. `null`: all are needed. The report names those that are left
+    out."""
     max_retries: int = Field(2, ge=0)
-    """Restarts of a failed member, each from its last checkpoint."""
+    """Restarts of a failed member without a new checkpoint in between, each from its newest one."""
     evaluate_every: int = Field(500, ge=1)
     """Updates between two evaluations on the dev task."""
     checkpoint_every: int = Field(500, ge=1)
-    """Updates between two checkpoints."""
+    """Updates between two checkpoints. A crash costs at most this many."""
     precision: Precision = "auto"
+    """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs that have it, `fp32` elsewhere. On
+    CPUs `bf16` pays with AMX, see docs/speed.md."""
+
+    @model_validator(mode="after")
+    def _enough_for_the_minimum(self) -> "MembersConfig":
+        if (self.min_members or 1) > self.count:
+            raise ValueError(f"members.min_members is {self.min_members}, more than members.count ({self.count})")
+        return self
 
 
 class TuningConfig(Block):
     """What all stages but `ct` have in common: epochs of shuffled batches with AdamW."""
 
     epochs: float = Field(1.0, gt=0)
+    """Passes over the corpus, or over the pairs. A fraction is allowed."""
     batch_size: int = Field(16, ge=1)
+    """Pairs of sentences per update."""
     learning_rate: float = Field(2e-5, gt=0)
+    """Peak rate of AdamW without bias correction (see docs/methods.md#siamese-nli-nli)."""
     warmup: float = Field(0.1, ge=0, le=1)
     """Share of the updates over which the rate rises linearly."""
     decay: Literal["constant", "linear"] = "linear"
-    """After the warm-up: as it is, or a linear fall to zero."""
+    """What the rate does after the warm-up: `linear` falls to zero, `constant` stays."""
     weight_decay: float = Field(0.01, ge=0)
-    """Not on biases and layer norms."""
+    """Weight decay of AdamW. Biases and layer norms have none."""
     clip: float | None = Field(1.0, gt=0)
-    """Largest global gradient norm; None: no clipping."""
+    """Largest global gradient norm. `null`: no clipping."""
     dropout: bool = True
     """Whether the encoder's dropout is on while it trains."""
 
@@ -238,20 +304,22 @@ class MlmConfig(TuningConfig):
     """Masked language modelling on the corpus (BERT): domain adaptation, or a first training from scratch."""
 
     batch_size: int = Field(32, ge=1)
+    """Sentences per update."""
     learning_rate: float = Field(5e-5, gt=0)
     rate: float = Field(0.15, gt=0, lt=1)
-    """Share of the tokens that is predicted: 80 % of these masked, 10 % replaced, 10 % left."""
+    """Share of the tokens that is predicted. Of these, 80 % are masked, 10 % replaced and 10 % left as they are."""
 
 
 class NliConfig(TuningConfig):
     """Siamese softmax classification of sentence pairs (SBERT; SED appendix B.1, BERT-flow appendix B)."""
 
     train: list[NliSource] = []
-    """Sources, put together; a path or an id alone will do."""
+    """One source or a list of them, put together: a path, a hub id, or a block of the settings below."""
     bias: bool = True
-    """Of the classifier: sentence-transformers has one, BERT-flow's code has none."""
+    """Whether the classifier has a bias. That of sentence-transformers has one, that of BERT-flow's code has none."""
     keep: Literal["last", "best_on_dev"] = "last"
-    """`last`: as trained to the end; `best_on_dev`: at its best evaluation (sentence-transformers; uses dev labels)."""
+    """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (sentence-transformers), which
+    needs `evaluation.dev` and uses its labels."""
 
     @field_validator("train", mode="before")
     @classmethod
@@ -264,24 +332,27 @@ class StsConfig(TuningConfig):
 
     epochs: float = Field(4.0, gt=0)
     train: list[TaskConfig] = []
-    """Graded pairs, put together; a path or an id alone will do."""
+    """One source or a list of them, put together: a path, a hub id, or a block with the settings of a task
+    (`evaluation.tasks.NAME`). Scores count by their place in `score_range`."""
     lower_bounds: list[Annotated[float, Field(ge=0, lt=1)]] = [round(0.05 * i, 2) for i in range(20)]
-    """A pair's target is b + (1 - b) * score / highest score for each lower bound b; the best bound's models are
-    the ensemble."""
+    """The grid: different values of at least 0 and below 1. For a lower bound b, a pair's target is b + (1 - b) *
+    score, with the score between 0 and 1. The best bound's models are the ensemble."""
     models: int = Field(10, ge=1)
-    """Per lower bound."""
+    """Models per lower bound."""
     criterion: Literal["spearman", "pearson"] = "spearman"
-    """On the dev task."""
+    """Correlation on the dev task that decides: `spearman` or `pearson`."""
     statistic: Literal["mean", "max"] = "mean"
-    """Of a bound's models."""
+    """Which score of a bound's models stands for the bound: their `mean`, or the best (`max`)."""
     evaluate_every: int | None = Field(None, ge=1)
-    """Updates between two evaluations of a grid model; None: as `members.evaluate_every`."""
+    """Updates between two evaluations of a grid model. `null`: as `members.evaluate_every`."""
     scheduler: Literal["none", "asha"] = "none"
-    """`asha`: bounds that look hopeless after a part of their updates are not trained further."""
+    """`asha`: bounds that look hopeless after a part of their updates are not trained further. `none`: all are trained
+    to the end."""
     asha_reduction: int = Field(3, ge=2)
-    """Of the bounds at one rung, one in so many goes on to the next."""
+    """Of the bounds at one rung, one in this many goes on to the next."""
     asha_rungs: int = Field(3, ge=2)
-    """The last rung is the whole training; each one before has `asha_reduction` times fewer updates."""
+    """Number of rungs. The last is the whole training; each one before has `asha_reduction` times fewer updates, in
+    whole multiples of `sts.evaluate_every`."""
 
     @field_validator("train", mode="before")
     @classmethod
@@ -307,26 +378,31 @@ class CtConfig(Block):
     """Contrastive Tension (SED appendix B.2; the numbers absent there are those of the released code)."""
 
     variant: Literal["pairs", "in_batch"] = "pairs"
-    """`pairs`: the paper's, dot products of drawn positive and negative pairs; `in_batch`: cosines of every sentence
-    with every other of its batch, times a learnt scale, with symmetric cross entropy (sentence-transformers)."""
+    """`pairs`: the paper's, dot products of drawn positive and negative pairs. `in_batch`: cosines of every sentence
+    with all others of its batch (sentence-transformers; see docs/methods.md#contrastive-tension-ct)."""
     batch_size: int = Field(16, ge=2)
     """Sentences per batch of `in_batch`."""
     scale: float = Field(20.0, gt=0)
     """Where the learnt scale of `in_batch` starts."""
     dropout: bool | None = None
-    """None: off for `pairs` as in the released code, on for `in_batch`, which is too easy without it."""
+    """Whether the encoder's dropout is on while it trains. `null`: off for `pairs`, as in the released code, and on for
+    `in_batch`, which is too easy without it."""
     steps: int = Field(50_000, ge=1)
+    """Number of updates."""
     negatives: int = Field(7, ge=1)
-    """Negative pairs per positive pair."""
+    """Negative pairs for each positive pair."""
     groups: int = Field(2, ge=1)
-    """Positive pairs per batch: the batch has groups * (1 + negatives) pairs."""
+    """Positive pairs per update. A batch has `groups * (1 + negatives)` pairs."""
     schedule: Literal["paper", "scaled"] = "paper"
-    """`paper`: boundaries in raw updates whatever `steps` is; `scaled`: the same rates over fifths of the run."""
+    """`paper`: the rate changes at `ct.boundaries`, counted in updates, however long the run is. `scaled`: each rate
+    holds for an equal part of the run, and the boundaries are not used."""
     boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
+    """Updates at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
+    """The rates, one more than there are boundaries."""
     keep: Literal["second", "best_on_dev"] = "second"
-    """Which of the two trained models becomes the member: the second, as trained to the end, or the better one at its
-    best evaluation on the dev task (the released code; it uses dev labels)."""
+    """Which of the two trained models becomes the member. `second`: the second, as trained to the end. `best_on_dev`:
+    the better one at its best evaluation (the released code), which needs `evaluation.dev` and uses its labels."""
 
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> "CtConfig":
@@ -343,36 +419,39 @@ class ViewSource(Block):
     """One source of pairs of sentences that mean the same."""
 
     source: str
-    """TSV or TXT file of two columns, CSV, JSONL or Parquet file, or hub dataset id."""
+    """A `.tsv` or `.txt` file of two tab-separated columns, with or without their names in the first line, a `.csv`,
+    `.jsonl` or `.parquet` file, or a hub dataset. Known names are `view1` and `view2`, `sentence1` and `sentence2`,
+    `english` and `non_english`, `anchor` and `positive`, `source` and `target`, and those of `nli.train`."""
     columns: tuple[str, str] | None = None
-    """Names of the two columns; None: the first pair of known names, or of a TSV without names its two columns."""
+    """Names of the two columns, where they are others: `[en, de]`. `null`: the first pair of known names."""
     split: str | None = None
-    """Split of a hub dataset, None: train; of a file with a column `split`, the rows to take, None: all."""
+    """Split of a hub dataset (`null`: train). Of a file with a column `split`, the rows to take (`null`: all)."""
     name: str | None = None
-    """Configuration name of a hub dataset."""
+    """Configuration of a hub dataset."""
 
 
 class ViewsConfig(Block):
     """Two views of the same meaning, which `bsl` and `contrastive` learn from (BSL sections 3.2 and 4.4)."""
 
     files: list[ViewSource] = []
-    """Sources of the kind `files`, put together: back-translations, translations, paraphrases; a path alone will do."""
+    """Sources of the kind `files`, put together: a path, a hub id, or a block of the settings below."""
     synonym_share: Part = 0.3
-    """Share of a sentence's words that the kind `synonym` replaces by others of the same WordNet sense."""
+    """Share of a sentence's words that `synonym` replaces by others of the same WordNet sense."""
     mlm_rate: Part = 0.2
-    """Share of a sentence's tokens that the kind `mlm` masks and fills."""
+    """Share of a sentence's tokens that `mlm` masks and fills."""
     mlm_model: str | None = None
-    """Masked language model that fills, as `encoder.path`; None: the run's encoder (the paper: roberta-base)."""
+    """Masked language model that fills: a path, a hub id or `bundled:encoder`. `null`: the run's encoder, which must
+    have its head (the paper: `roberta-base`)."""
     pivots: list[tuple[str, str]] = [
         ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),
         ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en"),
     ]
-    """Translation models there and back of the kind `back_translation`: two pairs give the two views (the paper), one
-    gives the sentence and its back-translation."""
+    """Translation models there and back of `back_translation`. Two pairs give the two views (the paper); one pair gives
+    the sentence and its back-translation."""
     beams: int = Field(1, ge=1)
-    """Of the translation's search; 1 is greedy."""
+    """Beams of the translation's search. 1 is greedy."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
-    """Largest share of pairs with an empty view or two identical ones, which are left out; beyond it the run ends."""
+    """Largest share of pairs with an empty view or two identical ones, which are left out. Beyond it the run ends."""
 
     @field_validator("files", mode="before")
     @classmethod
@@ -390,11 +469,12 @@ class TwoViewsConfig(TuningConfig):
     """What `bsl` and `contrastive` have in common."""
 
     views: list[ViewKind] = ["mlm"]
-    """Kinds of views, put together; the block `views` has their settings. `same`: each sentence of the corpus twice."""
+    """Kinds of views, put together: `mlm`, `synonym`, `back_translation`, `files`, `entailment`, `same`."""
     keep: Literal["last", "best_on_dev"] = "last"
-    """`last`: as trained to the end; `best_on_dev`: at its best evaluation (the released code; uses dev labels)."""
+    """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (BSL's released code), which
+    needs `evaluation.dev` and uses its labels."""
     steps: int | None = Field(None, ge=1)
-    """Updates, instead of `epochs`."""
+    """Number of updates, instead of `epochs`."""
 
     @model_validator(mode="after")
     def _kinds_differ(self) -> "TwoViewsConfig":
@@ -409,14 +489,17 @@ class BslConfig(TwoViewsConfig):
     stage: ClassVar[str] = "bsl"
 
     batch_size: int = 64
+    """Pairs of views per update, at least 2."""
     learning_rate: float = Field(5e-4, gt=0)
+    """Peak rate of AdamW with bias correction (see docs/methods.md#bootstrapping-bsl)."""
     momentum: float = 0.999
-    """Of the target's moving average: 0 copies the online network, 1 leaves the target as it was."""
+    """Momentum of the target's moving average, 0 to 1: 0 copies the online network at each update, 1 leaves the target
+    as it was."""
     predictor: Literal["paper", "released", "none"] = "paper"
-    """`paper`: one MLP with two hidden layers, batch normalisation after both; `released`: three such MLPs in a row,
-    normalisation after the first layer of each, and four times the loss; `none`: an ablation that collapses."""
+    """`paper`, `released` (see docs/methods.md#bootstrapping-bsl), or `none`, an ablation that collapses."""
     expansion: int | None = Field(None, ge=1)
-    """Width of the hidden layers as a multiple of the encoder's; None: 8 for `paper`, 10 for `released`."""
+    """Width of the predictor's hidden layers as a multiple of the encoder's. `null`: 8 for `paper`, 10 for
+    `released`."""
 
     @model_validator(mode="after")
     def _values_make_sense(self) -> "BslConfig":
@@ -435,11 +518,16 @@ class ContrastiveConfig(TwoViewsConfig):
     stage: ClassVar[str] = "contrastive"
 
     views: list[ViewKind] = ["same"]
+    """As `bsl.views`. `same` is SimCSE: each sentence of the corpus twice, told apart by dropout."""
     batch_size: int = 64
+    """Pairs of views per update, at least 2."""
     learning_rate: float = Field(3e-5, gt=0)
+    """Peak rate of AdamW with bias correction (SimCSE)."""
     temperature: float = Field(0.05, gt=0)
+    """Cosines are divided by it."""
     negatives: Literal["other_view", "both_views"] = "other_view"
-    """`other_view`: the batch's other second views (SimCSE); `both_views`: all others of both views (SimCLR, BSL)."""
+    """`other_view`: the second views of the batch's other pairs (SimCSE). `both_views`: both views of them (SimCLR,
+    BSL)."""
 
     @model_validator(mode="after")
     def _something_to_tell_apart(self) -> "ContrastiveConfig":
@@ -457,36 +545,48 @@ class SedConfig(Block):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
     target: Literal["mean", "centred_mean"] = "mean"
-    """`mean`: the teachers' raw mean (the paper); `centred_mean`: less its average over the corpus, which takes out
-    the common offset that CT gives to its members."""
+    """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
+    corpus, which takes out the common offset that CT gives to its members."""
     learners: int = Field(1, ge=1)
+    """Number of learners, with different seeds, on the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
-    """What learners start from: the pre-trained encoder (the paper), or the first member after `mlm`, for recipes that
-    begin with it."""
+    """What learners start from: the pre-trained `encoder` (the paper), or `mlm`, the first member after that stage, for
+    recipes that begin with it."""
     keep: Literal["last", "best_on_dev"] = "last"
-    """`best_on_dev`: the learner at its best evaluation, with early stopping; recipes with `sts` always do so, because
-    they use labels anyway (SED section 5.5)."""
+    """`last`: the learner as trained to the end. `best_on_dev`: at its best evaluation, with early stopping. Recipes
+    with `sts` always do the latter, because they use labels anyway (SED section 5.5)."""
     patience: int = Field(5, ge=1)
-    """Evaluations without a better dev score after which early stopping ends the training."""
+    """Evaluations without a better score after which early stopping ends the training."""
     epochs: float = Field(1.0, gt=0)
+    """Passes over the corpus. A fraction is allowed."""
     batch_size: int = Field(32, ge=1)
     """Sentences per update over all workers."""
     learning_rate: float = Field(2e-5, gt=0)
+    """Peak rate of AdamW."""
     warmup: float = Field(0.1, ge=0, le=1)
     """Share of the updates over which the rate rises linearly."""
     decay: Literal["constant", "linear"] = "constant"
+    """What the rate does after the warm-up: `constant` stays, `linear` falls to zero."""
     weight_decay: float = Field(0.0, ge=0)
+    """Weight decay of AdamW, decoupled from the gradient."""
     dropout: bool = False
-    """Whether the learner's dropout is on while it trains: the paper does not say, CT's released code has it off."""
+    """Whether the learner's dropout is on while it trains. The paper does not say; CT's released code has it off."""
     clip: float | None = Field(None, gt=0)
-    """Largest global gradient norm; None: no clipping."""
+    """Largest global gradient norm. `null`: no clipping."""
     workers: int | None = Field(None, ge=1)
-    """Training workers; None: one per GPU, one on a machine without."""
+    """Training workers, at most one per sentence of a batch. `null`: one per GPU, and one on machines without a GPU.
+    There are fewer for as long as nodes are missing."""
     zero_stage: Literal[0, 1, 2, 3] = 0
+    """DeepSpeed's ZeRO stage, 0 to 3: what is spread over the workers (nothing, optimizer state, gradients,
+    weights)."""
     precision: Precision = "auto"
+    """As `members.precision`, for the learner."""
     checkpoint_every: int = Field(500, ge=1)
+    """Updates between two checkpoints."""
     evaluate_every: int = Field(500, ge=1)
+    """Updates between two evaluations on the dev task. Under `sed.keep: last` they are shown and choose nothing."""
     max_retries: int = Field(2, ge=0)
+    """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
 
     @model_validator(mode="after")
     def _workers_have_work(self) -> "SedConfig":
@@ -502,57 +602,78 @@ class FlowConfig(Block):
     """BERT-flow (paper table 7 and section 4; optimizer numbers from the released code)."""
 
     variant: Literal["paper", "released"] = "paper"
-    """`paper`: 2 levels and data-dependent initialisation; `released`: 3 levels without it, as the code really ran."""
+    """`paper`: 2 levels that start from the data's own means and deviations. `released`: 3 levels that start from small
+    random values, as the code really ran (see docs/methods.md#flow)."""
     depth: int = Field(3, ge=1)
+    """Steps per level."""
     hidden: int = Field(32, ge=1)
+    """Width of the coupling networks."""
     learning_rate: float = Field(1e-3, gt=0)
+    """Constant learning rate."""
     epochs: float = Field(1.0, gt=0)
+    """Passes over the pairs."""
     batch_size: int = Field(32, ge=2)
-    """Pairs per update; sentences that are no pairs are taken two at a time."""
+    """Pairs per update. Sentences that are not pairs are taken two at a time."""
     fit_on: str = "corpus"
-    """`corpus`; `tasks`: the tasks' own sentences, no gold score (SED appendix B.3); `nli`: the pairs of `nli.train`;
-    or a corpus source. A model meets other text than that of its tasks, so what is fitted on them scores too well."""
+    """What the flow and the affine calibrations are fitted on: `corpus`; `tasks`, the sentences of all tasks (never
+    their scores), as in the papers (SED appendix B.3); `nli`, the pairs of `nli.train`; or another source as in
+    `corpus.source`. A model in use meets other text than that of its tasks, so a calibration that was fitted on them
+    scores too well."""
     fit_sentences: int | None = Field(10_000, ge=2)
-    """Of the corpus or the corpus source, drawn at random; None: all. Tasks and NLI pairs are taken whole."""
+    """How many sentences of the corpus or the source, drawn at random. `null`: all. Tasks and NLI pairs are taken
+    whole."""
     fit_tasks: list[str] | None = None
-    """Tasks whose sentences `tasks` means, e.g. STS12 to 16; None: all."""
+    """Which tasks `tasks` means, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False
-    """One fit for each task on its own sentences (BERT-flow), instead of one on all together (SED)."""
+    """`true`: one fit for each task on its own sentences (BERT-flow), used for that task only, instead of one on all
+    together (SED). Such a calibration cannot be exported. Needs `flow.fit_on: tasks`, and counts for the affine
+    calibrations, too."""
     fits: int = Field(1, ge=1)
-    """Flows of a model that is alone in its row, such as the base, each with its own seed, which moves scores by a
-    point. Several members or learners have one flow each, and its seed is another for each of them anyway."""
+    """Flows fitted to a model that is alone in its row, such as the base, each with a seed of its own, so that the
+    report shows what a seed does. Several members or learners have one flow each, with seeds of their own."""
 
 
 class CalibrationConfig(Block):
     """The affine calibrations `sn`, `natsv` and `whiten`; fitted on the same sentences as the flow."""
 
     natsv_k: Annotated[int, Field(ge=1)] | Literal["dev"] = 10
-    """Singular directions that `natsv` removes (BERT-flow table 5: 10 alone, 6 after `sn`); `dev`: the best of 1 to 20
-    on the dev task."""
+    """Singular directions that `natsv` removes (BERT-flow table 5: 10 alone, 6 after `sn`). `dev`: 1 to 20, whichever
+    scores best on the dev task."""
 
 
 class ExportConfig(Block):
     """The model that ends up in `model/`."""
 
     recipe: str | None = None
-    """None: the last recipe of the list."""
+    """The recipe whose model becomes `model/`; of several alike, the best on the dev task. `null`: the best on the dev
+    task of all models of the run, the untouched encoder and its calibrated versions among them. A trained model that is
+    no better there than the untouched encoder under the same calibration is no candidate. Without a dev task it is the
+    last recipe of the list."""
 
 
 class ResourcesConfig(Block):
-    """Planned from what the cluster has where a value is None."""
+    """Planned from what the cluster has where nothing is set."""
 
     cpus_per_member: float | None = Field(None, gt=0)
+    """CPUs of each member. `null`: one, or more where there are fewer members than cores."""
     gpus_per_member: float | None = Field(None, gt=0)
-    """A fraction where several share one, or a whole number."""
+    """GPUs of each member: a fraction where several share one, or a whole number. `null`: up to four members on each
+    GPU."""
     concurrent_members: int | None = Field(None, ge=1)
+    """The most members that train at the same time. `null`: as many as fit."""
     gpu: bool | None = None
-    """None: use GPUs where the cluster has them; true: they must be there; false: leave them alone."""
+    """`null`: use GPUs where the cluster has some, or its autoscaler may bring some. `true`: there must be some.
+    `false`: leave them alone."""
     encode_token_budget: int | None = Field(None, ge=64)
-    """Tokens per forward pass when encoding; None: 2,048 on CPUs, 8,192 on GPUs."""
+    """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, where more leaves the caches,
+    and 8,192 on GPUs."""
     wait_minutes: float = Field(10.0, ge=0)
-    """How long to wait for an autoscaling cluster to bring what the members can use."""
+    """How long to wait for an autoscaling cluster to bring what the members can use. Where the largest size of the
+    cluster is unknown, the job waits at most two minutes after the last node that came."""
     silence_seconds: float = Field(300.0, gt=0)
-    """A worker that was not heard for so long stands still: it is ended, and started again elsewhere."""
+    """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
+    for this long stands still: it was stopped or swapped out, or its machine is frozen. It is ended and started again,
+    as if it had died."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":
@@ -568,9 +689,11 @@ class TrackingConfig(Block):
     """Experiment trackers beside the run's own logs; their keys come from the environment."""
 
     wandb: str | None = None
-    """A project on Weights & Biases."""
+    """A project on Weights & Biases: a run for each member and learner, in a group with the run's name. Needs the
+    package `wandb` on all nodes, and `WANDB_API_KEY` in the environment of the workers."""
     mlflow: str | None = None
-    """The URI of an MLflow tracking server."""
+    """The URI of an MLflow tracking server: a run for each member and learner, in an experiment with the run's name.
+    Needs the package `mlflow` or `mlflow-skinny` on all nodes. Credentials come from the environment."""
 
     @field_validator("mlflow")
     @classmethod
@@ -581,13 +704,19 @@ class TrackingConfig(Block):
 
 
 class Config(Block):
-    """All settings of a run."""
+    """All settings of a run. Whether those of several blocks go together, `raysed.plan.consistency` says."""
 
     run: str = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    """Name of the run and of its directory: letters, digits, `.`, `_` and `-`."""
     storage: str = "runs"
-    """Directory or URI (s3://, gs://, …) under which the run directory lies."""
+    """Directory or URI (`s3://…`, `gs://…`) under which run directories lie. With several machines it must be one that
+    all of them reach. Credentials come from the environment, as the provider's own tools find them; a URI with a
+    password is refused."""
     seed: int = Field(0, ge=0)
+    """The seeds of the draw from the corpus and of every member, learner and flow are derived from it. The same seed on
+    the same machine gives the same files."""
     recipes: list[str] = ["ct-sed-flow"]
+    """What to make. Stages that recipes share are done once."""
     encoder: EncoderConfig = EncoderConfig()
     corpus: CorpusConfig = CorpusConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -606,29 +735,6 @@ class Config(Block):
     resources: ResourcesConfig = ResourcesConfig()
     tracking: TrackingConfig = TrackingConfig()
 
-    @model_validator(mode="after")
-    def _references_resolve(self) -> "Config":
-        tasks = self.evaluation.tasks
-        if not tasks:
-            raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
-        for key, names in _named_tasks(self):
-            for name in names:
-                if name is not None and name not in tasks:
-                    instead = ", or null for none" if key == "evaluation.dev" else ""
-                    raise ValueError(
-                        f"{key} names {name!r}, which is not in evaluation.tasks; there are {', '.join(tasks)}{instead}"
-                    )
-        for name, other in (("ct", "second"), *((name, "last") for name in ("nli", "bsl", "contrastive", "sed"))):
-            if getattr(self, name).keep == "best_on_dev" and self.evaluation.dev is None:
-                raise ValueError(f"{name}.keep: best_on_dev needs evaluation.dev; set it, or use {name}.keep: {other}")
-        if self.calibration.natsv_k == "dev" and self.evaluation.dev is None:
-            raise ValueError("calibration.natsv_k: dev needs evaluation.dev; set it, or give a number")
-        if (self.members.min_members or 1) > self.members.count:
-            raise ValueError(
-                f"members.min_members is {self.members.min_members}, more than members.count ({self.members.count})"
-            )
-        return self
-
     def evaluate_every(self, stage: str) -> int:
         """Returns the updates between two evaluations of a member in a stage."""
         own = self.sts.evaluate_every if stage == "sts" else None
@@ -640,17 +746,25 @@ class Config(Block):
         return chosen or list(self.evaluation.tasks)
 
 
-def _named_tasks(config: Config) -> tuple[tuple[str, list], ...]:
-    """The settings that name tasks."""
-    return (
-        ("evaluation.dev", [config.evaluation.dev]),
-        ("evaluation.report", config.evaluation.report or []),
-        ("flow.fit_tasks", config.flow.fit_tasks or []),
-    )
+def find_config(name: str, directory: Path = CONFIGS) -> Path:
+    """Returns the file behind `--config`.
+
+    Args:
+        name: a path, or the name of a config.
+        directory: of the configs with names; those that come with the package.
+
+    Raises:
+        UserError: there is neither; lists the names.
+    """
+    for path in (Path(name), directory / f"{name}.yaml"):
+        if path.is_file():
+            return path
+    known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
+    raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")
 
 
 def load_config(path: Path | None, overrides: Iterable[str] = ()) -> Config:
-    """Reads a YAML file and applies overrides.
+    """Reads a YAML file, and the one that it is based on, and applies overrides.
 
     Args:
         path: YAML file; None for the defaults.
@@ -662,9 +776,9 @@ def load_config(path: Path | None, overrides: Iterable[str] = ()) -> Config:
     Raises:
         UserError: unreadable file, malformed override, unknown key or wrong value.
     """
-    data = _read_yaml(path) if path else {}
+    data = read_settings(path, Config, CONFIGS) if path else {}
     for item in overrides:
-        _apply_override(data, item)
+        apply_override(data, item)
     return make_config(data)
 
 
@@ -681,7 +795,7 @@ def make_config(data: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise UserError(_sentence(error, data)) from None
+        raise UserError(explain(error, data, Config)) from None
 
 
 def dump_config(config: Config) -> str:
@@ -706,116 +820,6 @@ def derive_seed(*parts: Any) -> int:
     True
     """
     return int(stable_hash(list(parts)), 16) % 2**62
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"config file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"config file {path} is not UTF-8 text") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UserError(f"config file {path}{where} is not valid YAML: {problem}") from None
-    if not isinstance(data, dict | None):
-        raise UserError(f"config file {path} must hold settings as 'key: value', not a {type(data).__name__}")
-    return data or {}
-
-
-def _apply_override(data: dict[str, Any], item: str) -> None:
-    key, equals, text = item.partition("=")
-    if not equals or not all(key.split(".")):
-        raise UserError(f"--set {item!r}: write it as block.key=value, for example --set ct.steps=1000")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {item!r}: the value is not valid YAML") from None
-    *parents, leaf = key.split(".")
-    for depth, parent in enumerate(parents):
-        data[parent] = {} if data.get(parent) is None else data[parent]  # a block of which all lines are comments
-        if parents[:depth] == ["evaluation", "tasks"] and isinstance(data[parent], str):
-            data[parent] = {"source": data[parent]}  # a path alone will do for a task
-        data = data[parent]
-        if not isinstance(data, dict):
-            raise UserError(f"--set {item!r}: {parent} is a value, not a block of settings")
-    data[leaf] = value
-
-
-def _sentence(error: ValidationError, data: Mapping[str, Any]) -> str:
-    """Turns the validation problems into one sentence about the first setting; a misspelt one goes first."""
-    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    keys = _keys(problems[0], data)
-    where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
-    messages = [problem["msg"] for problem in problems if _keys(problem, data) == keys]
-    if kind == "extra_forbidden":
-        return f"unknown setting {where}{_suggestion(keys)}"
-    if kind == "model_type":
-        return (
-            f"{where} is a block of settings: {', '.join(f'{where}.{name}' for name in _block_at(keys).model_fields)}"
-        )
-    if kind == "value_error":
-        messages = [str(problems[0]["ctx"]["error"])]
-        if isinstance(value, Block | Mapping):  # about several settings, which it names itself
-            return messages[0]
-    if kind == "string_pattern_mismatch":
-        messages = ["it may hold letters, digits, '.', '_' and '-', and starts with a letter or a digit"]
-    text = ", or ".join(dict.fromkeys(message[0].lower() + message[1:] for message in messages))
-    return f"setting {where}: {text}{'' if kind == 'missing' else f' (got {_short(value)})'}"
-
-
-def _keys(problem: Any, data: Any) -> list[Any]:
-    """The way to the setting, without what pydantic adds to it, such as the branch of a union that it tried."""
-    keys = []
-    for part in problem["loc"]:
-        if isinstance(data, Mapping) and part in data:
-            data = data[part]
-        elif isinstance(data, list | tuple) and part in range(len(data)):
-            data = data[part]
-        elif problem["type"] != "missing":
-            break
-        keys.append(part)
-    return keys
-
-
-def _short(value: Any) -> str:
-    text = public(repr(value))
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _block_at(keys: list[Any]) -> Any:
-    """The type behind dotted keys: a block, or anything else where there is none."""
-    block: Any = Config
-    for key in keys:
-        if key in getattr(block, "model_fields", {}):
-            block = block.model_fields[key].annotation
-        else:  # the blocks of a list or of a mapping are its last argument
-            block = get_args(block)[-1] if get_origin(block) in (dict, list) else None
-    return block
-
-
-def _suggestion(keys: list[Any]) -> str:
-    known = list(getattr(_block_at(keys[:-1]), "model_fields", {}))
-    prefix = "".join(f"{key}." for key in keys[:-1])
-    close = difflib.get_close_matches(str(keys[-1]), known, n=1)
-    if close:
-        return f": did you mean {prefix}{close[0]}?"
-    return f": known here are {', '.join(prefix + name for name in known)}"
-
-
-def find_config(name: str, directory: Path = CONFIGS) -> Path:
-    """Returns the file behind `--config`: a path, or the name of a config that comes with the package.
-
-    Raises:
-        UserError: there is neither; lists the names.
-    """
-    for path in (Path(name), directory / f"{name}.yaml"):
-        if path.is_file():
-            return path
-    known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
-    raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")
 
 
 def package_folder(path: str) -> str:

@@ -6,14 +6,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from raysed.config import Config, derive_seed, dump_config, load_config, make_config, stable_hash
 from raysed.errors import UserError
+from raysed.plan.consistency import check_settings
 
 ROOT = Path(__file__).resolve().parent.parent
+CONFIGS = sorted((ROOT / "raysed/configs").glob("*.yaml"))
 
 PAPERS = {
     "members.count": 10,  # SED section 5.1
@@ -60,6 +63,7 @@ WRONG = [
         {"evaluation": {"tasks": {"mine": {"sorce": "x"}}}},
         r"^unknown setting evaluation\.tasks\.mine\.sorce: did you mean evaluation\.tasks\.mine\.source\?$",
     ),
+    ({"encoder": {"scratch": {"layer": 2}}}, r"^unknown .*: did you mean encoder\.scratch\.layers\?$"),
     ({"export": {"zzz": 1}}, r"^unknown setting export\.zzz: known here are export\.recipe$"),
     ({"zzz": 1}, r"^unknown setting zzz: known here are run, storage, seed, recipes, "),
     # wrong types
@@ -114,7 +118,6 @@ WRONG = [
         {"evaluation": {"report": ["x"]}},
         r"^evaluation\.report names 'x', which is not in .* everyday-dev, everyday-test$",
     ),
-    ({"ct": {"keep": "best_on_dev"}, "evaluation": {"dev": None}}, r"^ct\.keep: best_on_dev needs evaluation\.dev"),
     (
         {"resources": {"gpus_per_member": 1.5}},
         r"^resources\.gpus_per_member is 1\.5; above 1 it must be a whole number$",
@@ -242,17 +245,89 @@ def test_a_missing_file_is_named(tmp_path):
         load_config(tmp_path)
 
 
+def test_a_config_based_on_another_has_its_settings_but_for_its_own(tmp_path):
+    """Blocks are merged; settings are replaced, also where they are lists or mappings. Overrides come last."""
+    below = "ct: {steps: 5, negatives: 3}\nsed: {epochs: 2}\nencoder: {model_kwargs: {a: 1}, scratch: {width: 60}}\n"
+    (tmp_path / "below.yaml").write_text(
+        f"{below}evaluation: {{tasks: {{a: a.tsv, b: b.tsv}}, dev: a}}\nrecipes: [ct]\n"
+    )
+    own = "based_on: below\nct: {steps: 7}\nevaluation: {tasks: {b: c.tsv}, dev: b}\nrecipes: [mlm]\n"
+    (tmp_path / "own.yaml").write_text(f"{own}encoder: {{model_kwargs: {{b: 2}}, scratch: {{heads: 5}}}}\n")
+    config = load_config(tmp_path / "own.yaml", ["sed.epochs=3"])
+    whole = {
+        "ct": {"steps": 7, "negatives": 3},
+        "sed": {"epochs": 3},
+        "encoder": {"model_kwargs": {"b": 2}, "scratch": {"width": 60, "heads": 5}},
+        "evaluation": {"tasks": {"b": "c.tsv"}, "dev": "b"},
+        "recipes": ["mlm"],
+    }
+    assert config == make_config(whole) and "based_on" not in dump_config(config)
+    (tmp_path / "named.yaml").write_text("based_on: quickstart\nrun: mine\n")
+    quickstart = load_config(ROOT / "raysed/configs/quickstart.yaml", ["run=mine"])
+    assert load_config(tmp_path / "named.yaml") == quickstart != Config(run="mine")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("gone", r"based_on names 'gone', which is no config; there are .*other, own, .*quickstart"),
+        ("[a]", r"based_on names \['a'\], which is no config; "),
+        ("own", "is based_on itself; name another config$"),
+        ("other", "based_on names 'other', which is itself based on 'own'; name a config without based_on$"),
+        (
+            "bert-base-unsupervised",
+            "which is itself based on 'bert-large-unsupervised'; name a config without based_on$",
+        ),
+    ],
+)
+def test_a_config_stands_on_one_that_stands_by_itself(tmp_path, name, sentence):
+    (tmp_path / "own.yaml").write_text(f"based_on: {name}\n")
+    (tmp_path / "other.yaml").write_text("based_on: own\n")
+    with pytest.raises(UserError, match=rf"^config file {tmp_path}/own\.yaml:? .*{sentence}"):
+        load_config(tmp_path / "own.yaml")
+
+
 def test_an_empty_file_is_the_defaults(tmp_path):
     (tmp_path / "c.yaml").write_text("# nothing\n")
     assert load_config(tmp_path / "c.yaml") == Config() == load_config(None)
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "raysed/configs").glob("*.yaml")), ids=lambda path: path.stem)
-def test_configs_that_come_with_the_jobs_load_and_survive_dumping(path, tmp_path):
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_configs_that_come_with_the_package_load_and_survive_dumping(path, tmp_path):
     config = load_config(path)
-    assert config.run
+    assert config.run == path.stem and check_settings(config)
     (tmp_path / "dumped.yaml").write_text(dump_config(config))
     assert load_config(tmp_path / "dumped.yaml") == config
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_a_config_says_nothing_that_the_one_it_is_based_on_says(path):
+    settings = yaml.safe_load(path.read_text())
+    if base := settings.pop("based_on", None):
+        assert said_twice(settings, load_config(path), load_config(path.with_stem(base))) == []
+
+
+def said_twice(settings: dict, config: BaseModel, base: BaseModel) -> list[str]:
+    """The settings of a file that have the same value in its base, and were set there."""
+    found = []
+    for name, value in settings.items():
+        here, there = getattr(config, name), getattr(base, name)
+        if isinstance(here, BaseModel):
+            found += [f"{name}.{inner}" for inner in said_twice(value, here, there)]
+        elif name in base.model_fields_set and here == there:
+            found.append(name)
+    return found
+
+
+def test_the_unsupervised_config_has_the_numbers_of_sed():
+    """Section 5.1 and appendix B; the other models' configs are based on it."""
+    config = load_config(ROOT / "raysed/configs/bert-large-unsupervised.yaml")
+    assert (config.members.count, config.corpus.sentences, config.encoder.layers) == (10, 100_000, 2)
+    assert (config.ct.steps, config.ct.groups, config.ct.negatives) == (50_000, 2, 7)
+    assert (max(config.ct.learning_rates), min(config.ct.learning_rates)) == (1e-5, 2e-6)
+    assert (config.sed.batch_size, config.sed.learning_rate, config.sed.warmup) == (32, 2e-5, 0.1)
+    assert (config.flow.learning_rate, config.flow.epochs, config.flow.variant) == (1e-3, 1.0, "paper")
+    assert config.report_tasks() == [f"sts{year}" for year in range(12, 17)]
 
 
 def test_dump_and_load_round_trip(tmp_path):

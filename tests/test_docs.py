@@ -6,17 +6,17 @@ import re
 import shlex
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 from packaging.requirements import Requirement
-from pydantic import BaseModel
 
-from raysed.config import Config, TaskConfig, load_config, make_config
+from raysed.config import load_config, make_config
 from raysed.recipe import MEMBER_STAGES, parse_recipe
 from raysed.report.document import Report
 from raysed.report.results import Results, Row
+from settings_page import settings
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -168,44 +168,30 @@ def test_options_exist(page):
             assert options_in(words) <= own, line
 
 
+def test_every_option_is_on_the_page_of_settings():
+    options = options_of(ROOT / "jobs/ensemble_then_distill.py") - {"-h", "--help"}
+    assert options == {row[0].strip("`") for row in tables(ROOT / "docs/configuration.md") if row[0].startswith("`--")}
+
+
 @pytest.mark.parametrize("page", [*PAGES, *CONFIGS, ROOT / "cluster.yaml", *JOBS], ids=by_name)
 def test_named_configs_exist(page):
     names = set(re.findall(r"--config ([\w-]+)(?![\w.-])", page.read_text()))
     assert names <= {path.stem for path in CONFIGS}
 
 
-def blocks_in(annotation: Any) -> list[type[BaseModel]]:
-    """The blocks of settings that a type is, or is made from."""
-    kinds = get_args(annotation) or [annotation]
-    return [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-
-
-def block_at(keys: list[str]) -> Any:
-    """What lies at dotted keys of the configuration: a block's class, True for a setting, None for nothing."""
-    block: Any = Config
-    for key in keys:
-        if block is dict:
-            block = TaskConfig
-        elif isinstance(block, type) and issubclass(block, BaseModel) and key in block.model_fields:
-            kinds = blocks_in(block.model_fields[key].annotation)
-            block = kinds[0] if kinds and block.model_fields[key].default != [] else True
-            block = dict if keys[:2] == ["evaluation", "tasks"] and key == "tasks" else block
-        else:
-            return None
-    return block
-
-
-BLOCKS = [name for name in Config.model_fields if block_at([name]) is not True]
+KEYS = [setting.key for setting in settings()]
 
 
 @each_page
 def test_settings_exist_and_take_the_values_shown(page):
-    pattern = rf"((?:{'|'.join(BLOCKS)})\.[\w.]+)(?:: (.+))?"
+    blocks = {key.partition(".")[0] for key in KEYS if "." in key}
+    pattern = rf"((?:{'|'.join(blocks)})\.[\w.]+)(?:: (.+))?"
     for span in spans(page):
         match = re.fullmatch(pattern, span)
         if match is None or match[1].endswith((".py", ".md", ".json", ".yaml", ".txt")):
             continue
-        assert block_at(match[1].split(".")), f"{by_name(page)}: {match[1]} is no setting"
+        is_there = any(key == match[1] or key.startswith(f"{match[1]}.") for key in KEYS)
+        assert is_there, f"{by_name(page)}: {match[1]} is no setting"
         if match[2]:
             load_config(None, [f"{match[1]}={match[2]}"])
 
@@ -260,65 +246,6 @@ def test_recipes_are_recipes(page):
     for span in spans(page):
         if re.fullmatch(r"(?:base|ct)(?:-[a-z]+)+", span):
             parse_recipe(span)
-
-
-# -- settings --------------------------------------------------------------------------------------------------------
-
-
-def defaults(block: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Every setting and its default as the page shows it."""
-    found = {}
-    for name, field in block.model_fields.items():
-        key = f"{prefix}{name}"
-        if name in BLOCKS and not prefix:
-            found |= defaults(field.annotation, f"{name}.")
-        elif key == "evaluation.tasks":
-            found[key] = json.dumps({task: config.source for task, config in field.default.items()})
-            found |= defaults(TaskConfig, "evaluation.tasks.NAME.")
-        elif block := next(iter(blocks_in(field.annotation)), None):
-            if isinstance(field.default, BaseModel):
-                found |= defaults(block, f"{key}.")
-                continue
-            found[key] = json.dumps(field.default)
-            if block is not TaskConfig:  # shown at evaluation.tasks
-                found |= defaults(block, f"{key}[]." if field.default == [] else f"{key}.")
-        elif field.is_required():
-            found[key] = "required"
-        else:
-            found[key] = field.default if isinstance(field.default, str) else json.dumps(field.default)
-    return found
-
-
-def test_every_setting_is_on_the_page_with_its_default():
-    """A row may show several settings of one default."""
-    rows = [row for row in tables(ROOT / "docs/configuration.md") if len(row) == 3]
-    shown = {key: row[1].strip("`") for row in rows for key in re.findall(r"`([^`-][^`]*)`", row[0])}
-    assert shown == defaults(Config)
-    assert all(row[2] for row in rows)
-
-
-def test_every_option_is_on_the_page():
-    options = options_of(ROOT / "jobs/ensemble_then_distill.py") - {"-h", "--help"}
-    assert options == {row[0].strip("`") for row in tables(ROOT / "docs/configuration.md") if row[0].startswith("`--")}
-
-
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_configs_load(path):
-    config = load_config(path)
-    assert config.run == path.stem
-    assert all(parse_recipe(recipe) for recipe in config.recipes)
-
-
-@pytest.mark.parametrize("name", ["bert-large-unsupervised", "bert-base-unsupervised", "distilbert-unsupervised"])
-def test_paper_configs_have_the_papers_numbers(name):
-    """SED section 5.1 and appendix B."""
-    config = load_config(ROOT / f"raysed/configs/{name}.yaml")
-    assert (config.members.count, config.corpus.sentences, config.encoder.layers) == (10, 100_000, 2)
-    assert (config.ct.steps, config.ct.groups, config.ct.negatives) == (50_000, 2, 7)
-    assert (max(config.ct.learning_rates), min(config.ct.learning_rates)) == (1e-5, 2e-6)
-    assert (config.sed.batch_size, config.sed.learning_rate, config.sed.warmup) == (32, 2e-5, 0.1)
-    assert (config.flow.learning_rate, config.flow.epochs, config.flow.variant) == (1e-3, 1.0, "paper")
-    assert config.report_tasks() == [f"sts{year}" for year in range(12, 17)]
 
 
 # -- files and report ------------------------------------------------------------------------------------------------

@@ -75,10 +75,10 @@ def plan_node(
 
 
 def criterion_of(stage: str, config: Config) -> str:
-    """The correlation that a stage's dev scores are.
+    """Returns the correlation that a stage's dev scores are.
 
     Args:
-        stage: one of `recipe.MEMBER_STAGES`.
+        stage: e.g. `sts`.
         config: the run's settings.
     """
     return config.sts.criterion if stage == "sts" else "spearman"
@@ -209,7 +209,7 @@ def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | N
     """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none.
 
     Args:
-        models: of the run.
+        models: of all recipes.
         recipe: its text.
     """
     group = sorted((model for model in models if model.recipe == recipe), key=lambda model: model.left_out)

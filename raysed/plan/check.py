@@ -20,7 +20,7 @@ from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.similarity import Evaluation
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.encoder import check_encoder, encoder_path
-from raysed.plan.consistency import check_settings
+from raysed.plan.consistency import check_depths, check_settings
 from raysed.recipe import Recipe
 from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
@@ -76,13 +76,7 @@ def check(config: Config) -> Job:
     config = _absolute_paths(config)
     check_trackers(config.tracking)
     layers = check_encoder(config.encoder)
-    for depth in config.evaluation.layers:
-        if isinstance(depth, int) and not 1 <= depth <= layers:
-            encoder = "encoder.scratch" if config.encoder.scratch else repr(config.encoder.path)
-            raise UserError(f"evaluation.layers has {depth}, but {encoder} has {layers} layers")
-    depth = config.evaluation.transfer.layers
-    if isinstance(depth, int) and not 1 <= depth <= layers:
-        raise UserError(f"evaluation.transfer.layers is {depth}, but the encoder has {layers} layers")
+    check_depths(config, layers)
     corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
     tasks = [load_task(name, task) for name, task in config.evaluation.tasks.items()]
     evaluation = Evaluation(tasks, config.evaluation.aggregation)

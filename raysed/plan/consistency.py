@@ -1,6 +1,6 @@
 """Whether settings of different blocks go together: what they alone can tell, before anything heavy is imported.
 
-What needs files, models or machines is checked by `raysed.plan.check`.
+What needs files, models or machines is checked by `raysed.plan.check`, and what one block can tell by the block itself.
 """
 
 from raysed.config import Config
@@ -19,8 +19,39 @@ def check_settings(config: Config) -> list[Recipe]:
         raise UserError(
             f"export.recipe is {config.export.recipe!r}, which is not in recipes ({', '.join(config.recipes)})"
         )
+    _check_dev(config)
     _check_stages(config, recipes)
+    _check_fit(config, recipes)
     return recipes
+
+
+def check_depths(config: Config, layers: int) -> None:
+    """Refuses to pool more layers than there are; `encoder.layers` is checked where the encoder is.
+
+    Args:
+        config: the settings.
+        layers: number of the encoder's blocks.
+
+    Raises:
+        UserError: names the setting and the depth.
+    """
+    encoder = "encoder.scratch" if config.encoder.scratch else repr(config.encoder.path)
+    asked = [("evaluation.layers has", depth, encoder) for depth in config.evaluation.layers]
+    asked.append(("evaluation.transfer.layers is", config.evaluation.transfer.layers, "the encoder"))
+    for problem, depth, what in asked:
+        if isinstance(depth, int) and not 1 <= depth <= layers:
+            raise UserError(f"{problem} {depth}, but {what} has {layers} layers")
+
+
+def _check_dev(config: Config) -> None:
+    """Choices on the dev task need one."""
+    if config.evaluation.dev is not None:
+        return
+    for stage, other in (("ct", "second"), *((name, "last") for name in ("nli", "bsl", "contrastive", "sed"))):
+        if getattr(config, stage).keep == "best_on_dev":
+            raise UserError(f"{stage}.keep: best_on_dev needs evaluation.dev; set it, or use {stage}.keep: {other}")
+    if config.calibration.natsv_k == "dev":
+        raise UserError("calibration.natsv_k: dev needs evaluation.dev; set it, or give a number")
 
 
 def _check_stages(config: Config, recipes: list[Recipe]) -> None:
@@ -39,7 +70,6 @@ def _check_stages(config: Config, recipes: list[Recipe]) -> None:
             _check_grid_fits(config, recipe)
         if recipe.distils:
             _check_learner(config, recipe)
-    _check_fit(config, recipes)
 
 
 def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
@@ -79,6 +109,12 @@ def _check_learner(config: Config, recipe: Recipe) -> None:
 
 def _check_fit(config: Config, recipes: list[Recipe]) -> None:
     """Settings of `flow` and `export` that contradict each other or lack something."""
+    tasks = config.evaluation.tasks
+    for name in config.flow.fit_tasks or []:
+        if name not in tasks:
+            raise UserError(
+                f"flow.fit_tasks names {name!r}, which is not in evaluation.tasks; there are {', '.join(tasks)}"
+            )
     if not any(recipe.calibration for recipe in recipes):
         return
     fit = config.flow

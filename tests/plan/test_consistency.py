@@ -9,7 +9,7 @@ import pytest
 
 from raysed.config import make_config
 from raysed.errors import UserError
-from raysed.plan.consistency import check_settings
+from raysed.plan.consistency import check_depths, check_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "transformers", "ray", "deepspeed", "datasets", "scipy", "matplotlib"}
@@ -37,6 +37,38 @@ def test_settings_that_contradict_each_other(settings, message):
     with pytest.raises(UserError, match=message):
         check_settings(make_config({"recipes": ["base-flow"], "evaluation": tasks, **settings}))
     check_settings(make_config({"recipes": ["ct-sed"], "evaluation": tasks, **settings, "export": {}}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"flow": {"fit_tasks": ["c"]}}, r"^flow\.fit_tasks names 'c', which is not in .*; there are a, b$"),
+        ({"ct": {"keep": "best_on_dev"}}, r"^ct\.keep: best_on_dev needs evaluation\.dev; .* ct\.keep: second$"),
+        ({"sed": {"keep": "best_on_dev"}}, r"^sed\.keep: best_on_dev needs evaluation\.dev; .* sed\.keep: last$"),
+        ({"calibration": {"natsv_k": "dev"}}, r"^calibration\.natsv_k: dev needs evaluation\.dev; "),
+    ],
+)
+def test_settings_that_name_tasks_need_them(settings, message):
+    tasks, recipes = {"a": "a.tsv", "b": "b.tsv"}, ["ct-sed"]
+    without = {"tasks": tasks, "dev": None}
+    with pytest.raises(UserError, match=message):
+        check_settings(make_config({"recipes": recipes, "evaluation": without, **settings}))
+    there = {"tasks": {**tasks, "c": "c.tsv"}, "dev": "a"}
+    check_settings(make_config({"recipes": recipes, "evaluation": there, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        ({"layers": [1, 4]}, r"^evaluation\.layers has 4, but 'bundled:encoder' has 3 layers$"),
+        ({"layers": [0]}, r"^evaluation\.layers has 0, but "),
+        ({"transfer": {"layers": 4}}, r"^evaluation\.transfer\.layers is 4, but the encoder has 3 layers$"),
+    ],
+)
+def test_depths_that_the_encoder_does_not_have(evaluation, message):
+    with pytest.raises(UserError, match=message):
+        check_depths(make_config({"evaluation": evaluation}), 3)
+    check_depths(make_config({"evaluation": evaluation | {"layers": [1, "first_last"]}}), 4)
 
 
 def imported(done: subprocess.CompletedProcess) -> set[str]:

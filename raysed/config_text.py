@@ -1,0 +1,175 @@
+"""Settings as text: YAML files and the file that they are based on, overrides, and a sentence about each mistake.
+
+Knows no setting by name: what there is, it asks the model of the settings.
+"""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from raysed.errors import UserError, public
+
+BASED_ON = "based_on"
+"""Key of a file that names another one, whose settings hold where the file has none of its own."""
+
+
+def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, Any]:
+    """Reads a YAML file, over the settings of the one that it is based on.
+
+    Blocks are merged setting by setting. A setting replaces the other file's, also where it is a list or a mapping.
+
+    Args:
+        path: the file.
+        model: of all settings, which says what is a block.
+        named: directory of the configs that `based_on` can name, beside those in the file's own directory.
+
+    Raises:
+        UserError: a file cannot be read; `based_on` names nothing, the file itself, or one that has a `based_on`, too.
+    """
+    settings = _read_yaml(path)
+    if BASED_ON not in settings:
+        return settings
+    name = settings.pop(BASED_ON)
+    places = [folder / f"{name}.yaml" for folder in (path.parent, named)]
+    base = next((place for place in places if place.is_file()), None)
+    if base is None:
+        known = ", ".join(sorted({place.stem for folder in (path.parent, named) for place in folder.glob("*.yaml")}))
+        raise UserError(f"config file {path}: {BASED_ON} names {name!r}, which is no config; there are {known}")
+    if base.samefile(path):
+        raise UserError(f"config file {path} is {BASED_ON} itself; name another config")
+    below = _read_yaml(base)
+    if BASED_ON in below:
+        raise UserError(
+            f"config file {path}: {BASED_ON} names {name!r}, which is itself based on {below[BASED_ON]!r}; "
+            f"name a config without {BASED_ON}"
+        )
+    return _merged(below, settings, model)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dict[str, Any]:
+    merged = dict(below)
+    for key, value in above.items():
+        inner = _block_at(block, [key])
+        both = isinstance(value, dict) and isinstance(below.get(key), dict)
+        merged[key] = _merged(below[key], value, inner) if both and _fields(inner) else value
+    return merged
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"config file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"config file {path} is not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f", line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"config file {path}{where} is not valid YAML: {problem}") from None
+    if not isinstance(data, dict | None):
+        raise UserError(f"config file {path} must hold settings as 'key: value', not a {type(data).__name__}")
+    return data or {}
+
+
+def apply_override(data: dict[str, Any], item: str) -> None:
+    """Changes one setting in place.
+
+    Args:
+        data: nested settings, as they were read.
+        item: `block.key=value`, the value in YAML.
+
+    Raises:
+        UserError: the item is written in another way, or leads through a value.
+    """
+    key, equals, text = item.partition("=")
+    if not equals or not all(key.split(".")):
+        raise UserError(f"--set {item!r}: write it as block.key=value, for example --set ct.steps=1000")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"--set {item!r}: the value is not valid YAML") from None
+    *parents, leaf = key.split(".")
+    for depth, parent in enumerate(parents):
+        data[parent] = {} if data.get(parent) is None else data[parent]  # a block of which all lines are comments
+        if parents[:depth] == ["evaluation", "tasks"] and isinstance(data[parent], str):
+            data[parent] = {"source": data[parent]}  # a path alone will do for a task
+        data = data[parent]
+        if not isinstance(data, dict):
+            raise UserError(f"--set {item!r}: {parent} is a value, not a block of settings")
+    data[leaf] = value
+
+
+def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> str:
+    """Returns one sentence about the first setting that is wrong; a misspelt one goes first.
+
+    Args:
+        error: of the validation.
+        data: what was validated.
+        model: what it was validated as.
+    """
+    problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
+    keys = _keys(problems[0], data)
+    where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
+    messages = [problem["msg"] for problem in problems if _keys(problem, data) == keys]
+    if kind == "extra_forbidden":
+        return f"unknown setting {where}{_suggestion(keys, model)}"
+    if kind == "model_type":
+        inside = (f"{where}.{name}" for name in _fields(_block_at(model, keys)))
+        return f"{where} is a block of settings: {', '.join(inside)}"
+    if kind == "value_error":
+        messages = [str(problems[0]["ctx"]["error"])]
+        if isinstance(value, BaseModel | Mapping):  # about several settings, which it names itself
+            return messages[0]
+    if kind == "string_pattern_mismatch":
+        messages = ["it may hold letters, digits, '.', '_' and '-', and starts with a letter or a digit"]
+    text = ", or ".join(dict.fromkeys(message[0].lower() + message[1:] for message in messages))
+    return f"setting {where}: {text}{'' if kind == 'missing' else f' (got {_short(value)})'}"
+
+
+def _keys(problem: Any, data: Any) -> list[Any]:
+    """The way to the setting, without what pydantic adds to it, such as the branch of a union that it tried."""
+    keys = []
+    for part in problem["loc"]:
+        if isinstance(data, Mapping) and part in data:
+            data = data[part]
+        elif isinstance(data, list | tuple) and part in range(len(data)):
+            data = data[part]
+        elif problem["type"] != "missing":
+            break
+        keys.append(part)
+    return keys
+
+
+def _short(value: Any) -> str:
+    text = public(repr(value))
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _fields(block: Any) -> list[str]:
+    return list(getattr(block, "model_fields", {}))
+
+
+def _block_at(block: Any, keys: list[Any]) -> Any:
+    """The type behind keys from a block on: a block, or anything else where there is none."""
+    for key in keys:
+        if key in _fields(block):
+            block = block.model_fields[key].annotation
+            blocks = [kind for kind in get_args(block) if _fields(kind)]
+            block = blocks[0] if blocks and get_origin(block) not in (dict, list) else block
+        else:  # the blocks of a list or of a mapping are its last argument
+            block = get_args(block)[-1] if get_origin(block) in (dict, list) else None
+    return block
+
+
+def _suggestion(keys: list[Any], model: type[BaseModel]) -> str:
+    known = _fields(_block_at(model, keys[:-1]))
+    prefix = "".join(f"{key}." for key in keys[:-1])
+    close = difflib.get_close_matches(str(keys[-1]), known, n=1)
+    if close:
+        return f": did you mean {prefix}{close[0]}?"
+    return f": known here are {', '.join(prefix + name for name in known)}"

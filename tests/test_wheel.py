@@ -1,0 +1,50 @@
+"""What is installed runs alone: a wheel of the project has all that a run reads."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "raysed")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """An empty directory with nothing but the project's wheel in it, made without a network."""
+    source, wheels, target = (tmp_path_factory.mktemp(name) for name in ("source", "wheels", "target"))
+    for name in SOURCES:  # the build leaves files beside what it reads
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, source / name)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    called(*pip, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", wheels, source)
+    (wheel,) = wheels.glob("raysed-*.whl")
+    called(*pip, "install", "--no-deps", "--no-index", "--target", target, wheel)
+    return target
+
+
+def called(*command: str | Path, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(installed, tmp_path):
+    """Its first stages: the corpus, the base, a calibration, scores, report and export."""
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    outside = {"cwd": tmp_path, "env": {**environment, "PYTHONPATH": str(installed)}}
+    found = called(sys.executable, "-c", "import raysed; print(raysed.__file__)", **outside)
+    assert found == f"{installed / 'raysed/__init__.py'}\n"
+    short = ("recipes=[base-whiten]", "corpus.sentences=300", "evaluation.layers=[2]")
+    overrides = [part for setting in short for part in ("--set", setting)]
+    said = called(installed / "bin/raysed", "run", "--run", "first", *overrides, **outside)
+    assert "base + whiten" in said
+    written = [path.relative_to(tmp_path / "runs/first").as_posix() for path in tmp_path.rglob("*")]
+    assert {"report.md", "report.json", "model/README.md", "model/model.safetensors"} <= set(written)
+    tables = called(installed / "bin/raysed", "reproduce", "--list", **outside)
+    assert "sed-table-1" in tables

@@ -1,0 +1,137 @@
+"""Writes the tables of docs/configuration.md from the docstrings of the settings. The text between them stays.
+
+    python tools/settings_page.py        (or: make docs)
+
+A table stands between `<!-- settings: BLOCK -->` and `<!-- /settings -->`. Without a name, it has the settings of no
+block. A block without a table of its own is in that of the block around it. A table of several blocks has the settings
+that they share, which their own tables leave out.
+"""
+
+import ast
+import json
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel
+
+from raysed import config
+
+PAGE = Path(__file__).resolve().parents[1] / "docs/configuration.md"
+_TABLE = re.compile(r"(<!-- settings(?:: ([^>]+))? -->\n).*?(<!-- /settings -->)", re.DOTALL)
+
+
+class Setting(NamedTuple):
+    """A row: the block that the setting is in, e.g. `evaluation.tasks.NAME`, and what the page says about it."""
+
+    block: str
+    name: str
+    default: str
+    meaning: str
+
+    @property
+    def key(self) -> str:
+        """The dotted name."""
+        return f"{self.block}.{self.name}".lstrip(".")
+
+
+def settings(model: type[BaseModel] = config.Config, block: str = "", seen: set[type] | None = None) -> list[Setting]:
+    """Returns every setting in the order of the code; a kind of block that a list or mapping holds is there once.
+
+    Args:
+        model: the block.
+        block: its dotted name.
+        seen: kinds of blocks that a list or mapping held before.
+
+    Raises:
+        ValueError: a setting has no docstring.
+    """
+    found, seen = [], set() if seen is None else seen
+    for name, field in model.model_fields.items():
+        inner, ending = _block_in(field.annotation)
+        if inner is None or not isinstance(field.default, BaseModel):
+            default = "required" if field.is_required() else f"`{_shown(field.default)}`"
+            found.append(Setting(block, name, default, _meaning(model, name)))
+        if inner and not (ending and inner in seen):
+            seen |= {inner} if ending else set()
+            found += settings(inner, f"{block}.{name}{ending}".lstrip("."), seen)
+    return found
+
+
+def _block_in(annotation: Any) -> tuple[type[BaseModel] | None, str]:
+    """The block that a setting is or holds, and what stands for one of several in its name."""
+    kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+    block = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
+    return block, {dict: ".NAME", list: "[]"}.get(get_origin(annotation), "")
+
+
+def _shown(default: Any) -> str:
+    return default if isinstance(default, str) else json.dumps(default, default=lambda task: task.source)
+
+
+@cache
+def _docstrings() -> dict[tuple[str, str], str]:
+    """The text below every setting, by class and name. Python does not keep it, and pydantic takes long to find it."""
+    found = {}
+    for block in ast.parse(Path(config.__file__).read_text(encoding="utf-8")).body:
+        inside = block.body if isinstance(block, ast.ClassDef) else []
+        for field, text in pairwise(inside):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                found[block.name, field.target.id] = " ".join(text.value.value.split())
+    return found
+
+
+def _meaning(model: type[BaseModel], name: str) -> str:
+    """The docstring, which comes with an inherited setting; names of pages become links."""
+    text = next(filter(None, (_docstrings().get((kind.__name__, name)) for kind in model.__mro__)), None)
+    if text is None:
+        raise ValueError(f"{model.__name__}.{name} has no docstring in raysed/config.py; say below it what it means")
+    return re.sub(r"docs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text.replace("|", r"\|"))
+
+
+def fill(page: str) -> str:
+    """Returns the page with all tables made anew.
+
+    Raises:
+        ValueError: a table is for no block of settings.
+    """
+    tables: dict[str, list[list[Setting]]] = {match[2] or "": [] for match in _TABLE.finditer(page)}
+    rest = settings()
+    for blocks in (name.split() for name in tables):
+        if len(blocks) > 1:
+            names = set.intersection(*({s.name for s in rest if s.block == block} for block in blocks))
+            shared = [s for s in rest if s.block in blocks and s.name in names]
+            rest = [s for s in rest if s not in shared]
+            tables[" ".join(blocks)] = _alike(shared)
+    for setting in rest:
+        block = setting.block
+        while block and block not in tables:
+            block = block.rpartition(".")[0]
+        tables[block].append([setting])
+    for name, rows in tables.items():
+        if not rows:
+            raise ValueError(f"docs/configuration.md has a table for {name!r}, which is no block of settings")
+    return _TABLE.sub(lambda match: f"{match[1]}{_table(tables[match[2] or ''])}{match[3]}", page)
+
+
+def _alike(shared: list[Setting]) -> list[list[Setting]]:
+    """The settings of several blocks by name; those of one default and meaning together."""
+    groups: dict[tuple, list[Setting]] = {}
+    names = list(dict.fromkeys(setting.name for setting in shared))
+    for setting in sorted(shared, key=lambda setting: names.index(setting.name)):
+        groups.setdefault(setting[1:], []).append(setting)
+    return list(groups.values())
+
+
+def _table(rows: list[list[Setting]]) -> str:
+    lines = ["| setting | default | meaning |", "|---|---|---|"]
+    for row in rows:
+        keys = ", ".join(f"`{setting.key}`" for setting in row)
+        lines.append(f"| {keys} | {row[0].default} | {row[0].meaning} |")
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(fill(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
