@@ -8,7 +8,7 @@ import pytest
 
 from raysed.data.graded import StsTask
 from raysed.evaluation.baselines import baselines, tf_idf, word_overlap
-from raysed.evaluation.similarity import Evaluation
+from raysed.evaluation.tasks import Evaluation
 
 WORDS = "the a dog cat sun rain sings sleeps runs on in house".split()
 
@@ -49,7 +49,7 @@ def test_sentences_without_a_word_have_no_similarity():
 def test_all_baselines_of_an_evaluation():
     first, second = ["the dog", "a cat sleeps"], ["the dog", "rain"]
     found = baselines(Evaluation([StsTask("t", {"all": (first, second, np.array([5.0, 1.0]))})]))
-    assert {name: similarity.tolist() for name, similarity in found.items()} == {
+    assert {name: outcomes["t"].tolist() for name, outcomes in found.items()} == {
         "word-overlap": [1.0, 0.0],
         "tf-idf": [1.0, 0.0],
     }
