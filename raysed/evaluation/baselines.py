@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from raysed.evaluation.similarity import Evaluation
+from raysed.evaluation.transfer import ProbeJob, TransferTask, combine, jobs, run_probe, sentences_of
 
 WORD_OVERLAP, TF_IDF = "word-overlap", "tf-idf"
 
@@ -47,6 +49,34 @@ _BASELINES: Mapping[str, Callable] = {WORD_OVERLAP: word_overlap, TF_IDF: tf_idf
 def baselines(evaluation: Evaluation) -> dict[str, np.ndarray]:
     """Returns every baseline's similarities in the order of `Evaluation.pair_rows`, by the name of its row."""
     return {name: similarity(*evaluation.pair_sentences()) for name, similarity in _BASELINES.items()}
+
+
+def transfer_baselines(tasks: Sequence[TransferTask], seed: int = 1111) -> dict[str, dict[str, dict[str, Any]]]:
+    """Scores TF-IDF as the features of transfer tasks: sparse, of length 1, with logarithmic counts, as in `tf_idf`.
+
+    Words and their frequencies are those of the sentences that a probe is fitted on, each counted once; so every outer
+    fold has its own. Other words are passed over.
+
+    Args:
+        tasks: what to score.
+        seed: of folds and probes.
+
+    Returns:
+        By the name of the row, what `score_transfer` returns.
+    """
+    sentences_U = np.array(sentences_of(tasks), dtype=object)
+    return {TF_IDF: combine(run_probe(job, _features(job, sentences_U)) for job in jobs(tasks, seed))}
+
+
+def _features(job: ProbeJob, sentences_U: np.ndarray) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
+    try:
+        vectorizer.fit(sentences_U[job.training_rows])
+    except ValueError:  # not one word in all the sentences
+        return csr_matrix((len(sentences_U), 1), dtype=np.float32)
+    return vectorizer.transform(sentences_U).tocsr()
 
 
 def _cosines(vectorizer: Any, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
