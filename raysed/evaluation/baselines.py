@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
 from raysed.evaluation.classes import Classification, Clustering
 from raysed.evaluation.retrieval import Retrieval
 from raysed.evaluation.similarity import Similarity
 from raysed.evaluation.tasks import Evaluation
+from raysed.evaluation.transfer import ProbeJob, TransferTask, combine, jobs, run_probe, sentences_of
 
 WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
 
@@ -56,6 +58,34 @@ def baselines(evaluation: Evaluation) -> dict[str, dict[str, np.ndarray]]:
     return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}
 
 
+def transfer_baselines(tasks: Sequence[TransferTask], seed: int = 1111) -> dict[str, dict[str, dict[str, Any]]]:
+    """Scores TF-IDF as the features of transfer tasks: sparse, of length 1, with logarithmic counts, as in `tf_idf`.
+
+    Words and their frequencies are those of the sentences that a probe is fitted on, each counted once; so every outer
+    fold has its own. Other words are passed over.
+
+    Args:
+        tasks: what to score.
+        seed: of folds and probes.
+
+    Returns:
+        By the name of the row, what `score_transfer` returns.
+    """
+    sentences_U = np.array(sentences_of(tasks), dtype=object)
+    return {TF_IDF: combine(run_probe(job, _probe_features(job, sentences_U)) for job in jobs(tasks, seed))}
+
+
+def _probe_features(job: ProbeJob, sentences_U: np.ndarray) -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    vectorizer = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
+    try:
+        vectorizer.fit(sentences_U[job.training_rows])
+    except ValueError:  # not one word in all the sentences
+        return csr_matrix((len(sentences_U), 1), dtype=np.float32)
+    return vectorizer.transform(sentences_U).tocsr()
+
+
 def _counts() -> Any:
     from sklearn.feature_extraction.text import CountVectorizer  # takes a second, and is not always needed
 
@@ -75,8 +105,6 @@ def _vectors(vectorizer: Any, texts: Sequence[str]) -> Any:
     try:
         return normalize(vectorizer.fit_transform(texts))
     except ValueError:  # not one word in all the texts
-        from scipy.sparse import csr_matrix
-
         return csr_matrix((len(texts), 1))
 
 
