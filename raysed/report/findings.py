@@ -25,12 +25,12 @@ NO_DIFFERENCE = 0.1
 _UNTRAINED = ("baseline", "base")
 """Kinds that nothing was trained for."""
 _FITTED_ON = {
-    "tasks": "The calibrations were fitted on the sentences of the very tasks that they are scored on (without their "
-    "scores); expect less of them on other text.",
+    "tasks": "The calibrations were fitted on the sentences of the very tasks that they are scored on (without the "
+    "gold scores); expect less of them on other text.",
     "corpus": "The calibrations were fitted on the corpus and have not seen the tasks.",
     "nli": "The calibrations were fitted on the sentences of `nli.train` and have not seen the tasks.",
 }
-_INTERVALS = "In brackets: 95 % intervals over the draw of pairs and of seeds."
+_INTERVALS = "In brackets: 95 % intervals over the sampling of pairs and of seeds."
 
 
 def findings(
@@ -150,8 +150,8 @@ def _too_few_updates(learner: Mapping[str, Any]) -> str:
         return ""
     return (
         f"The learner is still farther from the members' mean than the members are (mean squared distance "
-        f"{learner['distance']:.2g} against {learner['members_distance']:.2g}) after {learner['updates']:,} updates: "
-        "it needs more updates (sed.epochs, a larger corpus) or a higher sed.learning_rate."
+        f"{learner['distance']:.2g} against {learner['members_distance']:.2g}) after {learner['updates']:,} updates. "
+        "It needs more updates (raise sed.epochs or enlarge the corpus) or a higher sed.learning_rate."
     )
 
 
@@ -176,12 +176,12 @@ def _bottom_line(family: str, results: Results) -> str:
     best = max(untrained, key=lambda group: results.groups[group]["mean"])
     difference = _difference(results, (*chain[-1], "mean"), (*best, "mean"))
     names = [f"{display_name(*group)} ({results.groups[group]['mean']:.1f})" for group in (chain[-1], best)]
-    return f"Overall, {names[0]} is {_position(difference)} {names[1]}, the best that needs no training."
+    return f"Overall, {names[0]} is {_position(difference)} {names[1]}, the best row that needs no training."
 
 
 def _words_alone(results: Results) -> str:
     found = [_with_score(group, results) for group in results.groups if group[1] == "baseline"]
-    return f"Without a model: {', '.join(found)}." if found else ""
+    return f"Baselines without a model: {', '.join(found)}." if found else ""
 
 
 def _with_score(group: Group, results: Results) -> str:
