@@ -15,7 +15,7 @@ from raysed.store.metrics import show_notes
 COMMANDS = {
     "run": "train, distil, calibrate, evaluate and export",
     "evaluate": "score any models side by side",
-    "status": "say where runs are",
+    "status": "show how far runs are",
     "reproduce": "run a table of a paper",
 }
 """By name, which is that of the module in `raysed.commands`."""
@@ -24,13 +24,13 @@ COMMANDS = {
 def main() -> int:
     """Runs `raysed COMMAND …`; returns the exit code."""
     lines = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
-    usage = f"raysed COMMAND …\n\ncommands:\n{lines}\n\nraysed COMMAND --help says more"
+    usage = f"raysed COMMAND …\n\ncommands:\n{lines}\n\nraysed COMMAND --help shows its options"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print(f"usage: {usage}")
         return 0 if len(sys.argv) > 1 else 2
     if name not in COMMANDS:
-        print(f"error: {name!r} is no command; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        print(f"error: {name!r} is not a command; the commands are {', '.join(COMMANDS)}", file=sys.stderr)
         return 2
     command = importlib.import_module(f"raysed.commands.{name}")
     parser = command.parser()

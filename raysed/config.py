@@ -42,7 +42,7 @@ class Block(BaseModel):
         kinds = cls.model_fields[info.field_name].annotation
         values = value if isinstance(value, list) else [value]
         if any(isinstance(item, bool) for item in values) and bool not in (kinds, *get_args(kinds)):
-            raise ValueError("yes, no, true and false have no meaning here")
+            raise ValueError("yes, no, true and false are not allowed here")
         return value
 
 
@@ -63,8 +63,8 @@ class ScratchConfig(Block):
     def _heads_share_the_width(self) -> "ScratchConfig":
         if self.width % self.heads:
             raise ValueError(
-                f"encoder.scratch.width is {self.width}, which {self.heads} heads (encoder.scratch.heads) cannot "
-                "share; make it a multiple"
+                f"encoder.scratch.width is {self.width}, but it must be a multiple of encoder.scratch.heads "
+                f"({self.heads})"
             )
         return self
 
@@ -102,8 +102,7 @@ class CorpusConfig(Block):
 
     source: str | list[str] = "bundled:everyday"
     """One of these, or a list of them: a file, a directory, a pattern (`data/**/*.txt`), a URI, a hub dataset id, or
-    `bundled:everyday`. Files end in `.txt` (one sentence per line), `.jsonl`, `.csv`, `.tsv` or `.parquet`; `.gz` may
-    follow the text formats."""
+    `bundled:everyday`. A `.txt` file has one sentence per line; see [file formats](#file-formats) for the others."""
     column: str | None = None
     """Column or field that holds the sentence. `null`: `sentence` or `text`."""
     split: str = "train"
@@ -121,8 +120,8 @@ class CorpusConfig(Block):
     def _lengths_leave_something(self) -> "CorpusConfig":
         if self.min_characters > self.max_characters:
             raise ValueError(
-                f"corpus.min_characters is {self.min_characters}, more than corpus.max_characters"
-                f" ({self.max_characters}); no sentence can be kept"
+                f"corpus.min_characters is {self.min_characters}, which is more than corpus.max_characters "
+                f"({self.max_characters}), so no sentence could be kept; lower it"
             )
         return self
 
@@ -156,8 +155,8 @@ class TaskConfig(Block):
     """One task that models are scored on: graded pairs, retrieval, classification or clustering."""
 
     source: str
-    """A file with one pair per row and names for its columns: `.csv`, `.tsv`, `.jsonl` (these also with `.gz`) or
-    `.parquet`, by path or URI; see below. Or a hub dataset; a `.txt` file of three tab-separated columns without names,
+    """A file with one pair per row and names for its columns, by path or URI, in one of the
+    [file formats](#file-formats). Or a hub dataset; a `.txt` file of three tab-separated columns without names,
     sentence, sentence, score (STS 2017 extended); a SentEval directory with `STS.input.<subset>.txt` and
     `STS.gs.<subset>.txt`, or one `STS.input.*.txt` with its scores beside it; a directory of `ArgPairs_*.csv` (argument
     facet similarity, a subset per topic); `bundled:train`, `bundled:dev` or `bundled:test`. Of a retrieval task, a
@@ -192,7 +191,7 @@ class TaskConfig(Block):
     @classmethod
     def _range_rises(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
         if value and value[0] >= value[1]:
-            raise ValueError("write the lowest score and then the highest")
+            raise ValueError("write the lowest score first, then the highest")
         return value
 
 
@@ -200,10 +199,10 @@ class NliSource(Block):
     """One source of sentence pairs with a class label."""
 
     source: str
-    """A `.tsv`, `.txt` (tab-separated, no quoting), `.csv` (with quoting), `.jsonl` or `.parquet` file, or a hub
-    dataset. It has the columns `premise` and `hypothesis` (or `sentence1` and `sentence2`, `text1` and `text2`), and
-    `label` or `gold_label`: a name, or the hub's id (0 entailment, 1 neutral, 2 contradiction, which is not the order
-    of sentence-transformers). Rows without a label (`-`, -1, blank) are left out and counted."""
+    """A file in one of the [file formats](#file-formats), or a hub dataset. It has the columns `premise` and
+    `hypothesis` (or `sentence1` and `sentence2`, `text1` and `text2`), and `label` or `gold_label`: a name, or the
+    hub's id (0 entailment, 1 neutral, 2 contradiction, which is not the order of sentence-transformers). Rows without a
+    label (`-`, -1, blank) are left out and counted."""
     split: str | None = None
     """Split of a hub dataset (`null`: train). Of a file with a column `split`, the rows to take (`null`: all)."""
     name: str | None = None
@@ -268,9 +267,9 @@ class EvaluationConfig(Block):
     def _names_are_tasks(self) -> "EvaluationConfig":
         if not self.tasks:
             raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
-        there = f"which is not in evaluation.tasks; there are {', '.join(self.tasks)}"
+        there = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"
         if self.dev is not None and self.dev not in self.tasks:
-            raise ValueError(f"evaluation.dev names {self.dev!r}, {there}, or null for none")
+            raise ValueError(f"evaluation.dev names {self.dev!r}, {there}, or use null for none")
         for name in self.report or []:
             if name not in self.tasks:
                 raise ValueError(f"evaluation.report names {name!r}, {there}")
@@ -298,7 +297,9 @@ class MembersConfig(Block):
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
         if (self.min_members or 1) > self.count:
-            raise ValueError(f"members.min_members is {self.min_members}, more than members.count ({self.count})")
+            raise ValueError(
+                f"members.min_members is {self.min_members}, which is more than members.count ({self.count}); lower it"
+            )
         return self
 
 
@@ -430,7 +431,9 @@ class CtConfig(Block):
     @model_validator(mode="after")
     def _one_rate_more_than_boundaries(self) -> "CtConfig":
         if len(self.learning_rates) != len(self.boundaries) + 1 or sorted(set(self.boundaries)) != self.boundaries:
-            raise ValueError("ct.boundaries must increase, and ct.learning_rates have one value more than there are")
+            raise ValueError(
+                "ct.boundaries must increase, and ct.learning_rates must have exactly one more value than ct.boundaries"
+            )
         return self
 
 
@@ -442,9 +445,10 @@ class ViewSource(Block):
     """One source of pairs of sentences that mean the same."""
 
     source: str
-    """A `.tsv` or `.txt` file of two tab-separated columns, with or without their names in the first line, a `.csv`,
-    `.jsonl` or `.parquet` file, or a hub dataset. Known names are `view1` and `view2`, `sentence1` and `sentence2`,
-    `english` and `non_english`, `anchor` and `positive`, `source` and `target`, and those of `nli.train`."""
+    """A file in one of the [file formats](#file-formats), or a hub dataset. A `.tsv` or `.txt` file of two
+    tab-separated columns needs no names in its first line. Known names are `view1` and `view2`, `sentence1` and
+    `sentence2`, `english` and `non_english`, `anchor` and `positive`, `source` and `target`, and those of
+    `nli.train`."""
     columns: tuple[str, str] | None = None
     """Names of the two columns, where they are others: `[en, de]`. `null`: the first pair of known names."""
     split: str | None = None
@@ -527,10 +531,11 @@ class BslConfig(TwoViewsConfig):
     @model_validator(mode="after")
     def _values_make_sense(self) -> "BslConfig":
         if not 0 <= self.momentum <= 1:
-            raise ValueError(f"bsl.momentum is {self.momentum:g}; it is a share of 0 to 1, the paper's is 0.999")
+            raise ValueError(f"bsl.momentum is {self.momentum:g}; it must be between 0 and 1 (the paper uses 0.999)")
         if self.batch_size < 2:
             raise ValueError(
-                f"bsl.batch_size is {self.batch_size}; the predictor's batch normalisation needs at least 2 pairs"
+                f"bsl.batch_size is {self.batch_size}; it must be at least 2, because the predictor normalises over "
+                "the batch"
             )
         return self
 
@@ -556,11 +561,13 @@ class ContrastiveConfig(TwoViewsConfig):
     def _something_to_tell_apart(self) -> "ContrastiveConfig":
         if self.batch_size < 2:
             raise ValueError(
-                f"contrastive.batch_size is {self.batch_size}; the negatives are the batch's other pairs, so at least "
-                "2 are needed"
+                f"contrastive.batch_size is {self.batch_size}; it must be at least 2, because the other pairs of the "
+                "batch are the negatives"
             )
         if "same" in self.views and not self.dropout:
-            raise ValueError("contrastive.views has same, whose two views are equal without contrastive.dropout")
+            raise ValueError(
+                "contrastive.views has same, whose two views differ only by dropout; set contrastive.dropout: true"
+            )
         return self
 
 
@@ -615,8 +622,8 @@ class SedConfig(Block):
     def _workers_have_work(self) -> "SedConfig":
         if (self.workers or 1) > self.batch_size:
             raise ValueError(
-                f"sed.workers is {self.workers}, more than the sentences of a batch (sed.batch_size is "
-                f"{self.batch_size}); ask for at most as many"
+                f"sed.workers is {self.workers}, which is more than sed.batch_size ({self.batch_size}); set it to "
+                f"at most {self.batch_size}"
             )
         return self
 
@@ -722,7 +729,7 @@ class TrackingConfig(Block):
     @classmethod
     def _holds_no_password(cls, uri: str | None) -> str | None:
         if uri is not None and urlsplit(uri).password is not None:  # settings are written into the run directory
-            raise ValueError("the URI holds a password; leave it out and set MLFLOW_TRACKING_PASSWORD")
+            raise ValueError("the URI contains a password; remove it and set MLFLOW_TRACKING_PASSWORD")
         return uri
 
 
@@ -783,7 +790,9 @@ def find_config(name: str, directory: Path = CONFIGS) -> Path:
         if path.is_file():
             return path
     known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
-    raise UserError(f"--config {name}: no such file, and no config of that name; there are {known}")
+    raise UserError(
+        f"--config {name}: there is no such file, and no config of that name; the named configs are {known}"
+    )
 
 
 def load_config(path: Path | None, overrides: Iterable[str] = ()) -> Config:
@@ -853,7 +862,7 @@ def package_folder(path: str) -> str:
     """
     package, _, folder = path.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier():
-        raise UserError(f"encoder.path: {path!r} names no Python package; write it as {PACKAGE}NAME/DIR")
+        raise UserError(f"encoder.path: {path!r} does not name a Python package; write it as {PACKAGE}NAME/DIR")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise UserError(

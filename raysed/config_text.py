@@ -38,9 +38,11 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
     base = next((place for place in places if place.is_file()), None)
     if base is None:
         known = ", ".join(sorted({place.stem for folder in (path.parent, named) for place in folder.glob("*.yaml")}))
-        raise UserError(f"config file {path}: {BASED_ON} names {name!r}, which is no config; there are {known}")
+        raise UserError(
+            f"config file {path}: {BASED_ON} names {name!r}, which is not a config; the configs are {known}"
+        )
     if base.samefile(path):
-        raise UserError(f"config file {path} is {BASED_ON} itself; name another config")
+        raise UserError(f"config file {path}: {BASED_ON} names the file itself; name another config")
     below = _read_yaml(base)
     if BASED_ON in below:
         raise UserError(
@@ -126,7 +128,7 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
         if isinstance(value, BaseModel | Mapping):  # about several settings, which it names itself
             return messages[0]
     if kind == "string_pattern_mismatch":
-        messages = ["it may hold letters, digits, '.', '_' and '-', and starts with a letter or a digit"]
+        messages = ["use only letters, digits, '.', '_' and '-', starting with a letter or a digit"]
     text = ", or ".join(dict.fromkeys(message[0].lower() + message[1:] for message in messages))
     return f"setting {where}: {text}{'' if kind == 'missing' else f' (got {_short(value)})'}"
 
@@ -172,4 +174,4 @@ def _suggestion(keys: list[Any], model: type[BaseModel]) -> str:
     close = difflib.get_close_matches(str(keys[-1]), known, n=1)
     if close:
         return f": did you mean {prefix}{close[0]}?"
-    return f": known here are {', '.join(prefix + name for name in known)}"
+    return f"; the settings here are {', '.join(prefix + name for name in known)}"

@@ -36,7 +36,7 @@ def _lines(error: BaseException) -> list[str]:
 def public(text: str) -> str:
     """Takes user, password and query, which may hold keys, out of the URIs in a text: messages end up in logs.
 
-    >>> public("nothing is at s3://key:secret@bucket/a.tsv?token=1")
-    'nothing is at s3://bucket/a.tsv'
+    >>> public("s3://key:secret@bucket/a.tsv?token=1 does not exist")
+    's3://bucket/a.tsv does not exist'
     """
     return re.sub(r"(\w://)(?:[^\s@]*:[^\s@]*@|[^\s@/]*@)?([^\s?']*)(?:\?[^\s']*)?", r"\1\2", text)

@@ -99,10 +99,10 @@ def _check(text: str, stages: list[str], members: tuple, distils: bool, calibrat
     known = (BASE, *MEMBER_STAGES, SED, *CALIBRATIONS)
     for stage in stages:
         if stage not in known:
-            raise UserError(f"recipe {text!r}: {stage!r} is no stage; stages are {', '.join(known)}")
+            raise UserError(f"recipe {text!r}: {stage!r} is not a stage; the stages are {', '.join(known)}")
     if len(set(members)) < len(members):
         twice = next(stage for stage in members if members.count(stage) > 1)
-        raise UserError(f"recipe {text!r}: {twice!r} stands there twice; a stage is trained once")
+        raise UserError(f"recipe {text!r}: {twice!r} appears twice; use each stage once")
     if distils and not members:
         raise UserError(f"recipe {text!r}: sed needs an ensemble before it, for example ct-sed")
     if not members and stages[0] != BASE:
@@ -110,7 +110,9 @@ def _check(text: str, stages: list[str], members: tuple, distils: bool, calibrat
     for stage in calibration:
         if stage not in CALIBRATIONS:
             raise UserError(
-                f"recipe {text!r}: {stage!r} cannot stand there; the order is member stages, sed, calibration"
+                f"recipe {text!r}: {stage!r} is in the wrong place; the order is member stages, sed, calibration"
             )
     if len(set(calibration)) < len(calibration) or ("flow" in calibration and len(calibration) > 1):
-        raise UserError(f"recipe {text!r}: calibrations are one flow, or different ones of {', '.join(AFFINE_STAGES)}")
+        raise UserError(
+            f"recipe {text!r}: use one flow, or a chain of different calibrations from {', '.join(AFFINE_STAGES)}"
+        )

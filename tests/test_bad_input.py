@@ -102,22 +102,22 @@ def write(tmp_path):
         ("ct.step=5", r"unknown setting ct\.step: did you mean ct\.steps\?"),
         ("members.count=many", r"setting members\.count: input should be a valid integer, .* \(got 'many'\)"),
         ("members.count=0", r"setting members\.count: input should be greater than or equal to 1 \(got 0\)"),
-        ("run=../elsewhere", r"setting run: it may hold letters, .* \(got '\.\./elsewhere'\)"),
+        ("run=../elsewhere", r"setting run: use only letters, .* \(got '\.\./elsewhere'\)"),
         ("ct.steps", r"--set 'ct\.steps': write it as block\.key=value, for example --set ct\.steps=1000"),
-        ("recipes=[ct-sedflow]", r"recipe 'ct-sedflow': 'sedflow' is no stage; stages are base, mlm, nli, ct, .*"),
+        ("recipes=[ct-sedflow]", r"recipe 'ct-sedflow': 'sedflow' is not a stage; the stages are base, mlm, nli, .*"),
         ("recipes=[sed-ct]", r"recipe 'sed-ct': sed needs an ensemble before it, for example ct-sed"),
         ("recipes=[]", r"recipes is empty; name at least one, for example ct-sed-flow"),
         ("export.recipe=ct", r"export\.recipe is 'ct', which is not in recipes \(.*\)"),
-        ("evaluation.dev=mine", r"evaluation\.dev names 'mine', which is not in evaluation\.tasks; there are .*"),
+        ("evaluation.dev=mine", r"evaluation\.dev names 'mine', which is not in evaluation\.tasks; name one of .*"),
         ("evaluation.tasks={}", r"evaluation\.tasks is empty; name at least one file of graded sentence pairs"),
-        ("sed.workers=33", r"sed\.workers is 33, more than the sentences of a batch \(sed\.batch_size is 32\); .*"),
-        ("ct.boundaries=[1, 2]", r"ct\.boundaries must increase, and ct\.learning_rates have one value more than .*"),
+        ("sed.workers=33", r"sed\.workers is 33, which is more than sed\.batch_size \(32\); .*"),
+        ("ct.boundaries=[1, 2]", r"ct\.boundaries must increase, and ct\.learning_rates must have exactly one more .*"),
         (
             "encoder.path=/no/such/model",
             r"encoder\.path: '/no/such/model' is neither a model directory nor a hub id .*",
         ),
         ("encoder.path=nobody/no-such-model", r"encoder\.path: 'nobody/no-such-model' is neither a model dir.*"),
-        ("encoder.path=bundled:x", r"encoder\.path: 'bundled:x' is unknown, the bundled model is bundled:encoder"),
+        ("encoder.path=bundled:x", r"encoder\.path: 'bundled:x' is unknown; the bundled model is bundled:encoder"),
         ("encoder.path=package:no_such_one/x", r"encoder\.path: .* needs the Python package 'no_such_one'; install .*"),
         ("encoder.layers=99", r"encoder\.layers is 99, but 'bundled:encoder' has \d+ layers"),
         ("encoder.layers=0", r"encoder\.layers is 0, but 'bundled:encoder' has \d+ layers"),
@@ -126,18 +126,18 @@ def write(tmp_path):
             r"evaluation\.layers has 99, but 'bundled:encoder' has \d+ layers",
         ),
         ("encoder.max_length=999", r"encoder\.max_length is 999, but 'bundled:encoder' takes at most \d+ tokens"),
-        ("corpus.source=/no/such/file.txt", r"corpus\.source: nothing is at /no/such/file\.txt; name an existing .*"),
-        ("corpus.source=bundled:x", r"corpus\.source: bundled:x is unknown, the bundled corpus is bundled:everyday"),
+        ("corpus.source=/no/such/file.txt", r"corpus\.source: /no/such/file\.txt does not exist; name an existing .*"),
+        ("corpus.source=bundled:x", r"corpus\.source: bundled:x is unknown; the bundled corpus is bundled:everyday"),
         (
             "corpus.min_characters=3000",
-            r"corpus\.min_characters is 3000, more than corpus\.max_characters \(2000\); .*",
+            r"corpus\.min_characters is 3000, which is more than corpus\.max_characters \(2000\), .*",
         ),
-        ("flow.fit_on=/no/such/file.txt", r"flow\.fit_on: nothing is at /no/such/file\.txt; name an existing .*"),
+        ("flow.fit_on=/no/such/file.txt", r"flow\.fit_on: /no/such/file\.txt does not exist; name an existing .*"),
         (
             "evaluation.tasks.everyday-dev=/no/x.tsv",
-            r"evaluation\.tasks\.everyday-dev: nothing is at /no/x\.tsv; name an existing file or a hub dataset",
+            r"evaluation\.tasks\.everyday-dev: /no/x\.tsv does not exist; name an existing file or a hub dataset",
         ),
-        ("evaluation.tasks.everyday-dev=/no/x", r"evaluation\.tasks\.everyday-dev: nothing is at /no/x; name .*"),
+        ("evaluation.tasks.everyday-dev=/no/x", r"evaluation\.tasks\.everyday-dev: /no/x does not exist; name .*"),
     ],
 )
 def test_a_wrong_setting_is_named(refused, setting, sentence):
@@ -156,20 +156,23 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
         ),
         (
             ["recipes=[ct-sts]", "sts.models=3", "members.count=2"],
-            r"sts\.models is 3, but in recipe 'ct-sts' a lower bound has the 2 members before it .*; ask for .*",
+            r"sts\.models is 3, but in recipe 'ct-sts' each lower bound continues the 2 members .*; set .* most 2",
         ),
         (["sts.lower_bounds=[0, 0.5, 0.5]"], r"sts\.lower_bounds has 0\.5 more than once; list different values .*"),
         (["sts.lower_bounds=[0, 1]"], r"setting sts\.lower_bounds\.1: input should be less than 1 \(got 1\)"),
         (["sts.lower_bounds=[-0.1]"], r"setting sts\.lower_bounds\.0: input should be greater than or equal to 0 .*"),
-        (["recipes=[sts]", "sts.train=/no/x.tsv"], r"sts\.train\[0\]: nothing is at /no/x\.tsv; name an existing .*"),
-        (["recipes=[nli]", "nli.train=/no/x.tsv"], r"nli\.train: nothing is at /no/x\.tsv; name an existing file .*"),
+        (["recipes=[sts]", "sts.train=/no/x.tsv"], r"sts\.train\[0\]: /no/x\.tsv does not exist; name an existing .*"),
+        (["recipes=[nli]", "nli.train=/no/x.tsv"], r"nli\.train: /no/x\.tsv does not exist; name an existing file .*"),
         (["recipes=[ct-sed]", "sed.start=mlm"], r"sed\.start is mlm, but recipe 'ct-sed' does not begin with mlm; .*"),
         (
             ["recipes=[sts-sed]", "sed.zero_stage=3"],
             r"recipe 'sts-sed' keeps the learner's best weights, .*; use sed\.zero_stage: 2 or less",
         ),
         (["flow.fit_on=nli"], r"flow\.fit_on is nli, but nli\.train names no sentence pairs; list them there"),
-        (["flow.fit_tasks=[mine]"], r"flow\.fit_tasks names 'mine', which is not in evaluation\.tasks; there are .*"),
+        (
+            ["flow.fit_tasks=[mine]"],
+            r"flow\.fit_tasks names 'mine', which is not in evaluation\.tasks; the tasks .*",
+        ),
         (
             ["flow.per_task=true", "flow.fit_on=tasks", "export.recipe=ct-sed-flow"],
             r"export\.recipe is ct-sed-flow, but flow\.per_task makes .*; export ct-sed",
@@ -178,12 +181,12 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
             ["calibration.natsv_k=dev", "evaluation.dev=null", "ct.keep=second"],
             r"calibration\.natsv_k: dev needs evaluation\.dev; set it, or give a number",
         ),
-        (["bsl.momentum=1.5"], r"bsl\.momentum is 1\.5; it is a share of 0 to 1, the paper's is 0\.999"),
-        (["bsl.batch_size=1"], r"bsl\.batch_size is 1; the predictor's batch normalisation needs at least 2 pairs"),
+        (["bsl.momentum=1.5"], r"bsl\.momentum is 1\.5; it must be between 0 and 1 \(the paper uses 0\.999\)"),
+        (["bsl.batch_size=1"], r"bsl\.batch_size is 1; it must be at least 2, because the predictor .* the batch"),
         (["bsl.views=[]"], r"bsl\.views is \[\]; list at least one kind, and each kind once"),
         (["bsl.views=[mlm, mlm]"], r"bsl\.views is \['mlm', 'mlm'\]; list at least one kind, and each kind once"),
-        (["contrastive.batch_size=1"], r"contrastive\.batch_size is 1; the negatives are .* at least 2 are needed"),
-        (["contrastive.dropout=false"], r"contrastive\.views has same, whose two views are equal without .*dropout"),
+        (["contrastive.batch_size=1"], r"contrastive\.batch_size is 1; it must be at least 2, because .* negatives"),
+        (["contrastive.dropout=false"], r"contrastive\.views has same, whose two views differ only by .*dropout: true"),
         (["views.pivots=[]"], r"views\.pivots has 0 pairs of models; list one or two"),
         (
             ["recipes=[bsl]", "bsl.keep=best_on_dev", "evaluation.dev=null", "ct.keep=second"],
@@ -199,7 +202,7 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
         ),
         (
             ["recipes=[bsl]", "bsl.views=[files]", "views.files=/no/x.tsv"],
-            r"views\.files: nothing is at /no/x\.tsv; name .*",
+            r"views\.files: /no/x\.tsv does not exist; name .*",
         ),
         (["recipes=[bsl]", "views.mlm_model=/no/model"], r"views\.mlm_model: '/no/model' cannot be loaded: .*"),
         (
@@ -208,12 +211,12 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
         ),
         (
             ["recipes=[bsl]", "encoder.scratch={}"],
-            r"recipe 'bsl': bsl\.views has mlm, but an encoder from scratch cannot fill tokens; .* views\.mlm_model",
+            r"recipe 'bsl': bsl\.views has mlm, but an encoder from scratch .* cannot fill tokens; .* views\.mlm_model",
         ),
         (["encoder.scratch={layers: 1}"], r"encoder\.layers is 2, but encoder\.scratch\.layers is 1"),
         (["evaluation.transfer.layers=9"], r"evaluation\.transfer\.layers is 9, but the encoder has \d+ layers"),
         (["evaluation.transfer.source=/no/data"], r".*/no/data.*"),
-        (["evaluation.analysis.qnli=/no/dev.tsv"], r"evaluation\.analysis\.qnli: nothing is at /no/dev\.tsv; name .*"),
+        (["evaluation.analysis.qnli=/no/dev.tsv"], r"evaluation\.analysis\.qnli: /no/dev\.tsv does not exist; name .*"),
     ],
 )
 def test_a_stage_without_what_it_needs_is_refused(refused, settings, sentence):
@@ -235,7 +238,7 @@ def test_a_wrong_label_or_score_is_named_by_file_and_line(refused, write):
     [
         ("A car.\tA wagon.\nA bus.\n", r"{path}, line 2: 1 tab-separated columns instead of 2; .*"),
         ("A car.\nA bus.\n", r"{path}, line 1: 1 tab-separated columns instead of 2; .*"),
-        ("", r"views\.files: {path} has no pair of views"),
+        ("", r"views\.files: {path} has no pairs of views"),
         (
             "A car.\tA car.\nA bus.\t\nA bike.\tA bicycle.\n",
             r"views\.files \({path}\): 2 of 3 pairs are unusable, 1 with an empty view and 1 with two identical views, "
@@ -260,7 +263,7 @@ def test_one_pair_of_views_is_too_few(refused, write):
     path = write("views.tsv", "A car.\tA wagon.\n")
     settings = ("recipes=[bsl]", "bsl.views=[files]", f"views.files={path}")
     line = refused(*settings, stages_begin=True)
-    assert line == "recipe 'bsl': bsl learns from batches of at least 2 pairs, found 1"
+    assert line == "recipe 'bsl': bsl needs at least 2 pairs of views, but 1 were found"
 
 
 def test_a_transfer_task_without_a_split_is_refused(refused, write, tmp_path):
@@ -274,8 +277,8 @@ def test_an_unknown_config_lists_the_known_ones(command_line, capfd):
     job = load_job()
     assert command_line(job.job, job.parser(), "--config", "quickstrat") == 2
     line = capfd.readouterr().err
-    assert re.fullmatch(r"error: --config quickstrat: no such file, and no config of that name; there are .+\n", line)
-    assert "quickstart" in line.split("there are ")[1].strip().split(", ")
+    assert re.fullmatch(r"error: --config quickstrat: there is no such file, and .*; the named configs are .+\n", line)
+    assert "quickstart" in line.split("configs are ")[1].strip().split(", ")
 
 
 def test_a_config_file_that_is_no_yaml_is_named_with_the_line(command_line, capfd, write):
@@ -307,15 +310,15 @@ def test_a_corpus_without_the_column_is_named(refused, tmp_path):
     [
         (
             "all\t2.5\ta\tb\nall\tfive\ta\tb\n",
-            r"{path}, line 3: score 'five' is no number; write 3\.5, or leave it blank, or name .*dev\.columns",
+            r"{path}, line 3: score 'five' is not a number; write it as 3\.5, leave it blank, or name .*dev\.columns",
         ),
         (
             "all\t2.5\ta\tb\nall\t5.5\ta\tb\n",
             r"{path}, line 3: score 5\.5 is outside evaluation\.tasks\.everyday-dev\.score_range, 0 to 5",
         ),
         ("all\tnan\ta\tb\n", r"{path}, line 2: score nan is outside evaluation\.tasks\..*\.score_range, 0 to 5"),
-        ("all\t2.5\ta\n", r"{path}, line 2: 3 tab-separated columns where the header has 4"),
-        ("all\t\ta\tb\n", r"evaluation\.tasks\.everyday-dev: {path} has no pair with a gold score \(1 blank ones\)"),
+        ("all\t2.5\ta\n", r"{path}, line 2: 3 tab-separated columns, but the header has 4"),
+        ("all\t\ta\tb\n", r"evaluation\.tasks\.everyday-dev: {path} has no pair with a gold score \(1 blank\)"),
         ("all\t2\ta\tb\nall\t3\ta\tc\n", r"evaluation\.tasks\.everyday-dev: {path} has 2 pairs .*"),
     ],
 )
@@ -330,7 +333,7 @@ def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write):
     path = write("small.txt", "One sentence.\nAnother one.\nOne sentence.\n")
     line = refused(f"corpus.source={path}", "corpus.sentences=3", stages_begin=True)
     assert re.fullmatch(
-        r"corpus\.sentences asks for 3 but corpus\.source has 2 usable sentences \(3 lines: .*\); ask for fewer or .*",
+        r"corpus\.sentences is 3, but corpus\.source has only 2 usable sentences \(3 lines: .*\); lower it or add .*",
         line,
     )
 
@@ -345,8 +348,8 @@ def test_a_corpus_that_is_too_small_for_the_draw_is_named(refused, write):
             "resources.gpu=true",
             r"resources\.gpu is true, but the cluster has no GPU \(1 node, 2 CPUs, 0 GPUs\); set .*",
         ),
-        ("resources.cpus_per_member=8", r"resources\.cpus_per_member is 8, but the largest node has 2 CPUs; ask .*"),
-        ("sed.workers=4", r"sed\.workers is 4, but the cluster has 2 CPUs \(1 node, 2 CPUs, 0 GPUs\); ask for .*"),
+        ("resources.cpus_per_member=8", r"resources\.cpus_per_member is 8, but the largest node has 2 CPUs; lower it"),
+        ("sed.workers=4", r"sed\.workers is 4, but the cluster has 2 CPUs \(1 node, 2 CPUs, 0 GPUs\); lower it"),
     ],
 )
 def test_what_the_cluster_never_has_is_named(refused, tmp_path, setting, sentence):
@@ -359,13 +362,15 @@ def test_what_the_cluster_never_has_is_named(refused, tmp_path, setting, sentenc
 def test_a_disk_that_is_too_small_is_named(refused, monkeypatch):
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     line = refused(stages_begin=True)
-    assert re.fullmatch(r"storage: .*/runs/quickstart has 0\.0 GB free, this run needs about [\d.]+ GB; free .*", line)
+    assert re.fullmatch(r"storage: .*/runs/quickstart has 0\.0 GB free, but this run needs .* [\d.]+ GB; free .*", line)
 
 
 def test_a_storage_that_cannot_be_written_is_named(refused, write):
     path = write("file", "")
     assert re.fullmatch(rf"storage: {path}/quickstart cannot be written: .*", refused(storage=path))
-    assert re.fullmatch(r"storage: 'nosuch:/.*' is no directory or URI .*", refused(storage="nosuch://bucket/runs"))
+    assert re.fullmatch(
+        r"storage: 'nosuch:/.*' is not a usable directory or URI: .*", refused(storage="nosuch://bucket/runs")
+    )
 
 
 def test_a_run_that_is_in_use_is_named(refused, tmp_path):
@@ -441,7 +446,7 @@ def test_a_config_is_a_file_or_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_config("a.yaml", tmp_path / "configs") == Path("a.yaml")
     assert find_config("b", tmp_path / "configs") == tmp_path / "configs/b.yaml"
-    with pytest.raises(UserError, match=r"^--config a: no such file, and no config of that name; there are b$"):
+    with pytest.raises(UserError, match=r"^--config a: there is no such file, .* name; the named configs are b$"):
         find_config("a", tmp_path / "configs")
 
 
@@ -451,8 +456,8 @@ def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypat
     place.mkdir(parents=True)
     monkeypatch.chdir(place)
     assert refused(storage="runs") == (
-        "storage is 'runs', which lies in Ray's temporary copy of the uploaded working directory and goes with it; "
-        "name a place that stays, by --storage /shared/directory or --storage s3://BUCKET/runs"
+        "storage is 'runs', which is inside Ray's temporary copy of the working directory and will be deleted with it; "
+        "name a permanent place, such as --storage /shared/directory or --storage s3://BUCKET/runs"
     )
     assert not any(place.iterdir())
 

@@ -146,7 +146,7 @@ def test_a_worker_that_stands_still(undisturbed, start, figure):
     job = start(resources={"silence_seconds": 10})
     faults.freeze(job.wait_for_step(MEMBERS[2], 12))
     stood_at, frozen = job.step(MEMBERS[2]), time.monotonic()
-    job.wait_until(lambda: "said nothing for 10 s and was ended" in job.output(), "the end of a worker")
+    job.wait_until(lambda: "gave no sign of life for 10 s and was ended" in job.output(), "the end of a worker")
     figure(ended_after_seconds=round(time.monotonic() - frozen))
     job.end()
     assert_same_end(job, undisturbed)

@@ -63,9 +63,7 @@ def test_a_corpus_of_pickled_objects_is_refused(hostile, tmp_path, nested):
     if nested:
         column = pa.ListArray.from_arrays([0, 1, 2, 3], column)
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
-    with pytest.raises(
-        UserError, match=r"a\.parquet, column 'text' has the type .*, which brings its own code; save it"
-    ):
+    with pytest.raises(UserError, match=r"a\.parquet, column 'text' has the type .*, which can run code; save it"):
         list(sentence_chunks(CorpusConfig(source=str(tmp_path / "a.parquet")), 0, CorpusReport()))
 
 

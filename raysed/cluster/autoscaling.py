@@ -98,8 +98,8 @@ def _awaited(
         if settled or waited >= 60 * minutes:
             if missing:
                 raise UserError(missing)
-            say(f"the cluster has not grown for {now - grown:.0f} s; {there} of {places} places have to do")
+            say(f"the cluster has not grown for {now - grown:.0f} s; continuing with {there} of {places} places")
             return cluster
-        why = missing or f"{there} of {places} places for members are there ({cluster})"
+        why = missing or f"{there} of {places} places for members are available ({cluster})"
         say(f"waiting for the cluster to grow ({waited:.0f} s of at most {minutes:g} min): {why}")
         time.sleep(min(_PAUSE, max(60 * minutes - waited, 0)))

@@ -195,7 +195,7 @@ def _say_what_is_missing(share: Share, least: int) -> None:
     if (room := cluster.fit(share.cpus, share.gpus)) < least:
         wanted = f"{share.cpus:g} CPU{'s' * (share.cpus != 1)}" + (f" and {share.gpus:g} GPU" if share.gpus else "")
         log.warning(
-            "waiting for nodes: workers of %s need %d places, and there are %d (%s)", wanted, least, room, cluster
+            "waiting for nodes: workers of %s need %d places, but there are only %d (%s)", wanted, least, room, cluster
         )
 
 
@@ -209,7 +209,7 @@ def _end(worker: tuple[str, int, int], work: str, seconds: float) -> None:
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     killed = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_kill).remote(pid, started)
     if ray.get(killed, timeout=_ANSWER):
-        log.warning("%s: its worker (process %d) said nothing for %g s and was ended", work, pid, seconds)
+        log.warning("%s: its worker (process %d) gave no sign of life for %g s and was ended", work, pid, seconds)
 
 
 def _kill(pid: int, started: int) -> bool:

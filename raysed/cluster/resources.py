@@ -144,13 +144,13 @@ def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
         if res.gpu and not cluster.gpus:
             return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
         if gpu and not cluster.gpus:
-            return f"no node with a GPU is there ({cluster}); add one, or set resources.gpu to false to work on CPUs"
+            return f"there is no node with a GPU ({cluster}); add one, or set resources.gpu: false to use CPUs"
         if res.gpus_per_member and not gpu:
             asked = f"resources.gpus_per_member is {res.gpus_per_member:g}"
             return f"{asked}, but the cluster has no GPU ({cluster}); leave it out"
         if (res.cpus_per_member or 0) > cluster.largest_cpus:
             asked, largest = f"resources.cpus_per_member is {res.cpus_per_member:g}", f"{cluster.largest_cpus:g} CPUs"
-            return f"{asked}, but the largest node has {largest}; ask for at most that"
+            return f"{asked}, but the largest node has {largest}; lower it"
         return _no_room_for_a_member(config, cluster, gpu) or _no_room_for_learners(config, cluster, gpu)
 
     return missing
@@ -218,8 +218,8 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     needed = math.ceil(count * teacher_bytes / (memory / 2))
     if needed > places:
         log.warning(
-            "the teachers' weights fill more than half of the memory of %d %s; with fewer members or more memory the "
-            "average would be safe",
+            "the teachers' weights fill more than half of the memory of %d %s, so averaging may run out of "
+            "memory; use fewer members or more memory",
             places,
             "GPUs" if gpu else "nodes",
         )
@@ -282,7 +282,7 @@ def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int)
         count: members to train.
 
     >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
-    '10 members, 8 at a time, leave 6 of 16 places empty in the last round; 8 or 16 would fill them (members.count)'
+    '10 members, 8 at a time, leave 6 of 16 places empty; members.count: 8 or 16 would fill them'
     """
     if share.gpus and share.workers * share.gpus < (1 - _MUCH) * cluster.gpus:
         used = f"{share.workers * share.gpus:.2g} of {cluster.gpus:g} GPUs"
@@ -295,8 +295,8 @@ def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int)
         return None
     fewer, more = (rounds - 1) * share.workers, rounds * share.workers
     return (
-        f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty in the last round; "
-        f"{fewer} or {more} would fill them (members.count)"
+        f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty; "
+        f"members.count: {fewer} or {more} would fill them"
     )
 
 
@@ -318,7 +318,7 @@ def _no_room_for_a_member(config: Config, cluster: Cluster, gpu: bool) -> str | 
         return None
     return (
         f"a member needs {cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member) on one "
-        f"node, and none has both ({cluster}); ask for less"
+        f"node, but no node has both ({cluster}); lower them"
     )
 
 
@@ -327,7 +327,7 @@ def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | 
     if workers <= room:
         return None
     kind = "GPUs with a CPU each" if gpu else "CPUs"
-    return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); ask for at most that"
+    return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
 
 
 def _gpu_fraction(cluster: Cluster, count: int) -> float:

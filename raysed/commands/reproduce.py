@@ -16,12 +16,12 @@ def parser() -> argparse.ArgumentParser:
     """Returns the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("table", nargs="?", help="a name from --list")
-    result.add_argument("--list", action="store_true", help="show all tables and end")
-    result.add_argument("--scale", choices=("paper", "small"), default="paper", help="small: only that rows work")
+    result.add_argument("--list", action="store_true", help="list all tables and exit")
+    result.add_argument("--scale", choices=("paper", "small"), default="paper", help="small: only check that rows work")
     result.add_argument("--data", type=Path, default=Path("data"), help="directory of STS, NLI and SentEval files")
     result.add_argument("--encoder", help="encoder of --scale small, as encoder.path; bundled:encoder by default")
     result.add_argument("--output", type=Path, default=Path("runs/tables"), help="directory of the finished tables")
-    result.add_argument("--storage", help="directory or URI under which run directories lie")
+    result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting of all runs"
     )
@@ -43,7 +43,7 @@ def job(arguments: argparse.Namespace) -> None:
         print("\n".join(f"{name:{width}}  {title}" for name, title in tables.items()))
         return
     if arguments.table is None:
-        raise UserError(f"name a table; there are {', '.join(tables)}")
+        raise UserError(f"name a table; the tables are {', '.join(tables)}")
     if arguments.encoder and arguments.scale == "paper":
         raise UserError("--encoder is for --scale small; at the scale of the paper use --set encoder.path=…")
     names = ("table", "scale", "data", "output", "storage", "encoder")

@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting"
     )
-    result.add_argument("--storage", help="directory or URI under which run directories lie")
+    result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
     return result
 

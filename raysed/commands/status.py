@@ -1,4 +1,4 @@
-"""Says where a run is: its stage, what is done, how long the stage will take, the last checkpoints.
+"""Shows how far a run is: its stage, what is done, the time left in the stage, and the last checkpoints.
 
     python jobs/status.py                          all runs: their state and its age
     python jobs/status.py quickstart
@@ -14,8 +14,8 @@ import argparse
 def parser() -> argparse.ArgumentParser:
     """Returns the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("run", nargs="?", help="name of the run; without it all runs are listed, with exit code 0")
-    result.add_argument("--storage", default="runs", help="directory or URI under which run directories lie")
+    result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
+    result.add_argument("--storage", default="runs", help="directory or URI that holds the run directories")
     return result
 
 

@@ -232,8 +232,8 @@ def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterato
             waiting, ceiling = [], keys[-1]
     if len(sentences) < count:
         raise UserError(
-            f"corpus.sentences asks for {count:,} but corpus.source has {len(sentences):,} usable sentences"
-            f" ({report.summary()}); ask for fewer or add text"
+            f"corpus.sentences is {count:,}, but corpus.source has only {len(sentences):,} usable sentences "
+            f"({report.summary()}); lower it or add text"
         )
     keys, sentences = _smallest(np.concatenate([keys, *waiting]), sentences, count)
     for start in range(0, count, _ROWS):
@@ -279,7 +279,7 @@ def _resolve(item: str, config: CorpusConfig) -> Sequence[_Source]:
     if item == BUNDLED:
         return [_Bundled()]
     if item.startswith("bundled:"):
-        raise UserError(f"corpus.source: {item} is unknown, the bundled corpus is {BUNDLED}")
+        raise UserError(f"corpus.source: {item} is unknown; the bundled corpus is {BUNDLED}")
     hub = Hub(item, config.name, config.split, streaming=True)
     return find(item, "corpus.source", "sentences", hub, several=True)
 

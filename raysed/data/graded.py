@@ -103,13 +103,13 @@ def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsT
     gold_P = gold_of(task)
     if len(gold_P) < FEWEST:
         raise UserError(
-            f"{setting}: {public(config.source)} has {_counted(len(gold_P))} with a score; a correlation needs at "
-            f"least {FEWEST}, so add some or leave the task out"
+            f"{setting}: {public(config.source)} has {_counted(len(gold_P))} with a score, but a correlation "
+            f"needs at least {FEWEST}; add some, or leave the task out"
         )
     if np.ptp(gold_P) == 0:
         raise UserError(
-            f"{setting}: all {len(gold_P):,} pairs of {public(config.source)} have the score {gold_P[0]:g}, with which "
-            f"no correlation is defined; is another column the score ({setting}.columns)?"
+            f"{setting}: all {len(gold_P):,} pairs of {public(config.source)} have the score {gold_P[0]:g}, so no "
+            f"correlation is defined; check which column holds the score ({setting}.columns)"
         )
     _check_range(gold_P, config, setting)
     return task
@@ -168,7 +168,7 @@ def _read_task(name: str, config: TaskConfig, setting: str, split: str) -> StsTa
         for column, value in zip(columns, (pair.sentence1, pair.sentence2, gold)):
             column.append(value)
     if not subsets:
-        raise UserError(f"{setting}: {public(config.source)} has no pair with a gold score ({dropped} blank ones)")
+        raise UserError(f"{setting}: {public(config.source)} has no pair with a gold score ({dropped} blank)")
     arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}
     return StsTask(name, arrays, dropped, config.aggregation)
 
@@ -241,7 +241,7 @@ def _read_senteval(directory: Path) -> Iterator[_Pair]:
     # Some copies have a file of all subsets together beside the subsets.
     inputs = sorted(path for path in directory.glob("STS.input.*.txt") if path.name != "STS.input.ALL.txt")
     if not inputs:
-        raise UserError(f"{directory} holds no STS.input.<subset>.txt, so it is no SentEval directory")
+        raise UserError(f"{directory} is not a SentEval directory: it has no STS.input.<subset>.txt")
     for path in inputs:
         yield from _read_graded_lines(path)
 
@@ -252,7 +252,7 @@ def _read_graded_lines(path: Path) -> Iterator[_Pair]:
     gold_path = path.with_name(f"STS.gs.{subset}.txt")
     lines, golds = read_lines(path), read_lines(gold_path)
     if len(lines) != len(golds):
-        raise UserError(f"{path} has {len(lines)} lines but {gold_path.name} beside it has {len(golds)}")
+        raise UserError(f"{path} has {len(lines)} lines, but {gold_path.name} beside it has {len(golds)}")
     for number, (line, gold) in enumerate(zip(lines, golds), start=1):
         cells = line.split("\t")
         if len(cells) != 2:
@@ -274,7 +274,7 @@ def _read_bundled(source: str, setting: str) -> Iterator[_Pair]:
 
     split = source.removeprefix("bundled:")
     if split not in ("train", "dev", "test"):
-        raise UserError(f"{setting}: {source} is not there; use bundled:train, bundled:dev or bundled:test")
+        raise UserError(f"{setting}: {source} does not exist; use bundled:train, bundled:dev or bundled:test")
     for number, (score, first, second) in enumerate(bundled.pairs(split), start=1):
         yield _Pair(f"{source}, pair {number}", _ALL, score, first, second)
 
@@ -296,7 +296,10 @@ def _gold(pair: _Pair, score_range: tuple[float, float] | None, setting: str) ->
 def _no_number(text: str, setting: str) -> str:
     if re.fullmatch(r"[+-]?\d*,\d+", text):
         return f"score {text!r} has a decimal comma; write {text.replace(',', '.')}"
-    return f"score {text!r} is no number; write 3.5, or leave it blank, or name the score's column in {setting}.columns"
+    return (
+        f"score {text!r} is not a number; write it as 3.5, leave it blank, or name the score's column in "
+        f"{setting}.columns"
+    )
 
 
 def gold_of(task: StsTask) -> np.ndarray:

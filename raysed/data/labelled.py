@@ -143,7 +143,7 @@ def load_nli(config: NliConfig) -> NliRows:
     )
     if not len(rows):
         names = ", ".join(public(source.source) for source in config.train)
-        raise UserError(f"nli.train: {names} has no pair to learn from ({rows.summary()})")
+        raise UserError(f"nli.train: {names} has no usable pair ({rows.summary()})")
     return rows
 
 
@@ -322,7 +322,7 @@ def _class_ids(source: Rows) -> list[int | None]:
     if unknown is not None:
         meanings = ", ".join(f"{label} ({CLASSES[id_]})" for label, id_ in numbered.items())
         raise UserError(
-            f"{source.where(unknown)}: label {source.columns['label'][unknown]!r} is unknown; known are "
-            f"{', '.join(CLASSES)}, {meanings + ', ' if meanings else ''}and '-' or -1 for none"
+            f"{source.where(unknown)}: label {source.columns['label'][unknown]!r} is unknown; use one of "
+            f"{', '.join(CLASSES)}, {meanings + ', ' if meanings else ''}or '-' or -1 for none"
         )
     return [known[label] for label in labels]

@@ -167,7 +167,7 @@ def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> R
     table = read(source, replace(schema, optional={**schema.optional, "split": "split"}))
     splits = table.columns["split"]
     if len(table) and all(value is None for value in splits):
-        raise UserError(f"{schema.setting}: {source.name} has no column split, so leave the split {config.split!r} out")
+        raise UserError(f"{schema.setting}: {source.name} has no column split; remove split: {config.split}")
     places = [place for place, value in enumerate(splits) if value == config.split]
     if not places:
         known = ", ".join(sorted({repr(value) for value in splits})) or "none"
@@ -252,7 +252,7 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
             kind = type(value).__name__
             raise UserError(f"{block.where(place)}: a sentence must be text, not of type {kind}{remedy}")
         if not value.isascii() and _HALF_SURROGATE.search(value):  # cannot be written as UTF-8
-            raise UserError(f"{block.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is no text")
+            raise UserError(f"{block.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is not valid text")
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -329,9 +329,9 @@ def _header(line: str) -> list[str]:
 
 def _wrong_width(found: int, count: int, separator: str | None, schema: Schema) -> str:
     if separator == ",":
-        return f"{found} fields where the header has {count}; quote fields that hold a comma"
+        return f"{found} fields, but the header has {count}; quote fields that contain a comma"
     if separator:
-        return f"{found} tab-separated columns where the header has {count}"
+        return f"{found} tab-separated columns, but the header has {count}"
     hint = f"; separate them by tabs, or name the columns in the first line: {schema.needed}" if schema.loose else ""
     return f"{found} tab-separated columns instead of {count}{hint}"
 
@@ -348,7 +348,8 @@ def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) 
             yield start, row
             start = number + reader.line_num
     except csv.Error as error:
-        raise UserError(f"{file.name}, line {start}: {error}; is a quotation mark not closed or not doubled?") from None
+        advice = "check for quotation marks that are not closed or not doubled"
+        raise UserError(f"{file.name}, line {start}: {error}; {advice}") from None
 
 
 def _read_jsonl(file: File, schema: Schema) -> Iterator[Rows]:
@@ -373,7 +374,7 @@ def _json_records(
             columns += schema.columns(record, where)
         for name in columns[:needed]:
             if name not in record:
-                raise UserError(f"{where}: no field {name!r} among {_listed(record)}")
+                raise UserError(f"{where}: no field {name!r}; found {_listed(record)}")
         yield number, [record.get(name) for name in columns]
 
 
@@ -383,7 +384,7 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     except (json.JSONDecodeError, RecursionError) as error:
         raise UserError(f"{where}: not valid JSON: {error}") from None
     if not isinstance(record, dict):
-        raise UserError(f"{where}: an object {{...}} is needed, not a {type(record).__name__}")
+        raise UserError(f"{where}: expected an object {{...}}, found a {type(record).__name__}")
     return record
 
 
@@ -405,7 +406,9 @@ def _line_blocks(file: File, latin: bool) -> Iterator[tuple[int, list[str]]]:
                 number += len(lines)
             elif len(rest) > _LINE_BYTES:
                 limit = f"{_LINE_BYTES >> 20} MiB"
-                raise UserError(f"{file.name}, line {number} is longer than {limit}; put one sentence or record on it")
+                raise UserError(
+                    f"{file.name}, line {number} is longer than {limit}; put one sentence or record per line"
+                )
     if rest:
         yield number, _decode(rest, file.name, number)
 
@@ -467,8 +470,8 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
         raise
     except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
         raise UserError(
-            f"{schema.setting}: {source.id!r} is no file here, and as a hub dataset (name {source.config!r}, split "
-            f"{source.split!r}) it cannot be read: {first_line(error)}"
+            f"{schema.setting}: there is no file {source.id!r}, and it cannot be read as a hub dataset (name "
+            f"{source.config!r}, split {source.split!r}): {first_line(error)}"
         ) from None
 
 
@@ -494,7 +497,7 @@ def _by_field(
 def _refuse_extension(kind: pa.DataType, where: str) -> None:
     """Values of Arrow's extension types are made by the extension's own code; that of Ray's pickles does anything."""
     if _is_extension(kind):
-        raise UserError(f"{where} has the type {kind}, which brings its own code; save it as plain text or numbers")
+        raise UserError(f"{where} has the type {kind}, which can run code; save it as plain text or numbers")
 
 
 def _is_extension(kind: pa.DataType) -> bool:

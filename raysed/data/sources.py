@@ -86,7 +86,7 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
     if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):
         return [hub]
     places = "file, directory or pattern," if several else "file"
-    raise UserError(f"{setting}: nothing is at {public(item)}; name an existing {places} or a hub dataset")
+    raise UserError(f"{setting}: {public(item)} does not exist; name an existing {places} or a hub dataset")
 
 
 def ending(path: str) -> str:
@@ -125,9 +125,10 @@ def _find_files(item: str, setting: str, kind: str, several: bool) -> list[File]
             infos = _list_pattern(filesystem, path) if several else []
     known = [i for i in infos if i.type != pafs.FileType.Directory and ending(i.path) in ENDINGS]
     if not known and (infos or info.type == pafs.FileType.Directory):
+        problem = "neither is nor contains" if several else "is not"
         raise UserError(
-            f"{setting}: {public(item)} is no file of {kind}{' and holds none' if several else ''}; the endings known "
-            f"are {', '.join(ENDINGS)}, and .gz after those of text"
+            f"{setting}: {public(item)} {problem} a file of {kind}; supported endings are {', '.join(ENDINGS)}, and "
+            "the text formats also with .gz"
         )
     files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
     return sorted(files, key=lambda file: file.path)

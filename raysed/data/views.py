@@ -111,15 +111,15 @@ def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable:
     """
     pairs = [(one.strip(), other.strip()) for one, other in zip(first, second, strict=True)]
     if not pairs:
-        raise UserError(f"{what}: there is no pair of views to learn from")
+        raise UserError(f"{what}: there are no pairs of views to learn from")
     filled = [pair for pair in pairs if pair[0] and pair[1]]
     kept = [pair for pair in filled if pair[0] != pair[1]]
     empty, identical = len(pairs) - len(filled), len(filled) - len(kept)
     if (empty + identical) / len(pairs) > max_unusable:
         raise UserError(
             f"{what}: {empty + identical:,} of {len(pairs):,} pairs are unusable, {empty:,} with an empty view and "
-            f"{identical:,} with two identical views, more than the share of {max_unusable:g} that views.max_unusable "
-            "allows; mend the views, or raise it"
+            f"{identical:,} with two identical views, which is more than views.max_unusable ({max_unusable:g}) allows; "
+            "fix the views, or raise it"
         )
     return ViewRows([one for one, _ in kept], [other for _, other in kept], empty, identical)
 
@@ -140,7 +140,7 @@ def load_files(config: ViewsConfig) -> ViewRows:
     sources = [read_source(source, _schema(source)) for source in config.files]
     for source in sources:
         if not len(source):
-            raise UserError(f"views.files: {source.name} has no pair of views")
+            raise UserError(f"views.files: {source.name} has no pairs of views")
     first, second = ([text for source in sources for text in source.texts(side)] for side in PAIR)
     names = ", ".join(public(source.source) for source in config.files)
     return usable(first, second, f"views.files ({names})", config.max_unusable)

@@ -119,13 +119,13 @@ def load_transfer(config: TransferConfig) -> list[TransferTask]:
         return []
     source = Path(config.source).expanduser()
     if not source.is_dir():
-        raise UserError(f"evaluation.transfer.source: {source} is no directory; give SentEval's data/downstream")
+        raise UserError(f"evaluation.transfer.source: {source} is not a directory; name SentEval's data/downstream")
     names = config.tasks
     if names is None:
         names = [name for name in _SOURCES if _folder(source, name).is_dir() or _tables(source, name)]
         if not names:
             raise UserError(
-                f"evaluation.transfer.source: {source} holds no task; it must have folders such as MR or SICK "
+                f"evaluation.transfer.source: {source} has no task; it must have folders such as MR or SICK "
                 "(SentEval's data/downstream), sick*.tsv or stsb-train.tsv"
             )
     return [_load(source, name, config.seed) for name in dict.fromkeys(names)]
@@ -134,9 +134,11 @@ def load_transfer(config: TransferConfig) -> list[TransferTask]:
 def _refuse_unknown(config: TransferConfig) -> None:
     for name in config.tasks or []:
         if name not in _SOURCES:
-            raise UserError(f"evaluation.transfer.tasks names {name!r}; there are {', '.join(_SOURCES)}")
+            raise UserError(f"evaluation.transfer.tasks names {name!r}; the tasks are {', '.join(_SOURCES)}")
     if config.tasks and config.source is None:
-        raise UserError("evaluation.transfer.tasks is set without evaluation.transfer.source; give the directory")
+        raise UserError(
+            "evaluation.transfer.tasks needs evaluation.transfer.source; set it to SentEval's data/downstream"
+        )
 
 
 def _folder(source: Path, name: str) -> Path:
@@ -175,13 +177,13 @@ def _check_size(task: TransferTask, where: Path) -> None:
     first = next(iter(task.splits.values())).labels
     classes, counts = np.unique(first, return_counts=True)
     if task.kind != "regression" and len(classes) < 2:
-        raise UserError(f"{task.name}: {where} has one class only, {classes[0]}, to train on")
+        raise UserError(f"{task.name}: {where} has only one class, {classes[0]}; training needs at least two")
     # Nine tenths of a class are left for the inner folds of a nested search.
     needed = {"nested": FOLDS + 2, "folds": FOLDS}.get(task.kind, 1)
     if task.kind != "regression" and counts.min() < needed:
         few = classes[counts.argmin()]
         raise UserError(
-            f"{task.name}: {where} has {counts.min()} examples of class {few}, {FOLDS} folds need {needed} or more"
+            f"{task.name}: {where} has {counts.min()} examples of class {few}, but {FOLDS} folds need at least {needed}"
         )
 
 
@@ -300,13 +302,13 @@ def _named_cells(path: Path, names: Sequence[str]) -> Iterator[_Row]:
 
 def _class(text: str, classes: int, where: str) -> int:
     if text not in map(str, range(classes)):
-        raise UserError(f"{where}: label {text!r} is none of 0 to {classes - 1}")
+        raise UserError(f"{where}: label {text!r} is not one of 0 to {classes - 1}")
     return int(text)
 
 
 def _entailment(text: str, where: str) -> int:
     if text.strip().lower() not in _ENTAILMENT:
-        raise UserError(f"{where}: label {text!r} is none of {', '.join(_ENTAILMENT)}")
+        raise UserError(f"{where}: label {text!r} is not one of {', '.join(_ENTAILMENT)}")
     return _ENTAILMENT.index(text.strip().lower())
 
 
@@ -314,9 +316,9 @@ def _number(text: str, low: float, where: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise UserError(f"{where}: score {text!r} is no number") from None
+        raise UserError(f"{where}: score {text!r} is not a number") from None
     if not low <= value <= 5:
-        raise UserError(f"{where}: score {text} is outside of {low:g} to 5")
+        raise UserError(f"{where}: score {text} is outside the range {low:g} to 5")
     return value
 
 
@@ -330,7 +332,9 @@ def _lines(path: Path) -> list[str]:
 
 def _present(path: Path) -> Path:
     if not path.is_file():
-        raise UserError(f"evaluation.transfer: {path} is not there; add it, or leave its task out of the list")
+        raise UserError(
+            f"evaluation.transfer: {path} does not exist; add it, or remove its task from evaluation.transfer.tasks"
+        )
     return path
 
 

@@ -87,4 +87,4 @@ def load_calibration(directory: Path) -> CalibrationMap:
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise UserError(f"{directory} does not hold a calibration that can be read: {error}") from None
+        raise UserError(f"{directory} holds no readable calibration: {error}") from None

@@ -317,7 +317,7 @@ def _find_wordnet() -> Any:
         what = "the package nltk" if isinstance(error, ImportError) else "nltk's WordNet data"
         raise UserError(
             f"views of the kind synonym need {what}, which is not installed: run pip install nltk and "
-            "python -m nltk.downloader wordnet, or take the kind mlm or back_translation, which work without"
+            "python -m nltk.downloader wordnet, or use the kind mlm or back_translation, which do not need it"
         ) from None
 
 
@@ -468,7 +468,7 @@ def _filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[str, EncoderCon
     if encoder.scratch:
         raise UserError(
             "views of the kind mlm need a masked language model, and encoder.scratch has not been trained: set "
-            "views.mlm_model to one, e.g. bundled:encoder or roberta-base"
+            "views.mlm_model to one, such as bundled:encoder or roberta-base"
         )
     return "encoder.path", encoder
 
@@ -477,17 +477,17 @@ def _check_filler(who: str, model: PreTrainedModel, tokenizer: PreTrainedTokeniz
     missing = sorted(key for key in missing if "pooler" not in key)
     problem = None
     if missing:
-        problem = f"lacks {len(missing)} weights of a masked language model, e.g. {missing[0]}"
+        problem = f"lacks {len(missing)} weights of a masked language model, such as {missing[0]}"
     elif tokenizer.mask_token_id is None:
         problem = "has a tokenizer without a mask token"
     elif not tokenizer.is_fast:
-        problem = "has a tokenizer that does not say where in the text its tokens are (a slow one)"
+        problem = "has a slow tokenizer, which does not report the positions of its tokens"
     elif len(tokenizer) > model.config.vocab_size:
         problem = f"has a tokenizer of {len(tokenizer)} tokens, but a model of only {model.config.vocab_size}"
     if problem:
         raise UserError(
             f"{who} {problem}, so it cannot fill the views of the kind mlm; set views.mlm_model to a model that was "
-            "published with its masked-language-model head, e.g. bundled:encoder or roberta-base"
+            "published with its masked-language-model head, such as bundled:encoder or roberta-base"
         )
 
 
@@ -558,7 +558,7 @@ def _load_translation_tokenizer(name: str) -> PreTrainedTokenizerBase:
         if kind not in _TRANSLATORS:
             raise UserError(
                 f"views.pivots: {name!r} is a {kind} model, but only models of the types {' and '.join(_TRANSLATORS)} "
-                "translate from one language into one other untold; name one such as Helsinki-NLP/opus-mt-en-de"
+                "translate between one fixed pair of languages; name one such as Helsinki-NLP/opus-mt-en-de"
             )
         needed = [package for package in _TRANSLATORS[kind] if importlib.util.find_spec(package) is None]
         try:
@@ -605,9 +605,8 @@ def _loading(setting: str, name: str) -> Iterator[None]:
 
 def _no_safetensors(setting: str, name: str) -> UserError:
     return UserError(
-        f"{setting}: no {SAFE_WEIGHTS_NAME} of {name!r} can be had, and safetensors is the only format of weights that "
-        "is read; load the model elsewhere with transformers, write it with save_pretrained and name that directory, "
-        "or name another model"
+        f"{setting}: {name!r} has no {SAFE_WEIGHTS_NAME}, and weights are read from safetensors only; load the model "
+        "with transformers, save it with save_pretrained and name that directory, or name another model"
     )
 
 

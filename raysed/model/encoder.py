@@ -255,7 +255,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
         raise UserError(
-            f"encoder.path: {config.path!r} lacks {len(missing)} weights of its architecture, e.g. {missing[0]}"
+            f"encoder.path: {config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
         )
     _silence_new_pooler(transformer, info["missing_keys"])
     encoder = Encoder(transformer)
@@ -379,7 +379,7 @@ def encoder_path(config: EncoderConfig) -> str:
     if not config.path.startswith(PREFIX):
         return config.path
     if config.path != f"{PREFIX}encoder":
-        raise UserError(f"encoder.path: {config.path!r} is unknown, the bundled model is {PREFIX}encoder")
+        raise UserError(f"encoder.path: {config.path!r} is unknown; the bundled model is {PREFIX}encoder")
     return str(ENCODER)
 
 
@@ -433,7 +433,7 @@ def _probe(transformer: PreTrainedModel) -> _Feed | None:
         transformer.train(was_training)
     if feed is None:
         name = type(transformer).__name__
-        log.warning("%s does not take packed rows: it is fed padded batches (same numbers, slower)", name)
+        log.warning("%s does not support packed rows, so it gets padded batches (same results, slower)", name)
     return feed
 
 
@@ -477,11 +477,11 @@ def _check_fit(config: EncoderConfig, encoder: Encoder, tokenizer: PreTrainedTok
     """Refuses what would go wrong silently, or somewhere in the middle of a training."""
     found = encoder.transformer.config
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
-        raise UserError(f"encoder.path: {config.path!r} has no tokenizer; add its files, e.g. tokenizer.json")
+        raise UserError(f"encoder.path: {config.path!r} has no tokenizer; add its files, such as tokenizer.json")
     if len(tokenizer) > found.vocab_size:
         raise UserError(
             f"encoder.path: the tokenizer of {config.path!r} has {len(tokenizer)} tokens, "
-            f"but its model only {found.vocab_size}; take both from the same model"
+            f"but its model has only {found.vocab_size}; use both from the same model"
         )
     _check_length(config, getattr(found, "max_position_embeddings", None), encoder.position_offset)
 

@@ -37,8 +37,8 @@ class Flow(glow.Glow):
     ):
         if width < 1 or width % 2**levels:
             raise UserError(
-                f"embeddings of width {width} cannot be halved {levels} times: flow.variant paper needs a "
-                "multiple of 4, released one of 8; whiten takes any width"
+                f"embeddings of width {width} do not fit this flow: flow.variant paper needs a multiple of 4, released "
+                "a multiple of 8; whiten works with any width"
             )
         super().__init__(width, levels, depth, hidden, generator)
 
@@ -91,7 +91,7 @@ def require_width(x_ND: np.ndarray, width: int) -> None:
         UserError: another shape than [N, width].
     """
     if x_ND.ndim != 2 or x_ND.shape[1] != width:
-        raise UserError(f"this calibration takes embeddings of width {width}, not of shape {x_ND.shape}")
+        raise UserError(f"this calibration needs embeddings of width {width}, but got shape {x_ND.shape}")
 
 
 def save(flow: Flow, directory: Path) -> None:
@@ -113,4 +113,4 @@ def load(directory: Path) -> Flow:
     try:
         return glow.read(Path(directory), Flow)
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{directory} does not hold a flow that can be read: {error}") from None
+        raise UserError(f"{directory} holds no readable flow: {error}") from None

@@ -196,7 +196,7 @@ def _refuse_depth(name: str, poolings: Sequence[Layers], count: int) -> None:
             blocks_of(layers, count)
     except ValueError as error:
         settings = "--layers, encoder.layers or evaluation.transfer.layers"
-        raise UserError(f"--model {name}: {error}; choose fewer by {settings}") from None
+        raise UserError(f"--model {name}: {error}; choose fewer with {settings}") from None
 
 
 def _first_module(directory: Path) -> Path | None:
@@ -222,13 +222,13 @@ def _directory(name: str) -> Path:
         if path.is_dir():
             return path
         if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:
-            raise UserError(f"--model {name}: no such directory")
+            raise UserError(f"--model {name}: there is no such directory")
         return Path(snapshot_download(name, allow_patterns=_FILES))
     except UserError as error:
         raise _about(name, error) from None
     except (OSError, ValueError, RuntimeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"--model {name}: no such directory, nor a hub id that can be reached: {reason}") from None
+        raise UserError(f"--model {name}: neither a directory nor a hub id that can be reached: {reason}") from None
 
 
 def _about(name: str, error: UserError, path: Path | None = None) -> UserError:
@@ -274,7 +274,7 @@ def _load_modules(name: str, directory: Path, token_budget: int | None, device: 
     except _READ_ERRORS as error:
         raise UserError(
             f"--model {name}: its modules cannot be read: {type(error).__name__}: {error}; "
-            "is modules.json that of a sentence-transformers model?"
+            "check that modules.json belongs to a sentence-transformers model"
         ) from None
 
 
@@ -284,8 +284,7 @@ def _modules(name: str, directory: Path) -> list[_Module]:
     for module in modules:
         if not module.kind.startswith(_OWN) and not _is_flow(module):
             raise UserError(
-                f"--model {name}: its module {module.kind} is code of its own, which is not run here; "
-                "leave the model out"
+                f"--model {name}: its module {module.kind} is custom code, which is not run here; leave this model out"
             )
     return modules
 
@@ -393,7 +392,7 @@ def _by_library(name: str, directory: Path, reason: str, device: str) -> Library
     try:
         model = SentenceTransformer(str(directory), device=device, local_files_only=True)
     except Exception as error:  # a library of many architectures, which raises whatever they do
-        raise UserError(f"--model {name}: {reason}, and sentence-transformers does not load it: {error}") from None
+        raise UserError(f"--model {name}: {reason}, and sentence-transformers cannot load it: {error}") from None
     return LibraryModel(model, reason)
 
 

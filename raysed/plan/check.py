@@ -120,8 +120,8 @@ def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, c
     recipe = next((recipe.text for recipe in recipes if "mlm" in recipe.members), None)
     if recipe and tokenizer.mask_token_id is None:
         raise UserError(
-            f"recipe {recipe!r}: mlm needs a mask token, and the tokenizer of encoder.path {config.path!r} has none; "
-            "leave mlm out, or take an encoder that was trained with one"
+            f"recipe {recipe!r}: mlm needs a mask token, but the tokenizer of encoder.path {config.path!r} has none; "
+            "leave mlm out, or use an encoder that was trained with one"
         )
 
 

@@ -84,16 +84,16 @@ def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
             )
     if "mlm" in kinds and config.encoder.scratch and config.views.mlm_model is None:
         raise UserError(
-            f"recipe {recipe.text!r}: {stage}.views has mlm, but an encoder from scratch cannot fill tokens; name a "
-            "masked language model in views.mlm_model"
+            f"recipe {recipe.text!r}: {stage}.views has mlm, but an encoder from scratch is not trained yet and "
+            "cannot fill tokens; name a masked language model in views.mlm_model"
         )
 
 
 def _check_grid_fits(config: Config, recipe: Recipe) -> None:
     if config.sts.models > config.members.count:
         raise UserError(
-            f"sts.models is {config.sts.models}, but in recipe {recipe.text!r} a lower bound has the "
-            f"{config.members.count} members before it to continue (members.count); ask for at most that"
+            f"sts.models is {config.sts.models}, but in recipe {recipe.text!r} each lower bound continues the "
+            f"{config.members.count} members before it (members.count); set it to at most {config.members.count}"
         )
 
 
@@ -113,7 +113,7 @@ def _check_fit(config: Config, recipes: list[Recipe]) -> None:
     for name in config.flow.fit_tasks or []:
         if name not in tasks:
             raise UserError(
-                f"flow.fit_tasks names {name!r}, which is not in evaluation.tasks; there are {', '.join(tasks)}"
+                f"flow.fit_tasks names {name!r}, which is not in evaluation.tasks; the tasks are {', '.join(tasks)}"
             )
     if not any(recipe.calibration for recipe in recipes):
         return
@@ -121,9 +121,9 @@ def _check_fit(config: Config, recipes: list[Recipe]) -> None:
     if fit.fit_on == "nli" and not config.nli.train:
         raise UserError("flow.fit_on is nli, but nli.train names no sentence pairs; list them there")
     if fit.fit_tasks == []:
-        raise UserError("flow.fit_tasks is empty; name at least one task, or leave it out to take all")
+        raise UserError("flow.fit_tasks is empty; name at least one task, or leave it out to use all")
     if fit.fit_tasks and fit.fit_on != "tasks":
-        raise UserError(f"flow.fit_tasks needs flow.fit_on: tasks, which is {fit.fit_on}; leave one of them out")
+        raise UserError(f"flow.fit_tasks needs flow.fit_on: tasks, but that is {fit.fit_on}; change one of them")
     if fit.per_task and (fit.fit_on != "tasks" or fit.fit_tasks):
         raise UserError(
             "flow.per_task fits on each task's own sentences, so it needs flow.fit_on: tasks and no flow.fit_tasks"

@@ -39,7 +39,7 @@ class Choice:
         """Returns which model was chosen and why, in a line."""
         reasons = ["as asked for by export.recipe"] if self.asked else []
         if self.score is None:
-            return ", ".join([self.model.recipe, *(reasons or ["the last recipe, without a dev task to choose on"])])
+            return ", ".join([self.model.recipe, *(reasons or ["the last recipe, because there is no dev task"])])
         if self.candidates > 1:
             reasons.append(f"the best on {self.dev} of {self.candidates} models ({', '.join(self.among)})")
         elif not self.asked:
@@ -72,7 +72,9 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
     if asked:
         candidates = [model for model in candidates if model.recipe == asked]
         if not candidates:
-            raise UserError(f"export.recipe is {asked}, which has no model: see what was left out; name another one")
+            raise UserError(
+                f"export.recipe is {asked}, which has no model because it was left out (see above); name another recipe"
+            )
     candidates = [model for model in candidates if not model.left_out] or candidates
     scores, base_score = _dev_scores(config, rows), None
     if config.evaluation.dev is not None:

@@ -332,7 +332,7 @@ def _grid_words(grid: Mapping[str, Any]) -> str:
         words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}."
     if grid["scheduler"] != "none":
         share = grid["updates"] / grid["updates_full"]
-        words += f" Bounds that looked hopeless were stopped early: {grid['updates']:,} updates were made instead of "
+        words += f" Bounds that fell behind were stopped early: {grid['updates']:,} updates were made instead of "
         words += f"{grid['updates_full']:,} ({share:.0%})."
     return words
 
@@ -450,7 +450,7 @@ def _time_table(timings: Mapping[str, Mapping[str, float]]) -> Table:
         ]
         for stage, usage in usages.items()
     ]
-    lines.append(["together", duration(total, in_table=True), "100%" if total else "-", *["-"] * len(shown)])
+    lines.append(["total", duration(total, in_table=True), "100%" if total else "-", *["-"] * len(shown)])
     return Table(["stage", "time", "share", *(head for head, _ in shown.values())], lines)
 
 
@@ -458,11 +458,11 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
     """Returns what the sanity list says of the exported model.
 
     >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
-    'it answers 48 of 50 triples of English as a person does (untouched encoder 40, TF-IDF 23, guessing 25)'
+    'it answers 48 of 50 English triples correctly (untouched encoder 40, TF-IDF 23, guessing 25)'
     """
     return (
-        f"it answers {sanity['exported']} of {sanity['triples']} triples of English as a person does (untouched "
-        f"encoder {sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
+        f"it answers {sanity['exported']} of {sanity['triples']} English triples correctly (untouched encoder "
+        f"{sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
     )
 
 

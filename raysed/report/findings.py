@@ -27,12 +27,12 @@ NO_DIFFERENCE = 0.1
 _UNTRAINED = ("baseline", "base")
 """Kinds that nothing was trained for."""
 _FITTED_ON = {
-    "tasks": "The calibrations were fitted on the sentences of the very tasks that they are scored on (without their "
-    "scores); expect less of them on other text.",
+    "tasks": "The calibrations were fitted on the sentences of the very tasks that they are scored on (without the "
+    "gold scores); expect less of them on other text.",
     "corpus": "The calibrations were fitted on the corpus and have not seen the tasks.",
     "nli": "The calibrations were fitted on the sentences of `nli.train` and have not seen the tasks.",
 }
-_INTERVALS = "In brackets: 95 % intervals over the draw of pairs and of seeds."
+_INTERVALS = "In brackets: 95 % intervals over the sampling of pairs and of seeds."
 
 
 def findings(
@@ -170,8 +170,8 @@ def _too_few_updates(learner: Mapping[str, Any]) -> str:
         return ""
     return (
         f"The learner is still farther from the members' mean than the members are (mean squared distance "
-        f"{learner['distance']:.2g} against {learner['members_distance']:.2g}) after {learner['updates']:,} updates: "
-        "it needs more updates (sed.epochs, a larger corpus) or a higher sed.learning_rate."
+        f"{learner['distance']:.2g} against {learner['members_distance']:.2g}) after {learner['updates']:,} updates. "
+        "It needs more updates (raise sed.epochs or enlarge the corpus) or a higher sed.learning_rate."
     )
 
 
@@ -196,7 +196,7 @@ def _bottom_line(family: str, results: Results) -> str:
     best = _best(untrained, results)
     difference = _difference(results, (*chain[-1], "mean"), (*best, "mean"))
     names = [_in_words(group, results) for group in (chain[-1], best)]
-    overall = f"Overall, {names[0]} is {difference.position()} {names[1]}, the best that needs no training."
+    overall = f"Overall, {names[0]} is {difference.position()} {names[1]}, the best row that needs no training."
     return " ".join([overall, *_beaten_on(chain[-1], results)])
 
 
@@ -221,7 +221,7 @@ def _beaten_on(group: Group, results: Results) -> list[str]:
 
 
 def worth(results: Results, recipe: str, kind: str) -> str:
-    """Returns in a sentence what a model is worth against the best that needs no training.
+    """Returns in a sentence what a model is worth against the best row that needs no training.
 
     Args:
         results: the scored models.
@@ -234,7 +234,7 @@ def worth(results: Results, recipe: str, kind: str) -> str:
         return ""
     best = _best(others, results)
     difference = _difference(results, (*group, "mean"), (*best, "mean"))
-    what = "the best of what needs no training"
+    what = "the best row that needs no training"
     if difference.value >= NO_DIFFERENCE:
         first = f"It is {difference.position()} {_in_words(best, results)}, {what}."
     else:
@@ -244,7 +244,7 @@ def worth(results: Results, recipe: str, kind: str) -> str:
 
 def _words_alone(results: Results) -> str:
     found = [_with_score(group, results) for group in results.groups if group[1] == "baseline"]
-    return f"Without a model: {', '.join(found)}." if found else ""
+    return f"Baselines without a model: {', '.join(found)}." if found else ""
 
 
 def _with_score(group: Group, results: Results) -> str:

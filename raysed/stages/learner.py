@@ -68,7 +68,8 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
         if failure := said.get("failed"):
             raise UserError(f"{name}: {failure}")
         if said.get("gave_up"):
-            raise RunFailed(f"{name}: {said.get('error', 'its workers were lost')}; tried {said['gave_up']} times")
+            error = said.get("error", "its workers were lost")
+            raise RunFailed(f"{name}: {error}; gave up after {said['gave_up']} attempts")
 
 
 def _trainer(learners: Sequence[Learner], place: Workplace, board: Any) -> TorchTrainer:

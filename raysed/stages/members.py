@@ -318,7 +318,7 @@ class _ProgressCallback(tune.Callback):
         self._progress.update(sum(self._steps.values()), self._note(result))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
-        log.warning("%s failed for good", trial)
+        log.warning("%s failed and is not tried again", trial)
 
     def finish(self) -> None:
         if self._progress:

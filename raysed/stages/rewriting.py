@@ -81,7 +81,7 @@ def rewrite(kind: str, config: Config, storage: Storage, share: Share, depends: 
     name, task = f"views/{kind}.text", _Task(kind, config, storage, share, dict(depends))
     entry = storage.finished(name, depends)
     if entry is None and (other := storage.elsewhere(name, depends)):
-        log.info("%s views: those of %s serve this run, too", kind, other)
+        log.info("%s views: reusing those of %s", kind, other)
         copied = other.fetch(name)
         meta = other.entry(name).meta
         entry = storage.commit(name, lambda path: shutil.copytree(copied, path, dirs_exist_ok=True), depends, meta)
@@ -105,7 +105,7 @@ def _make_blocks(task: _Task) -> int:
     missing = [block for block in range(count) if not task.storage.finished(task.name(block), task.depends)]
     progress = Progress(f"make {task.kind} views", sentences)
     done = count - len(missing)
-    log.info("%s views: %d of %d blocks are there; %s", task.kind, done, count, task.share)
+    log.info("%s views: %d of %d blocks are already made; %s", task.kind, done, count, task.share)
     try:
         with watched(task.config.resources.silence_seconds, task.share) as watch:
             for failure in _outcomes(task, missing, watch):

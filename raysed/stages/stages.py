@@ -92,7 +92,7 @@ class Stages:
         self.share = plan_members(self.cluster, config, config.members.count)
         self.say(f"cluster: {self.cluster}; members: {self.share}")
         if self.storage.is_local and len(self.cluster.nodes) > 1:
-            log.warning("storage %s must be a directory that all nodes share, or use a URI", self.storage)
+            log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", self.storage)
 
     # encoder, corpus and tokens
 
@@ -186,7 +186,7 @@ class Stages:
             pairs = sum(rows[table] for table in tables_of(stage, self.config))
             if pairs < 2:
                 raise UserError(
-                    f"recipe {recipe.text!r}: {stage} learns from batches of at least 2 pairs, found {pairs}"
+                    f"recipe {recipe.text!r}: {stage} needs at least 2 pairs of views, but {pairs} were found"
                 )
 
     def _made(
@@ -297,7 +297,7 @@ class Stages:
         if count - len(failures) < needed:
             name, reason = next(iter(failures.items()))
             message = (
-                f"{count - len(failures)} of {count} members of {node} could be trained, {needed} are needed "
+                f"only {count - len(failures)} of {count} members of {node} could be trained, but {needed} are needed "
                 f"(members.min_members); {name}: {reason}"
             )
             raise UserError(message) if user_mistake else RunFailed(message)
@@ -312,8 +312,8 @@ class Stages:
         if healthy < needed and self._is_used(node):
             name, reason = next(iter(collapsed.items()))
             raise UserError(
-                f"{healthy} of {len(entries)} members of {node} have not collapsed, {needed} are needed; {name}: "
-                f"{reason}; try a lower learning rate, and for bsl a momentum near 1 and a predictor"
+                f"only {healthy} of {len(entries)} members of {node} have not collapsed, but {needed} are needed; "
+                f"{name}: {reason}; try a lower learning rate, and for bsl a momentum near 1 and a predictor"
             )
 
     def _is_used(self, node: str) -> bool:
@@ -358,7 +358,7 @@ class Stages:
             with self._timed("+".join(missing)):
                 distill(learners, self.config, self.storage, share)
             for learner in self._missing(learners):
-                raise RunFailed(f"{learner.name} ended without a result; its log is {self.storage.uri('train')}")
+                raise RunFailed(f"{learner.name} ended without a result; see its log at {self.storage.uri('train')}")
         with self._timed("evaluation"):
             self._embed([embedding for text in recipes for embedding in self.lineage.embeddings(text)])
 
@@ -489,21 +489,21 @@ class Stages:
         needed = size * (models + 4 * config.sed.learners) + states * self.share.workers
         if free is not None and free < needed:
             raise UserError(
-                f"storage: {self.storage} has {free / 1e9:.1f} GB free, this run needs about {needed / 1e9:.1f} GB; "
-                "free some, or choose another --storage"
+                f"storage: {self.storage} has {free / 1e9:.1f} GB free, but this run needs about {needed / 1e9:.1f} "
+                "GB; free some space, or choose another --storage"
             )
 
 
 def _too_little(config: Config, recipes: Sequence[Recipe], sentences: int) -> Iterator[str]:
     """Yields what to say before training on a corpus from which little can be learnt."""
     if sentences < _FEW_SENTENCES and any(recipe.trains_on_corpus(config) for recipe in recipes):
-        yield f"the corpus has only {sentences} sentences: from fewer than some thousand little is learnt"
+        yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
     per_epoch, epochs = max(1, sentences // config.sed.batch_size), config.sed.epochs
     updates = int(per_epoch * epochs)
     if updates < _FEW_UPDATES and any(recipe.distils for recipe in recipes):
         yield (
             f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {config.sed.batch_size}, "
-            f"sed.epochs {epochs:g}), of which it needs a few hundred: sed.epochs {-(-_FEW_UPDATES // per_epoch)} "
+            f"sed.epochs {epochs:g}), but it needs a few hundred; sed.epochs: {-(-_FEW_UPDATES // per_epoch)} "
             f"would give it {_FEW_UPDATES}"
         )
 

@@ -132,7 +132,7 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     text = storage.read_text(FILE)
     entries = storage.entries()
     if text is None and not entries:
-        raise UserError(f"there is no run at {storage}; name one of those in its storage")
+        raise UserError(f"there is no run at {storage}; without a name, all runs of its storage are listed")
     status = _parsed(text)
     lines = [f"{storage.run}: {_state(status, now)}"]
     if status["state"] == "running" and status.get("stage"):
@@ -160,7 +160,7 @@ def describe_all(location: str, now: float | None = None) -> list[str]:
     texts = {storage.run: storage.read_text(FILE) for storage in storages}
     runs = [s.run for s in storages if texts[s.run] is not None or s.has_entries()]
     if not runs:
-        raise UserError(f"there is no run at {location}; name the place with --storage")
+        raise UserError(f"there are no runs at {location}; name another place with --storage")
     width = max(map(len, runs))
     return [f"{run:{width}}  {_state(_parsed(texts[run]), now)}" for run in runs]
 

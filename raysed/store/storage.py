@@ -149,7 +149,7 @@ class Storage:
             text = self.read_text(f"manifest/{name}.json")
             return _parse_entry(text) if text is not None else None
         except (ValueError, TypeError, AttributeError):
-            log.warning("%s: its manifest entry is damaged; it is made again", name)
+            log.warning("%s has a damaged manifest entry and will be made again", name)
             return None
 
     def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
@@ -513,11 +513,11 @@ class Checkpoints:
         """Returns the step and directory of the newest intact state with the same dependencies."""
         for entry in reversed(self._storage.entries(self._name)):
             if changes := _changes(entry.depends, self._depends):
-                log.info("%s cannot be continued: %s", entry.name, _listed(changes))
+                log.info("%s cannot be continued after these changes: %s", entry.name, _listed(changes))
             elif path := self._storage._intact(entry):
                 return entry.meta["step"], path
             else:
-                log.warning("%s is damaged; the state before it is taken", self._storage.uri(entry.name))
+                log.warning("%s is damaged; using the checkpoint before it", self._storage.uri(entry.name))
         return None
 
     def clear(self) -> None:
@@ -547,8 +547,8 @@ def check_stays(location: str) -> None:
     path = os.path.abspath(os.path.expanduser(location))
     if "://" not in location and "/runtime_resources/working_dir_files/" in path:
         raise UserError(
-            f"storage is {location!r}, which lies in Ray's temporary copy of the uploaded working directory and goes "
-            "with it; name a place that stays, by --storage /shared/directory or --storage s3://BUCKET/runs"
+            f"storage is {location!r}, which is inside Ray's temporary copy of the working directory and will be "
+            "deleted with it; name a permanent place, such as --storage /shared/directory or --storage s3://BUCKET/runs"
         )
 
 
@@ -564,12 +564,12 @@ def _filesystem(location: str) -> tuple[pafs.FileSystem, str]:
         return pafs.LocalFileSystem(), location
     try:
         if urlsplit(location).password is not None:  # the location is written into configs and reports
-            raise UserError("storage: the URI holds a password; leave it out and use the provider's own settings")
+            raise UserError("storage: the URI contains a password; remove it, and use the provider's own settings")
         return pafs.FileSystem.from_uri(location)
     except UserError:
         raise
     except (ValueError, OSError) as error:
-        raise UserError(f"storage: {location!r} is no directory or URI that can be used: {_reason(error)}") from None
+        raise UserError(f"storage: {location!r} is not a usable directory or URI: {_reason(error)}") from None
 
 
 def _entry_text(entry: Entry) -> str:
@@ -671,7 +671,7 @@ def _disk_errors(where: str, *unusable: type[OSError]) -> Iterator[None]:
         raise
     except Exception as error:
         if _is_full(error):
-            raise UserError(f"no disk space left for {where}; free some, or choose another --storage") from None
+            raise UserError(f"no disk space left for {where}; free some space, or choose another --storage") from None
         if isinstance(error, (PermissionError, *unusable)) or getattr(error, "errno", None) == errno.EROFS:
             raise UserError(f"storage: {where} cannot be written: {_reason(error)}") from None
         raise

@@ -87,7 +87,7 @@ class Trackers:
         try:
             action()
         except Exception as error:  # whatever a service and its client come up with
-            log.warning("a tracker failed and hears no more of this training: %s", last_line(error))
+            log.warning("a tracker failed and gets no more data of this training: %s", last_line(error))
             return False
         return True
 

@@ -153,7 +153,8 @@ def _directions(x_ND: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     mean_D, covariance_DD = _statistics(x_ND)
     if not 1 <= k <= largest_k(x_ND):
         raise UserError(
-            f"natsv_k is {k}: with {len(x_ND)} embeddings of width {len(mean_D)} it can be 1 to {largest_k(x_ND)}"
+            f"calibration.natsv_k is {k}, but with {len(x_ND)} embeddings of width {len(mean_D)} it must be 1 to "
+            f"{largest_k(x_ND)}"
         )
     return mean_D, np.linalg.eigh(covariance_DD).eigenvectors
 
@@ -168,7 +169,7 @@ def _statistics(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the mean and the covariance (divided by N) in float64, a block of rows at a time."""
     require_finite(x_ND)
     if not len(x_ND):
-        raise UserError("a calibration cannot be fitted on no sentences: flow.fit_on must name some")
+        raise UserError("there are no sentences to fit a calibration on; flow.fit_on must provide some")
     mean_D = x_ND.mean(0, dtype=np.float64)
     covariance_DD = np.zeros((len(mean_D), len(mean_D)))
     for start in range(0, len(x_ND), _BLOCK_ROWS):

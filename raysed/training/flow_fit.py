@@ -114,11 +114,11 @@ def _divergence(step: int, x_ND: Tensor, config: FlowConfig) -> str:
     """What to say of a loss that is not finite: at the first update the rate has had no effect yet."""
     if step == 1:
         return (
-            f"the flow's loss is not finite before its first update: the embeddings, of up to {x_ND.abs().max():.2g}, "
-            "are too large or too uneven for it; calibrate with whiten instead"
+            f"the flow's loss is not finite before the first update: the embeddings (largest value "
+            f"{x_ND.abs().max():.2g}) are too large or too uneven for a flow; use whiten instead"
         )
     return (
-        f"the flow's loss is not finite at update {step}: flow.learning_rate is {config.learning_rate:g}, set it lower "
+        f"the flow's loss is not finite at update {step}; lower flow.learning_rate, which is {config.learning_rate:g} "
         "(BERT-flow: 0.001)"
     )
 
@@ -142,7 +142,8 @@ def distinct_pairs(pairs: int, config: FlowConfig) -> int:
 def _pairs_of_rows(embeddings_ND: np.ndarray | Tensor) -> Tensor:
     require_finite(embeddings_ND)
     if len(embeddings_ND) < 2:
-        raise UserError(f"a flow cannot be fitted on {len(embeddings_ND)} sentences: flow.fit_on must name two or more")
+        count = len(embeddings_ND)
+        raise UserError(f"a flow cannot be fitted on {count} sentences; flow.fit_on must provide at least two")
     even = embeddings_ND[: len(embeddings_ND) // 2 * 2]
     if isinstance(even, Tensor):
         return even.detach().to(torch.float32).contiguous()

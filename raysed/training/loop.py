@@ -239,12 +239,12 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
 def _make_room(encoders: Sequence[Encoder]) -> None:
     if not encoders or not all(encoder.padding_free and encoder.parts < _MOST_PARTS for encoder in encoders):
         raise UserError(
-            "memory does not suffice for a batch, not even for small parts of it one after the other; "
-            "lower the batch_size of this stage, or encoder.max_length"
+            "there is not enough memory for a batch, even when it is processed in small parts; "
+            "lower the batch_size of this stage or encoder.max_length"
         )
     for encoder in encoders:
         encoder.parts *= 2
-    log.warning("too little memory: sentences are encoded in %d parts from now on", encoders[0].parts)
+    log.warning("not enough memory for a whole batch: from now on it is encoded in %d parts", encoders[0].parts)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 

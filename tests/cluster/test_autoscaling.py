@@ -58,9 +58,9 @@ def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
     assert cluster.asked == [{"CPU": 1, "GPU": 1}] * 3
     assert cluster.open == 0
     assert said == [
-        "waiting for the cluster to grow (0 s of at most 10 min): 1 of 3 places for members are there "
+        "waiting for the cluster to grow (0 s of at most 10 min): 1 of 3 places for members are available "
         "(2 nodes, 8 CPUs, 1 GPUs)",
-        "waiting for the cluster to grow (10 s of at most 10 min): 2 of 3 places for members are there "
+        "waiting for the cluster to grow (10 s of at most 10 min): 2 of 3 places for members are available "
         "(3 nodes, 16 CPUs, 2 GPUs)",
     ]
 
@@ -69,20 +69,20 @@ def test_what_has_come_has_to_do_in_the_end(growing):
     cluster, said = growing((8.0, 1.0), 1, (24.0, 3.0)), []
     assert gather(make_config({"resources": {"wait_minutes": 0.5}}), said.append).gpus == 1
     assert cluster.now == 30 and cluster.open == 0
-    assert said[-1] == "the cluster has not grown for 30 s; 1 of 3 places have to do"
+    assert said[-1] == "the cluster has not grown for 30 s; continuing with 1 of 3 places"
 
 
 def test_a_cluster_of_unknown_limits_is_waited_for_until_nothing_comes_any_more(growing):
     cluster, said = growing((2.0, 0.0), 4), []
     assert gather(Config(), said.append).cpus == 8
     assert len(cluster.asked) == 10 and cluster.now == 30 + 120
-    assert said[-1] == "the cluster has not grown for 120 s; 4 of 10 places have to do"
+    assert said[-1] == "the cluster has not grown for 120 s; continuing with 4 of 10 places"
 
 
 @pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])
 def test_without_what_is_needed_the_job_ends(growing, minutes, waited):
     cluster = growing((8.0, 0.0), 2, (24.0, 3.0))
-    with pytest.raises(UserError, match=r"^no node (has a CPU|with a GPU)"):
+    with pytest.raises(UserError, match=r"^(no node has a CPU|there is no node with a GPU)"):
         gather(make_config({"resources": {"wait_minutes": minutes}}), lambda line: None)
     assert cluster.now == waited and cluster.open == 0
 

@@ -53,9 +53,10 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
         monkeypatch.setattr(raysed.cluster.resources, "current_cluster", lambda nodes=nodes: Cluster(nodes))
         raysed.cluster.heartbeat._say_what_is_missing(share, least)
     assert caplog.messages == [
-        "waiting for nodes: workers of 2 CPUs need 2 places, and there are 1 (2 nodes, 3 CPUs, 0 GPUs)",
-        "waiting for nodes: workers of 2 CPUs need 1 places, and there are 0 (1 node, 0 CPUs, 0 GPUs)",
-        "waiting for nodes: workers of 1 CPU and 0.5 GPU need 1 places, and there are 0 (1 node, 8 CPUs, 0.25 GPUs)",
+        "waiting for nodes: workers of 2 CPUs need 2 places, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
+        "waiting for nodes: workers of 2 CPUs need 1 places, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
+        "waiting for nodes: workers of 1 CPU and 0.5 GPU need 1 places, but there are only 0 "
+        "(1 node, 8 CPUs, 0.25 GPUs)",
     ]
 
 
@@ -81,7 +82,7 @@ def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_
     results = list(watched_tasks(work, jobs, tmp_path, work="work", share=SMALL, seconds=SILENCE))
     assert sorted(results) == [("busy", 0), ("short", 0), ("stopped", 1)] and results[0] == ("short", 0)
     assert len(caplog.messages) == 1 and caplog.messages[0].startswith("work: its worker (process ")
-    assert "said nothing for 3 s and was ended" in caplog.text
+    assert "gave no sign of life for 3 s and was ended" in caplog.text
 
 
 @pytest.mark.cluster

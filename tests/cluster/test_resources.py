@@ -172,7 +172,7 @@ def test_shares_of_learners(nodes, workers, expected):
             r"^10 members use 2 of 8 GPUs; resources\.concurrent_members allows",
         ),
         (BIG, {}, 16, None),
-        (BIG, {}, 17, r"^17 members, 16 at a time, leave 15 of 32 places empty .*; 16 or 32 would fill them"),
+        (BIG, {}, 17, r"^17 members, 16 at a time, leave 15 of 32 places empty; members.count: 16 or 32 would"),
         (BIG, {}, 30, None),  # two places of 32
         (LAPTOP, {}, 3, None),  # one of four
     ],
@@ -197,19 +197,19 @@ MISSING = [
     (
         ((2, 0), (4, 0)),
         {"resources": {"cpus_per_member": 5}},
-        r"is 5, but the largest node has 4 CPUs; ask for at most",
+        r"is 5, but the largest node has 4 CPUs; lower it",
     ),
     (
         ((4, 1),),
         {"resources": {"gpus_per_member": 2}},
-        r"^a member needs 1 CPU .* and 2 GPU .*, and none has both \(1 no",
+        r"^a member needs 1 CPU .* and 2 GPU .*, but no node has both \(1 no",
     ),
     (((8, 0), (2, 2)), {"resources": {"cpus_per_member": 4}}, r"^a member needs 4 CPU .* and 0\.25 GPU"),
     (((8, 0), (0, 2)), {}, r"^a member needs 1 CPU"),
     (
         BIG,
         {"sed": {"workers": 32}},
-        r"^sed\.workers is 32, but the cluster has 16 CPUs \(1 node, 16 CPUs, 0 GPUs\); ask",
+        r"^sed\.workers is 32, but the cluster has 16 CPUs \(1 node, 16 CPUs, 0 GPUs\); lower it",
     ),
     (((8, 0), (8, 2)), {"sed": {"workers": 4}}, r"^sed\.workers is 4, but the cluster has 2 GPUs with a CPU each"),
     (((1.5, 0), (1.5, 0)), {"sed": {"workers": 4}}, r"^sed\.workers is 4, but the cluster has 2 CPUs"),
@@ -236,7 +236,7 @@ def test_enough_is_enough():
 def test_gpus_that_may_come_are_used_and_missed():
     cluster = Cluster(((0, 0), (8, 0)), autoscaling=True, most=(64, 4))
     assert uses_gpu(Config(), cluster)
-    assert what_is_missing(Config())(cluster).startswith("no node with a GPU is there (2 nodes, 8 CPUs, 0 GPUs); add ")
+    assert what_is_missing(Config())(cluster).startswith("there is no node with a GPU (2 nodes, 8 CPUs, 0 GPUs); add ")
     on_cpus = make_config({"resources": {"gpu": False}})
     assert not uses_gpu(on_cpus, cluster) and what_is_missing(on_cpus)(cluster) is None
 

@@ -247,7 +247,7 @@ def test_hub_dataset_is_streamed(hub, path):
 
 def test_hub_errors_name_the_setting(hub):
     text = message(check, "org/absent")
-    assert "corpus.source" in text and "'org/absent'" in text and "no file here" in text and "train" in text
+    assert "corpus.source" in text and "'org/absent'" in text and "there is no file" in text and "train" in text
     assert message(check, "org/name", column="body") == (
         "corpus.column: dataset org/name has no column 'body', only 'id', 'text'"
     )
@@ -361,7 +361,7 @@ def test_draw_is_uniform(tmp_path):
 
 def test_too_few_for_the_draw(tmp_path):
     text = message(read, write(tmp_path / "a.txt", "one\none\n\ntwo\n"), sentences=100_000)
-    assert "corpus.sentences asks for 100,000 but corpus.source has 2 usable sentences" in text
+    assert "corpus.sentences is 100,000, but corpus.source has only 2 usable sentences" in text
     assert "1 duplicates" in text
 
 
@@ -419,8 +419,8 @@ def test_memory_is_bounded(tmp_path):
         ("a.txt", "fine\n".encode("utf-16"), ["a.txt, line 1", "UTF-8"]),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', ["a.jsonl, line 2", "JSON"]),
         ("a.jsonl", b'{"text": "a"}\n\n["b"]\n', ["a.jsonl, line 3", "object", "list"]),
-        ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["a.jsonl, line 2", "'text' among body"]),
-        ("a.jsonl", b'{"text": "a"}\n{}\n', ["a.jsonl, line 2", "'text' among none"]),
+        ("a.jsonl", b'{"text": "a"}\n{"body": "b"}\n', ["a.jsonl, line 2", "'text'; found body"]),
+        ("a.jsonl", b'{"text": "a"}\n{}\n', ["a.jsonl, line 2", "'text'; found none"]),
         ("a.jsonl", b'{"text": "a"}\n{"text": 5}\n', ["corpus.column", "a.jsonl, line 2", "int"]),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\\ud83d"}\n', ["a.jsonl, line 2", "surrogate"]),
         ("a.csv", b"n,text\n1,a\n2\n", ["a.csv, line 3", "1 fields", "2"]),
@@ -488,9 +488,9 @@ def test_no_usual_column_lists_those_there(tmp_path):
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("absent.txt", ["nothing is at absent.txt"]),
-        ("absent/*.txt", ["nothing is at absent/*.txt"]),
-        ("some dir/absent", ["nothing is at some dir/absent"]),
+        ("absent.txt", ["absent.txt does not exist"]),
+        ("absent/*.txt", ["absent/*.txt does not exist"]),
+        ("some dir/absent", ["some dir/absent does not exist"]),
         ("notes.md", ["notes.md", ".txt, .jsonl, .csv, .tsv, .parquet"]),
         ("no*.md", ["no*.md", ".txt, .jsonl, .csv, .tsv, .parquet"]),
         ("empty-dir", ["empty-dir", ".txt, .jsonl, .csv, .tsv, .parquet"]),
@@ -498,7 +498,7 @@ def test_no_usual_column_lists_those_there(tmp_path):
         ([""], ["is empty"]),
         ("foo://user:se/cret@host/a.txt?key=secret", ["foo://host/a.txt cannot be read"]),
         ("file:///a b.txt", ["file:///a b.txt cannot be read"]),
-        ("file:///nowhere/absent.txt", ["nothing is at file:///nowhere/absent.txt"]),
+        ("file:///nowhere/absent.txt", ["file:///nowhere/absent.txt does not exist"]),
     ],
 )
 def test_wrong_source(tmp_path, monkeypatch, source, expected):
@@ -530,7 +530,7 @@ def test_nothing_usable_names_the_files_and_the_reason(tmp_path):
 
 
 def test_contradicting_lengths():
-    with pytest.raises(UserError, match=r"^corpus\.min_characters is 20, more than corpus\.max_characters \(10\);"):
+    with pytest.raises(UserError, match=r"^corpus\.min_characters is 20, which is more than corpus\.max_.* \(10\),"):
         make_config({"corpus": {"source": "a.txt", "min_characters": 20, "max_characters": 10}})
 
 

@@ -167,8 +167,8 @@ def test_an_unknown_label_is_named_with_its_place(tmp_path, ending):
     with pytest.raises(UserError) as error:
         nli({"source": str(path), "split": "train"})
     assert str(error.value) == (
-        f"{path}, {place}: label 'Maybe' is unknown; known are contradiction, entailment, neutral, "
-        "0 (entailment), 1 (neutral), 2 (contradiction), and '-' or -1 for none"
+        f"{path}, {place}: label 'Maybe' is unknown; use one of contradiction, entailment, neutral, "
+        "0 (entailment), 1 (neutral), 2 (contradiction), or '-' or -1 for none"
     )
     with pytest.raises(UserError, match="'odd'"):
         nli(path)
@@ -218,14 +218,14 @@ def test_another_task_of_the_hub_is_refused(hub):
     )
     columns = {"sentence1": ["a", "b"], "sentence2": ["x", "y"], "label": [0, 1]}
     hub(datasets.Dataset.from_dict(columns, features=features))
-    with pytest.raises(UserError, match=r"^dataset glue/qnli, row 2: label 1 is unknown; .* 0 \(entailment\), and"):
+    with pytest.raises(UserError, match=r"^dataset glue/qnli, row 2: label 1 is unknown; .* 0 \(entailment\), or"):
         nli("glue/qnli")
 
 
 def test_a_hub_that_fails_says_why(hub):
     hub(ValueError('Unknown split "trian". Should be one of ["train", "test"].\nmore'))
     with pytest.raises(
-        UserError, match=r"nli.train: 'some/set' .*'trian'.* cannot be read: Unknown split .*test\"\]\.$"
+        UserError, match=r"nli.train: .* 'some/set', .* cannot be read .*'trian'\): Unknown split .*test\"\]\.$"
     ):
         nli({"source": "some/set", "split": "trian"})
 
@@ -238,7 +238,7 @@ def test_a_split_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"pairs.tsv has no rows of the split 'test'; its splits are 'dev', 'train'$"):
         nli({"source": str(path), "split": "test"})
     other = write(tmp_path / "other.tsv", "neutral\ta\tb", header="label\tpremise\thypothesis")
-    with pytest.raises(UserError, match=r"other.tsv has no column split, so leave the split 'train' out"):
+    with pytest.raises(UserError, match=r"other.tsv has no column split; remove split: train"):
         nli({"source": str(other), "split": "train"})
 
 
@@ -248,18 +248,18 @@ def test_a_split_that_is_not_there_is_refused(tmp_path):
         ("a.tsv", "premise\thypothesis\nx\ty\n", r"a.tsv, line 1: .*label .* needed, found premise, hypothesis$"),
         ("a.tsv", "premise\tlabel\nx\ty\n", r"a.tsv, line 1: columns premise and hypothesis .* found premise, label$"),
         ("a.tsv", "", r"a.tsv, line 1: .* found none$"),
-        ("a.tsv", f"{HEADER}\ntrain\tneutral\ta\n", r"a.tsv, line 2: 3 tab-separated columns where .* has 4$"),
-        ("a.tsv", f"{HEADER}\ntrain\tneutral\ta\tb\tc\n", r"a.tsv, line 2: 5 tab-separated columns where .* has 4$"),
-        ("a.tsv", f"{HEADER}\n", r"has no pair to learn from \(0 pairs"),
-        ("a.tsv", f"{HEADER}\ntrain\t-\ta\tb\n", r"nli.train: .*a.tsv has no pair .*1 without a label"),
+        ("a.tsv", f"{HEADER}\ntrain\tneutral\ta\n", r"a.tsv, line 2: 3 tab-separated columns, but .* has 4$"),
+        ("a.tsv", f"{HEADER}\ntrain\tneutral\ta\tb\tc\n", r"a.tsv, line 2: 5 tab-separated columns, but .* has 4$"),
+        ("a.tsv", f"{HEADER}\n", r"has no usable pair \(0 pairs"),
+        ("a.tsv", f"{HEADER}\ntrain\t-\ta\tb\n", r"nli.train: .*a.tsv has no usable pair .*1 without a label"),
         ("a.tsv", HEADER.encode() + b"\ntrain\tneutral\tCaf\xe9\tb\n", r"a.tsv, line 2: not valid UTF-8"),
         ("a.tsv.gz", b"no gzip", r"a.tsv.gz cannot be read"),
         ("a.jsonl", '{"premise": "a"\n', r"a.jsonl, line 1: not valid JSON"),
-        ("a.jsonl", "[1]\n", r"a.jsonl, line 1: an object \{\.\.\.\} is needed, not a list"),
+        ("a.jsonl", "[1]\n", r"a.jsonl, line 1: expected an object \{\.\.\.\}, found a list"),
         (
             "a.jsonl",
             '{"premise": "a", "hypothesis": "b", "label": 0}\n{"premise": "a", "label": 0}\n',
-            r"a.jsonl, line 2: no field 'hypothesis' among premise, label",
+            r"a.jsonl, line 2: no field 'hypothesis'; found premise, label",
         ),
         (
             "a.jsonl",
@@ -268,7 +268,7 @@ def test_a_split_that_is_not_there_is_refused(tmp_path):
         ),
         ("a.jsonl", '{"premise": "\\ud800", "hypothesis": "b", "label": 0}', r"line 1: half a surrogate pair"),
         ("a.parquet", "no parquet", r"a.parquet cannot be read"),
-        ("a.xlsx", "x", r"a.xlsx is no file of labelled pairs; the endings known are .txt, .jsonl, .csv, .tsv, .par"),
+        ("a.xlsx", "x", r"a.xlsx is not a file of labelled pairs; supported endings are .txt, .jsonl, .csv, .tsv, "),
     ],
 )
 def test_broken_files_are_one_sentence(tmp_path, name, content, message):
@@ -281,12 +281,12 @@ def test_broken_files_are_one_sentence(tmp_path, name, content, message):
 
 @pytest.mark.parametrize("source", ["missing.tsv", "./missing", "/no/such/file.jsonl", "file:///no/file.parquet", ""])
 def test_what_is_not_there_is_named(source):
-    with pytest.raises(UserError, match=r"nli.train: nothing is at"):
+    with pytest.raises(UserError, match=r"nli.train: .* does not exist"):
         nli(source)
 
 
 def test_a_directory_and_no_source_are_refused(tmp_path):
-    with pytest.raises(UserError, match="is no file of labelled pairs"):
+    with pytest.raises(UserError, match="is not a file of labelled pairs"):
         nli(tmp_path)
     for load, config, name in ((load_nli, NliConfig(), "nli"), (load_graded, StsConfig(), "sts")):
         with pytest.raises(UserError, match=f"{name}.train is empty"):

@@ -183,32 +183,32 @@ BROKEN = [
     ("v.txt", "\na\tb\nIt rains.\n", f"PATH, line 3: {ONE}"),
     ("v.tsv", "a\tb\tc\n", f"PATH, line 1: {THREE}"),
     ("v.tsv", "a\tb\na\tb\tc\n", f"PATH, line 2: {THREE}"),
-    ("v.tsv", "view1\tview2\na\n", "PATH, line 2: 1 tab-separated columns where the header has 2"),
-    ("v.tsv", "view1\tview2\na\tb\tc\n", "PATH, line 2: 3 tab-separated columns where the header has 2"),
+    ("v.tsv", "view1\tview2\na\n", "PATH, line 2: 1 tab-separated columns, but the header has 2"),
+    ("v.tsv", "view1\tview2\na\tb\tc\n", "PATH, line 2: 3 tab-separated columns, but the header has 2"),
     ("v.tsv", b"a\tb\nCaf\xe9\tb\n", "PATH, line 2: not valid UTF-8 (byte 0xe9); save the file as UTF-8"),
-    ("v.tsv", "", "views.files: PATH has no pair of views"),
-    ("v.txt", "view1\tview2\n", "views.files: PATH has no pair of views"),
-    ("v.jsonl", "\n", "views.files: PATH has no pair of views"),
+    ("v.tsv", "", "views.files: PATH has no pairs of views"),
+    ("v.txt", "view1\tview2\n", "views.files: PATH has no pairs of views"),
+    ("v.jsonl", "\n", "views.files: PATH has no pairs of views"),
     ("v.jsonl", '{"view1": "a"\n', "PATH, line 1: not valid JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"),
-    ("v.jsonl", '["a", "b"]', "PATH, line 1: an object {...} is needed, not a list"),
+    ("v.jsonl", '["a", "b"]', "PATH, line 1: expected an object {...}, found a list"),
     ("v.jsonl", '{"en": "a", "fr": "b"}', f"PATH, line 1: columns {NEEDED} are needed, found en, fr"),
     ("v.jsonl", "{}", f"PATH, line 1: columns {NEEDED} are needed, found none"),
     (
         "v.jsonl",
         '{"view1": "a", "view2": "b"}\n{"view1": "a", "views2": "b"}\n',
-        "PATH, line 2: no field 'view2' among view1, views2",
+        "PATH, line 2: no field 'view2'; found view1, views2",
     ),
     ("v.jsonl", '{"view1": "a", "view2": 3}', "PATH, line 1: a sentence must be text, not of type int"),
     (
         "v.jsonl",
         '\n{"view1": "a", "view2": "\\udc00"}',
-        "PATH, line 2: half a surrogate pair (\\ud800 to \\udfff) is no text",
+        "PATH, line 2: half a surrogate pair (\\ud800 to \\udfff) is not valid text",
     ),
     (
         "v.xlsx",
         "a,b\n",
-        "views.files: PATH is no file of pairs of views; the endings known are .txt, .jsonl, .csv, .tsv, .parquet, and "
-        ".gz after those of text",
+        "views.files: PATH is not a file of pairs of views; supported endings are .txt, .jsonl, .csv, .tsv, .parquet, "
+        "and the text formats also with .gz",
     ),
     (
         "v.csv",
@@ -219,8 +219,8 @@ BROKEN = [
     ("v.txt", "a\ta\n \tb\n", None),
 ]
 UNUSABLE = (
-    "views.files (PATH): 2 of 2 pairs are unusable, 1 with an empty view and 1 with two identical views, more than the "
-    "share of 0.5 that views.max_unusable allows; mend the views, or raise it"
+    "views.files (PATH): 2 of 2 pairs are unusable, 1 with an empty view and 1 with two identical views, which is more "
+    "than views.max_unusable (0.5) allows; fix the views, or raise it"
 )
 
 
@@ -264,7 +264,7 @@ def test_named_columns_that_are_not_there(tmp_path, ending):
 def test_splits_that_are_not_there(tmp_path):
     bare, named = write(tmp_path / "a.tsv"), tmp_path / "b.tsv"
     named.write_text("split\tview1\tview2\ntrain\ta\tb\n")
-    with pytest.raises(UserError, match=r"^views.files: .*a.tsv has no column split, so leave the split 'dev' out$"):
+    with pytest.raises(UserError, match=r"^views.files: .*a.tsv has no column split; remove split: dev$"):
         views({"source": str(bare), "split": "dev"})
     with pytest.raises(UserError, match=r"^views.files: .*b.tsv has no rows of the split 'dev'; .* are 'train'$"):
         views({"source": str(named), "split": "dev"})
@@ -273,16 +273,16 @@ def test_splits_that_are_not_there(tmp_path):
 def test_what_is_not_there_is_named(tmp_path, hub):
     with pytest.raises(UserError, match=r"^views.files is empty; name at least one file or hub dataset of pairs"):
         views()
-    with pytest.raises(UserError, match=r"^views.files: nothing is at no/such.tsv; name an existing file or a hub"):
+    with pytest.raises(UserError, match=r"^views.files: no/such.tsv does not exist; name an existing file or a hub"):
         views("no/such.tsv")
-    with pytest.raises(UserError, match=r"^views.files: .* is no file of pairs of views"):
+    with pytest.raises(UserError, match=r"^views.files: .* is not a file of pairs of views"):
         views(tmp_path)
     hub(ValueError("Unknown split\nmore"))
     with pytest.raises(UserError) as error:
         views({"source": "some/set", "name": "en-fr"})
     assert str(error.value) == (
-        "views.files: 'some/set' is no file here, and as a hub dataset (name 'en-fr', split 'train') it cannot be "
-        "read: Unknown split"
+        "views.files: there is no file 'some/set', and it cannot be read as a hub dataset (name 'en-fr', split "
+        "'train'): Unknown split"
     )
 
 
@@ -342,12 +342,12 @@ def test_the_largest_share_itself_is_allowed():
         usable(first, second, "views of the kind mlm", 0.28)
     assert str(error.value) == (
         "views of the kind mlm: 29 of 100 pairs are unusable, 0 with an empty view and 29 with two identical views, "
-        "more than the share of 0.28 that views.max_unusable allows; mend the views, or raise it"
+        "which is more than views.max_unusable (0.28) allows; fix the views, or raise it"
     )
 
 
 def test_no_pair_and_sides_that_differ_in_length():
-    with pytest.raises(UserError, match=r"^views of x: there is no pair of views to learn from$"):
+    with pytest.raises(UserError, match=r"^views of x: there are no pairs of views to learn from$"):
         usable([], [], "views of x", 0.5)
     with pytest.raises(ValueError, match="shorter"):
         usable(["a"], [], "x", 0.5)
@@ -361,7 +361,7 @@ def test_pairs_labelled_entailment_are_views():
     with pytest.raises(UserError, match=r"^nli.train \(pairs labelled entailment\): 1 of 5 pairs are unusable"):
         entailment(labelled, 0.1)
     without = NliRows(["a"], ["b"], np.array([0]))
-    with pytest.raises(UserError, match=r"^nli.train \(pairs labelled entailment\): there is no pair of views to"):
+    with pytest.raises(UserError, match=r"^nli.train \(pairs labelled entailment\): there are no pairs of views to"):
         entailment(without, 0.5)
 
 

@@ -125,7 +125,7 @@ class TestQnli:
         [
             ("", "line 1: columns question, sentence and label are needed, found none"),
             ("a\tb\n", "line 1: columns question, sentence and label are needed, found a, b"),
-            (HEADER + "0\ta\tb\tentailment\n1\ta\tb\n", r"dev\.tsv, line 3: 3 tab-separated columns where the header"),
+            (HEADER + "0\ta\tb\tentailment\n1\ta\tb\n", r"dev\.tsv, line 3: 3 tab-separated columns, but the header"),
             (HEADER + "0\ta\tb\tyes\n", r"dev\.tsv, line 2: label 'yes' is neither"),
             (HEADER + "0\ta\tb\tentailment\n", "must have both entailment and not_entailment"),
             (HEADER, "must have both"),
@@ -171,9 +171,9 @@ class TestQnli:
             raise ConnectionError("no route\nto the hub")
 
         monkeypatch.setattr("datasets.load_dataset", fail)
-        with pytest.raises(UserError, match=r"qnli: 'nowhere/dev' is no file here, and .* cannot be read: no route$"):
+        with pytest.raises(UserError, match=r"qnli: there is no file 'nowhere/dev', and it cannot .*: no route$"):
             load_qnli("nowhere/dev")
-        with pytest.raises(UserError, match=r"qnli: nothing is at nowhere/dev\.tsv; name an existing file or a hub"):
+        with pytest.raises(UserError, match=r"qnli: nowhere/dev\.tsv does not exist; name an existing file or a hub"):
             load_qnli("nowhere/dev.tsv")
 
 

@@ -221,7 +221,7 @@ def test_code_of_a_model_is_refused(models, tmp_path):
     listed.append({"idx": 2, "name": "2", "path": "", "type": "own_code.Head"})
     (path / "modules.json").write_text(json.dumps(listed))
     (path / "own_code.py").write_text("raise SystemExit('run')")
-    with pytest.raises(UserError, match=r"own_code\.Head is code of its own"):
+    with pytest.raises(UserError, match=r"own_code\.Head is custom code"):
         load_model(str(path))
 
 
@@ -239,7 +239,7 @@ def refusal(name: object, poolings: tuple = (1,), max_length: int = MAX_LENGTH) 
 def test_models_that_are_not_there_are_refused(tmp_path):
     assert "no such directory" in refusal(tmp_path / "absent")
     assert "no such directory" in refusal("./absent")
-    assert "nor a hub id that can be reached" in refusal("somebody/something-that-is-not-cached")
+    assert "neither a directory nor a hub id that can be reached" in refusal("somebody/something-that-is-not-cached")
     assert "nor a hub id" in refusal("no such name!")
     assert "pip install" in refusal("package:no_such_package_here/model")
 
@@ -376,12 +376,12 @@ def test_layers_are_those_of_plain_transformers_only(call, models, tiny_encoder_
     ("arguments", "expected"),
     [
         (["--model", "./absent"], "no such directory"),
-        (["--model", "TINY", "--layers", "9"], "9 layers cannot be pooled: the encoder has 3; choose fewer by"),
+        (["--model", "TINY", "--layers", "9"], "9 layers cannot be pooled: the encoder has 3; choose fewer with"),
         (["--model", "TINY", "--layers", "0"], "0 layers cannot be pooled: the encoder has 3"),
         (["--model", "TINY", "--set", "evaluation.transfer.layers=4"], "4 layers cannot be pooled"),
         (["--model", "TINY", "--layers", "many"], "encoder.layers"),
         (["--model", "TINY", "--output", "absent/o.json"], "no file can be written there"),
-        (["--model", "TINY", "--set", "evaluation.transfer.tasks=[MR]"], "MR/rt-polarity.pos is not there"),
+        (["--model", "TINY", "--set", "evaluation.transfer.tasks=[MR]"], "MR/rt-polarity.pos does not exist"),
         (["--model", "TINY", "--set", "evaluation.tasks.third=absent.tsv"], "absent.tsv"),
     ],
 )
@@ -413,7 +413,7 @@ def test_layers_that_a_model_has_not_are_refused_before_another_is_embedded(
     code, out, err = call("--model", deep, "--model", paths[name], "--layers", "5")
     assert code == 2 and "embed" not in out
     assert err.startswith(
-        f"error: --model {paths[name]}: 5 layers cannot be pooled: the encoder has 3; choose fewer by"
+        f"error: --model {paths[name]}: 5 layers cannot be pooled: the encoder has 3; choose fewer with"
     )
 
 

@@ -233,11 +233,11 @@ def test_unicode_line_separators_stay_in_their_sentence(tmp_path, separator):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("x\t1\ta\tb\nx\thigh\ta\tb\n", "line 3: score 'high' is no number"),
+        ("x\t1\ta\tb\nx\thigh\ta\tb\n", "line 3: score 'high' is not a number"),
         ("x\tnan\ta\tb\n", "line 2: score nan is outside .* 0 to 5"),
         ("x\t5.5\ta\tb\n", "line 2: score 5.5 is outside .* 0 to 5"),
-        ("x\t1\ta\n", "line 2: 3 tab-separated columns where the header has 4"),
-        ("x\t1\ta\tb\tc\n", "line 2: 5 tab-separated columns where the header has 4"),
+        ("x\t1\ta\n", "line 2: 3 tab-separated columns, but the header has 4"),
+        ("x\t1\ta\tb\tc\n", "line 2: 5 tab-separated columns, but the header has 4"),
         ("x\t\ta\tb\n", "no pair with a gold score .1 blank"),
         ("", "no pair with a gold score"),
     ],
@@ -273,7 +273,7 @@ def test_a_missing_or_unknown_file_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("pairs", "golds", "message"),
     [
-        ("a\tb\nc\td\n", "1\n", r"STS\.input\.s\.txt has 2 lines but STS\.gs\.s\.txt .* has 1"),
+        ("a\tb\nc\td\n", "1\n", r"STS\.input\.s\.txt has 2 lines, but STS\.gs\.s\.txt .* has 1"),
         ("a\tb\n", "x\n", r"STS\.gs\.s\.txt, line 1: score 'x'"),
         ("a b\n", "1\n", r"STS\.input\.s\.txt, line 1: 1 tab-separated columns instead of 2"),
     ],
@@ -320,7 +320,7 @@ def test_a_track_of_sts_2017_is_read_with_the_scores_beside_it(tmp_path):
     [
         ("a\tb\t1\nc\td\n", r"line 2: 2 tab-separated columns instead of 3"),
         ("a\tb\t1\nc\td\t2\te\n", r"line 2: 4 tab-separated columns instead of 3"),
-        ("sentence1\tsentence2\tscore\n", r"line 1: score 'score' is no number"),
+        ("sentence1\tsentence2\tscore\n", r"line 1: score 'score' is not a number"),
         ("a\tb\t\n", r"no pair with a gold score"),
         ("", r"no pair with a gold score"),
     ],
@@ -358,12 +358,12 @@ def test_arguments_are_read_by_topic(tmp_path):
     [
         (b"label,sentence_1,sentence_2\n1,a,b\n", r"line 1: .* regression_label, .* needed, found label, sentence_1"),
         (b"", r"line 1: .* needed, found none"),
-        (b"regression_label,sentence_1,sentence_2\n1,a,b\n2,c\n", r"line 3: 2 fields where the header has 3"),
-        (b"regression_label,sentence_1,sentence_2\nhigh,a,b\n", r"line 2: score 'high' is no number"),
+        (b"regression_label,sentence_1,sentence_2\n1,a,b\n2,c\n", r"line 3: 2 fields, but the header has 3"),
+        (b"regression_label,sentence_1,sentence_2\nhigh,a,b\n", r"line 2: score 'high' is not a number"),
         (b"regression_label,sentence_1,sentence_2\n6,a,b\n", r"line 2: score 6 is outside"),
         (
             b'regression_label,sentence_1,sentence_2\n1,"' + b"a" * 200_000,
-            r"line 2: field larger than .*; is a quotation mark not closed",
+            r"line 2: field larger than .*; check for quotation marks that are not closed",
         ),
     ],
 )
@@ -426,7 +426,9 @@ def test_hub_failures_are_one_sentence(monkeypatch):
         raise FileNotFoundError("no such dataset\nlong story")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy: 'someone/pairs'.*no such dataset$"):
+    with pytest.raises(
+        UserError, match=r"^evaluation\.tasks\.toy: there is no file 'someone/pairs', .*no such dataset$"
+    ):
         load("someone/pairs")
     other = datasets.Dataset.from_dict({"premise": ["a"], "label": [1]})
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: other)
@@ -538,7 +540,7 @@ def test_the_header_says_how_columns_are_separated_whatever_the_ending(tmp_path)
 def test_quoted_cells_may_hold_line_ends_and_lines_are_counted_on(tmp_path):
     header, body = '\ufeff"score",sentence1,sentence2\r\n', '1,"two\r\nlines",b\r\n\r\n'
     assert load(table(tmp_path, body, header, "pairs.csv")).subsets["all"][0] == ["two\nlines"]
-    with pytest.raises(UserError, match=r"pairs\.csv, line 5: score 'x' is no number"):
+    with pytest.raises(UserError, match=r"pairs\.csv, line 5: score 'x' is not a number"):
         load(table(tmp_path, body + "x,a,b\r\n", header, "pairs.csv"))
 
 
@@ -561,9 +563,13 @@ def test_quoted_cells_may_hold_line_ends_and_lines_are_counted_on(tmp_path):
             "pairs.csv, line 3: score '3,5' has a decimal comma; write 3.5",
         ),
         ("pairs.tsv", "score\tsentence1\tsentence2\n,5\tA\tB\n", "line 2: score ',5' has a decimal comma; write .5"),
-        ("pairs.csv", "score,sentence1,sentence2\n3,5,A,B\n", "pairs.csv, line 2: 4 fields where the header has 3"),
-        ("pairs.csv", "score,sentence1,sentence2\n3,A\n", "pairs.csv, line 2: 2 fields where the header has 3"),
-        ("pairs.csv", 'score,sentence1,sentence2\n3,"A,B\n', "pairs.csv, line 2: .*is a quotation mark not closed"),
+        ("pairs.csv", "score,sentence1,sentence2\n3,5,A,B\n", "pairs.csv, line 2: 4 fields, but the header has 3"),
+        ("pairs.csv", "score,sentence1,sentence2\n3,A\n", "pairs.csv, line 2: 2 fields, but the header has 3"),
+        (
+            "pairs.csv",
+            'score,sentence1,sentence2\n3,"A,B\n',
+            "pairs.csv, line 2: .*quotation marks that are not closed",
+        ),
         (
             "pairs.csv",
             "score,sentence1\n3,A\n",
@@ -579,19 +585,19 @@ def test_quoted_cells_may_hold_line_ends_and_lines_are_counted_on(tmp_path):
         (
             "pairs.jsonl",
             '{"score": 1, "sentence1": "a", "sentence2": "b"}\n{"score": 1, "sentence1": "a"}\n',
-            "pairs.jsonl, line 2: no field 'sentence2' among score, sentence1",
+            "pairs.jsonl, line 2: no field 'sentence2'; found score, sentence1",
         ),
         (
             "pairs.jsonl",
             '{"label": "entails", "sentence1": "a", "sentence2": "b"}\n',
-            r"pairs.jsonl, line 1: score 'entails' is no number; .* in evaluation\.tasks\.toy\.columns",
+            r"pairs.jsonl, line 1: score 'entails' is not a number; .* in evaluation\.tasks\.toy\.columns",
         ),
         (
             "pairs.jsonl",
             '{"score": 7, "sentence1": "a", "sentence2": "b"}\n',
             r"line 1: score 7 is outside evaluation\.tasks\.toy\.score_range, 0 to 5",
         ),
-        ("pairs.xlsx", "x", r"^evaluation\.tasks\.toy: .*pairs.xlsx is no file of graded pairs; the endings known are"),
+        ("pairs.xlsx", "x", r"^evaluation\.tasks\.toy: .*pairs.xlsx is not a file of graded pairs; supported endings"),
     ],
 )
 def test_a_bad_file_of_pairs_is_refused_by_line_with_the_remedy(tmp_path, name, text, message):
@@ -646,9 +652,9 @@ def test_scores_that_fill_their_range_well_enough_are_taken(tmp_path, scores, ra
 @pytest.mark.parametrize(
     ("scores", "message"),
     [
-        ([3], "pairs.tsv has 1 pair with a score; a correlation needs at least 3"),
-        ([3, 5, ""], "pairs.tsv has 2 pairs with a score; a correlation needs at least 3"),
-        ([2] * 4, r"all 4 pairs of .*pairs\.tsv have the score 2, with which no correlation is defined"),
+        ([3], "pairs.tsv has 1 pair with a score, but a correlation needs at least 3"),
+        ([3, 5, ""], "pairs.tsv has 2 pairs with a score, but a correlation needs at least 3"),
+        ([2] * 4, r"all 4 pairs of .*pairs\.tsv have the score 2, so no correlation is defined"),
     ],
 )
 def test_a_task_that_has_no_correlation_is_refused_and_can_be_learnt_from(tmp_path, scores, message):

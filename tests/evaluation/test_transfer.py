@@ -251,7 +251,7 @@ def test_unknown_names_are_refused_with_the_known_ones(senteval):
 
 def test_a_source_without_tasks_is_refused(tmp_path):
     assert str(tmp_path / "absent") in refusal(tmp_path / "absent")
-    assert "holds no task" in refusal(tmp_path)
+    assert "has no task" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(senteval_files()))
@@ -275,17 +275,21 @@ def test_a_missing_table_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("SST/binary/sentiment-dev", "good\t1\nbad 0\n", "line 2: label 'bad 0' is none of 0 to 1"),
-        ("SST/binary/sentiment-dev", "good\t2\n", "line 1: label '2' is none of 0 to 1"),
-        ("SST/fine/sentiment-dev", "4 good\n7 bad\n", "line 2: label '7' is none of 0 to 4"),
+        ("SST/binary/sentiment-dev", "good\t1\nbad 0\n", "line 2: label 'bad 0' is not one of 0 to 1"),
+        ("SST/binary/sentiment-dev", "good\t2\n", "line 1: label '2' is not one of 0 to 1"),
+        ("SST/fine/sentiment-dev", "4 good\n7 bad\n", "line 2: label '7' is not one of 0 to 4"),
         ("TREC/TREC_10.label", "HUM:ind Who ?\nWHO:x Who ?\n", "line 2: write it as TYPE:fine question"),
         ("MRPC/msr_paraphrase_test.txt", "a\tb\tc\td\te\n1\t2\t3\t4\n", "line 2: 4 tab-separated columns instead of 5"),
-        ("SICK/SICK_trial.txt", f"{SICK_HEADER}\n1\ta\tb\t0.5\tNEUTRAL\n", "line 2: score 0.5 is outside of 1 to 5"),
+        (
+            "SICK/SICK_trial.txt",
+            f"{SICK_HEADER}\n1\ta\tb\t0.5\tNEUTRAL\n",
+            "score 0.5 is outside the range 1 to 5",
+        ),
         ("SICK/SICK_trial.txt", f"{SICK_HEADER}\n1\ta\tb\t3\tMAYBE\n", "line 2: label 'MAYBE'"),
         ("SICK/SICK_trial.txt", f"{SICK_HEADER}\n", "has no example for dev"),
-        ("STS/STSBenchmark/sts-dev.csv", "m\tg\t2012\t1\tx\ta\tb\n", "line 1: score 'x' is no number"),
-        ("MR/rt-polarity.neg", "one\ntwo\n", "2 examples of class 0, 10 folds need 12 or more"),
-        ("MR/rt-polarity.neg", "", "has one class only, 1"),
+        ("STS/STSBenchmark/sts-dev.csv", "m\tg\t2012\t1\tx\ta\tb\n", "line 1: score 'x' is not a number"),
+        ("MR/rt-polarity.neg", "one\ntwo\n", "2 examples of class 0, but 10 folds need at least 12"),
+        ("MR/rt-polarity.neg", "", "has only one class, 1;"),
         ("TREC/train_5500.label", "HUM:ind Who ?\n" * 20 + "NUM:date When ?\n" * 9, "9 examples of class 5"),
     ],
 )

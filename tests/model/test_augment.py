@@ -484,7 +484,7 @@ class TestRefusedFillers:
 
     def test_without_a_head(self, tiny_encoder_dir):
         """Named by `views.mlm_model`, or as the run's encoder."""
-        lacks = r"lacks \d+ weights of a masked language model, e\.g\. cls\.predictions.*" + self.RIGHT
+        lacks = r"lacks \d+ weights of a masked language model, such as cls\.predictions.*" + self.RIGHT
         self.refused(ViewsConfig(mlm_model=str(tiny_encoder_dir)), ENCODER, r"views\.mlm_model: '.*' " + lacks)
         self.refused(ViewsConfig(), EncoderConfig(path=str(tiny_encoder_dir)), r"encoder\.path: '.*' " + lacks)
 
@@ -495,7 +495,7 @@ class TestRefusedFillers:
         "change, message",
         [
             ({"mask_token_id": None}, "without a mask token"),
-            ({"is_fast": False}, "does not say where in the text its tokens are"),
+            ({"is_fast": False}, "does not report the positions of its tokens"),
             ({"size": 9999}, "9999 tokens, but a model of only 8000"),
         ],
     )
@@ -689,7 +689,7 @@ def cached_model(source: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> t
 class TestSafetensorsOnly:
     """Models whose weights are pickled are refused with one sentence, before anything is made of a corpus."""
 
-    MESSAGE = r"^{}: no model\.safetensors of '{}' can be had, and safetensors is the only format .*save_pretrained.*"
+    MESSAGE = r"^{}: '{}' has no model\.safetensors, and weights are read from safetensors only; .*save_pretrained.*"
 
     def refused(self, kind: str, name: str, use: Callable = check_augmenter) -> None:
         views = ViewsConfig(mlm_model=name, pivots=[(name, name)])
@@ -743,7 +743,7 @@ class TestSafetensorsOnly:
             raise OSError(message)
 
         monkeypatch.setattr(augment.AutoModelForSeq2SeqLM, "from_pretrained", fail)
-        expected = "safetensors is the only format" if ours else f"cannot be loaded: {re.escape(message)}$"
+        expected = "read from safetensors only" if ours else f"cannot be loaded: {re.escape(message)}$"
         with pytest.raises(UserError, match=expected) as caught:
             make_augmenter("back_translation", ViewsConfig(pivots=[tuple(translators[:2])]), ENCODER, 0)
         assert "use_safetensors" not in str(caught.value)

@@ -163,7 +163,7 @@ def test_other_architectures_are_fed_padded(make_transformer, caplog, kind, laye
         encoder = Encoder(transformer)
         found = [encoder(batch, layers) for _ in range(2)][1]
     assert [r.getMessage() for r in caplog.records] == [
-        f"{kind.__name__} does not take packed rows: it is fed padded batches (same numbers, slower)"
+        f"{kind.__name__} does not support packed rows, so it gets padded batches (same results, slower)"
     ]
     assert not encoder.padding_free
     expected = padded(plain, batch, layers)
@@ -292,10 +292,10 @@ def damaged(source, target, change: str):
         ("no weights", "cannot be loaded: Error no file named model.safetensors"),
         ("pickled weights only", "cannot be loaded: Error no file named model.safetensors"),
         ("cut weights", "cannot be loaded: Error while deserializing header"),
-        ("a missing tensor", "lacks 1 weights of its architecture, e.g. encoder.layer.1.output.dense.weight"),
+        ("a missing tensor", "lacks 1 weights of its architecture, such as encoder.layer.1.output.dense.weight"),
         ("no tokenizer", "has no tokenizer; add its files"),
         ("no config", "cannot be loaded: Unrecognized model"),
-        ("a smaller vocabulary", "tokens, but its model only 30"),
+        ("a smaller vocabulary", "tokens, but its model has only 30"),
     ],
 )
 def test_a_damaged_directory_is_refused_in_a_sentence(tiny_encoder_dir, tmp_path, change, said):
@@ -312,7 +312,7 @@ def test_a_damaged_directory_is_refused_in_a_sentence(tiny_encoder_dir, tmp_path
     [
         ("/no/such/directory", "'/no/such/directory'"),
         ("nobody/nothing", "'nobody/nothing'"),
-        ("bundled:decoder", "'bundled:decoder' is unknown, the bundled model is bundled:encoder"),
+        ("bundled:decoder", "'bundled:decoder' is unknown; the bundled model is bundled:encoder"),
         ("package:no_such_package/encoder", "install it with pip install no-such-package"),
         ("package:/encoder", "write it as package:NAME/DIR"),
         ("package:raysed/no_such_folder", "'package:raysed/no_such_folder'"),

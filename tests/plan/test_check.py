@@ -130,7 +130,7 @@ def test_the_corpus_is_looked_at_only_where_it_is_needed(inputs, recipes, fit_on
     assert check(config(recipes=recipes, flow={"fit_on": fit_on})).needs_corpus == needed
     absent = config(recipes=recipes, flow={"fit_on": fit_on}, corpus={"source": "/no/such/file.txt"})
     if needed:
-        with pytest.raises(ValueError, match=r"corpus\.source: nothing is at /no/such/file\.txt"):
+        with pytest.raises(ValueError, match=r"corpus\.source: /no/such/file\.txt does not exist"):
             check(absent)
     else:
         assert check(absent).inputs["corpus"] is None

@@ -22,7 +22,7 @@ HEAVY = {"torch", "transformers", "ray", "deepspeed", "datasets", "scipy", "matp
         ({"flow": {"fit_tasks": []}}, r"flow\.fit_tasks is empty"),
         (
             {"flow": {"fit_tasks": ["a"], "fit_on": "corpus"}},
-            r"flow\.fit_tasks needs flow\.fit_on: tasks, which is corpus",
+            r"flow\.fit_tasks needs flow\.fit_on: tasks, but that is corpus",
         ),
         ({"flow": {"per_task": True, "fit_on": "corpus"}}, r"flow\.per_task fits on each task's own"),
         (
@@ -42,7 +42,7 @@ def test_settings_that_contradict_each_other(settings, message):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"flow": {"fit_tasks": ["c"]}}, r"^flow\.fit_tasks names 'c', which is not in .*; there are a, b$"),
+        ({"flow": {"fit_tasks": ["c"]}}, r"^flow\.fit_tasks names 'c', which is not in .*; the tasks are a, b$"),
         ({"ct": {"keep": "best_on_dev"}}, r"^ct\.keep: best_on_dev needs evaluation\.dev; .* ct\.keep: second$"),
         ({"sed": {"keep": "best_on_dev"}}, r"^sed\.keep: best_on_dev needs evaluation\.dev; .* sed\.keep: last$"),
         ({"calibration": {"natsv_k": "dev"}}, r"^calibration\.natsv_k: dev needs evaluation\.dev; "),
@@ -81,7 +81,7 @@ def imported(done: subprocess.CompletedProcess) -> set[str]:
 @pytest.mark.parametrize(
     ("job", "settings", "sentence"),
     [
-        ("ensemble_then_distill", ["recipes=[ct-sedd]"], "recipe 'ct-sedd': 'sedd' is no stage; stages are base, "),
+        ("ensemble_then_distill", ["recipes=[ct-sedd]"], "recipe 'ct-sedd': 'sedd' is not a stage; the stages are "),
         ("ensemble_then_distill", ["export.recipe=bsl"], "export.recipe is 'bsl', which is not in recipes ("),
         ("ensemble_then_distill", ["recipes=[nli]"], "recipe 'nli': nli needs labelled sentence pairs; name them in"),
         ("ensemble_then_distill", ["flow.fit_on=nli"], "flow.fit_on is nli, but nli.train names no sentence pairs;"),
@@ -95,7 +95,7 @@ def imported(done: subprocess.CompletedProcess) -> set[str]:
             ["encoder.scratch={layers: 1}"],
             "encoder.layers is 2, but encoder.scratch.layers is 1",
         ),
-        ("ensemble_then_distill", ["corpus.min_characters=3000"], "corpus.min_characters is 3000, more than"),
+        ("ensemble_then_distill", ["corpus.min_characters=3000"], "corpus.min_characters is 3000, which is more than"),
         ("ensemble_then_distill", ["evaluation.tasks.everyday-dev.colums={}"], "unknown setting evaluation.tasks."),
         ("evaluate", ["encoder.layers=none"], "setting encoder.layers: "),
     ],

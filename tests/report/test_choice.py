@@ -74,7 +74,7 @@ def test_what_could_not_be_made_cannot_be_exported():
 
 def test_without_a_dev_task_it_is_the_last_recipe_that_has_a_model():
     choice = chosen({"base": [40], "ct-sed": [47, 48], "ct-sed-flow": [50]}, dev=None)
-    assert choice.words() == "ct-sed-flow, the last recipe, without a dev task to choose on"
+    assert choice.words() == "ct-sed-flow, the last recipe, because there is no dev task"
     assert chosen({"base": [40], "ct-sed": [47, 48]}, dev=None).model.recipe == "ct-sed"
 
 

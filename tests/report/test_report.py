@@ -184,8 +184,8 @@ def test_findings_of_a_full_run():
         "the ensemble is 0.8 above its best member. "
         "The learner is no different from the best member and 0.8 below the ensemble; "
         "the flow lowered the learner by 0.4. "
-        "Overall, learner + flow (69.6) is 3.4 below base + flow (73.0), the best that needs no training. "
-        "Without a model: word overlap 60.0."
+        "Overall, learner + flow (69.6) is 3.4 below base + flow (73.0), the best row that needs no training. "
+        "Baselines without a model: word overlap 60.0."
     )
 
 
@@ -218,7 +218,7 @@ def test_findings_without_some_parts():
     assert findings(scored([base])) == "Nothing to compare: base 66.0."
     assert "no model was scored" in findings(scored([]))
     alone = findings(scored([row("sed", "learner", 70.0), base]))
-    assert alone == "Overall, learner (70.0) is 4.0 above base (66.0), the best that needs no training."
+    assert alone == "Overall, learner (70.0) is 4.0 above base (66.0), the best row that needs no training."
 
 
 def test_findings_of_several_ensembles_name_each():
@@ -227,19 +227,19 @@ def test_findings_of_several_ensembles_name_each():
     assert findings(scored(rows)) == "CT raised the base by 1.0.\n\nNLI-CT raised the base by 3.0."
     rows += [row("ct-sed", "learner", 61.5), row("sed", "learner", 61.0), row("word-overlap", "baseline", 50.0)]
     assert findings(scored(rows[:1] + rows[3:])) == (
-        "CT: Overall, learner (61.5) is 1.5 above base (60.0), the best that needs no training.\n\n"
-        "Overall, learner (61.0) is 1.0 above base (60.0), the best that needs no training.\n\n"
-        "Without a model: word overlap 50.0."
+        "CT: Overall, learner (61.5) is 1.5 above base (60.0), the best row that needs no training.\n\n"
+        "Overall, learner (61.0) is 1.0 above base (60.0), the best row that needs no training.\n\n"
+        "Baselines without a model: word overlap 50.0."
     )
 
 
 def test_the_end_of_the_chain_is_compared_with_the_best_of_what_needs_no_training():
     """Whatever its calibration, and words alone, too: not with a row that is easier to beat."""
     rows = [*full_run(), row("base-whiten", "base", 75.0), row("tf-idf", "baseline", 71.0, layers=0)]
-    assert "(69.6) is 5.4 below base + whiten (75.0), the best that needs no training." in findings(scored(rows))
-    assert "Without a model: word overlap 60.0, TF-IDF 71.0." in findings(scored(rows))
+    assert "(69.6) is 5.4 below base + whiten (75.0), the best row that needs no training." in findings(scored(rows))
+    assert "Baselines without a model: word overlap 60.0, TF-IDF 71.0." in findings(scored(rows))
     better = [*full_run(), row("tf-idf", "baseline", 80.0, layers=0)]
-    assert "(69.6) is 10.4 below TF-IDF (80.0), the best that needs no training." in findings(scored(better))
+    assert "(69.6) is 10.4 below TF-IDF (80.0), the best row that needs no training." in findings(scored(better))
 
 
 def spread(centre, width=1.0):
@@ -260,8 +260,8 @@ def test_differences_come_with_their_intervals():
     assert findings(scored(rows, draws=draws)) == (
         "CT lowered the base by 1.0 (0.6 to 1.4). "
         "The learner is 1.0 (0.3 to 1.8) above the best member. "
-        "Overall, learner (66.0) is no different (-0.3 to 0.4) from base (66.0), the best that needs no training. "
-        "In brackets: 95 % intervals over the draw of pairs and of seeds."
+        "Overall, learner (66.0) is no different (-0.3 to 0.4) from base (66.0), the best row that needs no training. "
+        "In brackets: 95 % intervals over the sampling of pairs and of seeds."
     )
     draws["ct", "member", "mean"] = base_R - spread(1.0, 1.2)
     assert "CT lowered the base by 1.0 (-0.2 to 2.2: may be chance)." in findings(scored(rows, draws=draws))
@@ -299,7 +299,8 @@ def test_a_learner_with_too_few_updates_is_named():
     learner = {"recipe": "ct-sed", "updates": 12, "distance": 0.31, "members_distance": 0.124}
     said = (
         "The learner is still farther from the members' mean than the members are (mean squared distance 0.31 against "
-        "0.12) after 12 updates: it needs more updates (sed.epochs, a larger corpus) or a higher sed.learning_rate."
+        "0.12) after 12 updates. It needs more updates (raise sed.epochs or enlarge the corpus) or a higher "
+        "sed.learning_rate."
     )
     assert said in findings(scored(full_run()), learners=[learner])
     assert "updates" not in findings(scored(full_run()), learners=[{**learner, "distance": 0.12}])
@@ -432,7 +433,7 @@ def test_grid_section_names_the_choice_and_its_margin():
         (grid({0.3: [79.0], 0.4: [70.0]}, stopped=[0.4]), "79.00; no other was trained to the end."),
         (
             grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6], scheduler="asha"),
-            "Bounds that looked hopeless were stopped early: 3,000 updates were made instead of 6,000 (50%).",
+            "Bounds that fell behind were stopped early: 3,000 updates were made instead of 6,000 (50%).",
         ),
         (grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6]), "| stopped after update 1,200 |"),
     ],
@@ -571,10 +572,10 @@ def test_report_md_says_everything_a_reader_needs():
         "| full ensemble  | ct           | 72.80 | 70.80 | 71.80 |",
         "| truncated tokens |     7 |",
         "| ct     |      4 | died twice / for good |",
-        "| stage    | time       | share | sentences/s | object store | GPU use |",
-        "| ct       | 1 min 30 s |   75% |          10 | 5.0 MB       |     50% |",
-        "| ct-sed   | 30.0 s     |   25% |           - | 2.0 GB       |       - |",
-        "| together | 2 min 00 s |  100% |",
+        "| stage  | time       | share | sentences/s | object store | GPU use |",
+        "| ct     | 1 min 30 s |   75% |          10 | 5.0 MB       |     50% |",
+        "| ct-sed | 30.0 s     |   25% |           - | 2.0 GB       |       - |",
+        "| total  | 2 min 00 s |  100% |",
         "| versions.ray | 2.60.0 |",
         "![Scores](plots/scores.png)",
         "![Curves](plots/training.png)",

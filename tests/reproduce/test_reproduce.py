@@ -934,7 +934,7 @@ def test_a_run_without_a_complete_report_ends_the_table(small_data):
     ("words", "sentence"),
     [
         (["sed-table-9"], "'sed-table-9' is no table; there are sed-table-1"),
-        ([], "name a table; there are sed-table-1"),
+        ([], "name a table; the tables are sed-table-1"),
         (["sed-table-1", "--encoder", "x"], "--encoder is for --scale small"),
         (["bsl-table-5"], "bsl-table-5 shows a sentence and what each kind of view makes of it; it prints no score"),
         (["bert-flow-table-7"], "bert-flow-table-7 lists the settings of the flow; it prints no score"),

@@ -24,6 +24,6 @@ def test_a_group_may_be_smaller_than_min_members(min_members, count, failed, eno
         stages(min_members=min_members)._accept("ct", count, failures, user_mistake=False)
         return
     with pytest.raises(
-        RunFailed, match=r"members of ct could be trained, [123] are needed .*ct/members/00: it is planted"
+        RunFailed, match=r"members of ct could be trained, but [123] are needed .*ct/members/00: it is planted"
     ):
         stages(min_members=min_members)._accept("ct", count, failures, user_mistake=False)

@@ -241,7 +241,7 @@ def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(ray_c
         (400, {}, ["only 400 sentences", "only 12 updates (400 sentences, sed.batch_size 32, sed.epochs 1)"]),
         (400, {"sed": {"epochs": 13}}, ["only 400 sentences"]),
         (6000, {}, []),
-        (6000, {"sed": {"batch_size": 64}}, ["a learner gets only 93 updates", "sed.epochs 2 would give it"]),
+        (6000, {"sed": {"batch_size": 64}}, ["a learner gets only 93 updates", "sed.epochs: 2 would give it"]),
         (3, {"recipes": ["nli-flow"]}, []),
     ],
 )

@@ -158,7 +158,7 @@ def test_where_all_collapse_nothing_is_averaged(ray_cluster, tmp_path):
     assert [left["reason"][:9] for left in report(tmp_path)["members"]] == ["collapsed"] * 2
     assert {row["kind"] for row in report(tmp_path)["rows"] if row["recipe"] == "bsl"} == {"member"}
     with pytest.raises(
-        UserError, match="0 of 2 members of bsl have not collapsed, 1 are needed; bsl/members/00: collaps"
+        UserError, match="only 0 of 2 members of bsl have not collapsed, but 1 are needed; bsl/members/00: collaps"
     ):
         run(tmp_path, recipes=["bsl-sed"], bsl=bsl)
 
@@ -223,7 +223,7 @@ def test_text_that_another_run_has_is_taken_from_there(corpus, monkeypatch, capl
     monkeypatch.setattr(raysed.stages.rewriting, "_make_blocks", lambda task: pytest.fail("made again"))
     with caplog.at_level("INFO", logger="raysed"):
         assert made(other) == first
-    assert any(str(corpus) in message and "serve this run, too" in message for message in caplog.messages)
+    assert any(str(corpus) in message and "views: reusing those of" in message for message in caplog.messages)
     config = make_config({"seed": 3})
     with pytest.raises(pytest.fail.Exception):
         rewrite("mlm", config, other, Share(1, 1, 0.0, 1), {"rate": 0.3})

@@ -182,7 +182,10 @@ def test_the_job_prints_it_and_refuses_a_run_that_is_not_there(tmp_path):
     assert (done.returncode, done.stdout) == (4, "mine: state unknown (no readable status.json)\nfinished: corpus\n")
     done = job("yours", "--storage", tmp_path)
     assert done.returncode == 2
-    assert done.stderr == f"error: there is no run at {tmp_path}/yours; name one of those in its storage\n"
+    assert (
+        done.stderr
+        == f"error: there is no run at {tmp_path}/yours; without a name, all runs of its storage are listed\n"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
@@ -199,4 +202,4 @@ def test_the_job_lists_all_runs(tmp_path, scheme):
     assert lines[2:] == ["third       state unknown (no readable status.json)"]
     done = job("--storage", tmp_path / "no-run")
     assert done.returncode == 2
-    assert done.stderr == f"error: there is no run at {tmp_path}/no-run; name the place with --storage\n"
+    assert done.stderr == f"error: there are no runs at {tmp_path}/no-run; name another place with --storage\n"

@@ -417,7 +417,7 @@ def test_checkpoints_with_other_dependencies_are_named_and_never_push_out_new_on
     caplog.set_level(logging.INFO)
     save(storage, 900, 1000, depends=OLD)
     assert newest(storage, NEW) is None
-    assert "checkpoints/m/step-000001000 cannot be continued: ct.steps was 1, is 2" in caplog.text
+    assert "checkpoints/m/step-000001000 cannot be continued after these changes: ct.steps was 1, is 2" in caplog.text
     save(storage, 5, depends=NEW)
     assert newest(storage, NEW) == 5
     save(storage, 10, 15, depends=NEW)
@@ -604,12 +604,12 @@ def test_uris_keep_their_options_behind_the_path(monkeypatch):
 
 @pytest.mark.parametrize("location", ["nosuch://bucket/runs", "file://relative/runs", "s3://[", "http://example.org/x"])
 def test_an_unusable_uri_is_a_sentence(location):
-    with pytest.raises(UserError, match=r"^storage: .* is no directory or URI that can be used: [^\n]*$"):
+    with pytest.raises(UserError, match=r"^storage: .* is not a usable directory or URI: [^\n]*$"):
         Storage(location, "run")
 
 
 def test_a_password_in_a_uri_is_refused_and_not_repeated():
-    with pytest.raises(UserError, match=r"^storage: the URI holds a password") as caught:
+    with pytest.raises(UserError, match=r"^storage: the URI contains a password") as caught:
         Storage("s3://key:geheim@bucket/runs", "run")
     assert "geheim" not in str(caught.value)
 

@@ -147,7 +147,7 @@ def test_a_tracker_that_fails_is_left_alone_and_the_training_goes_on(tmp_path, c
         for entry in HISTORY:
             metrics.write(entry)
     assert broken.calls == 1
-    assert caplog.messages == ["a tracker failed and hears no more of this training: the service is away"]
+    assert caplog.messages == ["a tracker failed and gets no more data of this training: the service is away"]
     assert len((tmp_path / "mine/logs/ct/members/00/metrics.jsonl").read_text().splitlines()) == 2
 
 

@@ -183,7 +183,7 @@ class TestFiles:
         if config:
             save_calibration(fit_sn(embeddings()), tmp_path)
             (tmp_path / "config.json").write_text(config)
-        with pytest.raises(UserError, match="does not hold a"):
+        with pytest.raises(UserError, match="holds no readable"):
             load_calibration(tmp_path)
 
     def test_config_says_what_it_is(self, tmp_path):
@@ -242,7 +242,7 @@ class TestChoosingK:
         assert len(tried) == 20
 
     def test_rows_without_a_direction_to_remove(self):
-        with pytest.raises(UserError, match="natsv_k is 1: with 2 embeddings"):
+        with pytest.raises(UserError, match="natsv_k is 1, but with 2 embeddings"):
             choose_natsv_k(["sn", "natsv"], embeddings(2), lambda _: 0.0)
 
 
@@ -342,7 +342,7 @@ class TestArtefacts:
         assert storage.entry("fitted").meta == {"natsv_k": {"2": 4, "first_last": 4}}
 
     def test_a_fit_that_fails_at_the_main_pooling_is_told_and_commits_nothing(self, tmp_path, evaluation):
-        reason = "natsv_k is 24: with 160 embeddings of width 24 it can be 1 to 23"
+        reason = "calibration.natsv_k is 24, but with 160 embeddings of width 24 it must be 1 to 23"
         storage, _ = self.calibrate(
             tmp_path, evaluation, ["natsv"], failures={"fitted": reason}, calibration={"natsv_k": 24}
         )

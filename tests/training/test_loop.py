@@ -612,12 +612,12 @@ def test_with_little_memory_parts_are_smaller_and_the_batch_is_the_same(
         assert torch.allclose(encoder.state_dict()[name], weights, atol=1e-5), name
     refused = [count for count in rows if count > most]
     assert 1 <= len(refused) <= 3 and rows[0] == refused[0]  # found out once, in the first update
-    assert caplog.text.count("too little memory: sentences are encoded in") == len(refused)
+    assert caplog.text.count("not enough memory for a whole batch: from now on it is encoded in") == len(refused)
 
 
 def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):
     with pytest.raises(
-        UserError, match=r"too little memory .* lower the batch_size of this stage, or encoder\.max_length"
+        UserError, match=r"not enough memory .* lower the batch_size of this stage or encoder\.max_length"
     ):
         train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))
 
