@@ -1,5 +1,6 @@
 """What all tests share: no network, one thread, repeatable random examples, one Ray, and tiny random encoders."""
 
+import functools
 import ipaddress
 import logging
 import os
@@ -50,12 +51,22 @@ WORDS = (
 VOCABULARY = len(SPECIALS) + len(WORDS)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With several processes (`-n`, `--dist loadgroup`) the tests that share Ray go to one of them, in their order."""
-    for item in items:
-        if "ray_cluster" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("ray"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several processes (`-n`) each file is one piece of work, and the files that share Ray together are one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "ray" if _shares_ray(config.rootpath / file) else file
+
+    return Scheduling(config, log)
+
+
+@functools.cache
+def _shares_ray(file: Path) -> bool:
+    return "ray_cluster" in file.read_text()
 
 
 class NetworkBlocked(RuntimeError):
