@@ -28,10 +28,10 @@ quickstart: .venv/installed  ## install, then train, distil, calibrate and repor
 	$(BIN)/python jobs/ensemble_then_distill.py
 
 test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
-	$(BIN)/python -m pytest -m 'not cluster and not slow and not nodes'
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not cluster and not slow and not nodes'
 
 test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose
 	$(BIN)/python -m pytest -m nodes --durations=0

@@ -1,5 +1,6 @@
 """What all tests share: no network, one thread, repeatable random examples, one Ray, and tiny random encoders."""
 
+import functools
 import ipaddress
 import logging
 import os
@@ -19,7 +20,9 @@ os.environ.update(
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end of a learner is seen within that time
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_worker_niceness": "0",  # beside other tests, too, workers get their share of the cores
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     }
 )
@@ -46,6 +49,24 @@ WORDS = (
     "is to in not for with that this at by from or an have had do up out one two three ##s ##ing ##ed ##er , ."
 ).split()
 VOCABULARY = len(SPECIALS) + len(WORDS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several processes (`-n`) each file is one piece of work, and the files that share Ray together are one."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return "ray" if _shares_ray(config.rootpath / file) else file
+
+    return Scheduling(config, log)
+
+
+@functools.cache
+def _shares_ray(file: Path) -> bool:
+    return "ray_cluster" in file.read_text()
 
 
 class NetworkBlocked(RuntimeError):
@@ -104,10 +125,13 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """One Ray of two CPUs for all tests that need it."""
+    """One Ray of two CPUs for all tests that need it; its workers are forked, which saves each of them its imports."""
     import ray
+    from ray._private import ray_constants
 
-    ray.init(num_cpus=2, object_store_memory=300 * 2**20, logging_level=logging.ERROR, log_to_driver=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray_constants, "SETUP_WORKER_FILENAME", str(Path(__file__).with_name("forked_workers.py")))
+        ray.init(num_cpus=2, object_store_memory=300 * 2**20, logging_level=logging.ERROR, log_to_driver=False)
     yield
     ray.shutdown()
 
