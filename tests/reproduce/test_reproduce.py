@@ -945,9 +945,9 @@ def test_a_cell_may_ask_for_a_statistic(statistic, of):
         ("bert-flow-table-4", ["BERT-base-NLI-last2avg", "BERT-base-NLI-flow (target)"], "AUC", ["nli.epochs=1"]),
         (
             "sed-table-7",
-            ["BERT-Large-CT", "BERT-L-CT-SED", "BERT-L-CT-SED-Flow"],
+            ["BERT-Large-CT", "BERT-L-CT-SED"],
             "STS-B",
-            ["corpus.sentences=100", "ct.steps=4", "recipes=[ct, ct-sed, ct-sed-flow]"],
+            ["corpus.sentences=100", "ct.steps=4", "recipes=[ct, ct-sed]"],
         ),
     ],
 )
