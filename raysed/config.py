@@ -127,8 +127,8 @@ class CorpusConfig(Block):
         return self
 
 
-class PairColumns(Block):
-    """Names of the columns of graded pairs where they are not well-known ones."""
+class TaskColumns(Block):
+    """Names of the columns of a task where they are not well-known ones."""
 
     score: str | None = None
     """Name of the column that holds the score. `null`: the first of `score`, `similarity_score`, `relatedness_score`,
@@ -142,33 +142,56 @@ class PairColumns(Block):
     subset: str | None = None
     """Name of a column that divides the pairs into subsets. `null`: `subset`. Without such a column, all pairs are one
     subset."""
+    text: str | None = None
+    """Name of the column with the texts of a classification or clustering. `null`: `text`, `sentence`, `utterance` or
+    `title`."""
+    label: str | None = None
+    """Name of the column with their labels. `null`: `label`, `class`, `category`, `intent` or `topic`."""
+
+
+TaskKind = Literal["pairs", "retrieval", "classification", "clustering"]
 
 
 class TaskConfig(Block):
-    """One file or directory of sentence pairs with gold scores."""
+    """One task that models are scored on: graded pairs, retrieval, classification or clustering."""
 
     source: str
     """A file with one pair per row and names for its columns: `.csv`, `.tsv`, `.jsonl` (these also with `.gz`) or
     `.parquet`, by path or URI; see below. Or a hub dataset; a `.txt` file of three tab-separated columns without names,
     sentence, sentence, score (STS 2017 extended); a SentEval directory with `STS.input.<subset>.txt` and
     `STS.gs.<subset>.txt`, or one `STS.input.*.txt` with its scores beside it; a directory of `ArgPairs_*.csv` (argument
-    facet similarity, a subset per topic); `bundled:train`, `bundled:dev` or `bundled:test`."""
-    columns: PairColumns = PairColumns()
+    facet similarity, a subset per topic); `bundled:train`, `bundled:dev` or `bundled:test`. Of a retrieval task, a
+    directory in BEIR's layout (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`) or the file of its documents. Of a
+    classification or clustering, a file with one text and its label per row."""
+    kind: TaskKind | None = None
+    """What the task is. `null`: `retrieval` for a directory in BEIR's layout and where `queries` are named,
+    `classification` for a file whose columns are a text and a label, and else `pairs`."""
+    queries: str | None = None
+    """File of a retrieval task's queries (`_id`, `text`), where they do not lie beside the documents."""
+    qrels: str | None = None
+    """File that says which documents answer which query (`query-id`, `corpus-id`, `score`), likewise."""
+    query_prompt: str = ""
+    """Put before every query that a model embeds, e.g. `"query: "`."""
+    document_prompt: str = ""
+    """Put before every document that a model embeds."""
+    columns: TaskColumns = TaskColumns()
     split: str | None = None
     """Split of a hub dataset (`null`: test; for `sts.train`: train). Of a file with a column `split`, the rows to take
-    (`null`: all)."""
+    (`null`: all; of a classification, the rows of `test` are predicted and the others learnt from). Of a directory in
+    BEIR's layout, the file in `qrels` (`null`: test, or the only one)."""
     name: str | None = None
     """Configuration of a hub dataset."""
-    score_range: tuple[float, float] = (0.0, 5.0)
+    score_range: tuple[float, float] | None = (0.0, 5.0)
     """Lowest and highest gold score. A score outside this range is refused, and so are twenty scores or more that fill
-    less than a third of it: scores of 0 to 1 need `[0, 1]`."""
+    less than a third of it: scores of 0 to 1 need `[0, 1]`. `null` takes any score; only for tasks that models are
+    scored on."""
     aggregation: Literal["all", "mean", "wmean"] | None = None
     """Replaces `evaluation.aggregation` for this task. STS-B, whose subsets are genres, is scored as `all`."""
 
     @field_validator("score_range")
     @classmethod
-    def _range_rises(cls, value: tuple[float, float]) -> tuple[float, float]:
-        if value[0] >= value[1]:
+    def _range_rises(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value and value[0] >= value[1]:
             raise ValueError("write the lowest score and then the highest")
         return value
 

@@ -193,7 +193,7 @@ def test_settings_exist_and_take_the_values_shown(page):
     pattern = rf"((?:{'|'.join(blocks)})\.[\w.]+)(?:: (.+))?"
     for span in spans(page):
         match = re.fullmatch(pattern, span)
-        if match is None or match[1].endswith((".py", ".md", ".json", ".yaml", ".txt")):
+        if match is None or match[1].endswith((".py", ".md", ".json", ".jsonl", ".yaml", ".txt")):
             continue
         is_there = any(key == match[1] or key.startswith(f"{match[1]}.") for key in KEYS)
         assert is_there, f"{by_name(page)}: {match[1]} is no setting"

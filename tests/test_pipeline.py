@@ -21,7 +21,7 @@ from raysed.config import Config, make_config
 from raysed.data.graded import load_task
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.similarity import Evaluation
+from raysed.evaluation.tasks import Evaluation
 from raysed.model.encoder import encode, load_checkpoint
 from raysed.recipe import parse_recipe
 from raysed.store.storage import Checkpoints, Storage

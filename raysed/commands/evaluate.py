@@ -1,7 +1,9 @@
-"""Scores any models side by side, on the tasks of a config: similarity, and transfer tasks where the config has some.
+"""Scores any models side by side, on your own files or on the tasks of a config, beside words alone.
 
+    python jobs/evaluate.py --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
     python jobs/evaluate.py --model runs/quickstart/model --model bundled:encoder
     python jobs/evaluate.py --model MODEL --config minilm3-cpu --set evaluation.transfer.source=SentEval/data/downstream
+    python jobs/evaluate.py --model MODEL --mteb STSBenchmark
 
 A model is a directory or a hub id: one that this project exported, any other of sentence-transformers, or a plain
 transformer, whose tokens and --layers are averaged. Of a config, `evaluation`, `encoder.max_length`, `encoder.layers`
@@ -12,15 +14,15 @@ import argparse
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from raysed.config import Config, Layers
-    from raysed.evaluation.similarity import Evaluation
+    from raysed.config import Config, Layers, TaskConfig
+    from raysed.evaluation.tasks import Evaluation
     from raysed.evaluation.transfer import ProbeJob, TransferTask
 
 
@@ -33,7 +35,19 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--model", dest="models", action="append", required=True, help="directory or hub id; may be repeated"
     )
-    result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
+    result.add_argument(
+        "--task",
+        dest="tasks",
+        action="append",
+        default=[],
+        metavar="FILE-OR-DIRECTORY",
+        help="score on this instead of the tasks of a config: graded pairs, labelled texts, a directory in BEIR's "
+        "layout, or a .txt of sentences for what can be told without labels; may be repeated",
+    )
+    result.add_argument(
+        "--mteb", action="append", default=[], metavar="NAME", help="a task of the MTEB leaderboard, by its own library"
+    )
+    result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart without --task")
     result.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting"
     )
@@ -44,34 +58,87 @@ def parser() -> argparse.ArgumentParser:
 
 def job(arguments: argparse.Namespace) -> None:
     """Loads the tasks, scores one model after the other, and prints tables."""
-    from raysed.config import find_config, load_config
-
-    layers = [f"encoder.layers={arguments.layers}"] if arguments.layers else []
-    path = find_config(arguments.config)
-    config = load_config(path, [*arguments.overrides, *layers])
+    config, texts = _settings(arguments)
     _check_output(arguments.output)
 
     from raysed.cluster.process import prepare_process
 
     prepare_process()
-    from raysed.data.graded import load_task
-    from raysed.evaluation.similarity import Evaluation
+    from raysed.evaluation.leaderboard import load_mteb
+    from raysed.evaluation.tasks import Evaluation, load_any_task
     from raysed.evaluation.transfer import load_transfer
     from raysed.model.load import check_layers
 
-    evaluation = Evaluation(
-        [load_task(name, task) for name, task in config.evaluation.tasks.items()], config.evaluation.aggregation
-    )
-    tasks = load_transfer(config.evaluation.transfer)
+    tasks = [load_any_task(name, task, config.seed) for name, task in config.evaluation.tasks.items()]
+    evaluation = Evaluation(tasks, config.evaluation.aggregation)
+    transfer = load_transfer(config.evaluation.transfer)
+    sentences = _distinct_sentences(texts)
+    mteb = load_mteb(arguments.mteb)
     for name in arguments.models:
-        check_layers(name, _poolings(config, tasks), asked_for="layers" in config.encoder.model_fields_set)
-    models = [score_model(name, config, evaluation, tasks) for name in dict.fromkeys(arguments.models)]
-    scored = [*_baselines(evaluation), *models]
-    print(f"\n{sts_table(scored, config)}")
-    if tasks:
-        print(f"\n{transfer_table(models, [task.name for task in tasks])}")
+        check_layers(name, _poolings(config, transfer), asked_for="layers" in config.encoder.model_fields_set)
+    models = []
+    for name in dict.fromkeys(arguments.models):
+        models.append(score_model(name, config, evaluation, transfer, sentences, mteb))
+    _show(_baselines(evaluation), models, evaluation, config)
     if arguments.output:
-        arguments.output.write_text(json.dumps(_document(scored, config), indent=1) + "\n", encoding="utf-8")
+        document = json.dumps(_document([*_baselines(evaluation), *models], config), indent=1)
+        arguments.output.write_text(document + "\n", encoding="utf-8")
+
+
+def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
+    """The settings, and files of sentences without labels; tasks that are named replace those of a config."""
+    from raysed.config import find_config, load_config
+
+    overrides = [*arguments.overrides, *([f"encoder.layers={arguments.layers}"] if arguments.layers else [])]
+    asked = arguments.tasks or arguments.mteb
+    path = find_config(arguments.config or "quickstart") if arguments.config or not asked else None
+    config = load_config(path, overrides)
+    if not asked:
+        return config, []
+    texts = [source for source in arguments.tasks if _has_sentences_only(source)]
+    tasks = _tasks_of([source for source in arguments.tasks if source not in texts])
+    evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": None, "report": None})
+    return config.model_copy(update={"evaluation": evaluation}), texts
+
+
+def _has_sentences_only(source: str) -> bool:
+    """Whether a file is a .txt of one sentence per line, for what can be told without labels."""
+    from raysed.data.rows import column_names
+    from raysed.data.sources import ending, local_file
+
+    path = Path(source).expanduser()
+    return path.is_file() and ending(source) == ".txt" and len(column_names(local_file(path))) < 2
+
+
+def _tasks_of(sources: list[str]) -> dict[str, "TaskConfig"]:
+    """A task, or two of labelled texts, of each file or directory, named by it."""
+    from raysed.config import TaskConfig
+    from raysed.evaluation.tasks import kind_of
+
+    tasks: dict[str, TaskConfig] = {}
+    for source in sources:
+        stem = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:") or source
+        name = stem if stem not in tasks else source
+        kind = kind_of(TaskConfig(source=source), f"--task {source}")
+        tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
+        if kind == "classification":
+            tasks[f"{name}-clusters"] = TaskConfig(source=source, kind="clustering")
+    return tasks
+
+
+def _distinct_sentences(texts: list[str]) -> list[str]:
+    from raysed.config import CorpusConfig
+    from raysed.data.corpus import CorpusReport, sentence_chunks
+    from raysed.evaluation.unlabelled import MOST_SENTENCES
+
+    if not texts:
+        return []
+    every = [s for _, chunk in sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) for s in chunk]
+    if len(every) <= MOST_SENTENCES:
+        return every
+    import numpy as np
+
+    return [every[i] for i in np.sort(np.random.default_rng(0).choice(len(every), MOST_SENTENCES, replace=False))]
 
 
 def _check_output(path: Path | None) -> None:
@@ -81,20 +148,33 @@ def _check_output(path: Path | None) -> None:
         raise UserError(f"--output {path}: no file can be written there; name one in a directory that exists")
 
 
-def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: list["TransferTask"]) -> dict[str, Any]:
+def score_model(
+    name: str,
+    config: "Config",
+    evaluation: "Evaluation",
+    tasks: list["TransferTask"],
+    sentences: Sequence[str] = (),
+    mteb: Sequence[Any] = (),
+) -> dict[str, Any]:
     """Embeds every sentence once and scores one model.
 
     Args:
         name: directory or hub id.
         config: the settings.
-        evaluation: its similarity tasks.
+        evaluation: its tasks.
         tasks: its transfer tasks.
+        sentences: sentences without labels.
+        mteb: tasks of the mteb library.
 
     Returns:
-        `model`, `description`, `layers`, `metrics` by task and, where there are transfer tasks, `transfer` by task and
-        `transfer_average`.
+        `model`, `description`, `layers`, `metrics` by task and `outcomes` by task; where there are such tasks also
+        `transfer` by task and `transfer_average`, `unlabelled`, and `mteb` by task.
     """
+    import numpy as np
+
+    from raysed.evaluation.leaderboard import score_mteb
     from raysed.evaluation.transfer import score_transfer, sentences_of, transfer_average
+    from raysed.evaluation.unlabelled import unlabelled_scores
     from raysed.model.load import load_model
     from raysed.store.progress import Progress
 
@@ -109,9 +189,9 @@ def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: li
     )
     print(f"{name}: {model.description}")
     transfer_sentences = sentences_of(tasks)
-    sentences = list(dict.fromkeys([*evaluation.sentences, *transfer_sentences]))
-    progress = Progress(f"embed with {name}", len(sentences))
-    found = model.embed(sentences, lambda done: progress.update(done))
+    texts = list(dict.fromkeys([*evaluation.sentences, *transfer_sentences]))
+    progress = Progress(f"embed with {name}", len(texts))
+    found = model.embed(texts, lambda done: progress.update(done)) if texts else [np.zeros((0, 1))]
     progress.close()
 
     def at(layers: "Layers") -> "np.ndarray":
@@ -119,13 +199,18 @@ def score_model(name: str, config: "Config", evaluation: "Evaluation", tasks: li
         return dict(zip(model.poolings, found)).get(layers, found[0])
 
     result = {"model": name, "description": model.description, "layers": list(model.poolings)}
-    result["metrics"] = evaluation.score(at(main)[: len(evaluation.sentences)])
+    result["outcomes"] = evaluation.outcomes(at(main)[: len(evaluation.sentences)])
+    result["metrics"] = evaluation.score_outcomes(result["outcomes"])
     if tasks:
-        row = {sentence: i for i, sentence in enumerate(sentences)}
+        row = {sentence: i for i, sentence in enumerate(texts)}
         rows = [row[sentence] for sentence in transfer_sentences]
         seed, run = config.evaluation.transfer.seed, _with_progress(f"probe {name}")
         result["transfer"] = score_transfer(tasks, at(of_transfer)[rows], seed, run)
         result["transfer_average"] = transfer_average(result["transfer"])
+    if sentences:
+        result["unlabelled"] = unlabelled_scores(sentences, lambda some: model.embed(some)[0])
+    if mteb:
+        result["mteb"] = score_mteb(model, mteb, name)
     return result
 
 
@@ -163,30 +248,94 @@ def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
     return [
         {
             "model": display_name(name, "baseline"),
-            "description": "cosine of the words of two sentences",
+            "description": "the words alone",
             "layers": [],
-            "metrics": evaluation.score_similarities(similarity_P),
+            "outcomes": outcomes,
+            "metrics": evaluation.score_outcomes(outcomes),
         }
-        for name, similarity_P in baselines(evaluation).items()
+        for name, outcomes in baselines(evaluation).items()
     ]
 
 
-def sts_table(scored: list[dict[str, Any]], config: "Config") -> str:
-    """Returns Spearman x100 per model: the mean over the headline tasks, and every task; `-` where it is not defined.
+def _show(
+    words: list[dict[str, Any]], models: list[dict[str, Any]], evaluation: "Evaluation", config: "Config"
+) -> None:
+    """Prints all tables, and what each model is worth against words alone."""
+    from raysed.report.results import MEASURES
+
+    if evaluation.tasks:
+        print(f"\n{scores_table([*words, *models], config)}\n")
+        for name, task in evaluation.tasks.items():
+            print(f"{name}: {task.size}; {MEASURES[task.kind]}, x100")
+        print("\n" + "\n".join(_worth(words, models, evaluation, config)))
+    if any("transfer" in model for model in models):
+        print(f"\n{transfer_table(models, list(models[0]['transfer']))}")
+    if any("unlabelled" in model for model in models):
+        _show_unlabelled(models)
+    if any("mteb" in model for model in models):
+        from raysed.store.text import Table, number
+
+        names = list(models[0]["mteb"])
+        lines = [[model["model"], *(number(model["mteb"][name]) for name in names)] for model in models]
+        print(f"\n{Table(['models', *names], lines).plain()}")
+
+
+def _worth(
+    words: list[dict[str, Any]], models: list[dict[str, Any]], evaluation: "Evaluation", config: "Config"
+) -> list[str]:
+    """A sentence per model: its mean against the best of words alone, and against the best other model."""
+    from raysed.evaluation.intervals import resample
+    from raysed.report.findings import Difference
+
+    tasks = config.report_tasks()
+    scored = {m["model"]: m for m in [*words, *models] if _mean(m, tasks) is not None}
+    draws = resample(evaluation, {name: [model["outcomes"]] for name, model in scored.items()}, tasks)
+    best = max((m["model"] for m in words if m["model"] in scored), key=lambda n: _mean(scored[n], tasks), default=None)
+    first = max(
+        (m["model"] for m in models if m["model"] in scored), key=lambda n: _mean(scored[n], tasks), default=None
+    )
+    lines = []
+    for name in (model["model"] for model in models if model["model"] in scored):
+        others = {best: "the best of words alone", first: "the best of these models"}
+        for other, what in others.items():
+            if other is not None and other != name:
+                value = _mean(scored[name], tasks) - _mean(scored[other], tasks)
+                lines.append(
+                    f"{name} is {Difference.of(value, draws[name] - draws[other]).position()} {other}, {what}."
+                )
+    return [*lines, *(["In brackets: 95 % intervals over the draw of pairs, queries and texts."] if lines else [])]
+
+
+def _mean(model: dict[str, Any], tasks: list[str]) -> float | None:
+    from raysed.evaluation.tasks import main_score
+
+    values = [main_score(model["metrics"].get(task, {})) for task in tasks]
+    return None if None in values or not values else statistics.fmean(values)
+
+
+def _show_unlabelled(models: list[dict[str, Any]]) -> None:
+    from raysed.evaluation.unlabelled import CANNOT_BE_TOLD
+    from raysed.report.document import neighbours_table, unlabelled_table
+
+    found = {model["model"]: model["unlabelled"] for model in models}
+    print(f"\n{unlabelled_table(found).plain()}\n\n{neighbours_table(found).plain()}\n\n{CANNOT_BE_TOLD}")
+
+
+def scores_table(scored: list[dict[str, Any]], config: "Config") -> str:
+    """Returns the scores x100 per model: the mean over the headline tasks, and every task; `-` where there is none.
 
     Args:
         scored: what `score_model` returned.
         config: the settings.
     """
+    from raysed.evaluation.tasks import main_score
     from raysed.store.text import Table, number
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
     lines = []
     for model in scored:
-        values = {task: model["metrics"][task]["spearman"] for task in tasks}
-        of_headline = [values[task] for task in headline]
-        mean = None if None in of_headline else statistics.fmean(of_headline)
-        lines.append([model["model"], *map(number, (mean, *values.values()))])
+        values = [main_score(model["metrics"].get(task, {})) for task in tasks]
+        lines.append([model["model"], *map(number, (_mean(model, headline), *values))])
     return Table(["models", "mean", *tasks], lines).plain()
 
 
@@ -212,5 +361,5 @@ def _document(scored: list[dict[str, Any]], config: "Config") -> dict[str, Any]:
         "tasks": config.report_tasks(),
         "aggregation": config.evaluation.aggregation,
         "max_length": config.encoder.max_length,
-        "models": scored,
+        "models": [{key: value for key, value in model.items() if key != "outcomes"} for model in scored],
     }

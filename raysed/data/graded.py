@@ -175,6 +175,8 @@ def _read_task(name: str, config: TaskConfig, setting: str, split: str) -> StsTa
 
 def _check_range(gold_P: np.ndarray, config: TaskConfig, setting: str) -> None:
     """Scores of 0 to 1 that are taken for scores of 0 to 5 give wrong targets, and nobody would notice."""
+    if config.score_range is None:
+        return
     low, high = config.score_range
     lowest, highest = gold_P.min(), gold_P.max()
     if len(gold_P) < _TELLING or highest - lowest >= _PART * (high - low):
@@ -198,7 +200,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterable[_Pair]:
         return _read_arguments(topics) if topics else _read_senteval(path)
     if path.name.startswith("STS.input.") and path.suffix == ".txt":
         return _read_graded_lines(path)
-    return _pairs(read_source(config, _schema(config, setting), split))
+    return _pairs(read_source(config, graded_schema(config, setting), split))
 
 
 def _pairs(rows: Rows) -> Iterator[_Pair]:
@@ -208,7 +210,13 @@ def _pairs(rows: Rows) -> Iterator[_Pair]:
         yield _Pair(rows.where(place), _ALL if subset in (None, "") else str(subset), score, first, second)
 
 
-def _schema(config: TaskConfig, setting: str) -> Schema:
+def graded_schema(config: TaskConfig, setting: str) -> Schema:
+    """Returns what is wanted of a file of graded pairs.
+
+    Args:
+        config: may name the columns.
+        setting: that names the source, for messages.
+    """
     named = config.columns
     sentences = dict.fromkeys((named.sentence1 or one, named.sentence2 or other) for one, other in GRADED_COLUMNS)
     wanted = {PAIR: list(sentences), ("label",): [(name,) for name in ([named.score] if named.score else GOLD_COLUMNS)]}
@@ -271,16 +279,16 @@ def _read_bundled(source: str, setting: str) -> Iterator[_Pair]:
         yield _Pair(f"{source}, pair {number}", _ALL, score, first, second)
 
 
-def _gold(pair: _Pair, score_range: tuple[float, float], setting: str) -> float | None:
+def _gold(pair: _Pair, score_range: tuple[float, float] | None, setting: str) -> float | None:
     text = "" if pair.score is None else str(pair.score).strip()
     if not text:
         return None
-    low, high = score_range
+    low, high = score_range or (-math.inf, math.inf)
     try:
         gold = float(text)
     except ValueError:
         raise UserError(f"{pair.where}: {_no_number(text, setting)}") from None
-    if not low <= gold <= high:
+    if not low <= gold <= high:  # and so is nan
         raise UserError(f"{pair.where}: score {text} is outside {setting}.score_range, {low:g} to {high:g}")
     return gold
 

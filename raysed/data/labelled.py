@@ -158,6 +158,11 @@ def load_graded(config: StsConfig) -> GradedRows:
     if not config.train:
         raise UserError("sts.train is empty; name at least one file or hub dataset of graded sentence pairs")
     names = [f"sts.train[{place}]" for place in range(len(config.train))]
+    for name, source in zip(names, config.train):
+        if source.score_range is None:
+            raise UserError(
+                f"{name}.score_range is null; targets need the lowest and the highest score, such as [0, 5]"
+            )
     tasks = [read_graded(name, source, name, split="train") for name, source in zip(names, config.train)]
     scores = [_scaled(task, *source.score_range) for task, source in zip(tasks, config.train)]
     subsets = [subset for task in tasks for subset in task.subsets.values()]

@@ -215,6 +215,22 @@ def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
         yield block
 
 
+def column_names(file: File) -> list[str]:
+    """Returns the names of a file's columns, as far as it has some: of text, the cells of the first line.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if file.ending == ".parquet":
+        with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
+            return pq.read_schema(raw).names
+    number, line = next(((number, line) for number, line in _lines(file, latin=True) if line.strip()), (1, ""))
+    if file.ending == ".jsonl":
+        return list(_json_object(line, f"{file.name}, line {number}")) if line else []
+    cells = line.split("\t")
+    return cells if len(cells) > 1 else next(csv.reader([line]), [])
+
+
 def read_lines(path: Path, latin: bool = False) -> list[str]:
     """Returns a text file's lines without their ends; other Unicode line separators stay in their line.
 

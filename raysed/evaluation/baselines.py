@@ -1,13 +1,21 @@
-"""What costs no model: the similarity of sentences by their words alone. A gain over nothing is no gain."""
+"""What costs no model: words alone. A gain over nothing is no gain.
+
+Word overlap and TF-IDF score tasks of every kind, BM25 retrieval. Frequencies are those of a task's own texts.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_matrix
 
-from raysed.evaluation.similarity import Evaluation
+from raysed.evaluation.classes import Classification, Clustering
+from raysed.evaluation.retrieval import Retrieval
+from raysed.evaluation.similarity import Similarity
+from raysed.evaluation.tasks import Evaluation
+from raysed.evaluation.transfer import ProbeJob, TransferTask, combine, jobs, run_probe, sentences_of
 
-WORD_OVERLAP, TF_IDF = "word-overlap", "tf-idf"
+WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
 
 
 def word_overlap(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
@@ -23,9 +31,7 @@ def word_overlap(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     >>> word_overlap(["The dog sees a cat."], ["A cat sees the dog."]).tolist()
     [1.0]
     """
-    from sklearn.feature_extraction.text import CountVectorizer  # takes a second, and is not always needed
-
-    return _cosines(CountVectorizer(token_pattern=r"[\w']+"), first, second)
+    return _pair_cosines(_counts(), first, second)
 
 
 def tf_idf(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
@@ -40,20 +46,129 @@ def tf_idf(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     >>> tf_idf(["the dog sleeps", "the sun"], ["the dog sleeps", "a bird"]).tolist()
     [1.0, 0.0]
     """
+    return _pair_cosines(_tf_idf(), first, second)
+
+
+def baselines(evaluation: Evaluation) -> dict[str, dict[str, np.ndarray]]:
+    """Returns every baseline's outcomes by task, by the name of its row; one that fits no task is not there."""
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for name, task in evaluation.tasks.items():
+        for baseline, outcome in _OF_KIND[task.kind].items():
+            found.setdefault(baseline, {})[name] = outcome(task)
+    return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}
+
+
+def transfer_baselines(tasks: Sequence[TransferTask], seed: int = 1111) -> dict[str, dict[str, dict[str, Any]]]:
+    """Scores TF-IDF as the features of transfer tasks: sparse, of length 1, with logarithmic counts, as in `tf_idf`.
+
+    Words and their frequencies are those of the sentences that a probe is fitted on, each counted once; so every outer
+    fold has its own. Other words are passed over.
+
+    Args:
+        tasks: what to score.
+        seed: of folds and probes.
+
+    Returns:
+        By the name of the row, what `score_transfer` returns.
+    """
+    sentences_U = np.array(sentences_of(tasks), dtype=object)
+    return {TF_IDF: combine(run_probe(job, _probe_features(job, sentences_U)) for job in jobs(tasks, seed))}
+
+
+def _probe_features(job: ProbeJob, sentences_U: np.ndarray) -> Any:
     from sklearn.feature_extraction.text import TfidfVectorizer
 
-    return _cosines(TfidfVectorizer(sublinear_tf=True), first, second)
+    vectorizer = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
+    try:
+        vectorizer.fit(sentences_U[job.training_rows])
+    except ValueError:  # not one word in all the sentences
+        return csr_matrix((len(sentences_U), 1), dtype=np.float32)
+    return vectorizer.transform(sentences_U).tocsr()
 
 
-_BASELINES: Mapping[str, Callable] = {WORD_OVERLAP: word_overlap, TF_IDF: tf_idf}
+def _counts() -> Any:
+    from sklearn.feature_extraction.text import CountVectorizer  # takes a second, and is not always needed
+
+    return CountVectorizer(token_pattern=r"[\w']+")
 
 
-def baselines(evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """Returns every baseline's similarities in the order of `Evaluation.pair_rows`, by the name of its row."""
-    return {name: similarity(*evaluation.pair_sentences()) for name, similarity in _BASELINES.items()}
+def _tf_idf() -> Any:
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return TfidfVectorizer(sublinear_tf=True)
 
 
-def _cosines(vectorizer: Any, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+def _vectors(vectorizer: Any, texts: Sequence[str]) -> Any:
+    """Sparse unit vectors [N, V] of texts; a zero vector where a text has no words."""
+    from sklearn.preprocessing import normalize
+
+    try:
+        return normalize(vectorizer.fit_transform(texts))
+    except ValueError:  # not one word in all the texts
+        return csr_matrix((len(texts), 1))
+
+
+def _of_pairs(similarity: Callable[[Sequence[str], Sequence[str]], np.ndarray]) -> Callable[[Similarity], np.ndarray]:
+    return lambda task: similarity(task.first, task.second)
+
+
+def _ranked_by(vectorizer: Callable[[], Any]) -> Callable[[Retrieval], np.ndarray]:
+    def outcome(task: Retrieval) -> np.ndarray:
+        queries, documents = task.task.queries, task.task.documents
+        x_NV = _vectors(vectorizer(), [*documents, *queries])
+        documents_VN, queries_QV = x_NV[: len(documents)].T.tocsr(), x_NV[len(documents) :]
+        # Equal texts must tie: rounding noise has no rank.
+        return task.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
+
+    return outcome
+
+
+def _by_bm25(task: Retrieval) -> np.ndarray:
+    """Lucene's BM25 with k1 1.5 and b 0.75, neither stop words nor stems: the language is not known."""
+    import bm25s
+
+    def words(texts: Sequence[str]) -> list[list[str]]:
+        return bm25s.tokenize(list(texts), stopwords=[], return_ids=False, show_progress=False)
+
+    index = bm25s.BM25()
+    index.index(words(task.task.documents), show_progress=False)
+    queries = words(task.task.queries)
+
+    def scores(block: slice) -> np.ndarray:
+        return np.stack([index.get_scores(query) for query in queries[block]])
+
+    return task.outcome_of(scores)
+
+
+def _classified_by(vectorizer: Callable[[], Any]) -> Callable[[Classification], np.ndarray]:
+    def outcome(task: Classification) -> np.ndarray:
+        return task.outcome_of(_vectors(vectorizer(), task.data.texts), _sparse_probe)
+
+    return outcome
+
+
+def _sparse_probe(train_NV: Any, labels_N: np.ndarray, test_NV: Any) -> np.ndarray:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
+    grid = [2.0**exponent for exponent in range(-2, 8, 2)]  # unit vectors need weaker regularisation than embeddings
+    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": grid}, cv=3)
+    return search.fit(train_NV, labels_N).predict(test_NV)
+
+
+def _clustered_by(vectorizer: Callable[[], Any]) -> Callable[[Clustering], np.ndarray]:
+    return lambda task: task.outcome_of(_vectors(vectorizer(), task.data.texts))
+
+
+_OF_KIND: Mapping[str, Mapping[str, Callable[[Any], np.ndarray]]] = {
+    "pairs": {WORD_OVERLAP: _of_pairs(word_overlap), TF_IDF: _of_pairs(tf_idf)},
+    "retrieval": {WORD_OVERLAP: _ranked_by(_counts), TF_IDF: _ranked_by(_tf_idf), BM25: _by_bm25},
+    "classification": {WORD_OVERLAP: _classified_by(_counts), TF_IDF: _classified_by(_tf_idf)},
+    "clustering": {WORD_OVERLAP: _clustered_by(_counts), TF_IDF: _clustered_by(_tf_idf)},
+}
+
+
+def _pair_cosines(vectorizer: Any, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     """The cosine of every pair, 0 where a sentence has no words."""
     rows = {sentence: row for row, sentence in enumerate(dict.fromkeys([*first, *second]))}
     try:

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from raysed.config import Config
-from raysed.data.graded import load_task
 from raysed.data.tokens import tokenize
-from raysed.evaluation.similarity import Evaluation, comparable
+from raysed.evaluation.tasks import Evaluation, comparable, load_any_task, score_by
 from raysed.model.encoder import Encoder, encode
 
 
@@ -23,11 +22,13 @@ def dev_score(
     name = config.evaluation.dev
     if name is None:
         return None
-    evaluation = Evaluation([load_task(name, config.evaluation.tasks[name])], config.evaluation.aggregation)
+    evaluation = Evaluation(
+        [load_any_task(name, config.evaluation.tasks[name], config.seed)], config.evaluation.aggregation
+    )
     tokens = tokenize(tokenizer, evaluation.sentences, config.encoder.max_length)
 
     def score(encoder: Encoder) -> float:
         embeddings_UD = encode(encoder, tokens, (config.encoder.layers,), config.resources.encode_token_budget)[0]
-        return comparable(evaluation.score(embeddings_UD)[name][metric])
+        return comparable(score_by(evaluation.score(embeddings_UD)[name], metric))
 
     return score

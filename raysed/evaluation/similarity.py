@@ -7,8 +7,8 @@ by subset size (BERT-flow).
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import rankdata
@@ -17,11 +17,6 @@ from raysed.data.graded import FEWEST, StsTask, gold_of
 from raysed.errors import UserError
 
 log = logging.getLogger(__name__)
-
-
-Embeddings = np.ndarray | Mapping[str, np.ndarray]
-"""Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has its own embeddings
-(BERT-flow fits a flow per task), by task a matrix with a row for each of `Evaluation.rows`."""
 
 
 class _Group(NamedTuple):
@@ -37,210 +32,121 @@ class _Group(NamedTuple):
         return len(self.gold) >= FEWEST and bool(self.gold.any())
 
 
-class Evaluation:
-    """Scores models on tasks; built once, then given the embeddings of one model after the other.
+class Similarity:
+    """Scores models on graded pairs; see `evaluation.tasks.Task`.
 
-    >>> gold = np.array([5.0, 1.0, 3.0])
-    >>> task = StsTask("toy", {"all": (["a", "b", "a"], ["c", "d", "b"], gold)})
-    >>> evaluation = Evaluation([task])
-    >>> evaluation.sentences
-    ['a', 'c', 'b', 'd']
-    >>> round(evaluation.score(np.array([[1, 0], [1, 0], [1, 2], [-1, 0]]))["toy"]["spearman"], 6)
-    100.0
+    Args:
+        task: P pairs, in subsets.
+        aggregation: `all`, `mean` or `wmean`, where the task does not name its own.
+
+    Raises:
+        UserError: a mean over subsets of which none has a correlation.
     """
 
-    def __init__(self, tasks: Sequence[StsTask], aggregation: str = "mean"):
-        """Numbers the distinct sentences and prepares the gold side of every correlation.
+    kind, main = "pairs", "spearman"
 
-        Args:
-            tasks: what to score; names must differ.
-            aggregation: `all`, `mean` or `wmean`, for tasks that do not name their own.
-
-        Raises:
-            UserError: a mean over subsets of which none has a correlation.
-        """
-        self.tasks = {task.name: task for task in tasks}
-        self._aggregation = {task.name: task.aggregation or aggregation for task in tasks}
-        subsets = [subset for task in tasks for subset in task.subsets.values()]
-        sides = [[s for subset in subsets for s in subset[side]] for side in (0, 1)]
-        self.sentences = list(dict.fromkeys(s for pair in zip(*sides) for s in pair))
-        """The distinct sentences of all tasks in first-seen order: what a model has to encode."""
+    def __init__(self, task: StsTask, aggregation: str = "mean"):
+        self.task, self.name, self.aggregation = task, task.name, task.aggregation or aggregation
+        self.first, self.second = ([s for subset in task.subsets.values() for s in subset[side]] for side in (0, 1))
+        self.gold = gold_of(task)
+        """Scores, float64 [P]."""
+        self.sentences = list(dict.fromkeys(s for pair in zip(self.first, self.second) for s in pair))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
-        self._rows_P2 = np.array([[row[s] for s in side] for side in sides], dtype=np.int64).T
-        self._whole, self._subsets = _groups(tasks)
-        self._left_out = {
-            task: [name for name, group in groups.items() if not group.counts] for task, groups in self._subsets.items()
-        }
+        self.pair_rows = np.array([[row[s] for s in side] for side in (self.first, self.second)], dtype=np.int64).T
+        """Where in `sentences` the two sentences of every pair are, int64 [P, 2]."""
+        self._whole, self._subsets = _groups(task)
+        self._left_out = [name for name, group in self._subsets.items() if not group.counts]
         self._refuse_means_of_nothing()
 
+    @property
+    def size(self) -> str:
+        """What there is, in words."""
+        return f"{self.task.pairs:,} pairs"
+
+    def content(self) -> list[Any]:
+        """See `evaluation.tasks.Task`."""
+        return [[name, *map(list, subset)] for name, subset in self.task.subsets.items()]
+
     def _refuse_means_of_nothing(self) -> None:
-        for task, groups in self._subsets.items():
-            left_out, several = self._left_out[task], len(groups) > 1
-            if not several or not left_out or self._aggregation[task] == "all":
-                continue
-            why = f"fewer than {FEWEST} pairs or one score only"
-            if len(left_out) == len(groups):
-                raise UserError(
-                    f"task {task}: each of its {len(groups):,} subsets has {why}, so the mean of their correlations is "
-                    f"not defined; set evaluation.tasks.{task}.aggregation to all"
-                )
-            shown = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else "")
-            log.info("task %s: left out of the mean over subsets, which have %s: %s", task, why, shown)
+        task, groups, left_out = self.name, self._subsets, self._left_out
+        if len(groups) == 1 or not left_out or self.aggregation == "all":
+            return
+        why = f"fewer than {FEWEST} pairs or one score only"
+        if len(left_out) == len(groups):
+            raise UserError(
+                f"task {task}: each of its {len(groups):,} subsets has {why}, so the mean of their correlations is "
+                f"not defined; set evaluation.tasks.{task}.aggregation to all"
+            )
+        shown = ", ".join(left_out[:3]) + (f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else "")
+        log.info("task %s: left out of the mean over subsets, which have %s: %s", task, why, shown)
 
-    def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
-        """Returns int64 [P, 2]: where in `sentences` the two sentences of every pair are.
+    def outcome(self, x_UD: np.ndarray) -> np.ndarray:
+        """Returns the cosine of every pair, float64 [P].
 
         Args:
-            tasks: the tasks whose pairs are meant, in this order; None: all.
+            x_UD: embeddings of `sentences`.
         """
-        if tasks is None:
-            return self._rows_P2
-        return np.concatenate([self._rows_P2[self._whole[task].pairs] for task in tasks])
+        return _pair_cosines(x_UD, self.pair_rows)
 
-    def pair_sentences(self, tasks: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
-        """Returns the first and the second sentences of the P pairs; `tasks` as for `pair_rows`."""
-        first, second = ([self.sentences[row] for row in side] for side in self.pair_rows(tasks).T)
-        return first, second
-
-    def of_tasks(self, similarity_P: np.ndarray, tasks: Iterable[str]) -> np.ndarray:
-        """Returns the values of some tasks' pairs, in the order of `pair_rows(tasks)`, of one for every pair.
-
-        Args:
-            similarity_P: of all pairs.
-            tasks: their names.
-        """
-        return np.concatenate([similarity_P[self._whole[task].pairs] for task in tasks])
-
-    def rows(self, task: str) -> np.ndarray:
-        """Returns where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
-        return np.unique(self.pair_rows([task]))
-
-    def of_task(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Returns the embeddings of one task's distinct sentences, [U_task, D], in the order of `rows`.
-
-        Args:
-            embeddings: float32 [U, D], or by task.
-            task: its name.
-        """
-        return embeddings[task] if isinstance(embeddings, Mapping) else embeddings[self.rows(task)]
-
-    def score(self, embeddings: Embeddings) -> dict[str, dict]:
-        """Scores one model.
-
-        Args:
-            embeddings: one row for each of `sentences`, in their order; or a matrix per task, and then only the
-                tasks that are there are scored.
+    def metrics(self, similarity_P: np.ndarray) -> dict:
+        """Scores any similarity of the pairs.
 
         Returns:
-            Per task `spearman` and `pearson` (x100, under `aggregation`), `pairs` and `aggregation`; where
-            the task has several subsets also `all`, `mean`, `wmean` and, per subset, `subsets`. A correlation that is
-            not defined is None: that of a model for which all pairs of a task, or of a subset under `mean` and
-            `wmean`, are equally similar, and that of a subset with fewer than three pairs or one score only. Such a
-            subset is in no mean, and `subsets_left_out` lists it where there is one.
-
-        Raises:
-            UserError: an embedding has a value that is not finite.
+            `spearman` and `pearson` (x100, under `aggregation`), `pairs` and `aggregation`; where the task has several
+            subsets also `all`, `mean`, `wmean` and, per subset, `subsets`. A correlation that is not defined is None:
+            that of a model for which all pairs of a task, or of a subset under `mean` and `wmean`, are equally similar,
+            and that of a subset with fewer than three pairs or one score only. Such a subset is in no mean, and
+            `subsets_left_out` lists it where there is one.
         """
-        if not isinstance(embeddings, Mapping):
-            return self.score_similarities(self._cosines(embeddings, np.arange(len(self.sentences)), self._rows_P2))
-        similarity_P, scored = np.zeros(len(self._rows_P2)), [task for task in self.tasks if task in embeddings]
-        for task in scored:
-            similarity_P[self._whole[task].pairs] = self.cosines(embeddings, task)[0]
-        return {task: self._metrics(task, similarity_P) for task in scored}
-
-    def score_similarities(self, similarity_P: np.ndarray) -> dict[str, dict]:
-        """Scores any similarity, one value per row of `pair_rows`; returns what `score` returns."""
-        if similarity_P.shape != (len(self._rows_P2),) or not np.isfinite(similarity_P).all():
-            raise ValueError(f"{len(self._rows_P2)} finite similarities expected, got shape {similarity_P.shape}")
-        return {name: self._metrics(name, similarity_P) for name in self.tasks}
-
-    def strata(self, task: str) -> list[np.ndarray]:
-        """Returns the gold scores [P] of each part of a task that has a correlation of its own, in order."""
-        if self._aggregation[task] == "all":
-            return [gold_of(self.tasks[task])]
-        return [gold_P for _, _, gold_P in self.tasks[task].subsets.values()]
-
-    def weights(self, task: str) -> list[float]:
-        """Returns the share of each of `strata` in the task's score; 0 for a subset that is in no mean."""
-        if self._aggregation[task] == "all":
-            return [1.0]
-        weighted, left_out = self._aggregation[task] == "wmean", self._left_out[task]
-        sizes = [
-            0 if name in left_out else len(s[2]) if weighted else 1 for name, s in self.tasks[task].subsets.items()
-        ]
-        return [size / sum(sizes) for size in sizes]
-
-    def cosines(self, embeddings: Embeddings, task: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the cosine and the gold score of every pair of one task, both float64 [P].
-
-        Args:
-            embeddings: float32 [U, D], or by task.
-            task: its name.
-        """
-        rows_P2, gold_P = self.pair_rows([task]), gold_of(self.tasks[task])
-        if isinstance(embeddings, Mapping):
-            sentences_U = self.rows(task)
-            return self._cosines(embeddings[task], sentences_U, np.searchsorted(sentences_U, rows_P2)), gold_P
-        return self._cosines(embeddings, np.arange(len(self.sentences)), rows_P2), gold_P
-
-    def _cosines(self, embeddings_UD: np.ndarray, sentences_U: np.ndarray, rows_P2: np.ndarray) -> np.ndarray:
-        """Row i of the embeddings is that of sentence `sentences_U[i]`."""
-        embeddings_UD = np.asarray(embeddings_UD)
-        if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(sentences_U):
-            raise ValueError(f"{len(sentences_U)} rows of embeddings expected, got shape {embeddings_UD.shape}")
-        self._refuse_not_finite(embeddings_UD, sentences_U)
-        return _pair_cosines(embeddings_UD, rows_P2)
-
-    def _refuse_not_finite(self, embeddings_UD: np.ndarray, sentences_U: np.ndarray) -> None:
-        bad = np.flatnonzero(~np.isfinite(embeddings_UD).all(axis=1))
-        if len(bad):
-            examples = ", ".join(repr(self.sentences[i][:60]) for i in sentences_U[bad[:3]])
-            raise UserError(
-                f"{len(bad)} of {len(embeddings_UD)} embeddings are not finite, first those of {examples}: "
-                "the model has diverged; lower its learning rate"
-            )
-
-    def _metrics(self, task: str, similarity_P: np.ndarray) -> dict:
-        subsets = {name: _correlate(group, similarity_P) for name, group in self._subsets[task].items()}
-        left_out = self._left_out[task]
-        counted = [metrics for name, metrics in subsets.items() if name not in left_out]
-        ways = _aggregate(counted, _correlate(self._whole[task], similarity_P))
-        aggregation = self._aggregation[task]
-        chosen = {key: ways[aggregation][key] for key in ("spearman", "pearson")}
-        metrics = {**chosen, "pairs": self.tasks[task].pairs, "aggregation": aggregation}
+        if similarity_P.shape != self.gold.shape or not np.isfinite(similarity_P).all():
+            raise ValueError(f"{len(self.gold)} finite similarities expected, got shape {similarity_P.shape}")
+        subsets = {name: _correlate(group, similarity_P) for name, group in self._subsets.items()}
+        counted = [metrics for name, metrics in subsets.items() if name not in self._left_out]
+        ways = _aggregate(counted, _correlate(self._whole, similarity_P))
+        chosen = {key: ways[self.aggregation][key] for key in ("spearman", "pearson")}
+        metrics = {**chosen, "pairs": self.task.pairs, "aggregation": self.aggregation}
         if len(subsets) == 1:
             return metrics
-        return {**metrics, **ways, "subsets": subsets, **({"subsets_left_out": left_out} if left_out else {})}
+        left_out = {"subsets_left_out": self._left_out} if self._left_out else {}
+        return {**metrics, **ways, "subsets": subsets, **left_out}
 
+    def strata(self) -> list[tuple[slice, float]]:
+        """Returns the pairs of each part that has a correlation of its own, and its share of the task's score.
 
-def comparable(correlation: float | None) -> float:
-    """Returns a score that a choice can be made by, rounded so that noise breaks no tie.
+        A subset that is in no mean is not among them.
+        """
+        if self.aggregation == "all":
+            return [(self._whole.pairs, 1.0)]
+        counted = [group.pairs for name, group in self._subsets.items() if name not in self._left_out]
+        sizes = [pairs.stop - pairs.start if self.aggregation == "wmean" else 1 for pairs in counted]
+        return [(pairs, size / sum(sizes)) for pairs, size in zip(counted, sizes)]
 
-    One that is not defined is 0: a model that tells no pairs apart is as good as chance.
+    def resampled(self, pairs: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
+        """Returns Spearman's correlation x100 of M models, [M, R]; NaN where it is not defined.
 
-    >>> comparable(71.23456789), comparable(None)
-    (71.234568, 0.0)
-    """
-    return round(correlation or 0.0, 6)
+        The correlation is that of ranks less their mean, of which every resample has the same: (n + 1) / 2.
 
-
-def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
-    """Returns the mean of several models' embeddings, per task where theirs are.
-
-    >>> mean_embeddings([np.zeros((1, 2)), np.ones((1, 2))]).tolist()
-    [[0.5, 0.5]]
-    """
-    if isinstance(models[0], Mapping):
-        return {task: mean_embeddings([model[task] for model in models]) for task in models[0]}
-    return np.mean(models, axis=0)
+        Args:
+            pairs: one of `strata`.
+            outcomes: similarities of all pairs, by model.
+            counts_PR: how often each of these pairs occurs in each resample, float32.
+        """
+        gold = _Order(self.gold[pairs])
+        gold_KR, gold_square_R = gold.centred_ranks(counts_PR)
+        weighted_PR = counts_PR * gold_KR[gold.place_P]
+        found_MR = np.empty((len(outcomes), counts_PR.shape[1]))
+        for model, similarity_P in enumerate(outcomes):
+            order = _Order(similarity_P[pairs])
+            ranks_KR, square_R = order.centred_ranks(counts_PR)
+            product_R = (order.sums(weighted_PR) * ranks_KR).sum(0)
+            defined = (square_R > 0) & (gold_square_R > 0)
+            length_R = np.sqrt(square_R * gold_square_R)
+            found_MR[model] = np.divide(100 * product_R, length_R, out=np.full(len(defined), np.nan), where=defined)
+        return found_MR
 
 
 def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
     """Returns the rank correlation, -1 to 1; ties share their mean rank, and a constant side gives 0.
-
-    Args:
-        a_P: numbers.
-        b_P: numbers.
 
     >>> round(spearman(np.array([1, 2, 3]), np.array([1, 4, 9])), 6)
     1.0
@@ -249,24 +155,16 @@ def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
 
 
 def pearson(a_P: np.ndarray, b_P: np.ndarray) -> float:
-    """Returns the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it).
-
-    Args:
-        a_P: numbers.
-        b_P: numbers.
-    """
+    """Returns the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it)."""
     return _dot(_standardise(a_P), _standardise(b_P))
 
 
-def _groups(tasks: Sequence[StsTask]) -> tuple[dict[str, _Group], dict[str, dict[str, _Group]]]:
-    """Per task, its whole and its subsets as slices of the pairs of all tasks."""
-    whole, subsets, start = {}, {}, 0
-    for task in tasks:
-        first, subsets[task.name] = start, {}
-        for name, (_, _, gold_P) in task.subsets.items():
-            subsets[task.name][name] = _group(slice(start, start := start + len(gold_P)), gold_P)
-        whole[task.name] = _group(slice(first, start), gold_of(task))
-    return whole, subsets
+def _groups(task: StsTask) -> tuple[_Group, dict[str, _Group]]:
+    """A task's whole and its subsets, as slices of its pairs."""
+    subsets, start = {}, 0
+    for name, (_, _, gold_P) in task.subsets.items():
+        subsets[name] = _group(slice(start, start := start + len(gold_P)), gold_P)
+    return _group(slice(0, start), gold_of(task)), subsets
 
 
 def _group(pairs: slice, gold_P: np.ndarray) -> _Group:
@@ -321,3 +219,37 @@ def _pair_cosines(embeddings_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4
         np.divide(dot_B, norm_B, out=cosines_P[start : start + block], where=norm_B > 0)
     # Pairs that are equal in exact arithmetic (a sentence with itself) must tie: rounding noise has no rank.
     return cosines_P.round(12)
+
+
+class _Order:
+    """The order of some values, from which the ranks in any resample follow without sorting.
+
+    Args:
+        values_P: of which K are distinct.
+    """
+
+    def __init__(self, values_P: np.ndarray):
+        self.order_P = np.argsort(values_P, kind="stable")
+        sorted_P = values_P[self.order_P]
+        new_P = np.append(True, sorted_P[1:] != sorted_P[:-1])
+        self.place_P = np.empty(len(values_P), np.int64)
+        self.place_P[self.order_P] = np.cumsum(new_P) - 1
+        """Which of the distinct values each is, from the smallest."""
+        self.starts = np.flatnonzero(new_P)
+
+    def sums(self, values_PR: np.ndarray) -> np.ndarray:
+        """Returns the sums over equal values, from the smallest value on, [K, R]."""
+        sorted_PR = values_PR[self.order_P]
+        return sorted_PR if len(self.starts) == len(sorted_PR) else np.add.reduceat(sorted_PR, self.starts, axis=0)
+
+    def centred_ranks(self, counts_PR: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rank of each distinct value less the mean rank, [K, R], and the sum of squares over all, [R].
+
+        Args:
+            counts_PR: how often value p occurs in resample r; ties share their mean rank.
+        """
+        ties_KR = self.sums(counts_PR)
+        ranks_KR = np.cumsum(ties_KR, axis=0)
+        total_R = ranks_KR[-1].astype(np.float64)
+        ranks_KR -= ties_KR / 2 + total_R.astype(np.float32) / 2  # last rank - (ties - 1) / 2 - (n + 1) / 2
+        return ranks_KR, (ties_KR * np.square(ranks_KR)).sum(0, dtype=np.float64)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.metrics import f1_score
 
 from raysed.config import TaskConfig, TransferConfig
@@ -24,7 +25,7 @@ from raysed.data.rows import Schema, read, read_lines
 from raysed.data.sources import local_file
 from raysed.errors import UserError
 from raysed.evaluation import probes
-from raysed.evaluation.probes import FOLDS, Labelled
+from raysed.evaluation.probes import FOLDS, Features, Labelled
 from raysed.evaluation.similarity import pearson, spearman
 
 Kind = Literal["nested", "folds", "split", "regression"]
@@ -391,6 +392,17 @@ class ProbeJob:
     labels: Mapping[str, np.ndarray]
     protocol: str
 
+    @property
+    def outer_fold(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where in the split `all` of a nested task its training and its test rows are."""
+        return probes.stratified_folds(self.labels["all"], self.seed)[self.fold]
+
+    @property
+    def training_rows(self) -> np.ndarray:
+        """Where in `sentences_of(tasks)` the sentences are that its probe is fitted on, of both sides."""
+        rows_NS = self.rows["train"] if self.fold is None else self.rows["all"][self.outer_fold[0]]
+        return np.unique(rows_NS)
+
 
 def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
     """Returns the distinct sentences of all tasks in first-seen order: what a model has to encode."""
@@ -419,12 +431,12 @@ def jobs(tasks: Sequence[TransferTask], seed: int = 1111) -> list[ProbeJob]:
     return found
 
 
-def run_probe(job: ProbeJob, embeddings_UD: np.ndarray) -> dict[str, Any]:
+def run_probe(job: ProbeJob, embeddings_UD: Features) -> dict[str, Any]:
     """Trains and tests one probe; the result is a function of the arguments alone.
 
     Args:
         job: one of `jobs(tasks)`.
-        embeddings_UD: one row for each of `sentences_of(tasks)`, in their order.
+        embeddings_UD: one row for each of `sentences_of(tasks)`, in their order; sparse rows will do.
 
     Returns:
         task, fold, protocol, dev (what the choice was made by, x100) and, x100: accuracy, for MRPC also f1, or pearson
@@ -450,7 +462,7 @@ def run_probe(job: ProbeJob, embeddings_UD: np.ndarray) -> dict[str, Any]:
 def _classify(job: ProbeJob, data: Mapping[str, Labelled]) -> tuple[probes.Classified, np.ndarray]:
     """The predictions, and the classes that would be right."""
     if job.kind == "nested":
-        fit, held_out = probes.stratified_folds(data["all"].labels, job.seed)[job.fold]
+        fit, held_out = job.outer_fold
         train, test = data["all"].at(fit), data["all"].at(held_out)
         return probes.classify_by_folds(train, test.features, probes.SPLIT_GRID, job.seed), test.labels
     train, test = data["train"], data["test"]
@@ -459,9 +471,9 @@ def _classify(job: ProbeJob, data: Mapping[str, Labelled]) -> tuple[probes.Class
     return probes.classify_by_dev(train, data["dev"], test.features, probes.SPLIT_GRID), test.labels
 
 
-def _features(job: ProbeJob, rows_NS: np.ndarray, embeddings_UD: np.ndarray) -> np.ndarray:
-    sides = [np.asarray(embeddings_UD[rows], np.float32) for rows in rows_NS.T]
-    if not all(np.isfinite(side).all() for side in sides):
+def _features(job: ProbeJob, rows_NS: np.ndarray, embeddings_UD: Features) -> Features:
+    sides = [embeddings_UD[rows].astype(np.float32) for rows in rows_NS.T]
+    if not all(np.isfinite(side.data if issparse(side) else side).all() for side in sides):
         raise UserError(f"{job.task}: some embeddings are not finite: the model has diverged; lower its learning rate")
     return probes.pair_features(*sides) if len(sides) == 2 else sides[0]
 

@@ -76,13 +76,14 @@ class Card:
         corpus: what a reader should call the corpus; empty where the recipe has read none.
         lengths: what the maximum length cost on it.
         scores: a Markdown table, see `raysed.report.document.headline_table`.
-        tasks: the headline tasks.
+        measure: what the scores are, and on which tasks.
         aggregation: how subsets are put together: `all`, `mean` or `wmean`.
         settings: the settings that matter, e.g. `{"ct.steps": 50000}`.
         versions: package to version.
         pairs: labelled sentence pairs by stage, described in a line.
         views: kinds of other wordings by stage, with what they are made of, described in a line each.
         choice: which model this is and why it was chosen, in a line.
+        worth: what it is worth against the best that needs no training, in a sentence.
         sanity: what it does with the sanity list, in a line.
         fitted_on: what its calibration was fitted on; None where it has none.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
@@ -96,7 +97,7 @@ class Card:
     corpus: str
     lengths: LengthReport
     scores: str
-    tasks: Sequence[str]
+    measure: str
     aggregation: str
     settings: Mapping[str, Any]
     versions: Mapping[str, str]
@@ -104,6 +105,7 @@ class Card:
     views: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     language: str | None = None
     choice: str = ""
+    worth: str = ""
     sanity: str = ""
     fitted_on: str | None = None
 
@@ -248,8 +250,9 @@ def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _C
         code=code,
         scores=card.scores,
         choice=card.choice,
+        worth=card.worth,
+        measure=card.measure,
         sanity=sentence(card.sanity),
-        tasks=card.tasks,
         aggregation=_AGGREGATIONS[card.aggregation],
         training=Table(["what", "value"], list(_training(card, recipe, layers).items())),
         max_length=max_length,

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from raysed.config import Config, Layers, derive_seed
-from raysed.evaluation.similarity import Embeddings
+from raysed.evaluation.tasks import Embeddings
 from raysed.model.affine import CalibrationMap, save_calibration
 from raysed.store.storage import Entry, Storage
 from raysed.training.setups import tables_of

@@ -12,12 +12,12 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
 from raysed.data.corpus import check_corpus, corpus_fingerprint
-from raysed.data.graded import StsTask, load_task
+from raysed.data.graded import StsTask
 from raysed.data.labelled import GradedRows, NliRows, identity, load_graded, load_nli
 from raysed.data.views import ViewRows, entailment, load_files
 from raysed.errors import UserError
 from raysed.evaluation.further import FurtherTasks, load_further
-from raysed.evaluation.similarity import Evaluation
+from raysed.evaluation.tasks import Evaluation, Task, load_any_task
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.encoder import check_encoder, encoder_path
 from raysed.plan.consistency import check_depths, check_settings
@@ -78,7 +78,7 @@ def check(config: Config) -> Job:
     layers = check_encoder(config.encoder)
     check_depths(config, layers)
     corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
-    tasks = [load_task(name, task) for name, task in config.evaluation.tasks.items()]
+    tasks = [load_any_task(name, task, config.seed) for name, task in config.evaluation.tasks.items()]
     evaluation = Evaluation(tasks, config.evaluation.aggregation)
     inputs = {
         "encoder": _encoder_identity(config),
@@ -166,7 +166,7 @@ def _absolute_paths(config: Config) -> Config:
     sources = _absolute(sources) if isinstance(sources, str) else [_absolute(source) for source in sources]
     encoder = config.encoder.model_copy(update={"path": _absolute(config.encoder.path)})
     tasks = {
-        name: task.model_copy(update={"source": _absolute(task.source)})
+        name: task.model_copy(update={key: _absolute(getattr(task, key)) for key in ("source", "queries", "qrels")})
         for name, task in config.evaluation.tasks.items()
     }
     transfer, analysis = config.evaluation.transfer, config.evaluation.analysis
@@ -244,5 +244,7 @@ def _cached_commit(config: EncoderConfig) -> str | None:
     return Path(found).parent.name if isinstance(found, str) else None
 
 
-def _task_identity(task: StsTask) -> str:
+def _task_identity(task: StsTask | Task) -> str:
+    if not isinstance(task, StsTask):
+        return stable_hash([task.kind, *task.content()])
     return stable_hash([[name, *map(list, subset)] for name, subset in task.subsets.items()])

@@ -13,6 +13,7 @@ from raysed.plan.check import Job
 from raysed.recipe import Recipe, parse_recipe
 from raysed.report.choice import Choice
 from raysed.report.document import headline_table, sanity_words
+from raysed.report.findings import worth
 from raysed.report.results import LABELS, Results
 
 _PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
@@ -46,9 +47,10 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
         lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
         scores=headline_table(results, marked=recipe.text).markdown(),
         choice=choice.words(),
+        worth=worth(results, choice.model.recipe, choice.model.kind),
+        measure=results.measure,
         sanity=sanity_words(sanity),
         fitted_on=results.fitted_on if recipe.calibration else None,
-        tasks=results.tasks,
         aggregation=config.evaluation.aggregation,
         settings=_settings(job, recipe),
         versions=versions(),

@@ -21,7 +21,7 @@ class Choice:
         among: the recipes of all candidates.
         candidates: their number.
         dev: the dev task, if there is one.
-        score: of the model on it, Spearman x100.
+        score: of the model on it, x100.
         base: that of the untouched encoder.
         asked: whether `export.recipe` named it.
     """
@@ -101,7 +101,7 @@ def _dev_scores(config: Config, rows: Sequence[Row]) -> dict[tuple[str, int], fl
     """By recipe and index; what has no score that is defined is not in it."""
     dev, main = config.evaluation.dev, config.encoder.layers
     found = {
-        (row.recipe, row.index): row.spearman(dev)
+        (row.recipe, row.index): row.score(dev)
         for row in rows
         if dev is not None and row.kind in ("base", "member", "learner") and row.layers == main
     }

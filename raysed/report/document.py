@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from raysed.evaluation.transfer import SED_TASKS, main_score
+from raysed.evaluation.unlabelled import CANNOT_BE_TOLD
 from raysed.report.findings import findings
 from raysed.report.results import (
     NO_LABELS,
@@ -59,14 +60,16 @@ class Report:
     analysis: Mapping[str, Any] = field(default_factory=dict)
     """Of the embedding space, each part where there is one: `isotropy`, by model what `analysis.isotropy` returned;
     `edit_distance`, with `task` and, as `models`, what `edit_distance_table` returned; `qnli`, the AUC by
-    recipe, or by e.g. `nli/01` where there are several models of one; and `frequency`, what `frequency_table`
-    returned."""
+    recipe, or by e.g. `nli/01` where there are several models of one; `frequency`, what `frequency_table` returned; and
+    `unlabelled`, by model what `unlabelled_scores` returned."""
     dev: str | None = None
     """The task that choices are made on."""
     exported: str | None = None
     """Recipe of the exported model."""
     export: str = ""
     """Which model that is, and why, in a line."""
+    worth: str = ""
+    """What it is worth against the best that needs no training, in a sentence."""
     sanity: Mapping[str, int] = field(default_factory=dict)
     """`triples` of the sanity list, and how many of them `exported`, `base` and `words` answer as a person does."""
     learners: Sequence[Mapping[str, Any]] = ()
@@ -123,14 +126,20 @@ class Report:
             "findings": self.findings(),
             "export": self.export,
             "sanity": sentence(sanity_words(self.sanity)) if self.sanity else "",
-            "tasks": results.tasks,
+            "worth": self.worth,
+            "measure": results.measure,
+            "measures": _further_measures(results),
             "depth": _depth_name(results.main_layers),
             "has_labels": any(labels_of(row.recipe, results.labels) != NO_LABELS for row in results.rows),
             "has_intervals": bool(results.draws),
             "scores": headline_table(results),
             "pictures": list(self.plots.items()),
             "by_layers": layers_table(results),
-            "pairs": [f"{task}: {_pairs_of(results, task)}" for task in by_task],
+            "pairs": [f"{task}: {_size_of(results, task)}" for task in by_task],
+            "unlabelled": unlabelled_table(analysis.get("unlabelled") or {}),
+            "unlabelled_sentences": f"{_sentences_of(analysis.get('unlabelled') or {}):,}",
+            "neighbours": neighbours_table(analysis.get("unlabelled") or {}),
+            "cannot_be_told": CANNOT_BE_TOLD,
             "by_task": _means_table(results.groups, by_task),
             "by_aggregation": _aggregation_table(results),
             "grids": [{"words": _grid_words(grid), "table": _grid_table(grid)} for grid in self.grids],
@@ -222,8 +231,13 @@ def _depth_name(layers: int | str) -> str:
     return f"{layers} layer{'s' * (layers > 1)}"
 
 
-def _pairs_of(results: Results, task: str) -> str:
+def _size_of(results: Results, task: str) -> str:
     metrics = next(row.metrics[task] for row in results.rows if task in row.metrics)
+    if "queries" in metrics:
+        without = f" ({metrics['left_out']:,} more have no relevant document)" if "left_out" in metrics else ""
+        return f"{metrics['queries']:,} queries{without}, {metrics['documents']:,} documents"
+    if "texts" in metrics:
+        return f"{metrics['texts']:,} texts, {metrics['classes']} classes"
     pairs, subsets = f"{metrics.get('pairs', '?')} pairs", len(metrics.get("subsets", ()))
     if not subsets:
         return pairs
@@ -239,6 +253,38 @@ def _means_table(groups: Groups, columns: Mapping[str, Groups]) -> Table:
         for group, entry in groups.items()
     ]
     return Table(["models", "recipe", *columns], lines)
+
+
+_FURTHER = {
+    "retrieval": {
+        "ndcg@10": "nDCG@10",
+        "mrr@10": "MRR@10",
+        "map": "MAP",
+        "recall@10": "recall@10",
+        "recall@100": "recall@100",
+    },
+    "classification": {"accuracy": "accuracy", "macro_f1": "macro F1"},
+}
+"""Measures beside the score of a task, by its kind."""
+
+
+def _further_measures(results: Results) -> list[tuple[str, Table]]:
+    """Of every task that has several measures, a table with a line per group; means over like models."""
+    tables = []
+    for task, kind in results.kinds.items():
+        measures, groups = _FURTHER.get(kind, {}), {}
+        for row in (row for row in results.counted if measures and task in row.metrics and row.kind != "grid"):
+            groups.setdefault((row.recipe, row.kind), []).append(row.metrics[task])
+        lines = [
+            [
+                display_name(*group, len(rows)),
+                group[0],
+                *(number(statistics.fmean(m[key] for m in rows)) for key in measures),
+            ]
+            for group, rows in groups.items()
+        ]
+        tables += [(task, Table(["models", "recipe", *measures.values()], lines))] if lines else []
+    return tables
 
 
 def _aggregation_table(results: Results) -> Table:
@@ -355,6 +401,34 @@ def _isotropy_table(models: Mapping[str, Mapping[str, float]]) -> Table:
         cosine = round(found["cosine"], 3) + 0.0  # no minus before a zero
         lines.append([name, f"{cosine:.3f}", f"{found['effective_rank']:.1f}", f"{found['first_direction']:.1%}"])
     return Table(["models", "cosine of random pairs", "effective rank", "share of the first direction"], lines)
+
+
+def _sentences_of(models: Mapping[str, Mapping[str, Any]]) -> int:
+    return next((found["sentences"] for found in models.values()), 0)
+
+
+def unlabelled_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Returns what can be told without labels, a line per model, of what `unlabelled_scores` returned."""
+    columns = {
+        "near-duplicates found": lambda found: f"{found['found']:.1f}%",
+        "alignment": lambda found: f"{found['alignment']:.3f}",
+        "uniformity": lambda found: f"{found['uniformity']:.2f}",
+        "cosine of random pairs": lambda found: f"{found['cosine'] + 0.0:.3f}",
+        "effective rank": lambda found: f"{found['effective_rank']:.1f}",
+    }
+    lines = [[name, *(words(found) for words in columns.values())] for name, found in models.items()]
+    return Table(["models", *columns], lines)
+
+
+def neighbours_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Returns some sentences with the nearest other by each model, of what `unlabelled_scores` returned."""
+    nearest: dict[str, list[str]] = {}
+    for found in models.values():
+        for entry in found["neighbours"]:
+            near = entry["nearest"][0]
+            nearest.setdefault(entry["sentence"], []).append(f"{near['sentence']} ({near['cosine']:.2f})")
+    header = ["sentence", *(f"nearest by {name}" for name in models)]
+    return Table(header, [[text, *others] for text, others in nearest.items()], text=len(header))
 
 
 def _edit_distance_table(models: Mapping[str, Mapping[str, float]]) -> Table:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from raysed.evaluation.intervals import interval
 from raysed.report.results import (
     CALIBRATIONS,
@@ -67,9 +69,21 @@ def findings(
 
 
 @dataclass(frozen=True)
-class _Difference:
+class Difference:
+    """A difference of two scores x100, and its 95 % interval where that is known."""
+
     value: float
     interval: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, value: float, draws_R: np.ndarray | None) -> "Difference":
+        """Returns a difference with the interval of its resamples.
+
+        Args:
+            value: the difference.
+            draws_R: in every resample; None where there are none.
+        """
+        return cls(value, None if draws_R is None else interval(draws_R))
 
     @property
     def is_none(self) -> bool:
@@ -84,13 +98,19 @@ class _Difference:
         chance = ": may be chance" if low <= 0 <= high and not self.is_none else ""
         return f" ({low:.1f} to {high:.1f}{chance})"
 
+    def position(self) -> str:
+        """Returns where one is of the other, in words: `1.2 (0.3 to 2.1) above`."""
+        if self.is_none:
+            return f"no different{self.in_brackets()} from"
+        return f"{abs(self.value):.1f}{self.in_brackets()} {'above' if self.value > 0 else 'below'}"
 
-def _difference(results: Results, a: tuple[str, str, str], b: tuple[str, str, str]) -> _Difference:
+
+def _difference(results: Results, a: tuple[str, str, str], b: tuple[str, str, str]) -> Difference:
     """Of two groups' scores, each the `mean` or, as `best`, the `max` of its models."""
     values = [results.groups[group[:2]]["max" if group[2] == "best" else "mean"] for group in (a, b)]
     draws = [results.draws.get(group) for group in (a, b)]
-    known = None if any(draws_R is None for draws_R in draws) else interval(draws[0] - draws[1])
-    return _Difference(values[0] - values[1], known)
+    known = None if any(draws_R is None for draws_R in draws) else draws[0] - draws[1]
+    return Difference.of(values[0] - values[1], known)
 
 
 def _about(family: str, results: Results, learners: Sequence[Mapping[str, Any]], named: bool) -> str:
@@ -117,7 +137,7 @@ def _ensemble_clauses(family: str, results: Results) -> list[str]:
     clauses += _continuation_clauses(family, results)
     if members and ensemble:
         difference = _difference(results, (family, "ensemble", "mean"), (family, "member", "best"))
-        clauses.append(f"the ensemble is {_position(difference)} its best member")
+        clauses.append(f"the ensemble is {difference.position()} its best member")
     return clauses
 
 
@@ -138,7 +158,7 @@ def _learner_clauses(family: str, results: Results) -> list[str]:
     others = {name: group for name, group in others.items() if results.groups.get(group[:2])}
     if not results.groups.get(learner[:2]) or not others:
         return []
-    positions = [f"{_position(_difference(results, learner, group))} {name}" for name, group in others.items()]
+    positions = [f"{_difference(results, learner, group).position()} {name}" for name, group in others.items()]
     count = results.groups.get(learner[:2])["n"]
     names = "the learner is" if count == 1 else f"the {count} learners are on average"
     return [f"{names} {' and '.join(positions)}"]
@@ -173,10 +193,53 @@ def _bottom_line(family: str, results: Results) -> str:
     untrained = [group for group in results.groups if group[1] in _UNTRAINED]
     if not chain or not untrained:
         return ""
-    best = max(untrained, key=lambda group: results.groups[group]["mean"])
+    best = _best(untrained, results)
     difference = _difference(results, (*chain[-1], "mean"), (*best, "mean"))
-    names = [f"{display_name(*group)} ({results.groups[group]['mean']:.1f})" for group in (chain[-1], best)]
-    return f"Overall, {names[0]} is {_position(difference)} {names[1]}, the best that needs no training."
+    names = [_in_words(group, results) for group in (chain[-1], best)]
+    overall = f"Overall, {names[0]} is {difference.position()} {names[1]}, the best that needs no training."
+    return " ".join([overall, *_beaten_on(chain[-1], results)])
+
+
+def _best(groups: Sequence[Group], results: Results) -> Group:
+    return max(groups, key=lambda group: results.groups[group]["mean"])
+
+
+def _in_words(group: Group, results: Results) -> str:
+    return f"{display_name(*group)} ({results.groups[group]['mean']:.1f})"
+
+
+def _beaten_on(group: Group, results: Results) -> list[str]:
+    """The single tasks on which words alone are better, where there are several tasks."""
+    found = []
+    for task in results.tasks if len(results.tasks) > 1 else ():
+        of_task = results.means_of(task)
+        words = {other: value for other, value in of_task.items() if other[1] == "baseline"}
+        best = max(words, key=words.__getitem__, default=None)
+        if best and group in of_task and words[best] >= of_task[group] - NO_DIFFERENCE:
+            found.append(f"{display_name(*best)} has {words[best]:.1f} on {task} against {of_task[group]:.1f}")
+    return [f"Words alone do better on single tasks: {'; '.join(found)}."] if found else []
+
+
+def worth(results: Results, recipe: str, kind: str) -> str:
+    """Returns in a sentence what a model is worth against the best that needs no training.
+
+    Args:
+        results: the scored models.
+        recipe: of the model.
+        kind: of the model.
+    """
+    group = (recipe, kind)
+    others = [other for other in results.groups if other[1] in _UNTRAINED and other != group]
+    if group not in results.groups or not others:
+        return ""
+    best = _best(others, results)
+    difference = _difference(results, (*group, "mean"), (*best, "mean"))
+    what = "the best of what needs no training"
+    if difference.value >= NO_DIFFERENCE:
+        first = f"It is {difference.position()} {_in_words(best, results)}, {what}."
+    else:
+        first = f"It does not beat {_in_words(best, results)}, {what}: it is {difference.position()} that."
+    return " ".join([first, *_beaten_on(group, results)])
 
 
 def _words_alone(results: Results) -> str:
@@ -208,7 +271,7 @@ def _what_labels_buy(results: Results) -> str:
     for used, recipe in best.items():
         difference = _difference(results, (recipe, "learner", "mean"), (without, "learner", "mean"))
         others.append(
-            f"with {used} labels it is {recipe} ({_mean_of(recipe, results):.1f}), {_position(difference)} that"
+            f"with {used} labels it is {recipe} ({_mean_of(recipe, results):.1f}), {difference.position()} that"
         )
     return _sentence_of([f"without labels the best learner is {without} ({_mean_of(without, results):.1f})", *others])
 
@@ -234,18 +297,11 @@ def _worse_on_dev(scores: Groups, dev: str | None, exported: str | None) -> str:
     return f"On {dev}, the task on which models are chosen, {'; '.join(clauses)}." if clauses else ""
 
 
-def _effect(cause: str, what: str, difference: _Difference) -> str:
+def _effect(cause: str, what: str, difference: Difference) -> str:
     if difference.is_none:
         return f"{cause} made no difference to {what}{difference.in_brackets()}"
     verb = "raised" if difference.value > 0 else "lowered"
     return f"{cause} {verb} {what} by {abs(difference.value):.1f}{difference.in_brackets()}"
-
-
-def _position(difference: _Difference) -> str:
-    brackets = difference.in_brackets()
-    if difference.is_none:
-        return f"no different{brackets} from"
-    return f"{abs(difference.value):.1f}{brackets} {'above' if difference.value > 0 else 'below'}"
 
 
 def _none(difference: float) -> bool:

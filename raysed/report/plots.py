@@ -128,7 +128,7 @@ def plot_scores(path: Path, results: Results) -> str | None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.margins(x=0.1)
-    measure = _wrapped(f"Spearman x100 on {_shorten(results.tasks)}", 4)
+    measure = _wrapped(f"{results.short_measure} x100 on {_shorten(results.tasks)}", 4)
     axes.set_xlabel(f"{measure}\n(number and bar: mean of the dots)")
     _clean(axes)
     axes.grid(axis="x", color="#E4E4E4")

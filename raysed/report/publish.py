@@ -11,14 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import torch
 
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.tokens import tokenize
 from raysed.evaluation.baselines import baselines
 from raysed.evaluation.intervals import resample
-from raysed.evaluation.similarity import Embeddings, Evaluation, mean_embeddings
+from raysed.evaluation.tasks import Embeddings, Outcomes, Task, mean_embeddings, score_by
 from raysed.evaluation.triples import Embed, answered_by, answered_by_words, triples
+from raysed.evaluation.unlabelled import unlabelled_scores
 from raysed.model.affine import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder, encode, load_start
 from raysed.model.export import export_model, parity
@@ -29,6 +31,7 @@ from raysed.report import plots
 from raysed.report.card import card_of, labels_by_stage, seen_by_calibrations, versions
 from raysed.report.choice import Choice, choose
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table, sanity_words
+from raysed.report.findings import worth
 from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
 from raysed.store.storage import Storage
@@ -80,11 +83,19 @@ def publish(
     run = _Finished(job, storage, models, facts)
     results = _score(run)
     choice = choose(job.config, results.rows, models)
-    sanity = _export(run, choice, results)
+    shown = _embedders(run, choice)
+    sanity = {
+        "triples": len(triples()),
+        "exported": answered_by(shown[choice.model.recipe]),
+        "base": answered_by(shown[BASE]),
+        "words": answered_by_words(),
+    }
+    _export(run, choice, results, sanity)
+    unlabelled = {name: unlabelled_scores(_some_sentences(run), embed) for name, embed in shown.items()}
     pictures: dict[str, str] = {}
     space = analyse(job, storage, _shown(run))
     storage.commit("plots", lambda path: pictures.update(_draw(run, choice.model, results, space, path)), job.depends)
-    report = _report(run, results, space, choice, sanity, pictures)
+    report = _report(run, results, space, unlabelled, choice, sanity, pictures)
     for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
         storage.write_text(name, text)
     say(f"\n{headline_table(results).plain()}")
@@ -113,71 +124,77 @@ def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
 def _score(run: _Finished) -> Results:
     """Scores every model at every pooling, every ensemble by its mean embedding, grid models and words alone."""
     evaluation, tasks, main = run.job.evaluation, run.config.report_tasks(), run.config.encoder.layers
-    rows, similarities = [], {}
-    for name, similarity_P in baselines(evaluation).items():
-        rows.append(Row(name, "baseline", 0, None, 0, evaluation.score_similarities(similarity_P)))
-        similarities[name, "baseline"] = [evaluation.of_tasks(similarity_P, tasks)]
+    rows, headline = [], {}
+    for name, outcomes in baselines(evaluation).items():
+        rows.append(Row(name, "baseline", 0, None, 0, evaluation.score_outcomes(outcomes)))
+        if set(tasks) <= set(outcomes):  # BM25 is for retrieval alone
+            headline[name, "baseline"] = [_on(tasks, outcomes)]
     rows += _grid_rows(run)
     for recipe in dict.fromkeys(model.recipe for model in run.models):
         group = [model for model in run.models if model.recipe == recipe]
         for model in group:
             for layers in model.poolings:
-                embeddings = run.embeddings(model, layers)
-                scores = evaluation.score(embeddings)
+                outcomes = evaluation.outcomes(run.embeddings(model, layers))
+                scores = evaluation.score_outcomes(outcomes)
                 rows.append(Row(recipe, model.kind, model.index, None, layers, scores, model.left_out))
                 if layers == main and not model.left_out:
-                    similarities.setdefault((recipe, model.kind), []).append(_cosines(evaluation, embeddings, tasks))
+                    headline.setdefault((recipe, model.kind), []).append(_on(tasks, outcomes))
         healthy = [model for model in group if not model.left_out]
         if group[0].kind == "member" and healthy:
-            mean = mean_embeddings([run.embeddings(member) for member in healthy])
-            rows.append(Row(recipe, "ensemble", 0, None, main, evaluation.score(mean)))
-            similarities[recipe, "ensemble"] = [_cosines(evaluation, mean, tasks)]
+            outcomes = evaluation.outcomes(mean_embeddings([run.embeddings(member) for member in healthy]))
+            rows.append(Row(recipe, "ensemble", 0, None, main, evaluation.score_outcomes(outcomes)))
+            headline[recipe, "ensemble"] = [_on(tasks, outcomes)]
     results = Results(rows, tasks, main, labels_by_stage(run.job), fitted_on=seen_by_calibrations(run.config))
-    return replace(results, draws=_resampled(run, results, similarities))
+    return replace(results, draws=_resampled(run, results, headline))
 
 
-def _cosines(evaluation: Evaluation, embeddings: Embeddings, tasks: Sequence[str]) -> np.ndarray:
-    return np.concatenate([evaluation.cosines(embeddings, task)[0] for task in tasks])
+def _on(tasks: Sequence[str], outcomes: Outcomes) -> Outcomes:
+    return {task: outcomes[task] for task in tasks}
 
 
-def _resampled(run: _Finished, results: Results, similarities: Mapping[Group, Sequence[np.ndarray]]) -> Draws:
+def _resampled(run: _Finished, results: Results, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
     """Of every group the mean, and of groups of several models the one with the best headline score, too."""
-    groups = {(*group, "mean"): models for group, models in similarities.items()}
-    for group, models in similarities.items():
+    groups = {(*group, "mean"): models for group, models in outcomes.items()}
+    for group, models in outcomes.items():
         scores = [row.average(results.tasks) for row in results.counted if (row.recipe, row.kind) == group]
         if len(scores) > 1 and None not in scores:
             groups[(*group, "best")] = [models[int(np.argmax(scores))]]
     draws = resample(run.job.evaluation, groups, results.tasks, seed=derive_seed(run.config.seed, "bootstrap"))
-    single = {(*group, "best"): draws[(*group, "mean")] for group in similarities if (*group, "best") not in groups}
+    single = {(*group, "best"): draws[(*group, "mean")] for group in outcomes if (*group, "best") not in groups}
     return {**draws, **single}
 
 
-def _export(run: _Finished, choice: Choice, results: Results) -> dict[str, int]:
-    """Writes `model/`, and compares its vectors with the model in memory before it is published.
+def _embedders(run: _Finished, choice: Choice) -> dict[str, Embed]:
+    """The untouched encoder and the model that is exported, by recipe."""
+    untouched = load_start(run.config.encoder, run.storage, choice.base_weights)
+    return {
+        BASE: _embedder(run.config, *untouched, None),
+        choice.model.recipe: _embedder(run.config, *_exported(run, choice)),
+    }
 
-    Returns:
-        How many triples of the sanity list (`evaluation.triples`) are answered as by a person: by the model, by the
-        untouched encoder, and by words alone.
+
+def _exported(run: _Finished, choice: Choice) -> tuple[Encoder, Any, CalibrationMap | None]:
+    """Encoder, tokenizer and calibration of the model that is exported."""
+    config, storage, chosen = run.config, run.storage, choice.model
+    encoder, tokenizer = load_start(config.encoder, storage, chosen.weights)
+    if not parse_recipe(chosen.recipe).calibration:
+        return encoder, tokenizer, None
+    place = storage.fetch(chosen.embeddings) / f"layers-{config.encoder.layers}"
+    return encoder, tokenizer, load_calibration(place)
+
+
+def _export(run: _Finished, choice: Choice, results: Results, sanity: Mapping[str, int]) -> None:
+    """Writes `model/`, and compares its vectors with the model in memory before it is published.
 
     Raises:
         RuntimeError: they differ.
     """
     config, storage, chosen = run.config, run.storage, choice.model
-    encoder, tokenizer = load_start(config.encoder, storage, chosen.weights)
-    calibration = None
-    if parse_recipe(chosen.recipe).calibration:
-        calibration = load_calibration(storage.fetch(chosen.embeddings) / f"layers-{config.encoder.layers}")
+    encoder, tokenizer, calibration = _exported(run, choice)
     options: dict[str, Any] = {
         "layers": config.encoder.layers,
         "max_length": config.encoder.max_length,
         "calibration": calibration,
-    }
-    untouched = load_start(config.encoder, storage, choice.base_weights)
-    sanity = {
-        "triples": len(triples()),
-        "exported": answered_by(_embedder(config, encoder, tokenizer, calibration)),
-        "base": answered_by(_embedder(config, *untouched, None)),
-        "words": answered_by_words(),
     }
 
     def write(path: Path) -> None:
@@ -187,7 +204,16 @@ def _export(run: _Finished, choice: Choice, results: Results) -> dict[str, int]:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
 
     storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
-    return sanity
+
+
+def _some_sentences(run: _Finished) -> list[str]:
+    """Some thousand sentences of the corpus where one was read, else those of the tasks."""
+    if run.storage.entry("corpus") is None or not run.job.needs_corpus:
+        return run.job.evaluation.sentences
+    (path,) = run.storage.fetch("corpus").glob("*.parquet")
+    file = pq.ParquetFile(path)
+    group = int(np.random.default_rng(run.config.seed).integers(file.num_row_groups))
+    return file.read_row_group(group, columns=["sentence"]).column("sentence").to_pylist()
 
 
 def _embedder(config: Config, encoder: Encoder, tokenizer: Any, calibration: CalibrationMap | None) -> Embed:
@@ -203,21 +229,25 @@ def _grid_rows(run: _Finished) -> list[Row]:
     """Rows of the grid models that were trained to the end: their dev score is all that was measured of them."""
     rows = []
     for grid in run.facts.grids:
-        pairs = run.job.evaluation.tasks[grid["task"]].pairs
+        task = run.job.evaluation.tasks[grid["task"]]
         for bound in (bound for bound in grid["bounds"] if bound["stopped_at"] is None):
             for index, value in enumerate(bound["scores"]):
-                metrics = {grid["task"]: {grid["criterion"]: value, "pairs": pairs}}
+                metrics = {grid["task"]: _grid_metrics(task, grid["criterion"], value)}
                 rows.append(
                     Row(grid["recipe"], "grid", index, bound["lower_bound"], run.config.encoder.layers, metrics)
                 )
     return rows
 
 
+def _grid_metrics(task: Task, criterion: str, value: float) -> dict[str, Any]:
+    return {criterion: value, "pairs": task.task.pairs} if task.kind == "pairs" else {task.main: value}
+
+
 # -- pictures and words ----------------------------------------------------------------------------------------------
 
 
 def _draw(run: _Finished, chosen: ScoredModel, results: Results, space: Space, path: Path) -> dict[str, str]:
-    task = results.tasks[0]
+    task = next((task for task in results.tasks if task in run.job.evaluation.pair_tasks), None)
     base = next(model for model in run.models if model.recipe == BASE)
     agreement = {BASE: base, f"{chosen.recipe} (exported)": chosen}
     titles = plots.write_plots(
@@ -225,7 +255,9 @@ def _draw(run: _Finished, chosen: ScoredModel, results: Results, space: Space, p
         results,
         trainings=_trainings(run, results),
         spectra=space.spectra,
-        agreement={name: run.job.evaluation.cosines(run.embeddings(model), task) for name, model in agreement.items()},
+        agreement={
+            name: run.job.evaluation.cosines(run.embeddings(model), task) for name, model in agreement.items() if task
+        },
         agreement_task=task,
         grids=run.facts.grids,
         distances=space.distances,
@@ -263,7 +295,7 @@ def _dev_scores(
     """Mean dev scores of groups of like models, as far as there are any."""
     found = {
         name: [
-            row.metrics[dev][criterion]
+            score_by(row.metrics[dev], criterion)
             for row in results.counted
             if (row.recipe, row.kind) == group and dev in row.metrics
         ]
@@ -286,6 +318,7 @@ def _report(
     run: _Finished,
     results: Results,
     space: Space,
+    unlabelled: Mapping[str, Mapping[str, Any]],
     choice: Choice,
     sanity: Mapping[str, int],
     pictures: Mapping[str, str],
@@ -303,10 +336,11 @@ def _report(
         views=facts.views,
         grids=facts.grids,
         transfer=facts.transfer,
-        analysis={**space.words, **({"qnli": facts.qnli} if facts.qnli else {})},
+        analysis={**space.words, **({"qnli": facts.qnli} if facts.qnli else {}), "unlabelled": unlabelled},
         dev=config.evaluation.dev,
         exported=choice.model.recipe,
         export=choice.words(),
+        worth=worth(results, choice.model.recipe, choice.model.kind),
         sanity=sanity,
         learners=_distances(run),
         command=_typed(),
@@ -369,9 +403,9 @@ def _left_out(name: str, reason: str) -> dict[str, Any]:
 
 def _example(run: _Finished, chosen: ScoredModel) -> str:
     """Ranks sentences of the first headline task by similarity to one of them."""
-    task = run.job.evaluation.tasks[run.config.report_tasks()[0]]
-    first, _, gold = next(iter(task.subsets.values()))
-    query = first[int(np.argmax(gold))]
+    evaluation, headline = run.job.evaluation, run.config.report_tasks()
+    task = evaluation.tasks[next((t for t in headline if t in evaluation.pair_tasks), headline[0])]
+    query = task.first[int(np.argmax(task.gold))] if task.kind == "pairs" else task.sentences[0]
     sentences = run.job.evaluation.sentences
     embeddings_UD = run.embeddings(chosen)
     unit_UD = embeddings_UD / np.linalg.norm(embeddings_UD, axis=1, keepdims=True)

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raysed.evaluation.baselines import TF_IDF, WORD_OVERLAP
+from raysed.evaluation.baselines import BM25, TF_IDF, WORD_OVERLAP
 from raysed.evaluation.intervals import interval
+from raysed.evaluation.tasks import MAIN, main_score
 
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
@@ -38,7 +39,14 @@ Groups = Mapping[Group, Mapping[str, Any]]
 Draws = Mapping[tuple[str, str, str], np.ndarray]
 """(recipe, kind, `mean` or `best` of the group's models) to R resampled average scores, see `evaluation.intervals`."""
 _KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
-_BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF"}
+_BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
+MEASURES = {
+    "pairs": "Spearman correlation between cosine and gold score",
+    "retrieval": "nDCG@10",
+    "classification": "accuracy of a linear probe",
+    "clustering": "V-measure of k-means",
+}
+"""What the score of a task is, by its kind."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +71,15 @@ class Row:
         return not self.left_out and (self.layers == main_layers or self.kind == "baseline")
 
     def average(self, tasks: Sequence[str]) -> float | None:
-        """Returns the mean Spearman correlation over `tasks`; None where one of them was not scored."""
-        values = [self.spearman(task) for task in tasks]
+        """Returns the mean score over `tasks`; None where one of them was not scored."""
+        values = [self.score(task) for task in tasks]
         if not values or any(value is None for value in values):
             return None
         return statistics.fmean(values)
 
-    def spearman(self, task: str) -> float | None:
-        """Returns the Spearman correlation (x100) on one task; None where it is missing or not finite."""
-        value = self.metrics.get(task, {}).get("spearman")
+    def score(self, task: str) -> float | None:
+        """Returns the score (x100) on one task, see `evaluation.tasks.MAIN`; None where it is missing or not finite."""
+        value = main_score(self.metrics.get(task, {}))
         return value if value is not None and math.isfinite(value) else None
 
 
@@ -113,7 +121,7 @@ class Results:
         summary = []
         for (recipe, kind, lower_bound), members in groups.items():
             bound = {} if lower_bound is None else {"lower_bound": lower_bound}
-            columns = {task: [row.spearman(task) for row in members] for task in task_names(members)}
+            columns = {task: [row.score(task) for row in members] for task in task_names(members)}
             columns[AVERAGE] = [row.average(self.tasks) for row in members]
             for task, values in columns.items():
                 present = [value for value in values if value is not None]
@@ -124,9 +132,37 @@ class Results:
         return summary
 
     @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every task, see `evaluation.tasks.Task`."""
+        metrics = {task: scores for row in reversed(self.rows) for task, scores in row.metrics.items()}
+        found = {task: [kind for kind, main in MAIN.items() if main in metrics[task]] for task in task_names(self.rows)}
+        return {task: kinds[0] if kinds else "pairs" for task, kinds in found.items()}
+
+    @property
+    def short_measure(self) -> str:
+        """What the headline numbers are, in a word for an axis."""
+        kinds = {self.kinds.get(task, "pairs") for task in self.tasks}
+        short = {"pairs": "Spearman", "retrieval": "nDCG@10", "classification": "Accuracy", "clustering": "V-measure"}
+        return short[kinds.pop()] if len(kinds) == 1 else "Score"
+
+    @property
+    def measure(self) -> str:
+        """What the headline numbers are, with the names of their tasks."""
+        kinds = {task: self.kinds.get(task, "pairs") for task in self.tasks}
+        if len(set(kinds.values())) == 1:
+            return f"{MEASURES[next(iter(kinds.values()))]}, x100, mean over {', '.join(self.tasks)}"
+        parts = [f"{task} ({MEASURES[kind]})" for task, kind in kinds.items()]
+        return f"Score x100, mean over {', '.join(parts)}"
+
+    @cached_property
     def groups(self) -> Groups:
         """The entries of the headline by group, in reading order."""
         return self.groups_of(AVERAGE)
+
+    def means_of(self, task: str) -> dict[Group, float]:
+        """Returns the mean scores on one task by group, those of groups that lack other headline tasks included."""
+        of_task = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]
+        return {(entry["recipe"], entry["kind"]): entry["mean"] for entry in of_task}
 
     def groups_of(self, task: str | None) -> Groups:
         """Returns the entries of one task by group in reading order, grid models left out."""

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from raysed.data.graded import gold_of
 from raysed.data.tokens import read_tokens
 from raysed.evaluation.analysis import edit_distance_table, edit_distances, frequency_table, isotropy, singular_values
 from raysed.model.encoder import load_start
@@ -42,13 +41,16 @@ def analyse(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"]) -> S
         shown: the models by label, the base first.
     """
     config = job.config
-    task = config.evaluation.dev or config.report_tasks()[0]
+    names = [name for name in (config.evaluation.dev, *config.report_tasks()) if name]
+    task = next((name for name in names if name in job.evaluation.pair_tasks), None)
+    if task is None:
+        return _without_pairs(job, storage, shown, names[0])
     of_model = {
         label: load_calibrated(storage, model.embeddings, config.encoder.layers) for label, model in shown.items()
     }
     of_task = {label: job.evaluation.of_task(embeddings, task) for label, embeddings in of_model.items()}
     cosines = {label: job.evaluation.cosines(embeddings, task)[0] for label, embeddings in of_model.items()}
-    gold_P = gold_of(job.evaluation.tasks[task])
+    gold_P = job.evaluation.tasks[task].gold
     distances = edit_distances(*job.evaluation.pair_sentences([task]))
     words: dict[str, Any] = {
         "isotropy": {label: isotropy(x_ND, config.seed) for label, x_ND in of_task.items()},
@@ -62,6 +64,18 @@ def analyse(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"]) -> S
         {label: singular_values(x_ND) for label, x_ND in of_task.items()},
         {label: (similarity_P, distances["words"]) for label, similarity_P in pictured.items()},
     )
+
+
+def _without_pairs(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"], task: str) -> Space:
+    """What can be said of the texts of a task that has no pairs."""
+    x = {
+        label: job.evaluation.of_task(load_calibrated(storage, model.embeddings, job.config.encoder.layers), task)
+        for label, model in shown.items()
+    }
+    words: dict[str, Any] = {"isotropy": {label: isotropy(x_ND, job.config.seed) for label, x_ND in x.items()}}
+    if job.config.evaluation.analysis.frequency and (found := _frequencies(job, storage, next(iter(shown.values())))):
+        words["frequency"] = found
+    return Space(words, {label: singular_values(x_ND) for label, x_ND in x.items()})
 
 
 def _frequencies(job: Job, storage: Storage, base: "ScoredModel") -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import read_pairs
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import UserError
-from raysed.evaluation.similarity import Evaluation, comparable
+from raysed.evaluation.tasks import Evaluation, comparable, main_score
 from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder, encode, load_start
 from raysed.model.flow import Flow
@@ -195,7 +195,7 @@ def _natsv_k(job: Calibration, x_UD: np.ndarray, parts: Parts, evaluation: Evalu
     dev_UD = evaluation.of_task(x_UD, dev)
 
     def score(calibration: Any) -> float:
-        return comparable(evaluation.score({dev: calibration.transform(dev_UD)})[dev]["spearman"])
+        return comparable(main_score(evaluation.score({dev: calibration.transform(dev_UD)})[dev]))
 
     most = min(MOST_DIRECTIONS, *map(largest_k, parts.values()))
     return choose_natsv_k(job.stages, parts.get(dev, parts.get(None)), score, most)

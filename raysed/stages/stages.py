@@ -36,6 +36,7 @@ from raysed.data.labelled import tokenize_pairs, write_pairs
 from raysed.data.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
 from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
+from raysed.evaluation.tasks import comparable, score_by
 from raysed.model.augment import weights_bytes
 from raysed.model.encoder import Encoder, load_start
 from raysed.model.scratch import write_scratch
@@ -443,7 +444,7 @@ class Stages:
             evaluation = self.job.evaluation
             embeddings_UD = load_calibrated(self.storage, base.name, self.config.encoder.layers)
             scores = evaluation.score({dev: embeddings_UD[evaluation.rows(dev)]})[dev]
-            self.lineage.base_dev = {key: round(scores[key], 6) for key in ("spearman", "pearson")}
+            self.lineage.base_dev = {key: comparable(score_by(scores, key)) for key in ("spearman", "pearson")}
 
     def _embed(self, jobs: list[Embedding]) -> None:
         embed_all(jobs, self.tokens, self.config, self.storage, self._frozen_share())

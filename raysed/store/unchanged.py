@@ -94,7 +94,7 @@ def _sources(config: Config) -> list[str]:
     evaluation, views, corpus = config.evaluation, config.views, config.corpus.source
     found = [None if config.encoder.scratch else config.encoder.path]
     found += [corpus] if isinstance(corpus, str) else corpus
-    found += [task.source for task in evaluation.tasks.values()]
+    found += [place for task in evaluation.tasks.values() for place in (task.source, task.queries, task.qrels)]
     found += [evaluation.transfer.source, evaluation.analysis.qnli]
     found += [None if config.flow.fit_on in _WORDS else config.flow.fit_on]
     found += [source.source for source in (*views.files, *config.nli.train, *config.sts.train)]

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from raysed import bundled
 from raysed.cli import main_of
 from raysed.commands import evaluate
 from raysed.config import FlowConfig, TransferConfig, make_config
@@ -18,7 +19,7 @@ from raysed.data.graded import StsTask
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.errors import UserError
 from raysed.evaluation.baselines import word_overlap
-from raysed.evaluation.similarity import Evaluation
+from raysed.evaluation.tasks import Evaluation
 from raysed.evaluation.transfer import load_transfer, score_transfer, sentences_of, transfer_average
 from raysed.model import export, load
 from raysed.model.encoder import Encoder, encode, write_checkpoint
@@ -38,7 +39,7 @@ CARD = export.Card(
     corpus="none",
     lengths=LengthReport(MAX_LENGTH),
     scores="",
-    tasks=("toy",),
+    measure="Spearman correlation, x100, mean over toy",
     aggregation="mean",
     settings={},
     versions={},
@@ -359,8 +360,7 @@ def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
     expected = score_transfer(found, model.embed(sentences_of(found))[1])
     assert scored["transfer"]["SST2"]["accuracy"] == pytest.approx(expected["SST2"]["accuracy"], abs=1e-6)
     assert scored["transfer_average"] == pytest.approx(transfer_average(expected))
-    first, second = ([evaluation.sentences[i] for i in side] for side in evaluation.pair_rows().T)
-    overlap = evaluation.score_similarities(word_overlap(first, second))
+    overlap = {name: task.metrics(word_overlap(task.first, task.second)) for name, task in evaluation.tasks.items()}
     assert words["metrics"]["first"]["spearman"] == pytest.approx(overlap["first"]["spearman"])
 
 
@@ -435,4 +435,61 @@ def test_a_score_that_is_not_defined_is_a_dash(models):
     evaluation = toy([f"word {i}" for i in range(SCORED + 1)])
     config = make_config({"evaluation": {"tasks": {"toy": "unread.tsv"}, "dev": None}})
     rows = [{"model": name, "metrics": evaluation.score(x)} for name, x in (("flat", np.ones((SCORED + 1, 2))),)]
-    assert evaluate.sts_table(rows, config).splitlines()[-1].split() == ["flat", "-", "-"]
+    assert evaluate.scores_table(rows, config).splitlines()[-1].split() == ["flat", "-", "-"]
+
+
+# -- files instead of a config ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs the job without a config: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, arguments)])
+        code = main_of(evaluate.job, evaluate.parser())
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_files_need_no_config(plain, tmp_path):
+    """Pairs of any range, labelled texts, retrieval and sentences alone; each is known by its files."""
+    pairs = tmp_path / "mine.csv"
+    rows = [(round(score / 5, 2), a, b) for score, a, b in bundled.pairs("dev")[:40]]
+    pairs.write_text("score,text1,text2\n" + "".join(f'{s},"{a}","{b}"\n' for s, a, b in rows))
+    topics = tmp_path / "topics.tsv"
+    texts = bundled.corpus()[:40]
+    topics.write_text("text\tlabel\n" + "".join(f"{text}\t{'man' in text}\n" for text in texts))
+    found = tmp_path / "search"
+    (found / "qrels").mkdir(parents=True)
+    lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
+    (found / "corpus.jsonl").write_text("\n".join(lines))
+    (found / "queries.jsonl").write_text("\n".join(lines[:10]))
+    (found / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"{i}\t{i}\t1\n" for i in range(10))
+    )
+    (tmp_path / "alone.txt").write_text("\n".join(texts))
+    sources = [pairs, topics, found, tmp_path / "alone.txt"]
+    words = [word for source in sources for word in ("--task", source)]
+    code, out, err = plain("--model", "bundled:encoder", *words, "--output", tmp_path / "o.json")
+    assert (code, err) == (0, "")
+    scores = out[out.index("models ") :]
+    header = scores.splitlines()[0].split()
+    assert header == ["models", "mean", "mine", "topics", "topics-clusters", "search"]
+    by_name = {line.split("  ")[0]: line.split()[-len(header) + 1 :] for line in scores.splitlines()[2:6]}
+    assert list(by_name) == ["word overlap", "TF-IDF", "BM25", "bundled:encoder"]
+    assert by_name["bundled:encoder"][-1] == by_name["BM25"][-1] == "100.00"
+    assert "the best of words alone" in out and "95 % intervals" in out
+    assert "near-duplicates found" in out and "Without labels nobody can tell" in out
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert document["models"][-1]["unlabelled"]["sentences"] == 40
+    assert "outcomes" not in document["models"][-1]
+
+
+def test_a_mistake_in_a_task_is_one_sentence(plain, tmp_path):
+    (tmp_path / "one.tsv").write_text("text\tlabel\n" + "same\tx\n" * 9)
+    code, _, err = plain("--model", "bundled:encoder", "--task", tmp_path / "one.tsv")
+    assert code == 2 and "at least two labels are needed" in err and "Traceback" not in err
+    code, _, err = plain("--model", "bundled:encoder", "--task", tmp_path / "absent.tsv")
+    assert code == 2 and f"--task {tmp_path}/absent.tsv" in err

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
 from raysed.data.graded import StsTask
-from raysed.evaluation.intervals import _Order, _over_seeds, interval, resample
-from raysed.evaluation.similarity import Evaluation
+from raysed.evaluation.intervals import _over_seeds, interval, resample
+from raysed.evaluation.similarity import _Order
+from raysed.evaluation.tasks import Evaluation
 
 
 class GivenCounts:
@@ -35,9 +36,13 @@ def task(gold_by_subset, aggregation=None, name="t"):
 def test_ranks_of_a_resample_are_those_of_its_values(values, seed):
     values_P = np.array(values, float)
     counts_RP = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), 3)
-    for ranks_P, counts_P in zip(_Order(values_P).ranks(counts_RP), counts_RP):
+    order, middle = _Order(values_P), (len(values) + 1) / 2
+    ranks_KR, squares_R = order.centred_ranks(counts_RP.T.astype(np.float32))
+    for ranks_K, square, counts_P in zip(ranks_KR.T, squares_R, counts_RP):
         drawn = np.repeat(np.arange(len(values)), counts_P)
-        np.testing.assert_allclose(ranks_P[drawn], rankdata(values_P[drawn]))
+        expected = rankdata(values_P[drawn]) - middle
+        np.testing.assert_allclose(ranks_K[order.place_P[drawn]], expected)
+        assert square == pytest.approx((expected**2).sum())
 
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
@@ -49,7 +54,7 @@ def test_a_resample_scores_as_the_resampled_pairs_do(monkeypatch, aggregation):
     parts = [slice(0, 42)] if aggregation == "all" else [slice(0, 30), slice(30, 42)]
     counts = [rng.multinomial(p.stop - p.start, np.full(p.stop - p.start, 1 / (p.stop - p.start)), 4) for p in parts]
     monkeypatch.setattr(np.random, "default_rng", lambda seed: GivenCounts(*counts))
-    found_R = resample(evaluation, {"model": [similarity_P]}, ["t"], resamples=4)["model"]
+    found_R = resample(evaluation, {"model": [{"t": similarity_P}]}, ["t"], resamples=4)["model"]
     gold_P = np.concatenate(list(gold.values()))
     weights = {"all": [1], "mean": [0.5, 0.5], "wmean": [30 / 42, 12 / 42]}[aggregation]
     for r in range(4):
@@ -67,10 +72,10 @@ def test_each_pair_once_gives_the_score_itself(monkeypatch):
     ]
     evaluation, similarity_P = Evaluation(tasks), rng.normal(size=27)
     monkeypatch.setattr(np.random, "default_rng", lambda seed: GivenCounts(*(np.ones((1, n), int) for n in (11, 9, 7))))
-    models = {"m": [evaluation.of_tasks(similarity_P, ["b", "a"])]}
-    scores = evaluation.score_similarities(similarity_P)
+    outcomes = {"a": similarity_P[:16], "b": similarity_P[16:]}
+    scores = evaluation.score_outcomes(outcomes)
     expected = (scores["a"]["spearman"] + scores["b"]["spearman"]) / 2
-    assert resample(evaluation, models, ["b", "a"], resamples=1)["m"] == pytest.approx([expected])
+    assert resample(evaluation, {"m": [outcomes]}, ["b", "a"], resamples=1)["m"] == pytest.approx([expected])
 
 
 def test_a_subset_that_is_in_no_mean_is_in_no_resample():
@@ -78,23 +83,26 @@ def test_a_subset_that_is_in_no_mean_is_in_no_resample():
     gold = {"tiny": np.array([1.0, 2.0]), "x": rng.normal(size=40), "constant": np.ones(5)}
     with_it, alone = Evaluation([task(gold, "mean")]), Evaluation([task({"x": gold["x"]}, "mean")])
     similarity_P = rng.normal(size=47)
-    found = [resample(e, {"m": [v]}, ["t"], 50)["m"] for e, v in ((with_it, similarity_P), (alone, similarity_P[2:42]))]
+    found = [
+        resample(e, {"m": [{"t": v}]}, ["t"], 50)["m"]
+        for e, v in ((with_it, similarity_P), (alone, similarity_P[2:42]))
+    ]
     np.testing.assert_array_equal(*found)
 
 
 def simulated(rng, pairs, noises):
     gold_P = rng.normal(size=pairs)
-    return gold_P, [gold_P + noise * rng.normal(size=pairs) for noise in noises]
+    return gold_P, [{"t": gold_P + noise * rng.normal(size=pairs)} for noise in noises]
 
 
 def test_intervals_hold_the_true_score_as_often_as_they_say():
     """The true Spearman correlation is measured on a million pairs."""
     rng = np.random.default_rng(3)
     gold_P, (big_P,) = simulated(rng, 10**6, [1.0])
-    truth, held = 100 * spearmanr(gold_P, big_P).statistic, 0
+    truth, held = 100 * spearmanr(gold_P, big_P["t"]).statistic, 0
     for trial in range(300):
-        gold_P, (similarity_P,) = simulated(rng, 120, [1.0])
-        draws_R = resample(Evaluation([task({"x": gold_P})]), {"m": [similarity_P]}, ["t"], 300, trial)["m"]
+        gold_P, models = simulated(rng, 120, [1.0])
+        draws_R = resample(Evaluation([task({"x": gold_P})]), {"m": models}, ["t"], 300, trial)["m"]
         low, high = interval(draws_R)
         held += low <= truth <= high
     assert 0.90 <= held / 300 <= 0.985
@@ -128,5 +136,5 @@ def test_models_scatter_as_the_mean_of_so_many_does(count):
 
 def test_a_model_that_says_always_the_same_has_no_interval():
     evaluation = Evaluation([task({"x": np.arange(9.0)})])
-    draws_R = resample(evaluation, {"m": [np.ones(9)]}, ["t"], 5)["m"]
+    draws_R = resample(evaluation, {"m": [{"t": np.ones(9)}]}, ["t"], 5)["m"]
     assert np.isnan(draws_R).all() and interval(draws_R) is None

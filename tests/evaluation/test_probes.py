@@ -1,11 +1,16 @@
 """Linear probes, compared with plain references, and tried on data in which the answer is planted."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
+from threadpoolctl import threadpool_limits
+from torch import nn
 
 from raysed.evaluation import probes
 from raysed.evaluation.probes import FOLD_GRID, SPLIT_GRID, Labelled
@@ -60,15 +65,76 @@ def test_shuffled_labels_give_chance():
     assert np.mean(found.predicted == test.labels) == pytest.approx(1 / 3, abs=0.08)
 
 
+def plain_weights(fits: probes._Fits, which: int) -> np.ndarray:
+    """Weights and, last, centred intercepts for the features as they are, [D + 1, K]."""
+    weights_DK = fits.weights_DFK[:, which].copy()
+    if fits.space.mean_D is not None:
+        weights_DK[:-1] /= fits.space.size
+        weights_DK[-1] -= fits.space.mean_D @ weights_DK[:-1]
+    return centred(weights_DK)
+
+
+def centred(weights_DK: np.ndarray) -> np.ndarray:
+    """Intercepts of several classes are defined up to a common shift."""
+    weights_DK[-1] -= weights_DK[-1].mean() if weights_DK.shape[1] > 1 else 0
+    return weights_DK
+
+
+def exact_weights(train: Labelled, c: float) -> np.ndarray:
+    model = exact(train, c)
+    return centred(np.vstack([model.coef_.T, model.intercept_]))
+
+
+def far(found: np.ndarray, expected: np.ndarray) -> float:
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_every_fit_is_that_of_the_plain_features(count, sparse):
+    """Centring, scaling, single precision, warm starts and company change how fast it is, not what it is."""
+    train = classes(300, 10, count, noise=6.0, size=0.1)
+    folds = probes.stratified_folds(train.labels, 1, 3)
+    given = Labelled(csr_matrix(train.features), train.labels) if sparse else train
+    path = probes._path(given, SPLIT_GRID, [held_out for _, held_out in folds])
+    for c, fits in zip(SPLIT_GRID, path, strict=True):
+        assert fits.converged_F.all()
+        for which, rows in enumerate([*(fit for fit, _ in folds), np.arange(300)]):
+            assert far(plain_weights(fits, which), exact_weights(train.at(rows), c)) < 1e-3
+
+
 @pytest.mark.parametrize("count", [2, 3])
-def test_the_fit_is_that_of_the_plain_features(count):
-    """Centring, scaling, single precision and warm starts change how fast it is, not what it is."""
-    train, held_out = parted(classes(400, 10, count, noise=6.0), 200, 200)
-    for c, (model, space) in zip(SPLIT_GRID, probes._path(train, SPLIT_GRID)):
-        reference = exact(train, c).predict_proba(held_out.features.astype(np.float64))
-        found = model.predict_proba(space.of(held_out.features))
-        assert np.abs(found - reference).max() < 5e-3
-    assert c == SPLIT_GRID[-1]
+def test_more_features_than_rows(count):
+    """As pairs of wide embeddings have; correlated, with outlying columns and a wide range of sizes."""
+    rng = np.random.default_rng(2)
+    mix_DD = rng.normal(size=(300, 300)) * np.geomspace(3, 0.03, 300)
+    x_ND = (rng.normal(size=(120, 300)) @ mix_DD / 10 + 2).astype(np.float32)
+    x_ND[:, 7] *= 30
+    train = Labelled(x_ND, rng.integers(0, count, 120))
+    for c, fits in zip(FOLD_GRID, probes._path(train, FOLD_GRID), strict=True):
+        assert fits.converged_F.all()
+        assert far(plain_weights(fits, -1), exact_weights(train, c)) < 5e-3
+
+
+def test_threads_do_not_matter():
+    train, test = parted(classes(900, 60, 3, noise=9.0, size=0.05), 600, 300)
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads):
+            (fits,) = probes._path(train, [1.0])
+            found.append((fits.weights_DFK, probes.classify_by_folds(train, test.features, FOLD_GRID, 1)))
+    assert far(found[0][0], found[1][0]) < 1e-4
+    assert found[0][1][1:] == found[1][1][1:] and (found[0][1].predicted == found[1][1].predicted).all()
+
+
+def test_memory_is_that_of_a_few_copies_however_many_folds():
+    train, test = parted(classes(4200, 300, 2, noise=9.0, size=0.05), 4000, 200)
+    probes.classify_by_folds(train, test.features, [1.0], 1)  # what is imported or kept
+    tracemalloc.start()
+    probes.classify_by_folds(train, test.features, [1.0, 2.0], 1)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 5 * train.features.nbytes
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -169,6 +235,39 @@ def test_regression_learns_a_planted_cosine():
     predicted_N, best = probes.regress(train, dev, test.features, seed=0)
     assert pearson(predicted_N, test.labels) > 0.97 and best > 97
     assert predicted_N.min() >= 1 and predicted_N.max() <= 5
+
+
+def torch_regression(train: Labelled, test_ND: np.ndarray, seed: int, epochs: int) -> np.ndarray:
+    """The same training by torch's own layer, loss and optimizer."""
+    generator = torch.Generator().manual_seed(seed)
+    linear = nn.Linear(train.features.shape[1], 5)
+    with torch.no_grad():
+        for parameter in (linear.weight, linear.bias):
+            parameter.uniform_(-(linear.in_features**-0.5), linear.in_features**-0.5, generator=generator)
+    optimizer = torch.optim.Adam(linear.parameters())
+    x_ND, y_NG = torch.tensor(train.features), torch.from_numpy(probes.soft_labels(train.labels))
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x_ND), generator=generator).split(64):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(linear(x_ND[rows]).softmax(dim=1), y_NG[rows]).backward()
+            optimizer.step()
+    return (linear(torch.tensor(test_ND)).softmax(dim=1).double() @ torch.arange(1.0, 6).double()).detach().numpy()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_regression_equals_torchs(monkeypatch, sparse):
+    monkeypatch.setattr(probes, "_MAX_EPOCHS", 0)
+    train, dev, test = parted(pairs(400), 210, 90, 100)
+    given = [Labelled(csr_matrix(data.features), data.labels) if sparse else data for data in (train, dev, test)]
+    predicted_N, _ = probes.regress(*given[:2], given[2].features, seed=3)
+    assert np.abs(predicted_N - torch_regression(train, test.features, 3, probes._ROUND_EPOCHS)).max() < 1e-4
+
+
+def test_pairs_of_sparse_rows_have_the_features_of_dense_ones():
+    a_ND, b_ND = np.random.default_rng(0).normal(size=(2, 5, 4)).round() / 2
+    assert (
+        probes.pair_features(csr_matrix(a_ND), csr_matrix(b_ND)).toarray() == probes.pair_features(a_ND, b_ND)
+    ).all()
 
 
 def test_regression_on_shuffled_scores_learns_nothing(monkeypatch):

@@ -18,7 +18,8 @@ from raysed.data.graded import StsTask, load_task, read_graded
 from raysed.data.labelled import load_graded
 from raysed.errors import UserError
 from raysed.evaluation.analysis import effective_rank, random_pair_cosine, singular_values
-from raysed.evaluation.similarity import Evaluation, comparable, spearman
+from raysed.evaluation.similarity import spearman
+from raysed.evaluation.tasks import Evaluation, comparable
 
 HEADER = "subset\tscore\tsentence1\tsentence2\n"
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "sts"
@@ -116,7 +117,7 @@ def test_the_three_aggregations_of_a_hand_computed_case():
     up = (["a", "b", "c"], ["d", "e", "f"], np.array([1.0, 2.0, 5.0]))
     down = (["g", "h", "i", "j"], ["k", "l", "m", "n"], np.array([4.0, 3.0, 2.0, 1.0]))
     evaluation = Evaluation([StsTask("toy", {"up": up, "down": down})], "wmean")
-    metrics = evaluation.score_similarities(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]))["toy"]
+    metrics = evaluation.tasks["toy"].metrics(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]))
     assert metrics["mean"]["spearman"] == pytest.approx(0)
     assert metrics["wmean"]["spearman"] == metrics["spearman"] == pytest.approx(-100 / 7)
     # The scores 1 2 5 4 3 2 1 have ranks 1.5 3.5 7 6 5 3.5 1.5; against ranks 1 to 7 the products of the
@@ -127,7 +128,8 @@ def test_the_three_aggregations_of_a_hand_computed_case():
 def test_a_task_may_have_an_aggregation_of_its_own():
     task = random_task(np.random.default_rng(0), [6, 9])
     own = StsTask("own", task.subsets, aggregation="all")
-    metrics = Evaluation([task, own], "mean").score_similarities(np.random.default_rng(1).normal(size=30))
+    similarity_P = np.random.default_rng(1).normal(size=15)
+    metrics = Evaluation([task, own], "mean").score_outcomes({"toy": similarity_P, "own": similarity_P})
     assert metrics["toy"]["aggregation"] == "mean"
     assert metrics["own"]["spearman"] == metrics["own"]["all"]["spearman"]
 
@@ -189,7 +191,7 @@ def test_a_wrong_number_of_embeddings_or_similarities_is_refused():
     with pytest.raises(ValueError, match="rows"):
         evaluation.score(np.ones((3, 2)))
     with pytest.raises(ValueError, match="12 finite"):
-        evaluation.score_similarities(np.full(12, np.nan))
+        evaluation.score_outcomes({"toy": np.full(12, np.nan)})
 
 
 def test_table_drops_blank_scores_with_their_sentences(tmp_path):
@@ -671,7 +673,7 @@ def test_subsets_without_a_correlation_are_in_no_mean(tmp_path, caplog):
     subsets = [*"aaaaa", "one", "two", "two", *["same"] * 4]
     task = task_of(scores_file(tmp_path, scores, subsets=subsets))
     similarity = np.array([0.2, 0.1, 0.3, 0.4, 0.5, 0.9, 0.8, 0.7, 0.1, 0.2, 0.3, 0.4])
-    metrics = Evaluation([task]).score_similarities(similarity)["toy"]
+    metrics = Evaluation([task]).score_outcomes({"toy": similarity})["toy"]
     assert metrics["spearman"] == metrics["wmean"]["spearman"] == pytest.approx(90)
     assert metrics["subsets_left_out"] == ["one", "two", "same"]
     assert [metrics["subsets"][name]["spearman"] for name in ("one", "two", "same")] == [None] * 3
@@ -684,7 +686,7 @@ def test_a_mean_over_subsets_of_which_none_has_a_correlation_is_refused(tmp_path
     task = task_of(scores_file(tmp_path, [1, 2, 3, 4], subsets="abcd"))
     with pytest.raises(UserError, match=r"task toy: each of its 4 subsets .*; set .*\.toy\.aggregation to all"):
         Evaluation([task])
-    metrics = Evaluation([task], "all").score_similarities(np.array([0.1, 0.2, 0.3, 0.4]))["toy"]
+    metrics = Evaluation([task], "all").score_outcomes({"toy": np.array([0.1, 0.2, 0.3, 0.4])})["toy"]
     assert metrics["spearman"] == pytest.approx(100) and metrics["mean"]["spearman"] is None
 
 
@@ -692,7 +694,7 @@ def test_a_model_that_fails_on_a_subset_has_no_mean():
     """Without that subset its mean could not be compared with that of another model."""
     task = random_task(np.random.default_rng(0), [6, 9])
     similarity = np.concatenate([np.full(6, 0.5), np.arange(9)])
-    metrics = Evaluation([task]).score_similarities(similarity)["toy"]
+    metrics = Evaluation([task]).score_outcomes({"toy": similarity})["toy"]
     assert (metrics["spearman"], metrics["mean"]["pearson"], metrics["wmean"]["spearman"]) == (None, None, None)
     assert metrics["all"]["spearman"] is not None and "subsets_left_out" not in metrics
 

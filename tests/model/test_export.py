@@ -54,7 +54,7 @@ CARD = Card(
     corpus="everyday English",
     lengths=LengthReport(12, sentences=2000, tokens=30_000, truncated_sentences=50, lost_tokens=600),
     scores=TABLE,
-    tasks=("everyday-test", "sts-b"),
+    measure="Spearman correlation, x100, mean over everyday-test, sts-b",
     aggregation="wmean",
     settings={"ct.steps": 500},
     versions={"raysed": "0.1.0", "torch": "2.13.0"},

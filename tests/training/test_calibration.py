@@ -11,7 +11,8 @@ from raysed.data.graded import StsTask
 from raysed.data.labelled import PairTable, write_pairs
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
-from raysed.evaluation.similarity import Evaluation, mean_embeddings, spearman
+from raysed.evaluation.similarity import spearman
+from raysed.evaluation.tasks import Evaluation, mean_embeddings
 from raysed.model.affine import Affine, load_calibration, save_calibration
 from raysed.model.encoder import encode, load_encoder
 from raysed.model.flow import Flow

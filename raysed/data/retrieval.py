@@ -1,0 +1,204 @@
+"""Retrieval tasks: queries, documents, and which documents answer which query."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysed.config import TaskConfig
+from raysed.data.rows import Rows, Schema, read
+from raysed.data.sources import File, Hub, find
+from raysed.errors import UserError
+
+
+@dataclass(frozen=True)
+class RetrievalTask:
+    """Q queries over N documents.
+
+    Attributes:
+        name: what the task is called in reports.
+        queries: texts, Q; each has at least one relevant document.
+        documents: texts, N.
+        document_ids: N ids; documents that score alike are ranked by them, the last one first (as trec_eval does).
+        starts: int64 [Q + 1]; the relevant documents of query q are `relevant[starts[q]:starts[q + 1]]`.
+        relevant: rows of `documents`, int64 [J].
+        gains: how relevant they are, float64 [J], all above 0.
+        left_out: queries without a relevant document.
+        query_prompt: put before every query that a model embeds.
+        document_prompt: put before every document that a model embeds.
+    """
+
+    name: str
+    queries: list[str]
+    documents: list[str]
+    document_ids: list[str]
+    starts: np.ndarray
+    relevant: np.ndarray
+    gains: np.ndarray
+    left_out: int = 0
+    query_prompt: str = ""
+    document_prompt: str = ""
+
+    @property
+    def prompted(self) -> tuple[list[str], list[str]]:
+        """Queries and documents as a model embeds them."""
+        return [self.query_prompt + q for q in self.queries], [self.document_prompt + d for d in self.documents]
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """The place of each document among documents that score alike, int64 [N]: ids falling."""
+        place_N = np.empty(len(self.documents), np.int64)
+        place_N[sorted(range(len(self.documents)), key=self.document_ids.__getitem__, reverse=True)] = np.arange(
+            len(self.documents)
+        )
+        return place_N
+
+
+DOCUMENTS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
+"""Files of a directory in BEIR's layout; the judgements of each split are a file of the folder `qrels`."""
+
+
+def is_retrieval(source: str) -> bool:
+    """Returns whether a source is a directory in BEIR's layout."""
+    return any((Path(source).expanduser() / f"{DOCUMENTS}{end}").is_file() for end in ("", ".gz"))
+
+
+def load_retrieval(name: str, config: TaskConfig, setting: str | None = None) -> RetrievalTask:
+    """Reads a retrieval task: a directory in BEIR's layout, or three files.
+
+    A directory has `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/SPLIT.tsv` (query-id,
+    corpus-id, score). Three files, of any format that has names for its columns, are the documents (`source`), the
+    `queries` and the judgements (`qrels`). A document's title stands before its text. A judgement of 0 or less says
+    that a document is not relevant. Queries without a relevant document are left out and counted.
+
+    Args:
+        name: what the task is called in reports.
+        config: names the files, the split and the prompts.
+        setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
+
+    Raises:
+        UserError: a file is missing or broken, an id is there twice, a judgement names an id that is not there, or no
+            query or no document is left.
+    """
+    setting = setting or f"evaluation.tasks.{name}"
+    documents, queries, judgements = (read(file, schema) for file, schema in _files(config, setting))
+    document_of, query_of = (_by_id(rows) for rows in (documents, queries))
+    if not document_of:
+        raise UserError(f"{setting}: {documents.name} has no document; it must hold at least one")
+    relevant = _relevant(judgements, query_of, document_of, documents.name, queries.name)
+    kept = [query for query in query_of if query in relevant]
+    if not kept:
+        raise UserError(f"{setting}: {judgements.name} names no relevant document for any query of {queries.name}")
+    titles, texts = documents.texts("title"), documents.texts("text")
+    return RetrievalTask(
+        name,
+        [queries.texts("text")[query_of[query]] for query in kept],
+        [f"{title} {text}".strip() for title, text in zip(titles, texts)],
+        list(document_of),
+        np.cumsum([0, *(len(relevant[query]) for query in kept)]),
+        np.array([row for query in kept for row in relevant[query]], np.int64),
+        np.array([gain for query in kept for gain in relevant[query].values()], np.float64),
+        len(query_of) - len(kept),
+        config.query_prompt,
+        config.document_prompt,
+    )
+
+
+def _files(config: TaskConfig, setting: str) -> list[tuple[File, Schema]]:
+    """Documents, queries and judgements, and what is wanted of each."""
+    places = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
+    if is_retrieval(config.source):
+        folder = Path(config.source).expanduser()
+        places = {
+            "source": str(_present(folder, DOCUMENTS, setting)),
+            "queries": config.queries or str(_present(folder, QUERIES, setting)),
+            "qrels": config.qrels or str(_judgements(folder / JUDGEMENTS, config.split, setting)),
+        }
+    for key, place in places.items():
+        if place is None:
+            raise UserError(f"{setting}.{key} is missing; a retrieval task needs documents, queries and qrels")
+    found = []
+    for (key, place), (kind, wanted, optional, text) in zip(places.items(), _COLUMNS):
+        name = setting if key == "source" else f"{setting}.{key}"
+        schema = Schema(name, kind, wanted, _needed(wanted), optional=optional, text=text)
+        found.append((find(place, name, kind, Hub(place, config.name, config.split or "test"))[0], schema))
+    return found
+
+
+_IDS = [("_id",), ("id",)]
+_COLUMNS = (
+    ("documents", {("id",): _IDS, ("text",): [("text",)]}, {"title": "title"}, ("text", "title")),
+    ("queries", {("id",): _IDS, ("text",): [("text",), ("query",)]}, {}, ("text",)),
+    (
+        "relevance judgements",
+        {
+            ("query",): [("query-id",), ("query_id",), ("query",)],
+            ("document",): [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)],
+        },
+        {"score": "score"},
+        (),
+    ),
+)
+"""Of each file: what it holds, its columns, those that it may lack, and those that hold text."""
+
+
+def _needed(wanted: Mapping[tuple[str, ...], Sequence[tuple[str, ...]]]) -> str:
+    return " and ".join(choices[0][0] for choices in wanted.values())
+
+
+def _present(folder: Path, name: str, setting: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise UserError(f"{setting}: {folder} has no {name}; a directory in BEIR's layout has it beside {DOCUMENTS}")
+
+
+def _judgements(folder: Path, split: str | None, setting: str) -> Path:
+    """The file of the split that is asked for; the test split, or the only one there is, where none is."""
+    splits = {path.name.removesuffix(".tsv"): path for path in sorted(folder.glob("*.tsv"))}
+    wanted = split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
+    if wanted not in splits:
+        known = f"there are {', '.join(splits)}" if splits else "there is none"
+        raise UserError(f"{setting}: {folder} has no {wanted}.tsv; {known} (split names another)")
+    return splits[wanted]
+
+
+def _by_id(rows: Rows) -> dict[str, int]:
+    """Rows by id, which must differ."""
+    found: dict[str, int] = {}
+    for place, value in enumerate(rows.columns["id"]):
+        if value is None or str(value) in found:
+            problem = "an id is missing" if value is None else f"the id {str(value)!r} is there twice"
+            raise UserError(f"{rows.where(place)}: {problem}; every text needs one of its own")
+        found[str(value)] = place
+    return found
+
+
+def _relevant(
+    judgements: Rows, queries: Mapping[str, int], documents: Mapping[str, int], of_documents: str, of_queries: str
+) -> dict[str, dict[int, float]]:
+    """By query its relevant documents with their gains; of a pair that is judged twice the last counts."""
+    found: dict[str, dict[int, float]] = {}
+    columns = [judgements.columns[key] for key in ("query", "document", "score")]
+    for place, (query, document, score) in enumerate(zip(*columns)):
+        for known, value, file in ((queries, query, of_queries), (documents, document, of_documents)):
+            if str(value) not in known:
+                raise UserError(
+                    f"{judgements.where(place)}: the id {str(value)!r} is not in {file}; add it, or leave the line out"
+                )
+        gain = _gain(score, judgements.where(place))
+        if gain > 0:
+            found.setdefault(str(query), {})[documents[str(document)]] = gain
+    return found
+
+
+def _gain(score: Any, where: str) -> float:
+    if score in (None, ""):
+        return 1.0
+    try:
+        return float(score)
+    except (TypeError, ValueError):
+        raise UserError(f"{where}: the score {score!r} is no number; write 1 for relevant and 0 for not") from None
