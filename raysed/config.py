@@ -218,6 +218,9 @@ class TransferConfig(Block):
     """Names such as `MR` or `SICKEntailment`. `null`: those that the directory holds."""
     layers: Layers | None = None
     """Pooled layers of the features. `null`: as `encoder.layers`."""
+    models: Literal["first", "all"] = "first"
+    """Which models of every recipe are given these tasks and `evaluation.analysis.qnli`: the `first`, or `all`, so that
+    the report has their mean and spread. Collapsed ones are not, unless all have collapsed."""
     seed: int = Field(1111, ge=0)
     """Seed of folds and probes (SentEval's default)."""
 

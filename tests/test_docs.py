@@ -179,6 +179,11 @@ def test_named_configs_exist(page):
     assert names <= {path.stem for path in CONFIGS}
 
 
+def test_the_readme_names_every_config():
+    named = {span for row in tables(ROOT / "README.md") for span in re.findall(r"`([^`]+)`", row[0])}
+    assert {path.stem for path in CONFIGS} <= named
+
+
 KEYS = [setting.key for setting in settings()]
 
 

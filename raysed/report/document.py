@@ -59,8 +59,9 @@ class Report:
     `average`."""
     analysis: Mapping[str, Any] = field(default_factory=dict)
     """Of the embedding space, each part where there is one: `isotropy`, by model what `analysis.isotropy` returned;
-    `edit_distance`, with `task` and, as `models`, what `edit_distance_table` returned; `qnli`, by model the AUC;
-    `frequency`, what `frequency_table` returned; and `unlabelled`, by model what `unlabelled_scores` returned."""
+    `edit_distance`, with `task` and, as `models`, what `edit_distance_table` returned; `qnli`, the AUC by
+    recipe, or by e.g. `nli/01` where there are several models of one; `frequency`, what `frequency_table` returned; and
+    `unlabelled`, by model what `unlabelled_scores` returned."""
     dev: str | None = None
     """The task that choices are made on."""
     exported: str | None = None
@@ -146,9 +147,7 @@ class Report:
             "isotropy": _isotropy_table(analysis.get("isotropy") or {}),
             "edit_distance_task": edit_distance["task"],
             "edit_distance": _edit_distance_table(edit_distance["models"]),
-            "qnli": Table(
-                ["models", "AUC"], [[name, number(auc)] for name, auc in (analysis.get("qnli") or {}).items()]
-            ),
+            "qnli": _qnli_table(analysis.get("qnli") or {}),
             "frequency": _frequency_table(analysis.get("frequency") or []),
             "corpus": Table(["what", "count"], [[key.replace("_", " "), count] for key, count in _flat(self.corpus)]),
             "views": Table(["kind", "what"], list(self.views.items())),
@@ -358,19 +357,42 @@ def _noise(grid: Mapping[str, Any]) -> str:
 
 
 def _transfer_table(transfer: Sequence[Mapping[str, Any]]) -> Table:
-    """Means of like models; the columns are in the order of SED table 7."""
+    """Means of like models, and how much their averages differ; the columns are in the order of SED table 7."""
     groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for model in transfer:
         groups.setdefault((model["recipe"], model["kind"], model["layers"]), []).append(model)
     found = dict.fromkeys(task for model in transfer for task in model["scores"])
     tasks = sorted(found, key=lambda task: SED_TASKS.index(task) if task in SED_TASKS else len(SED_TASKS))
-    lines = []
+    lines, spreads = [], []
     for (recipe, kind, layers), models in groups.items():
         columns = [[main_score(m["scores"][task]) for m in models if task in m["scores"]] for task in tasks]
         columns.append([m["average"] for m in models if m["average"] is not None])
         means = [number(statistics.fmean(values) if values else None) for values in columns]
         lines.append([display_name(recipe, kind, len(models)), recipe, str(layers), *means])
-    return Table(["models", "recipe", "layers", *tasks, "average"], lines)
+        spreads.append(_spread(columns[-1]))
+    head = ["models", "recipe", "layers", *tasks, "average"]
+    return _with_spreads(head, lines, spreads)
+
+
+def _qnli_table(aucs: Mapping[str, float]) -> Table:
+    """Means of like models, whose names differ in the number at the end, and how much they differ."""
+    groups: dict[str, list[float]] = {}
+    for name, auc in aucs.items():
+        groups.setdefault(name.partition("/")[0], []).append(auc)
+    names = [recipe if len(values) == 1 else f"{recipe} ({len(values)})" for recipe, values in groups.items()]
+    lines = [[name, number(statistics.fmean(values))] for name, values in zip(names, groups.values())]
+    return _with_spreads(["models", "AUC"], lines, [_spread(values) for values in groups.values()])
+
+
+def _spread(values: Sequence[float]) -> float | None:
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _with_spreads(head: list[str], lines: list[list[str]], spreads: Sequence[float | None]) -> Table:
+    """The table, with a column for standard deviations where there is one."""
+    if all(spread is None for spread in spreads):
+        return Table(head, lines)
+    return Table([*head, "std"], [[*line, number(spread)] for line, spread in zip(lines, spreads)])
 
 
 def _isotropy_table(models: Mapping[str, Mapping[str, float]]) -> Table:

@@ -40,7 +40,7 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
             Every other key has to be equal in the entry; a key that is None is not looked at.
 
     Returns:
-        The value of each matching entry by its index (0 where it has none).
+        The value of each matching entry by its index (0 where it has none), without those of collapsed models.
 
     >>> report = {"rows": [{"recipe": "ct", "index": 1, "metrics": {"sts12": {"spearman": 70.5}}}]}
     >>> place = {"section": "rows", "value": "metrics.{task}.spearman", "recipe": "ct", "task": "sts12"}
@@ -54,6 +54,8 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
     found = {}
     for entry in _entries(_at(report, place["section"])):
         number = _at(entry, value)
+        if entry.get("left_out"):
+            continue
         if isinstance(number, int | float) and all(entry.get(key) == wanted for key, wanted in match.items()):
             found[entry.get("index", 0)] = float(number)
     return found

@@ -1,11 +1,12 @@
 """What a run measures on further sentences, apart from graded pairs: transfer tasks and QNLI.
 
-The base, the first member and the first learner of every recipe are scored, calibrated or not. Each encoder embeds the
-further sentences once; probes are Ray tasks, and their results artefacts.
+The base, and members and learners of every recipe are scored, calibrated or not: the first of each, or all. Each
+encoder embeds the further sentences once; probes are Ray tasks, and their results artefacts.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,20 @@ from raysed.evaluation.further import FurtherTasks
 from raysed.evaluation.transfer import SED_TASKS, combine, jobs, run_probe, transfer_average
 from raysed.model.affine import load_calibration
 from raysed.model.encoder import load_start
-from raysed.plan.artefacts import Embedding, ScoredModel, first_healthy
+from raysed.plan.artefacts import Embedding, ScoredModel
 from raysed.recipe import parse_recipe
 from raysed.stages.frozen import embed_all
 from raysed.store.progress import Progress
 from raysed.store.storage import Storage
 
+Embedded = Mapping[str | None, Embedding]
+"""By artefact of an encoder, None for the pre-trained one."""
+
 
 def probe(
     further: FurtherTasks, models: Sequence[ScoredModel], config: Config, storage: Storage, share: Share | None
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Scores the first model of every recipe; of members, the first that has not collapsed.
+    """Scores the models of every recipe that `evaluation.transfer.models` means.
 
     Args:
         further: what is asked.
@@ -45,12 +49,35 @@ def probe(
         What `Report.transfer` and, as `qnli`, `Report.analysis` take.
     """
     layers = config.evaluation.transfer.layers or config.encoder.layers
-    first = [first_healthy(models, recipe) for recipe in dict.fromkeys(model.recipe for model in models)]
-    shown = [model for model in first if _can_be_asked(model, layers, config)]
-    embedded = _embed(further, shown, layers, config, storage, share)
+    shown = [model for model in asked_models(models, config) if _can_be_asked(model, layers, config)]
+    embedded = _embed(further, models, shown, layers, config, storage, share)
     transfer = _transfer(further, shown, embedded, layers, config, storage) if further.transfer else []
-    qnli = {m.recipe: _auc(further, _vectors(m, embedded, layers, storage)) for m in shown} if further.qnli else {}
+    qnli = {}
+    if further.qnli:
+        names = names_of(shown)
+        qnli = {names[m]: _auc(further, _vectors(m, embedded, layers, storage)) for m in shown}
     return transfer, qnli
+
+
+def asked_models(models: Sequence[ScoredModel], config: Config) -> list[ScoredModel]:
+    """Returns the first healthy model of every recipe, or all healthy ones; the first where none is healthy.
+
+    Args:
+        models: of all recipes.
+        config: `evaluation.transfer.models` says which.
+    """
+    groups: dict[str, list[ScoredModel]] = {}
+    for model in models:
+        groups.setdefault(model.recipe, []).append(model)
+    many = None if config.evaluation.transfer.models == "all" else 1
+    chosen = [[model for model in group if not model.left_out] or group[:1] for group in groups.values()]
+    return [model for group in chosen for model in group[:many]]
+
+
+def names_of(shown: Sequence[ScoredModel]) -> dict[ScoredModel, str]:
+    """Returns what models are called in a report: by their recipe, or `nli/01` where there are several of one."""
+    counts = Counter(model.recipe for model in shown)
+    return {m: m.recipe if counts[m.recipe] == 1 else f"{m.recipe}/{m.index:02d}" for m in shown}
 
 
 def _can_be_asked(model: ScoredModel, layers: Layers, config: Config) -> bool:
@@ -60,34 +87,34 @@ def _can_be_asked(model: ScoredModel, layers: Layers, config: Config) -> bool:
 
 def _embed(
     further: FurtherTasks,
+    models: Sequence[ScoredModel],
     shown: Sequence[ScoredModel],
     layers: Layers,
     config: Config,
     storage: Storage,
     share: Share | None,
-) -> dict[str, Embedding]:
-    """The embedding of every recipe without its calibration."""
+) -> Embedded:
+    """What the encoders of the shown models make of the sentences, before any calibration."""
     _, tokenizer = load_start(config.encoder, storage, shown[0].weights)
     tokens = tokenize(tokenizer, further.sentences, config.encoder.max_length)
-    embedded = {}
-    for model in shown:
-        if not parse_recipe(model.recipe).calibration:
+    wanted, embedded = {model.weights for model in shown}, {}
+    for model in models:
+        if model.weights in wanted and not parse_recipe(model.recipe).calibration:
             depends = {
                 "embeddings": storage.entry(model.embeddings).fingerprint,
                 "sentences": further.identity,
                 "layers": layers,
             }
             name = f"{model.recipe}/probes/{model.index:02d}"
-            embedded[model.recipe] = Embedding(name, model.weights, (layers,), depends)
+            embedded[model.weights] = Embedding(name, model.weights, (layers,), depends)
     embed_all(list(embedded.values()), tokens, config, storage, share)
     return embedded
 
 
-def _vectors(model: ScoredModel, embedded: dict[str, Embedding], layers: Layers, storage: Storage) -> np.ndarray:
+def _vectors(model: ScoredModel, embedded: Embedded, layers: Layers, storage: Storage) -> np.ndarray:
     """Embeddings of the probes' sentences, float32 [U, D], calibrated where the recipe is."""
-    recipe = parse_recipe(model.recipe)
-    x_UD = np.load(storage.fetch(embedded[recipe.uncalibrated].name) / f"layers-{layers}.npy")
-    if recipe.calibration:
+    x_UD = np.load(storage.fetch(embedded[model.weights].name) / f"layers-{layers}.npy")
+    if parse_recipe(model.recipe).calibration:
         return load_calibration(storage.fetch(model.embeddings) / f"layers-{layers}").transform(x_UD)
     return x_UD
 
@@ -95,7 +122,7 @@ def _vectors(model: ScoredModel, embedded: dict[str, Embedding], layers: Layers,
 def _transfer(
     further: FurtherTasks,
     shown: Sequence[ScoredModel],
-    embedded: dict[str, Embedding],
+    embedded: Embedded,
     layers: Layers,
     config: Config,
     storage: Storage,

@@ -74,7 +74,7 @@ class Stages:
         say: shows a line to the user.
         left_out: why members and calibrations are missing, by name.
         transfer: scores of transfer tasks, see `probing.probe`.
-        qnli: AUC by recipe, likewise.
+        qnli: AUC by model, likewise.
     """
 
     job: Job
@@ -408,7 +408,7 @@ class Stages:
     # further tasks
 
     def probe(self) -> None:
-        """Scores the first model of every recipe on transfer tasks and QNLI, where there are some."""
+        """Scores models of every recipe on transfer tasks and QNLI, where there are some."""
         if self.job.further:
             asked = {on_base(recipe) for recipe in self.job.recipes} | {recipe.text for recipe in self.job.recipes}
             models = [
