@@ -413,7 +413,7 @@ def unlabelled_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
         "near-duplicates found": lambda found: f"{found['found']:.1f}%",
         "alignment": lambda found: f"{found['alignment']:.3f}",
         "uniformity": lambda found: f"{found['uniformity']:.2f}",
-        "cosine of random pairs": lambda found: f"{found['cosine'] + 0.0:.3f}",
+        "cosine of random pairs": lambda found: f"{round(found['cosine'], 3) + 0.0:.3f}",
         "effective rank": lambda found: f"{found['effective_rank']:.1f}",
     }
     lines = [[name, *(words(found) for words in columns.values())] for name, found in models.items()]
