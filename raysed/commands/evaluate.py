@@ -79,9 +79,10 @@ def job(arguments: argparse.Namespace) -> None:
     models = []
     for name in dict.fromkeys(arguments.models):
         models.append(score_model(name, config, evaluation, transfer, sentences, mteb))
-    _show(_baselines(evaluation), models, evaluation, config)
+    words = _baselines(evaluation)
+    _show(words, models, evaluation, config)
     if arguments.output:
-        document = json.dumps(_document([*_baselines(evaluation), *models], config), indent=1)
+        document = json.dumps(_document([*words, *models], config), indent=1)
         arguments.output.write_text(document + "\n", encoding="utf-8")
 
 

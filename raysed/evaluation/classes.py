@@ -48,7 +48,7 @@ class _OnTexts:
 
     def content(self) -> list[Any]:
         """See `evaluation.tasks.Task`."""
-        return [self.data.texts, self.data.labels.tolist(), self._tested.tolist(), self._seed]
+        return [self.kind, self.data.texts, self.data.labels.tolist(), self._tested.tolist(), self._seed]
 
     def _features(self, x_UD: np.ndarray) -> np.ndarray:
         return np.asarray(x_UD, np.float32)[self.rows]

@@ -48,7 +48,8 @@ class Retrieval:
     def content(self) -> list[Any]:
         """See `evaluation.tasks.Task`."""
         task = self.task
-        return [self.sentences, task.document_ids, task.starts.tolist(), task.relevant.tolist(), task.gains.tolist()]
+        judged = [task.starts.tolist(), task.relevant.tolist(), task.gains.tolist()]
+        return [self.kind, self.sentences, task.document_ids, *judged]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Returns every measure for every query, float64 [Q, 5] of 0 to 1, columns as in `MEASURES`.

@@ -12,12 +12,11 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
 from raysed.data.corpus import check_corpus, corpus_fingerprint
-from raysed.data.graded import StsTask
 from raysed.data.labelled import GradedRows, NliRows, identity, load_graded, load_nli
 from raysed.data.views import ViewRows, entailment, load_files
 from raysed.errors import UserError
 from raysed.evaluation.further import FurtherTasks, load_further
-from raysed.evaluation.tasks import Evaluation, Task, load_any_task
+from raysed.evaluation.tasks import Evaluation, load_any_task
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.encoder import check_encoder, encoder_path
 from raysed.plan.consistency import check_depths, check_settings
@@ -83,7 +82,7 @@ def check(config: Config) -> Job:
     inputs = {
         "encoder": _encoder_identity(config),
         "corpus": corpus,
-        "tasks": {task.name: _task_identity(task) for task in tasks},
+        "tasks": {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()},
     }
     if config.encoder.scratch:
         inputs["encoder"] |= {
@@ -242,9 +241,3 @@ def _cached_commit(config: EncoderConfig) -> str | None:
     options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
     found = try_to_load_from_cache(config.path, "config.json", **options)
     return Path(found).parent.name if isinstance(found, str) else None
-
-
-def _task_identity(task: StsTask | Task) -> str:
-    if not isinstance(task, StsTask):
-        return stable_hash([task.kind, *task.content()])
-    return stable_hash([[name, *map(list, subset)] for name, subset in task.subsets.items()])

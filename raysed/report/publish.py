@@ -84,15 +84,18 @@ def publish(
     run = _Finished(job, storage, models, facts)
     results = _score(run)
     choice = choose(job.config, results.rows, models)
-    shown = _embedders(run, choice)
+    exported = _exported(run, choice)
+    untouched = load_start(job.config.encoder, storage, choice.base_weights)
+    shown = {BASE: _embedder(job.config, *untouched, None), choice.model.recipe: _embedder(job.config, *exported)}
     sanity = {
         "triples": len(triples()),
         "exported": answered_by(shown[choice.model.recipe]),
         "base": answered_by(shown[BASE]),
         "words": answered_by_words(),
     }
-    _export(run, choice, results, sanity)
-    unlabelled = {name: unlabelled_scores(_some_sentences(run), embed) for name, embed in shown.items()}
+    _export(run, choice, exported, results, sanity)
+    sentences = _some_sentences(run)
+    unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
     pictures: dict[str, str] = {}
     space = analyse(job, storage, _shown(run))
     storage.commit("plots", lambda path: pictures.update(_draw(run, choice.model, results, space, path)), job.depends)
@@ -165,17 +168,12 @@ def _resampled(run: _Finished, results: Results, outcomes: Mapping[Group, Sequen
     return {**draws, **single}
 
 
-def _embedders(run: _Finished, choice: Choice) -> dict[str, Embed]:
-    """The untouched encoder and the model that is exported, by recipe."""
-    untouched = load_start(run.config.encoder, run.storage, choice.base_weights)
-    return {
-        BASE: _embedder(run.config, *untouched, None),
-        choice.model.recipe: _embedder(run.config, *_exported(run, choice)),
-    }
+_Exported = tuple[Encoder, Any, CalibrationMap | None]
+"""Encoder, tokenizer and calibration."""
 
 
-def _exported(run: _Finished, choice: Choice) -> tuple[Encoder, Any, CalibrationMap | None]:
-    """Encoder, tokenizer and calibration of the model that is exported."""
+def _exported(run: _Finished, choice: Choice) -> _Exported:
+    """The model that is exported."""
     config, storage, chosen = run.config, run.storage, choice.model
     encoder, tokenizer = load_start(config.encoder, storage, chosen.weights)
     if not parse_recipe(chosen.recipe).calibration:
@@ -184,14 +182,14 @@ def _exported(run: _Finished, choice: Choice) -> tuple[Encoder, Any, Calibration
     return encoder, tokenizer, load_calibration(place)
 
 
-def _export(run: _Finished, choice: Choice, results: Results, sanity: Mapping[str, int]) -> None:
+def _export(run: _Finished, choice: Choice, exported: _Exported, results: Results, sanity: Mapping[str, int]) -> None:
     """Writes `model/`, and compares its vectors with the model in memory before it is published.
 
     Raises:
         RuntimeError: they differ.
     """
     config, storage, chosen = run.config, run.storage, choice.model
-    encoder, tokenizer, calibration = _exported(run, choice)
+    encoder, tokenizer, calibration = exported
     options: dict[str, Any] = {
         "layers": config.encoder.layers,
         "max_length": config.encoder.max_length,

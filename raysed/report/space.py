@@ -33,49 +33,31 @@ class Space:
 
 
 def analyse(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"]) -> Space:
-    """Compares models on the sentences of the dev task, or of the first headline task where there is no dev task.
+    """Compares models on the first task of graded pairs among the dev task and the headline tasks, or on any of these.
 
     Args:
         job: the checked configuration.
         storage: the run directory.
         shown: the models by label, the base first.
     """
-    config = job.config
+    config, evaluation = job.config, job.evaluation
     names = [name for name in (config.evaluation.dev, *config.report_tasks()) if name]
-    task = next((name for name in names if name in job.evaluation.pair_tasks), None)
-    if task is None:
-        return _without_pairs(job, storage, shown, names[0])
+    pairs = next((name for name in names if name in evaluation.pair_tasks), None)
     of_model = {
         label: load_calibrated(storage, model.embeddings, config.encoder.layers) for label, model in shown.items()
     }
-    of_task = {label: job.evaluation.of_task(embeddings, task) for label, embeddings in of_model.items()}
-    cosines = {label: job.evaluation.cosines(embeddings, task)[0] for label, embeddings in of_model.items()}
-    gold_P = job.evaluation.tasks[task].gold
-    distances = edit_distances(*job.evaluation.pair_sentences([task]))
-    words: dict[str, Any] = {
-        "isotropy": {label: isotropy(x_ND, config.seed) for label, x_ND in of_task.items()},
-        "edit_distance": {"task": task, "models": edit_distance_table(distances, gold_P, cosines)},
-    }
+    of_task = {label: evaluation.of_task(embeddings, pairs or names[0]) for label, embeddings in of_model.items()}
+    words: dict[str, Any] = {"isotropy": {label: isotropy(x_ND, config.seed) for label, x_ND in of_task.items()}}
+    pictured: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    if pairs:
+        cosines = {label: evaluation.cosines(embeddings, pairs)[0] for label, embeddings in of_model.items()}
+        gold_P, distances = evaluation.tasks[pairs].gold, edit_distances(*evaluation.pair_sentences([pairs]))
+        words["edit_distance"] = {"task": pairs, "models": edit_distance_table(distances, gold_P, cosines)}
+        drawn = {"gold score": gold_P, **dict(list(cosines.items())[:1]), **dict(list(cosines.items())[-1:])}
+        pictured = {label: (similarity_P, distances["words"]) for label, similarity_P in drawn.items()}
     if config.evaluation.analysis.frequency and (frequency := _frequencies(job, storage, next(iter(shown.values())))):
         words["frequency"] = frequency
-    pictured = {"gold score": gold_P, **dict(list(cosines.items())[:1]), **dict(list(cosines.items())[-1:])}
-    return Space(
-        words,
-        {label: singular_values(x_ND) for label, x_ND in of_task.items()},
-        {label: (similarity_P, distances["words"]) for label, similarity_P in pictured.items()},
-    )
-
-
-def _without_pairs(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"], task: str) -> Space:
-    """What can be said of the texts of a task that has no pairs."""
-    x = {
-        label: job.evaluation.of_task(load_calibrated(storage, model.embeddings, job.config.encoder.layers), task)
-        for label, model in shown.items()
-    }
-    words: dict[str, Any] = {"isotropy": {label: isotropy(x_ND, job.config.seed) for label, x_ND in x.items()}}
-    if job.config.evaluation.analysis.frequency and (found := _frequencies(job, storage, next(iter(shown.values())))):
-        words["frequency"] = found
-    return Space(words, {label: singular_values(x_ND) for label, x_ND in x.items()})
+    return Space(words, {label: singular_values(x_ND) for label, x_ND in of_task.items()}, pictured)
 
 
 def _frequencies(job: Job, storage: Storage, base: "ScoredModel") -> list[dict[str, Any]]:
