@@ -1,5 +1,6 @@
 """What all tests share: no network, one thread, repeatable random examples, one Ray, and tiny random encoders."""
 
+import faulthandler
 import functools
 import ipaddress
 import logging
@@ -8,6 +9,8 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import forked_workers
 
 # Set before anything imports the libraries that read them; Ray's workers inherit them.
 os.environ.update(
@@ -24,6 +27,7 @@ os.environ.update(
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # beside other tests, too, workers get their share of the cores
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        **forked_workers.PATIENCE,
     }
 )
 
@@ -48,6 +52,7 @@ WORDS = (
     "the a cat dog bird sat ran sang on under near old red big small house car tree river and of it he she they we was "
     "is to in not for with that this at by from or an have had do up out one two three ##s ##ing ##ed ##er , ."
 ).split()
+LONGEST_START = 300  # seconds that Ray may take to start
 VOCABULARY = len(SPECIALS) + len(WORDS)
 
 
@@ -125,13 +130,18 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """One Ray of two CPUs for all tests that need it; its workers are forked, which saves each of them its imports."""
+    """One Ray of two CPUs for all tests that need it; its workers are forked, which saves each of them its imports.
+
+    Where it does not start, this process ends with a trace, and the tests go on in another: no signal ends that wait.
+    """
     import ray
     from ray._private import ray_constants
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_constants, "SETUP_WORKER_FILENAME", str(Path(__file__).with_name("forked_workers.py")))
+        patch.setattr(ray_constants, "SETUP_WORKER_FILENAME", forked_workers.__file__)
+        faulthandler.dump_traceback_later(LONGEST_START, exit=True)
         ray.init(num_cpus=2, object_store_memory=300 * 2**20, logging_level=logging.ERROR, log_to_driver=False)
+        faulthandler.cancel_dump_traceback_later()
     yield
     ray.shutdown()
 

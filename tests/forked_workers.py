@@ -3,6 +3,9 @@
 Torch, transformers and Ray's libraries take some eight seconds of a core, and the tests start hundreds of workers. Here
 the first start makes a process that imports them once. Every worker is a copy of it that runs Ray's own script with its
 own arguments, environment and files. A worker whose runtime environment is more than variables is started as Ray would.
+
+On a new machine these imports can take longer than the minute that Ray gives a worker to report, and without its first
+workers `ray.init` waits for ever, deaf to signals. So the variables of `PATIENCE` have to be set before Ray starts.
 """
 
 import fcntl
@@ -21,16 +24,29 @@ IMPORTED = (
     *("numpy", "torch", "transformers", "deepspeed", "ray.data", "ray.train.torch", "ray.tune", "ray.util.metrics"),
     *("raysed.stages.stages", "raysed.training.optimizers"),
 )
+PATIENCE = {"RAY_prestart_worker_first_driver": "0", "RAY_worker_register_timeout_seconds": "300"}
 LARGEST = 2**20  # bytes of a request
 
 
 def main(arguments: list[str]) -> None:
-    """Starts a worker in one way or the other."""
+    """Starts a worker in one way or the other; or a script, after `run`, whose Ray starts its workers so."""
     if arguments[0] == "serve":
         serve(Path(arguments[1]), int(arguments[2]))
+    elif arguments[0] == "run":
+        run(arguments[1:])
     elif not is_forked(arguments):
         rays_own = os.path.join(os.path.dirname(arguments[0]), "setup_worker.py")
         os.execv(sys.executable, [sys.executable, rays_own, *arguments])
+
+
+def run(arguments: list[str]) -> None:
+    """Runs a script with its arguments, as Python would."""
+    from ray._private import ray_constants
+
+    ray_constants.SETUP_WORKER_FILENAME = os.path.abspath(__file__)
+    sys.argv = arguments
+    sys.path[0] = os.path.dirname(arguments[0])
+    runpy.run_path(arguments[0], run_name="__main__")
 
 
 def is_forked(arguments: list[str]) -> bool:

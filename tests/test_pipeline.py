@@ -28,6 +28,8 @@ from raysed.model.encoder import encode, load_checkpoint
 from raysed.recipe import parse_recipe
 from raysed.store.storage import Checkpoints, Storage
 
+import forked_workers
+
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -306,7 +308,8 @@ def short_path():
 
 def start_job(config: Path, storage: Path) -> subprocess.Popen:
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    command = [sys.executable, "jobs/ensemble_then_distill.py", "--config", str(config), "--storage", str(storage)]
+    job = ["jobs/ensemble_then_distill.py", "--config", str(config), "--storage", str(storage)]
+    command = [sys.executable, forked_workers.__file__, "run", *job]
     return subprocess.Popen(
         command,
         cwd=ROOT,
@@ -334,60 +337,51 @@ def processes_of(storage: Path) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_job_whose_processes_are_all_told_to_end(short_path):
-    """As `timeout` does: Ray's own processes end before the job can ask them anything. The same command continues.
+@pytest.mark.timeout(1200)
+def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished, short_path):
+    """Each time the same command continues, loses nothing, and in the end has bitwise the undisturbed model.
 
-    While members train, and again while the learner does.
+    Ctrl-C while members train; then the end of all processes, Ray's own among them, as `timeout` tells them: while
+    members train, and while the learner does; then SIGKILL.
     """
     storage = short_path / "s"
     config = storage.parent / "tiny.yaml"
-    config.write_text(yaml.safe_dump(settings(recipes=["ct-sed"], evaluation={"layers": [2]})))
-    before: set[str] = set()
-    for training in ("ct/members/*", "ct-sed/learners/00"):
-        job = start_job(config, storage)
-        checkpoints = f"tiny/manifest/checkpoints/{training}/step-*.json"
-        wait_until(lambda pattern=checkpoints: list(storage.glob(pattern)), job)
-        os.killpg(job.pid, signal.SIGTERM)
-        output = job.communicate(timeout=30)[0]
-        assert job.returncode == 143, output
-        assert output.endswith("stopped; the same command continues from here\n")
-        assert json.loads((storage / "tiny/status.json").read_text())["state"] == "stopped"
-        assert not processes_of(storage)
-        assert before <= set(manifest(storage / "tiny"))
-        before = {name for name in manifest(storage / "tiny") if name.startswith("ct/")}
-    job = start_job(config, storage)
-    output = job.communicate(timeout=300)[0]
-    assert job.returncode == 0, output
-    assert before and before <= set(manifest(storage / "tiny"))
-
-
-@pytest.mark.slow
-def test_a_job_that_is_stopped_and_killed_ends_with_the_same_model(finished, short_path):
-    """Ctrl-C while members train, SIGKILL while the learner does, then to the end: bitwise the undisturbed model."""
-    storage = short_path / "s"
-    config = storage.parent / "tiny.yaml"
     config.write_text(yaml.safe_dump(settings()))
-    job = start_job(config, storage)
-    wait_until(lambda: list(storage.glob("tiny/manifest/checkpoints/ct/members/*/step-*.json")), job)
-    job.send_signal(signal.SIGINT)
-    output = job.communicate(timeout=60)[0]
-    assert job.returncode == 130, output
-    assert "the same command continues from here" in output
-    assert not processes_of(storage)
+    root = storage / "tiny"
+    made: dict[str, float] = {}
 
-    job = start_job(config, storage)
-    wait_until(lambda: list(storage.glob("tiny/manifest/checkpoints/ct-sed/learners/00/step-*.json")), job)
-    os.kill(job.pid, signal.SIGKILL)
-    job.communicate(timeout=60)
-    before = manifest(storage / "tiny")
-    job = start_job(config, storage)
-    output = job.communicate(timeout=300)[0]
-    assert job.returncode == 0, output
-    assert "ct/members/00" not in remade(before, manifest(storage / "tiny"))
-    learner = json.loads((storage / "tiny/manifest/ct-sed/learners/00.json").read_text())
+    def job_that_makes(what: str) -> subprocess.Popen:
+        """Returns when the job has published something new of that name."""
+        before = manifest(root)
+        job = start_job(config, storage)
+        wait_until(lambda: any(name.startswith(what) for name in remade(before, manifest(root))), job)
+        return job
+
+    def ended(job: subprocess.Popen, status: int, last_line: str = "") -> None:
+        output = job.communicate(timeout=300)[0]
+        assert job.returncode == status and output.endswith(last_line), output
+        assert all(made[name] == time for name, time in manifest(root).items() if name in made)
+        made.update({name: time for name, time in manifest(root).items() if name.startswith("ct/")})
+
+    job = job_that_makes("checkpoints/ct/members/")
+    job.send_signal(signal.SIGINT)
+    ended(job, 130)
+    assert not processes_of(storage)
+    for training in ("checkpoints/ct/members/", "checkpoints/ct-sed/learners/00/"):
+        job = job_that_makes(training)
+        os.killpg(job.pid, signal.SIGTERM)
+        ended(job, 143, "stopped; the same command continues from here\n")
+        assert json.loads((root / "status.json").read_text())["state"] == "stopped"
+        assert not processes_of(storage)
+    job = job_that_makes("")
+    job.kill()
+    ended(job, -signal.SIGKILL)
+    ended(start_job(config, storage), 0)
+    assert {"ct/members/00", "ct/members/01", "ct/members/02"} <= made.keys()
+    learner = json.loads((root / "manifest/ct-sed/learners/00.json").read_text())
     assert learner["meta"]["resumed_at"] >= 5
     for name in ("ct/members/00", "ct/members/02", "ct-sed/learners/00", "model"):
-        assert digest(storage / "tiny", name) == digest(finished, name), name
+        assert digest(root, name) == digest(finished, name), name
     deadline = time.monotonic() + 60
     while processes_of(storage) and time.monotonic() < deadline:
         time.sleep(1)
