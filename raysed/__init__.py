@@ -1,1 +1,20 @@
-"""Sentence embeddings by ensemble distillation on Ray."""
+"""Sentence embeddings by ensemble distillation on Ray.
+
+From Python: `raysed.run`, `raysed.distill`, `raysed.evaluate`; see `raysed.api`.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from raysed.api import Result, distill, evaluate, run
+
+__all__ = ["Result", "distill", "evaluate", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for only then: a command shows its help without loading torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'raysed' has no attribute {name!r}")
+    from raysed import api
+
+    return getattr(api, name)

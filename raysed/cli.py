@@ -14,6 +14,7 @@ from raysed.store.metrics import show_notes
 
 COMMANDS = {
     "run": "train, distil, calibrate, evaluate and export",
+    "distill": "one small model of one or several models",
     "evaluate": "score any models side by side",
     "status": "show how far runs are",
     "reproduce": "run a table of a paper",

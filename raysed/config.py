@@ -10,6 +10,7 @@ The docstrings of the settings are the tables of docs/configuration.md, which `m
 import hashlib
 import importlib.util
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -77,6 +78,8 @@ class EncoderConfig(Block):
     folder inside an installed Python package."""
     model_kwargs: dict[str, Any] = {}
     """Passed on to `AutoModel.from_pretrained`. For example, `{num_hidden_layers: 3}` keeps the first three layers."""
+    keep_layers: list[Annotated[int, Field(ge=0)]] | None = None
+    """Layers that are kept, counted from 0, such as `[0, 2, 5]`; the others are left out. `null`: all."""
     trust_remote_code: bool = False
     """Whether code that comes with the model may run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
@@ -89,6 +92,15 @@ class EncoderConfig(Block):
     scratch: ScratchConfig | None = None
     """Makes the encoder on the corpus first, instead of loading `encoder.path`: a block of the settings below, or `{}`
     for their defaults."""
+
+    @field_validator("keep_layers")
+    @classmethod
+    def _layers_are_kept_in_order(cls, kept: list[int] | None) -> list[int] | None:
+        if kept is not None and (not kept or sorted(set(kept)) != kept):
+            raise ValueError(
+                f"encoder.keep_layers is {kept}; name at least one layer, each once and in ascending order"
+            )
+        return kept
 
     @model_validator(mode="after")
     def _scratch_has_the_layers(self) -> "EncoderConfig":
@@ -574,9 +586,63 @@ class ContrastiveConfig(TwoViewsConfig):
         return self
 
 
+class TeacherConfig(Block):
+    """A model from outside whose embeddings are a learner's target."""
+
+    path: str
+    """A sentence-transformers model or a plain transformer, by directory, hub id, `package:NAME/DIR` or
+    `bundled:encoder`; or a `.parquet` file with the columns `sentence` and `embedding`, made elsewhere."""
+    name: str | None = None
+    """What reports call it. `null`: the last part of its path."""
+    prompt: str = ""
+    """Put before every sentence, e.g. `"query: "`."""
+    layers: Layers = 1
+    """Pooled layers of a plain transformer. A sentence-transformers model brings its own pooling."""
+    max_length: int = Field(75, ge=3)
+    """Tokens per sentence of a plain transformer, special tokens included; likewise."""
+
+    @property
+    def title(self) -> str:
+        """What reports call it: of a path that ends in `model` or the like the part before."""
+        parts = [part for part in re.split(r"[/:]", self.path) if part]
+        names = [part for part in parts if part not in ("model", "encoder")] or parts
+        return self.name or names[-1].removesuffix(".parquet")
+
+
+class CombinationConfig(Block):
+    """How the vectors of several `teachers` become one target."""
+
+    how: Literal[
+        "concatenated",
+        "mean",
+        "unit_mean",
+        "standardised_mean",
+        "whitened_mean",
+        "aligned_mean",
+        "generalised_mean",
+    ] = "concatenated"
+    """`concatenated`: unit vectors side by side, so that the target's cosines are the mean of the teachers' cosines;
+    for teachers of any widths. `mean`: the plain mean (SED). `unit_mean`: of unit vectors. `standardised_mean`: of
+    vectors whose dimensions have mean 0 and deviation 1 over the corpus. `whitened_mean`: whose dimensions are
+    uncorrelated, too. `aligned_mean`: of unit vectors after each teacher was turned towards the first one (orthogonal
+    Procrustes). `generalised_mean`: after all were turned towards their mean (generalised Procrustes). Targets wider
+    than the learner are reduced to its width by their principal directions. See docs/distill.md#combining."""
+    weights: list[Annotated[float, Field(gt=0)]] | None = None
+    """One weight per teacher. `null`: equal weights."""
+    turn: bool | None = None
+    """Whether targets are turned as a whole towards what the learner says before it learns: no cosine of two targets
+    changes, and the learner has less to relearn. `null`: yes, except for a single teacher of the learner's width:
+    the learner then shares its space, so that its queries can search documents which the teacher has embedded."""
+
+
 class SedConfig(Block):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
+    loss: Literal["mse", "unit_mse", "cosine", "similarity"] | dict[str, Rate] = "mse"
+    """What makes the learner's embedding x like its target t. `mse`: the mean squared difference of x and t over
+    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `cosine`: one
+    less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and
+    those of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
     target: Literal["mean", "centred_mean"] = "mean"
     """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
     corpus, which takes out the common offset that CT gives to its members."""
@@ -620,6 +686,20 @@ class SedConfig(Block):
     """Updates between two evaluations on the dev task. Under `sed.keep: last` they are shown and choose nothing."""
     max_retries: int = Field(2, ge=0)
     """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
+
+    @field_validator("loss")
+    @classmethod
+    def _losses_are_known(cls, loss: str | dict[str, float]) -> str | dict[str, float]:
+        known = ("mse", "unit_mse", "cosine", "similarity")
+        unknown = [name for name in loss if name not in known] if isinstance(loss, dict) else []
+        if unknown or not loss:
+            raise ValueError(f"sed.loss has {', '.join(unknown) or 'nothing'}; the losses are {', '.join(known)}")
+        return loss
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The losses by name, with their weights."""
+        return {self.loss: 1.0} if isinstance(self.loss, str) else dict(self.loss)
 
     @model_validator(mode="after")
     def _workers_have_work(self) -> "SedConfig":
@@ -750,6 +830,9 @@ class Config(Block):
     the same machine gives the same files."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share are done once."""
+    teachers: list[TeacherConfig] = []
+    """The models of recipes that begin with `teachers`: each a path, or a block of settings, see
+    docs/configuration.md#teachers-and-combination-models-that-a-learner-learns-from."""
     encoder: EncoderConfig = EncoderConfig()
     corpus: CorpusConfig = CorpusConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -761,12 +844,18 @@ class Config(Block):
     bsl: BslConfig = BslConfig()
     contrastive: ContrastiveConfig = ContrastiveConfig()
     sts: StsConfig = StsConfig()
+    combination: CombinationConfig = CombinationConfig()
     sed: SedConfig = SedConfig()
     flow: FlowConfig = FlowConfig()
     calibration: CalibrationConfig = CalibrationConfig()
     export: ExportConfig = ExportConfig()
     resources: ResourcesConfig = ResourcesConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @field_validator("teachers", mode="before")
+    @classmethod
+    def _paths_are_teachers(cls, teachers: Any) -> Any:
+        return [{"path": t} if isinstance(t, str) else t for t in teachers] if isinstance(teachers, list) else teachers
 
     def evaluate_every(self, stage: str) -> int:
         """Returns the updates between two evaluations of a member in a stage."""

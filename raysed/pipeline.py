@@ -91,9 +91,11 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     stages.write_views()
     stages.train_encoder()
     stages.embed_base()
+    stages.ask_teachers()
     stages.calibrate_base()
     for depth in member_nodes(job.recipes):
         stages.train_members(depth)
+    stages.combine_teachers()
     stages.average_teachers()
     stages.distil()
     stages.calibrate()

@@ -10,7 +10,7 @@ TWO_VIEW_STAGES = ("bsl", "contrastive")
 """Those that learn from two views of a sentence."""
 GIVEN_VIEWS = ("files", "entailment")
 """Kinds of views that are read; the others are made of the corpus."""
-BASE, SED, WHITEN = "base", "sed", "whiten"
+BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
 AFFINE_STAGES = ("sn", "natsv", WHITEN)
 CALIBRATIONS = (*AFFINE_STAGES, "flow")
 
@@ -21,7 +21,7 @@ class Recipe:
 
     Attributes:
         text: as written.
-        members: the stages that train the members, in order; empty for `base`.
+        members: the stages that train the members, in order; empty for `base` and `teachers`.
         distils: whether `sed` follows.
         calibration: the stages fitted on frozen embeddings, in order.
     """
@@ -33,8 +33,8 @@ class Recipe:
 
     @property
     def ensemble(self) -> str:
-        """The node whose members the recipe uses, `base` where it trains none."""
-        return "-".join(self.members) or BASE
+        """The node whose members the recipe uses, `base` or `teachers` where it trains none."""
+        return "-".join(self.members) or self.text.split("-")[0]
 
     @property
     def uncalibrated(self) -> str:
@@ -66,7 +66,7 @@ def parse_recipe(text: str) -> Recipe:
         UserError: names the stage that is wrong and what would be right.
     """
     stages = text.split("-")
-    if stages[0] == BASE:
+    if stages[0] in (BASE, TEACHERS):
         members, rest = (), stages[1:]
     else:
         count = next((i for i, stage in enumerate(stages) if stage not in MEMBER_STAGES), len(stages))
@@ -96,16 +96,18 @@ def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
 
 
 def _check(text: str, stages: list[str], members: tuple, distils: bool, calibration: tuple) -> None:
-    known = (BASE, *MEMBER_STAGES, SED, *CALIBRATIONS)
+    known = (BASE, TEACHERS, *MEMBER_STAGES, SED, *CALIBRATIONS)
     for stage in stages:
         if stage not in known:
             raise UserError(f"recipe {text!r}: {stage!r} is not a stage; the stages are {', '.join(known)}")
     if len(set(members)) < len(members):
         twice = next(stage for stage in members if members.count(stage) > 1)
         raise UserError(f"recipe {text!r}: {twice!r} appears twice; use each stage once")
-    if distils and not members:
+    if distils and not members and stages[0] != TEACHERS:
         raise UserError(f"recipe {text!r}: sed needs an ensemble before it, for example ct-sed")
-    if not members and stages[0] != BASE:
+    if stages[0] == TEACHERS and stages[1:] and not distils:
+        raise UserError(f"recipe {text!r}: what follows {TEACHERS} is sed, for example {TEACHERS}-sed")
+    if not members and stages[0] not in (BASE, TEACHERS):
         raise UserError(f"recipe {text!r}: {stages[0]!r} needs a model before it, for example {BASE}-{text}")
     for stage in calibration:
         if stage not in CALIBRATIONS:

@@ -104,7 +104,10 @@ def write(tmp_path):
         ("members.count=0", r"setting members\.count: input should be greater than or equal to 1 \(got 0\)"),
         ("run=../elsewhere", r"setting run: use only letters, .* \(got '\.\./elsewhere'\)"),
         ("ct.steps", r"--set 'ct\.steps': write it as block\.key=value, for example --set ct\.steps=1000"),
-        ("recipes=[ct-sedflow]", r"recipe 'ct-sedflow': 'sedflow' is not a stage; the stages are base, mlm, nli, .*"),
+        (
+            "recipes=[ct-sedflow]",
+            r"recipe 'ct-sedflow': 'sedflow' is not a stage; the stages are base, teachers, mlm, nli, .*",
+        ),
         ("recipes=[sed-ct]", r"recipe 'sed-ct': sed needs an ensemble before it, for example ct-sed"),
         ("recipes=[]", r"recipes is empty; name at least one, for example ct-sed-flow"),
         ("export.recipe=ct", r"export\.recipe is 'ct', which is not in recipes \(.*\)"),

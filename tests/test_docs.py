@@ -42,6 +42,8 @@ base-flow/calibrations/00/layers-1/config.json base-flow/calibrations/00/layers-
 ct/members/00/config.json ct/members/00/model.safetensors ct/members/00/tokenizer.json
 ct/members/00/tokenizer_config.json ct/members/00/raysed.json ct/members/00/history.jsonl
 ct/embeddings/02/layers-2.npy
+teachers/rows/0f1e/000001/embeddings.npy teachers/members/00/teacher teachers/together/layers-1.npy
+teachers-sed/targets/combination.npz
 ct-sed/targets/part-00000.parquet ct-sed/targets/mean.npy
 ct-sed/learners/00/model.safetensors ct-sed/learners/00/raysed.json ct-sed/learners/00/history.jsonl
 ct-sed/embeddings/00/layers-3.npy
@@ -190,7 +192,7 @@ KEYS = [setting.key for setting in settings()]
 @each_page
 def test_settings_exist_and_take_the_values_shown(page):
     blocks = {key.partition(".")[0] for key in KEYS if "." in key}
-    pattern = rf"((?:{'|'.join(blocks)})\.[\w.]+)(?:: (.+))?"
+    pattern = rf"((?:{'|'.join(map(re.escape, blocks))})\.[\w.]+)(?:: (.+))?"
     for span in spans(page):
         match = re.fullmatch(pattern, span)
         if match is None or match[1].endswith((".py", ".md", ".json", ".jsonl", ".yaml", ".txt")):
@@ -331,3 +333,22 @@ def test_pins_are_in_the_ranges_of_the_package():
     ranges = {r.name: r.specifier for r in map(Requirement, re.findall(r'^    "([^"]+)",$', text, flags=re.M))}
     for pin in pins():
         assert ranges[pin.name].contains(next(iter(pin.specifier)).version), pin
+
+
+def test_the_command_of_the_tutorial_is_one_that_works(tmp_path):
+    """Its options and settings make a configuration; the run itself is tested with smaller models."""
+    from raysed.api import distillation
+    from raysed.commands.distill import parser
+    from raysed.plan.consistency import check_settings
+
+    (command, *_) = re.findall(r"python jobs/distill.py (.+)", (ROOT / "docs/distill.md").read_text())
+    given = parser().parse_args(shlex.split(command))
+    config = distillation(
+        given.teachers, given.corpus, given.learner, given.layers, given.dev, given.tasks, given.run, given.storage, {}
+    )
+    check_settings(config)
+    assert [teacher.path for teacher in config.teachers] == ["A", "B", "C"]
+    assert config.encoder.model_kwargs == {"num_hidden_layers": 3} and config.sed.loss == "unit_mse"
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/distill.md").read_text(), flags=re.DOTALL)
+    for block in blocks:
+        check_settings(make_config(yaml.safe_load(block)))

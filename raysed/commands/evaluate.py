@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-    from raysed.config import Config, Layers, TaskConfig
+    from raysed.config import Config, Layers
     from raysed.evaluation.tasks import Evaluation
     from raysed.evaluation.transfer import ProbeJob, TransferTask
 
@@ -89,6 +89,7 @@ def job(arguments: argparse.Namespace) -> None:
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     """The settings, and files of sentences without labels; tasks that are named replace those of a config."""
     from raysed.config import find_config, load_config
+    from raysed.evaluation.tasks import tasks_of
 
     overrides = [*arguments.overrides, *([f"encoder.layers={arguments.layers}"] if arguments.layers else [])]
     asked = arguments.tasks or arguments.mteb
@@ -97,7 +98,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     if not asked:
         return config, []
     texts = [source for source in arguments.tasks if _has_sentences_only(source)]
-    tasks = _tasks_of([source for source in arguments.tasks if source not in texts])
+    tasks = tasks_of([source for source in arguments.tasks if source not in texts])
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": None, "report": None})
     return config.model_copy(update={"evaluation": evaluation}), texts
 
@@ -109,22 +110,6 @@ def _has_sentences_only(source: str) -> bool:
 
     path = Path(source).expanduser()
     return path.is_file() and ending(source) == ".txt" and len(column_names(local_file(path))) < 2
-
-
-def _tasks_of(sources: list[str]) -> dict[str, "TaskConfig"]:
-    """A task, or two of labelled texts, of each file or directory, named by it."""
-    from raysed.config import TaskConfig
-    from raysed.evaluation.tasks import kind_of
-
-    tasks: dict[str, TaskConfig] = {}
-    for source in sources:
-        stem = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:") or source
-        name = stem if stem not in tasks else source
-        kind = kind_of(TaskConfig(source=source), f"--task {source}")
-        tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
-        if kind == "classification":
-            tasks[f"{name}-clusters"] = TaskConfig(source=source, kind="clustering")
-    return tasks
 
 
 def _distinct_sentences(texts: list[str]) -> list[str]:

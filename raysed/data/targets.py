@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
 from raysed.data.tokens import PackedTokens, TokenTable, pack
+from raysed.errors import UserError
 
 TARGET_FILE = "part-00000.parquet"
 ROWS_PER_GROUP = 4096
@@ -106,3 +108,94 @@ class TargetBatches:
             self._loaded = (epoch, window)
         rows = self._order[places]
         return self._tokens.take(rows), self._targets[rows] - self._offset
+
+
+class TargetWriter:
+    """Writes a target table as rows come, and keeps the checks that need all of them: ids, finiteness, the mean.
+
+    The table is `part-00000.parquet` with row groups of 4,096 rows; `mean.npy` is its mean target [D] in float64.
+
+    Args:
+        directory: empty.
+    """
+
+    def __init__(self, directory: Path):
+        self._directory = directory
+        self._writer: pq.ParquetWriter | None = None
+        self._waiting: list[pa.Table] = []
+        self._ids: list[np.ndarray] = []
+        self._sum: np.ndarray | float = 0.0
+        self.rows = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Takes rows with id, input_ids and target.
+
+        Raises:
+            UserError: a target is not finite; names the sentence ids.
+        """
+        if not len(table):
+            return
+        targets_BD = matrix(table.column("target"))
+        ids = table.column("id").to_numpy()
+        broken = ~np.isfinite(targets_BD).all(axis=1)
+        if broken.any():
+            raise UserError(
+                f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids[broken][:10]))}"
+            )
+        self._ids.append(ids)
+        self._sum = self._sum + targets_BD.sum(axis=0, dtype=np.float64)
+        self.rows += len(table)
+        self._waiting.append(table)
+        self._flush(ROWS_PER_GROUP)
+
+    def close(self, expected: int) -> None:
+        """Ends the table.
+
+        Args:
+            expected: how many rows there should be.
+
+        Raises:
+            RuntimeError: rows were lost, repeated or mixed up on the way.
+        """
+        self._flush(1)
+        if self._writer:
+            self._writer.close()
+        ids = np.concatenate(self._ids) if self._ids else np.empty(0, np.int64)
+        if self.rows != expected or len(np.unique(ids)) != expected:
+            raise RuntimeError(
+                f"{expected} sentences went in, {self.rows} rows with {len(np.unique(ids))} ids came out"
+            )
+        np.save(self._directory / "mean.npy", self._sum / expected)
+
+    def _flush(self, at_least: int) -> None:
+        """Writes whole row groups, so that their boundaries do not depend on how blocks were cut."""
+        while (waiting := sum(map(len, self._waiting))) >= at_least and waiting:
+            table = pa.concat_tables(self._waiting).combine_chunks()
+            group, rest = table.slice(0, ROWS_PER_GROUP), table.slice(ROWS_PER_GROUP)
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._directory / TARGET_FILE, group.schema)
+            self._writer.write_table(group, row_group_size=ROWS_PER_GROUP)
+            self._waiting = [rest] if len(rest) else []
+
+
+def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
+    """Returns the table with a column of fixed-size lists, in place of one of that name.
+
+    Args:
+        table: B rows.
+        name: of the column.
+        matrix_BD: its values.
+    """
+    kept = table.drop_columns([name]) if name in table.column_names else table
+    return kept.append_column(name, _fixed_size_lists(matrix_BD))
+
+
+def _fixed_size_lists(matrix_BD: np.ndarray) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
+
+
+def matrix(column: pa.ChunkedArray) -> np.ndarray:
+    """Returns a column of fixed-size lists as float32 [B, D], writable."""
+    lists = column.combine_chunks()
+    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
+    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1).copy()

@@ -258,6 +258,26 @@ def load_any_task(name: str, config: TaskConfig, seed: int = 0) -> StsTask | Tas
     return (Classification if kind == "classification" else Clustering)(load_classes(name, config), seed)
 
 
+def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:
+    """Returns a task, or two of labelled texts, of each file or directory, named by it.
+
+    Args:
+        sources: paths, as for `TaskConfig.source`.
+
+    Raises:
+        UserError: the kind of one cannot be seen.
+    """
+    tasks: dict[str, TaskConfig] = {}
+    for source in sources:
+        stem = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:") or source
+        name = stem if stem not in tasks else source
+        kind = kind_of(TaskConfig(source=source), f"--task {source}")
+        tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
+        if kind == "classification":
+            tasks[f"{name}-clusters"] = TaskConfig(source=source, kind="clustering")
+    return tasks
+
+
 def kind_of(config: TaskConfig, setting: str) -> str:
     """Returns the kind of a task: as it is set, or as its files show.
 

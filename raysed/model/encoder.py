@@ -258,9 +258,31 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
             f"encoder.path: {config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
         )
     _silence_new_pooler(transformer, info["missing_keys"])
+    if config.keep_layers is not None:
+        _keep_layers(transformer, config)
     encoder = Encoder(transformer)
     _check_fit(config, encoder, tokenizer)
     return encoder, tokenizer
+
+
+def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
+    """Leaves out all other layers, in the weights and in the configuration, so that the rest is saved as a model."""
+    count = transformer.config.num_hidden_layers
+    stacks = [
+        (module, name)
+        for module in transformer.modules()
+        for name, child in module.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == count
+    ]
+    if len(stacks) != 1:
+        raise UserError(
+            f"encoder.keep_layers cannot be used with {config.path!r}, whose layers are not one stack; to keep the "
+            "first layers, use encoder.model_kwargs: {num_hidden_layers: 3}"
+        )
+    ((module, name),) = stacks
+    layers = getattr(module, name)
+    setattr(module, name, nn.ModuleList([layers[index] for index in config.keep_layers]))
+    transformer.config.num_hidden_layers = len(config.keep_layers)
 
 
 @contextmanager
@@ -367,9 +389,17 @@ def check_encoder(config: EncoderConfig) -> int:
             f"{first_line(error)}"
         ) from None
     _check_length(config, getattr(found, "max_position_embeddings", None))
-    if isinstance(config.layers, int) and not 1 <= config.layers <= found.num_hidden_layers:
-        raise UserError(f"encoder.layers is {config.layers}, but {config.path!r} has {found.num_hidden_layers} layers")
-    return found.num_hidden_layers
+    count = found.num_hidden_layers
+    if config.keep_layers is not None:
+        if config.keep_layers[-1] >= count:
+            raise UserError(
+                f"encoder.keep_layers has {config.keep_layers[-1]}, but {config.path!r} has {count} layers, the last "
+                f"of which is {count - 1}"
+            )
+        count = len(config.keep_layers)
+    if isinstance(config.layers, int) and not 1 <= config.layers <= count:
+        raise UserError(f"encoder.layers is {config.layers}, but {config.path!r} has {count} layers")
+    return count
 
 
 def encoder_path(config: EncoderConfig) -> str:

@@ -27,7 +27,7 @@ from raysed.model.affine import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of, encode, save_encoder
 from raysed.model.flow import Flow
 from raysed.model.glow import FlowHead
-from raysed.recipe import Recipe, parse_recipe
+from raysed.recipe import TEACHERS, Recipe, parse_recipe
 from raysed.store.text import Table, render, sentence
 
 _BUILT_IN = "sentence_transformers.models."
@@ -86,6 +86,7 @@ class Card:
         worth: what it is worth against the best that needs no training, in a sentence.
         sanity: what it does with the sanity list, in a line.
         fitted_on: what its calibration was fitted on; None where it has none.
+        teachers: names of the teachers from outside, where it has learnt from some.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
     """
 
@@ -108,6 +109,7 @@ class Card:
     worth: str = ""
     sanity: str = ""
     fitted_on: str | None = None
+    teachers: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -256,7 +258,7 @@ def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _C
         aggregation=_AGGREGATIONS[card.aggregation],
         training=Table(["what", "value"], list(_training(card, recipe, layers).items())),
         max_length=max_length,
-        trained_on=(card.corpus or "the pairs named above") if recipe.members else "",
+        trained_on=(card.corpus or "the pairs named above") if recipe.members or recipe.distils else "",
         language=card.language,
         versions=card.versions,
     )
@@ -284,11 +286,21 @@ def _story(card: Card) -> str:
         stages = ", then with ".join(_STAGES[stage] for stage in recipe.members)
         copies = f"{card.members} copies of {card.base} were" if card.members > 1 else f"{card.base} was"
         parts = [f"{copies} trained with {stages}" + ", each with its own random numbers" * (card.members > 1)]
-    if recipe.distils:
+    if recipe.ensemble == TEACHERS:
+        parts = [f"{card.base} learned to give what {_listed(card.teachers)} {_say(card.teachers)} of a sentence"]
+    elif recipe.distils:
         parts.append(f"one new copy of {card.base} learned to give the average of their embeddings")
     elif card.members > 1 and recipe.members:
         parts.append("this model is one of them")
     return "; ".join([*parts, *(_CALIBRATIONS[stage] for stage in recipe.calibration)]) + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _say(teachers: Sequence[str]) -> str:
+    return "says" if len(teachers) == 1 else "together say"
 
 
 def _training(card: Card, recipe: Recipe, layers: Layers) -> dict[str, str]:
@@ -296,7 +308,9 @@ def _training(card: Card, recipe: Recipe, layers: Layers) -> dict[str, str]:
     cut = _percent(lengths.truncated_sentences, lengths.sentences)
     lost = _percent(lengths.lost_tokens, lengths.tokens + lengths.lost_tokens)
     rows = {"base encoder": card.base}
-    if recipe.distils:
+    if recipe.ensemble == TEACHERS:
+        rows["teachers"] = _listed(card.teachers)
+    elif recipe.distils:
         rows["members"] = f"{card.members} averaged, {card.left_out} left out"
     rows |= {f"{stage} pairs": card.pairs[stage] for stage in recipe.members if stage in card.pairs}
     views = {stage: card.views[stage] for stage in recipe.members if stage in card.views}

@@ -162,7 +162,7 @@ def load_model(
         UserError: there is no such model, it does not load, it has code of its own, or it needs the
             sentence-transformers library, which is not installed.
     """
-    directory = _directory(name)
+    directory = model_directory(name)
     if (directory / "modules.json").is_file():
         return _load_modules(name, directory, token_budget, device)
     encoder, tokenizer = _load_transformer(name, directory, device, max_length)
@@ -182,7 +182,7 @@ def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None
     Raises:
         UserError: there is no such model, or it has fewer layers.
     """
-    directory = _directory(name)
+    directory = model_directory(name)
     if (directory / "modules.json").is_file():
         directory = _first_module(directory) if asked_for else None
     count = _count_layers(directory) if directory else None
@@ -215,7 +215,7 @@ def _count_layers(directory: Path) -> int | None:
         return None
 
 
-def _directory(name: str) -> Path:
+def model_directory(name: str) -> Path:
     """The local directory of a model, fetched from the hub where it is an id."""
     try:
         path = Path(encoder_path(EncoderConfig(path=name))).expanduser()

@@ -18,7 +18,9 @@ from raysed.errors import UserError
 from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.tasks import Evaluation, load_any_task
 from raysed.model.augment import check_augmenter, wordnet_identity
+from raysed.model.combination import OF_EQUAL_WIDTHS
 from raysed.model.encoder import check_encoder, encoder_path
+from raysed.model.teacher import check_teacher
 from raysed.plan.consistency import check_depths, check_settings
 from raysed.recipe import Recipe
 from raysed.store.storage import sha256_of
@@ -42,6 +44,7 @@ class Job:
         pairs: labelled sentence pairs, by kind: `nli`, `sts`.
         views: kinds of views that have a table of their own; None where they are made from the corpus.
         further: transfer tasks and QNLI.
+        widths: of the teachers' embeddings.
     """
 
     config: Config
@@ -52,6 +55,7 @@ class Job:
     pairs: dict[str, LabelledRows] = field(default_factory=dict)
     views: dict[str, ViewRows | None] = field(default_factory=dict)
     further: FurtherTasks = field(default_factory=FurtherTasks)
+    widths: tuple[int, ...] = ()
 
     @property
     def needs_corpus(self) -> bool:
@@ -102,7 +106,21 @@ def check(config: Config) -> Job:
     inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)
     if config.flow.fit_on not in FIT_ON:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
-    return Job(config, recipes, evaluation, inputs, layers, pairs, views, further)
+    widths, inputs["teachers"] = _teachers(config)
+    return Job(config, recipes, evaluation, inputs, layers, pairs, views, further, widths)
+
+
+def _teachers(config: Config) -> tuple[tuple[int, ...], list[str]]:
+    """Widths and identities of the teachers; each is asked once."""
+    found = [check_teacher(teacher) for teacher in config.teachers]
+    widths, how = tuple(width for width, _ in found), config.combination.how
+    if len(set(widths)) > 1 and how in OF_EQUAL_WIDTHS:
+        listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(config.teachers, widths))
+        raise UserError(
+            f"combination.how is {how}, which needs teachers of one width, but they have {listed}; use concatenated, "
+            "aligned_mean or generalised_mean"
+        )
+    return widths, [identity for _, identity in found]
 
 
 def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> None:
@@ -173,6 +191,7 @@ def _absolute_paths(config: Config) -> Config:
     analysis = analysis.model_copy(update={"qnli": _absolute(analysis.qnli)})
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "transfer": transfer, "analysis": analysis})
     blocks: dict[str, Any] = {"encoder": encoder, "evaluation": evaluation}
+    blocks["teachers"] = [t.model_copy(update={"path": _absolute(t.path)}) for t in config.teachers]
     blocks["corpus"] = config.corpus.model_copy(update={"source": sources})
     if config.flow.fit_on not in FIT_ON:
         blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})

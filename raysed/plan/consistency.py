@@ -5,7 +5,7 @@ What needs files, models or machines is checked by `raysed.plan.check`, and what
 
 from raysed.config import Config
 from raysed.errors import UserError
-from raysed.recipe import Recipe, parse_recipe, parse_recipes
+from raysed.recipe import TEACHERS, Recipe, parse_recipe, parse_recipes
 
 
 def check_settings(config: Config) -> list[Recipe]:
@@ -20,6 +20,7 @@ def check_settings(config: Config) -> list[Recipe]:
             f"export.recipe is {config.export.recipe!r}, which is not in recipes ({', '.join(config.recipes)})"
         )
     _check_dev(config)
+    _check_teachers(config, recipes)
     _check_stages(config, recipes)
     _check_fit(config, recipes)
     return recipes
@@ -52,6 +53,20 @@ def _check_dev(config: Config) -> None:
             raise UserError(f"{stage}.keep: best_on_dev needs evaluation.dev; set it, or use {stage}.keep: {other}")
     if config.calibration.natsv_k == "dev":
         raise UserError("calibration.natsv_k: dev needs evaluation.dev; set it, or give a number")
+
+
+def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
+    """Recipes of teachers need some; weights are one for each."""
+    recipe = next((recipe.text for recipe in recipes if recipe.ensemble == TEACHERS), None)
+    if recipe and not config.teachers:
+        raise UserError(f"recipe {recipe!r}: {TEACHERS} names no model; list at least one there")
+    if config.teachers and recipe is None:
+        raise UserError(f"{TEACHERS} is set, but no recipe uses it; add {TEACHERS}-sed to recipes")
+    weights = config.combination.weights
+    if weights and len(weights) != len(config.teachers):
+        raise UserError(
+            f"combination.weights has {len(weights)} weights for {len(config.teachers)} teachers; give one for each"
+        )
 
 
 def _check_stages(config: Config, recipes: list[Recipe]) -> None:
@@ -98,7 +113,7 @@ def _check_grid_fits(config: Config, recipe: Recipe) -> None:
 
 
 def _check_learner(config: Config, recipe: Recipe) -> None:
-    if config.sed.start == "mlm" and recipe.members[0] != "mlm":
+    if config.sed.start == "mlm" and recipe.members[:1] != ("mlm",):
         raise UserError(f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder")
     if config.sed.zero_stage == 3 and (config.sed.keep == "best_on_dev" or "sts" in recipe.members):
         raise UserError(

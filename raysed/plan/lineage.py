@@ -11,7 +11,7 @@ from typing import Any
 from raysed.config import Layers, derive_seed, stable_hash
 from raysed.plan.artefacts import GRID_CHOICE, Calibration, Embedding, Learner, Member, ScoredModel
 from raysed.plan.check import FIT_ON, Job
-from raysed.recipe import BASE, WHITEN, Recipe, parse_recipe
+from raysed.recipe import BASE, TEACHERS, WHITEN, Recipe, parse_recipe
 from raysed.store.storage import Entry
 
 _SED_WITHOUT_EFFECT = {
@@ -29,6 +29,7 @@ class Lineage:
         ensembles: the finished members of every node that has been trained.
         encoder: the encoder that was made from scratch, where there is one.
         unfitted: by calibration that has been tried, the poolings at which there is none.
+        unscored: teachers that know nothing of the evaluation's sentences.
         base_dev: the base's scores on the dev task, by correlation, where there is one; for histories of trainings.
     """
 
@@ -36,6 +37,7 @@ class Lineage:
     ensembles: dict[str, list[Entry]] = field(default_factory=dict)
     encoder: Entry | None = None
     unfitted: dict[str, set[Layers]] = field(default_factory=dict)
+    unscored: set[str] = field(default_factory=set)
     base_dev: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -114,7 +116,21 @@ class Lineage:
     def targets(self, recipe: Recipe) -> tuple[str, dict[str, Any]]:
         """Returns name and dependencies of a recipe's target table."""
         teachers = {entry.name: entry.fingerprint for entry in self.healthy(recipe.ensemble)}
-        return f"{recipe.uncalibrated}/targets", {"teachers": teachers, **self.corpus()}
+        depends = {"teachers": teachers, **self.corpus()}
+        if recipe.ensemble == TEACHERS:
+            depends["combination"] = self.config.combination.model_dump(mode="json")
+        return f"{recipe.uncalibrated}/targets", depends
+
+    def teachers(self) -> dict[str, dict[str, Any]]:
+        """Names and dependencies of the teachers from outside."""
+        identities = self.job.inputs["teachers"]
+        return {f"{TEACHERS}/members/{index:02d}": {"teacher": found} for index, found in enumerate(identities)}
+
+    def together(self) -> tuple[str, dict[str, Any]]:
+        """Returns name and dependencies of what the combined teachers make of the evaluation's sentences."""
+        _, targets = self.targets(parse_recipe(f"{TEACHERS}-sed"))
+        depends = {"targets": stable_hash(targets), "tasks": self.job.inputs["tasks"]}
+        return f"{TEACHERS}/together", {**depends, "layers": self.config.encoder.layers}
 
     def learners(self, recipe: Recipe) -> list[Learner]:
         """Returns the learners of a recipe."""
@@ -157,9 +173,12 @@ class Lineage:
             finished = [(learner.name, stable_hash(learner.depends)) for learner in self.learners(recipe)]
         else:
             finished = [(entry.name, entry.fingerprint) for entry in self.ensembles[recipe.ensemble]]
+        if recipe.text == TEACHERS:  # they bring their own pooling
+            poolings = (main,)
         return [
             self._embedding(uncalibrated, index, name, print_, poolings)
             for index, (name, print_) in enumerate(finished)
+            if name not in self.unscored
         ]
 
     def _embedding(self, node: str, index: int, model: str | None, identity: Any, poolings: tuple) -> Embedding:

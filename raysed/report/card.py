@@ -10,7 +10,7 @@ from raysed.data.tokens import LengthReport
 from raysed.model.export import Card
 from raysed.plan.artefacts import Facts
 from raysed.plan.check import Job
-from raysed.recipe import Recipe, parse_recipe
+from raysed.recipe import TEACHERS, Recipe, parse_recipe
 from raysed.report.choice import Choice
 from raysed.report.document import headline_table, sanity_words
 from raysed.report.findings import worth
@@ -41,6 +41,7 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
         name=f"{config.run}-{recipe.text}",
         recipe=recipe.text,
         base=_public_name(config.encoder.path),
+        teachers=[teacher.title for teacher in config.teachers],
         members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         corpus=_text_of(job, recipe),
@@ -99,5 +100,6 @@ def _settings(job: Job, recipe: Recipe) -> dict[str, Any]:
     blocks["views"] = {
         key: blocks["views"][key] for kind in _VIEW_SETTINGS if kind in kinds for key in _VIEW_SETTINGS[kind]
     }
-    names = [*recipe.members, *(["sed"] if recipe.distils else []), *(["flow"] if "flow" in recipe.calibration else [])]
+    names = [*recipe.members, *(["combination"] if recipe.ensemble == TEACHERS else [])]
+    names += [*(["sed"] if recipe.distils else []), *(["flow"] if "flow" in recipe.calibration else [])]
     return {f"{name}.{key}": value for name in ["views", *names] for key, value in blocks[name].items()}

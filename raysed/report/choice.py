@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from raysed.config import Config
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
-from raysed.recipe import BASE, parse_recipe
+from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.findings import NO_DIFFERENCE
 from raysed.report.results import Row
 
@@ -68,7 +68,8 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
         UserError: `export.recipe` names what could not be made.
     """
     base, asked = next(model for model in models if model.recipe == BASE), config.export.recipe
-    candidates = [model for model in models if not (config.flow.per_task and parse_recipe(model.recipe).calibration)]
+    made_here = [model for model in models if model.recipe != TEACHERS]
+    candidates = [model for model in made_here if not (config.flow.per_task and parse_recipe(model.recipe).calibration)]
     if asked:
         candidates = [model for model in candidates if model.recipe == asked]
         if not candidates:

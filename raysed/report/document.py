@@ -26,6 +26,7 @@ from raysed.report.results import (
     labels_of,
     task_names,
 )
+from raysed.report.teachers import teachers_table
 from raysed.store.text import Table, duration, number, render, sentence, size
 from raysed.training.collapse import COLLAPSED
 
@@ -74,6 +75,8 @@ class Report:
     """`triples` of the sanity list, and how many of them `exported`, `base` and `words` answer as a person does."""
     learners: Sequence[Mapping[str, Any]] = ()
     """Of each group of learners `recipe`, `updates`, `distance` from the members' mean, and `members_distance`."""
+    teachers: Sequence[Mapping[str, Any]] = ()
+    """Teachers from outside and what was made of them, see `raysed.report.teachers.compare`."""
     command: str = ""
     """What was typed to start the run."""
     repeat: str = ""
@@ -93,7 +96,8 @@ class Report:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
         always = {name: getattr(self, name) for name in ("timings", "environment", "config", "corpus", "members")}
-        parts = {name: getattr(self, name) for name in ("views", "grids", "transfer", "analysis", "learners", "sanity")}
+        names_of_parts = ("views", "grids", "transfer", "analysis", "learners", "teachers", "sanity")
+        parts = {name: getattr(self, name) for name in names_of_parts}
         parts["exported"] = {"recipe": self.exported, "why": self.export} if self.exported else {}
         return _plain(
             {
@@ -143,6 +147,7 @@ class Report:
             "by_task": _means_table(results.groups, by_task),
             "by_aggregation": _aggregation_table(results),
             "grids": [{"words": _grid_words(grid), "table": _grid_table(grid)} for grid in self.grids],
+            "teachers": teachers_table(self.teachers),
             "transfer": _transfer_table(self.transfer),
             "isotropy": _isotropy_table(analysis.get("isotropy") or {}),
             "edit_distance_task": edit_distance["task"],

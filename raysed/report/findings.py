@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from raysed.evaluation.intervals import interval
+from raysed.recipe import TEACHERS
 from raysed.report.results import (
     CALIBRATIONS,
     KIND_NAMES,
@@ -32,6 +33,7 @@ _FITTED_ON = {
     "corpus": "The calibrations were fitted on the corpus and have not seen the tasks.",
     "nli": "The calibrations were fitted on the sentences of `nli.train` and have not seen the tasks.",
 }
+_ENSEMBLE_AND_BEST = ("the ensemble is", "its best member")
 _INTERVALS = "In brackets: 95 % intervals over the sampling of pairs and of seeds."
 
 
@@ -129,15 +131,16 @@ def _ensemble_clauses(family: str, results: Results) -> list[str]:
     members, ensemble = results.groups.get((family, "member")), results.groups.get((family, "ensemble"))
     base = results.groups.get(("base", "base"))
     clauses = []
-    if members and base:
+    if members and base and family != TEACHERS:
         difference = _difference(results, (family, "member", "mean"), ("base", "base", "mean"))
         best = f" on average over {members['n']} members (std {members['std']:.1f}, best {{:+.1f}})"
         effect = _effect(family.upper(), "the base", difference)
         clauses.append(effect + (best.format(members["max"] - base["mean"]) if members["n"] > 1 else ""))
     clauses += _continuation_clauses(family, results)
-    if members and ensemble:
+    if members and ensemble and (members["n"] > 1 or family != TEACHERS):
         difference = _difference(results, (family, "ensemble", "mean"), (family, "member", "best"))
-        clauses.append(f"the ensemble is {difference.position()} its best member")
+        names = ("the teachers together are", "the best of them") if family == TEACHERS else _ENSEMBLE_AND_BEST
+        clauses.append(f"{names[0]} {difference.position()} {names[1]}")
     return clauses
 
 
@@ -155,11 +158,15 @@ def _continuation_clauses(family: str, results: Results) -> list[str]:
 def _learner_clauses(family: str, results: Results) -> list[str]:
     learner = f"{family}-sed".strip("-"), "learner", "mean"
     others = {"the best member": (family, "member", "best"), "the ensemble": (family, "ensemble", "mean")}
+    if family == TEACHERS:
+        several = results.groups.get((family, "member"), {"n": 1})["n"] > 1
+        others = {"the base": ("base", "base", "mean"), "the best teacher": (family, "member", "best")}
+        others |= {"the teachers together": (family, "ensemble", "mean")} if several else {}
     others = {name: group for name, group in others.items() if results.groups.get(group[:2])}
     if not results.groups.get(learner[:2]) or not others:
         return []
     positions = [f"{_difference(results, learner, group).position()} {name}" for name, group in others.items()]
-    count = results.groups.get(learner[:2])["n"]
+    count = results.groups[learner[:2]]["n"]
     names = "the learner is" if count == 1 else f"the {count} learners are on average"
     return [f"{names} {' and '.join(positions)}"]
 

@@ -26,7 +26,7 @@ from raysed.model.encoder import Encoder, encode, load_start
 from raysed.model.export import export_model, parity
 from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibrated
 from raysed.plan.check import Job
-from raysed.recipe import BASE, parse_recipe
+from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report import plots
 from raysed.report.card import card_of, labels_by_stage, seen_by_calibrations, versions
 from raysed.report.choice import Choice, choose
@@ -34,6 +34,7 @@ from raysed.report.document import Report, headline_table, how_to_repeat, layers
 from raysed.report.findings import worth
 from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
+from raysed.report.teachers import compare, teachers_table
 from raysed.store.storage import Storage
 
 _PARITY_SENTENCES = 64
@@ -68,6 +69,16 @@ class _Finished:
         """A model's embeddings, by default at the pooling of the headline."""
         return load_calibrated(self.storage, model.embeddings, self.config.encoder.layers if layers is None else layers)
 
+    def together(self, recipe: str, members: Sequence[ScoredModel]) -> Embeddings | None:
+        """What an ensemble says as one; None of teachers that were not combined, or of one that says the same alone."""
+        if recipe != TEACHERS:
+            return mean_embeddings([self.embeddings(member) for member in members])
+        name = f"{TEACHERS}/together"
+        entry = self.storage.entry(name)
+        if entry is None or (len(members) == 1 and entry.meta["kept"] == 1):
+            return None
+        return load_calibrated(self.storage, name, self.config.encoder.layers)
+
 
 def publish(
     job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
@@ -99,12 +110,15 @@ def publish(
     pictures: dict[str, str] = {}
     space = analyse(job, storage, _shown(run))
     storage.commit("plots", lambda path: pictures.update(_draw(run, choice.model, results, space, path)), job.depends)
-    report = _report(run, results, space, unlabelled, choice, sanity, pictures)
+    teachers = compare(job, storage, results, exported[0], shown[choice.model.recipe], choice.model)
+    report = _report(run, results, space, unlabelled, choice, sanity, teachers, pictures)
     for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
         storage.write_text(name, text)
     say(f"\n{headline_table(results).plain()}")
     if by_layers := layers_table(results):
         say(f"\nby pooled layers\n{by_layers.plain()}")
+    if teachers:
+        say(f"\nteachers and the exported model\n{teachers_table(teachers).plain()}")
     say(f"\n{report.findings()}\n")
     say(f"report: {storage.uri('report.md')}   plots: {storage.uri('plots')}")
     say(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(sanity)}")
@@ -144,8 +158,9 @@ def _score(run: _Finished) -> Results:
                 if layers == main and not model.left_out:
                     headline.setdefault((recipe, model.kind), []).append(_on(tasks, outcomes))
         healthy = [model for model in group if not model.left_out]
-        if group[0].kind == "member" and healthy:
-            outcomes = evaluation.outcomes(mean_embeddings([run.embeddings(member) for member in healthy]))
+        together = run.together(recipe, healthy) if group[0].kind == "member" and healthy else None
+        if together is not None:
+            outcomes = evaluation.outcomes(together)
             rows.append(Row(recipe, "ensemble", 0, None, main, evaluation.score_outcomes(outcomes)))
             headline[recipe, "ensemble"] = [_on(tasks, outcomes)]
     results = Results(rows, tasks, main, labels_by_stage(run.job), fitted_on=seen_by_calibrations(run.config))
@@ -320,6 +335,7 @@ def _report(
     unlabelled: Mapping[str, Mapping[str, Any]],
     choice: Choice,
     sanity: Mapping[str, int],
+    teachers: Sequence[Mapping[str, Any]],
     pictures: Mapping[str, str],
 ) -> Report:
     config, storage, facts = run.config, run.storage, run.facts
@@ -342,6 +358,7 @@ def _report(
         worth=worth(results, choice.model.recipe, choice.model.kind),
         sanity=sanity,
         learners=_distances(run),
+        teachers=teachers,
         command=_typed(),
         repeat=how_to_repeat(storage.location, storage.run, _main_job()),
         plots=pictures,
@@ -368,6 +385,8 @@ def _distances(run: _Finished) -> list[dict[str, Any]]:
     """
     found = {}
     for recipe in {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils}.values():
+        if not recipe.members:  # of other widths, and with a pooling of their own
+            continue
         learners, members = (
             [model for model in run.models if model.recipe == text and not model.left_out]
             for text in (recipe.uncalibrated, recipe.ensemble)

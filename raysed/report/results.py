@@ -15,6 +15,7 @@ import numpy as np
 from raysed.evaluation.baselines import BM25, TF_IDF, WORD_OVERLAP
 from raysed.evaluation.intervals import interval
 from raysed.evaluation.tasks import MAIN, main_score
+from raysed.recipe import TEACHERS
 
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
@@ -234,6 +235,8 @@ def display_name(recipe: str, kind: str, n: int = 1) -> str:
     """
     if kind == "baseline":
         return _BASELINE_NAMES.get(recipe, recipe)
+    if recipe == TEACHERS:
+        return f"teachers ({n})" if kind == "member" else "teachers together"
     name = KIND_NAMES[kind] if kind != "learner" or n == 1 else "learners"
     count = f" ({n})" if kind in ("member", "grid") or n > 1 else ""
     return " + ".join([name, *calibration_of(recipe)]) + count

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -38,17 +39,19 @@ from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
 from raysed.evaluation.tasks import comparable, score_by
 from raysed.model.augment import weights_bytes
+from raysed.model.combination import Combination
 from raysed.model.encoder import Encoder, load_start
 from raysed.model.scratch import write_scratch
 from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
 from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
-from raysed.recipe import BASE, Recipe, member_nodes
+from raysed.recipe import BASE, TEACHERS, Recipe, member_nodes
 from raysed.stages import members, probing
 from raysed.stages.frozen import calibrate_all, embed_all
 from raysed.stages.learner import distill
 from raysed.stages.rewriting import rewrite
 from raysed.stages.teacher_mean import TeacherPlan, write_targets
+from raysed.stages.teachers import COMBINATION, AskedTeacher, embed_corpus, embed_sentences, write_combined
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
 from raysed.training.setups import predictor_parameters, tables_of
@@ -325,10 +328,55 @@ class Stages:
 
     # mean and learner
 
+    def ask_teachers(self) -> None:
+        """Takes up the teachers from outside, and has them embed the evaluation's sentences and the corpus."""
+        if not self.config.teachers:
+            return
+        for name, depends in self.lineage.teachers().items():
+            self._made("teachers", name, depends, lambda path, meta: (path / "teacher").touch())
+        names = list(self.lineage.teachers())
+        self.lineage.ensembles[TEACHERS] = [self.storage.entry(name) for name in names]
+        sentences, layers = self.job.evaluation.sentences, self.config.encoder.layers
+        with self._timed("teachers"):
+            for teacher, job in zip(self._asked(), self.lineage.embeddings(TEACHERS), strict=True):
+                if not embed_sentences(job.name, job.depends, teacher, sentences, layers, self.storage):
+                    self.lineage.unscored.add(job.model)
+                    self.say(f"not scored: {teacher.config.title} has no embeddings of the evaluation's sentences")
+
+    def _asked(self) -> list[AskedTeacher]:
+        found = zip(self.config.teachers, self.job.inputs["teachers"], self.job.widths, strict=True)
+        return [AskedTeacher(*teacher) for teacher in found]
+
+    def combine_teachers(self) -> None:
+        """Has the teachers from outside embed the corpus, and makes one target of what they say."""
+        recipe = next((recipe for recipe in self._distilling() if recipe.ensemble == TEACHERS), None)
+        if recipe is None:
+            return
+        name, depends = self.lineage.targets(recipe)
+        if not self.storage.finished(name, depends):
+            with self._timed("teachers"):
+                embed_corpus(self._asked(), self.config, self.storage, partial(plan_members, self._cluster_now()))
+        self._made("combination", name, depends, self._write_combined)
+        if not self.lineage.unscored:
+            self._made("combination", *self.lineage.together(), partial(self._write_together, name))
+
+    def _write_combined(self, path: Path, meta: dict[str, Any]) -> None:
+        width = load_start(self.config.encoder, self.storage, None)[0].width
+        meta |= write_combined(path, self._asked(), self.config, self.storage, width)
+
+    def _write_together(self, targets: str, path: Path, meta: dict[str, Any]) -> None:
+        """What the combined teachers make of the evaluation's sentences."""
+        layers = self.config.encoder.layers
+        combination = Combination.load(self.storage.fetch(targets) / COMBINATION)
+        jobs = self.lineage.embeddings(TEACHERS)
+        parts = [load_calibrated(self.storage, job.name, layers) for job in jobs]
+        np.save(path / f"layers-{layers}.npy", combination.target(parts))
+        meta["kept"] = combination.kept
+
     def average_teachers(self) -> None:
         """Streams the means of the ensembles' embeddings into target tables, all in one pass over the corpus."""
         teachers, depends = {}, {}
-        for recipe in self._distilling():
+        for recipe in (recipe for recipe in self._distilling() if recipe.members):
             name, needs = self.lineage.targets(recipe)
             if not self.storage.finished(name, needs) and self._missing(self.lineage.learners(recipe)):
                 teachers[name] = [entry.name for entry in self.lineage.healthy(recipe.ensemble)]
@@ -388,7 +436,7 @@ class Stages:
         self._calibrate([job for recipe in self.job.recipes if recipe.calibration for job in self._of_models(recipe)])
 
     def _of_models(self, recipe: Recipe) -> list[Calibration]:
-        return self.lineage.calibrations(recipe) if recipe.members else []
+        return self.lineage.calibrations(recipe) if recipe.ensemble != BASE else []
 
     def _calibrate(self, jobs: Sequence[Calibration]) -> dict[str, str]:
         """Fits them, and leaves out what could not be fitted; returns which have none at the main pooling, and why."""
@@ -409,10 +457,12 @@ class Stages:
 
     def probe(self) -> None:
         """Scores models of every recipe on transfer tasks and QNLI, where there are some."""
-        if self.job.further:
+        if self.job.further:  # teachers from outside are scored by the run's tasks alone
             asked = {on_base(recipe) for recipe in self.job.recipes} | {recipe.text for recipe in self.job.recipes}
             models = [
-                model for model in self.lineage.models() if model.kind != "base" or model.recipe in {BASE, *asked}
+                model
+                for model in self.lineage.models()
+                if model.recipe != TEACHERS and (model.kind != "base" or model.recipe in {BASE, *asked})
             ]
             with self._timed("transfer"):
                 self.transfer, self.qnli = probing.probe(
@@ -468,7 +518,7 @@ class Stages:
             cluster=str(self.cluster),
             corpus=corpus.meta if corpus else {},
             left_out=self.left_out,
-            members={node: [entry.name for entry in entries] for node, entries in self.lineage.ensembles.items()},
+            members={node: [entry.name for entry in self.lineage.ensembles[node]] for node in nodes},
             grids=[grid for node in nodes if (grid := self._grid(node))],
             transfer=self.transfer,
             qnli=self.qnli,

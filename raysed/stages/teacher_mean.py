@@ -20,9 +20,8 @@ import ray
 from raysed.cluster.heartbeat import Watch, beating, watched
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
-from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, matrix, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
-from raysed.errors import UserError
 from raysed.model.encoder import encode, load_checkpoint
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Storage
@@ -78,7 +77,7 @@ def write_targets(
     count = sum(map(len, ensembles.values()))
     log.info("averaging %d teachers over %s sentences: %s", count, f"{expected:,}", plan.share)
     progress = Progress("average teachers", expected)
-    writers = [_TargetWriter(directory) for directory in ensembles]
+    writers = [TargetWriter(directory) for directory in ensembles]
     with watched(plan.silence_seconds, plan.share, least=plan.groups) as watch:
         for table in stream_targets(list(ensembles.values()), storage, plan, watch, expected):
             if not len(table):
@@ -188,17 +187,11 @@ class _TeacherGroup:
         for column, add in self._adds.items():
             sums_BD = add(tokens)
             if column in table.column_names:
-                sums_BD += _matrix(table.column(column))
-            table = _with_column(table, column, sums_BD)
+                sums_BD += matrix(table.column(column))
+            table = with_column(table, column, sums_BD)
         for column, divisor in self._divisors.items():
-            table = _with_column(table, column, _matrix(table.column(column)) / np.float32(divisor))
+            table = with_column(table, column, matrix(table.column(column)) / np.float32(divisor))
         return table
-
-
-def _with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
-    """The table with a column of fixed-size lists, in place of one of that name."""
-    kept = table.drop_columns([name]) if name in table.column_names else table
-    return kept.append_column(name, _fixed_size_lists(matrix_BD))
 
 
 def teacher_sum(
@@ -246,8 +239,8 @@ def verify_targets(
     tokens = TokenTable.from_arrow(sample)
     paths = [storage.fetch(name) for name in teachers]
     add = teacher_sum(paths, token_budget=1, trust_remote_code=trust_remote_code)
-    difference_BD = np.abs(add(tokens) / len(teachers) - _matrix(sample.column("target")))
-    scale = max(float(np.abs(_matrix(sample.column("target"))).max()), 1.0)
+    difference_BD = np.abs(add(tokens) / len(teachers) - matrix(sample.column("target")))
+    scale = max(float(np.abs(matrix(sample.column("target"))).max()), 1.0)
     largest = float(difference_BD.max())
     if largest > 2e-2 * scale:
         wrong = tokens.ids[difference_BD.max(1).argmax()]
@@ -263,63 +256,3 @@ def _sample(file: pq.ParquetFile) -> pa.Table:
     return pa.concat_tables(
         [file.read_row_group(int(group)).take(places[groups == group]) for group in np.unique(groups)]
     )
-
-
-class _TargetWriter:
-    """Writes rows as they come and keeps the checks that need all of them: ids, finiteness, the mean."""
-
-    def __init__(self, directory: Path):
-        self._directory = directory
-        self._writer: pq.ParquetWriter | None = None
-        self._waiting: list[pa.Table] = []
-        self._ids: list[np.ndarray] = []
-        self._sum: np.ndarray | float = 0.0
-        self.rows = 0
-
-    def add(self, table: pa.Table) -> None:
-        if not len(table):
-            return
-        targets_BD = _matrix(table.column("target"))
-        ids = table.column("id").to_numpy()
-        broken = ~np.isfinite(targets_BD).all(axis=1)
-        if broken.any():
-            raise UserError(
-                f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids[broken][:10]))}"
-            )
-        self._ids.append(ids)
-        self._sum = self._sum + targets_BD.sum(axis=0, dtype=np.float64)
-        self.rows += len(table)
-        self._waiting.append(table)
-        self._flush(ROWS_PER_GROUP)
-
-    def close(self, expected: int) -> None:
-        self._flush(1)
-        if self._writer:
-            self._writer.close()
-        ids = np.concatenate(self._ids) if self._ids else np.empty(0, np.int64)
-        if self.rows != expected or len(np.unique(ids)) != expected:
-            raise RuntimeError(
-                f"{expected} sentences went in, {self.rows} rows with {len(np.unique(ids))} ids came out"
-            )
-        np.save(self._directory / "mean.npy", self._sum / expected)
-
-    def _flush(self, at_least: int) -> None:
-        """Writes whole row groups, so that their boundaries do not depend on how blocks were cut."""
-        while (waiting := sum(map(len, self._waiting))) >= at_least and waiting:
-            table = pa.concat_tables(self._waiting).combine_chunks()
-            group, rest = table.slice(0, ROWS_PER_GROUP), table.slice(ROWS_PER_GROUP)
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(self._directory / TARGET_FILE, group.schema)
-            self._writer.write_table(group, row_group_size=ROWS_PER_GROUP)
-            self._waiting = [rest] if len(rest) else []
-
-
-def _fixed_size_lists(matrix_BD: np.ndarray) -> pa.Array:
-    return pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
-
-
-def _matrix(column: pa.ChunkedArray) -> np.ndarray:
-    """Fixed-size lists -> float32 [B, D], writable."""
-    lists = column.combine_chunks()
-    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
-    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1).copy()

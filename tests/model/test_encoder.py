@@ -9,6 +9,7 @@ import socket
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoTokenizer, BertModel, ModernBertConfig, ModernBertModel
 
@@ -403,3 +404,31 @@ def test_tests_reach_no_other_machine(address):
         socket.getaddrinfo(*address)
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 1):
         pass
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
+def test_kept_layers_are_those_of_the_whole_encoder_and_are_saved_as_a_model(
+    make_transformer, tiny_tokenizer, tmp_path, kind
+):
+    """The first two give what the whole model has after its second layer; the first and last are saved and loaded."""
+    make_transformer(kind).save_pretrained(tmp_path / "whole")
+    tiny_tokenizer.save_pretrained(tmp_path / "whole")
+    tokens = tokenize(tiny_tokenizer, ["the cat sat on a big tree", "she ran"], 16)
+    config = EncoderConfig(path=str(tmp_path / "whole"), max_length=16, layers=1)
+    first, _ = load_encoder(config.model_copy(update={"keep_layers": [0, 1]}))
+    asked, _ = load_encoder(config.model_copy(update={"model_kwargs": {"num_hidden_layers": 2}}))
+    np.testing.assert_array_equal(encode(first, tokens, (1,))[0], encode(asked, tokens, (1,))[0])
+    ends = config.model_copy(update={"keep_layers": [0, 2]})
+    assert check_encoder(ends) == 2
+    encoder, tokenizer = load_encoder(ends)
+    write_checkpoint(encoder, tokenizer, tmp_path / "ends", {}, [])
+    loaded = load_checkpoint(tmp_path / "ends")
+    np.testing.assert_array_equal(encode(loaded, tokens, (1, 2))[1], encode(encoder, tokens, (1, 2))[1])
+    assert not np.allclose(encode(encoder, tokens, (1,))[0], encode(first, tokens, (1,))[0])
+
+
+def test_layers_that_are_not_there_cannot_be_kept(tiny_encoder_dir):
+    with pytest.raises(UserError, match=r"encoder.keep_layers has 7, but .* has 3 layers, the last of which is 2"):
+        check_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=16, keep_layers=[0, 7]))
+    with pytest.raises(ValidationError, match="each once and in ascending order"):
+        EncoderConfig(keep_layers=[2, 0])

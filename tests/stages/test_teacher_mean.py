@@ -8,13 +8,12 @@ import torch
 from transformers import AutoModel, BertConfig, BertModel
 
 from raysed.cluster.resources import Share
-from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.stages.teacher_mean import (
     TeacherPlan,
-    _TargetWriter,
     verify_targets,
     write_targets,
 )
@@ -96,7 +95,7 @@ def test_row_groups_do_not_depend_on_how_blocks_are_cut(tmp_path):
     for cut in (97, 1024, rows):
         directory = tmp_path / str(cut)
         directory.mkdir()
-        writer = _TargetWriter(directory)
+        writer = TargetWriter(directory)
         for start in range(0, rows, cut):
             writer.add(target_table(np.arange(start, min(start + cut, rows)), targets[start : start + cut]))
         writer.close(rows)
@@ -114,7 +113,7 @@ def target_table(ids: np.ndarray, targets: np.ndarray) -> pa.Table:
 
 @pytest.mark.parametrize("ids", [[0, 1, 1], [0, 1]], ids=["repeated", "lost"])
 def test_lost_and_repeated_rows_are_refused(tmp_path, ids):
-    writer = _TargetWriter(tmp_path)
+    writer = TargetWriter(tmp_path)
     writer.add(target_table(np.array(ids), np.ones((len(ids), 2), np.float32)))
     with pytest.raises(RuntimeError, match="3 sentences went in"):
         writer.close(3)
@@ -124,7 +123,7 @@ def test_an_embedding_that_is_not_finite_names_its_sentence(tmp_path):
     targets = np.ones((3, 2), np.float32)
     targets[1, 0] = np.nan
     with pytest.raises(UserError, match="not finite for sentence ids 8"):
-        _TargetWriter(tmp_path).add(target_table(np.array([7, 8, 9]), targets))
+        TargetWriter(tmp_path).add(target_table(np.array([7, 8, 9]), targets))
 
 
 def test_a_target_of_another_sentence_is_found(tmp_path):

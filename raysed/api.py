@@ -1,0 +1,180 @@
+"""The same from Python: `raysed.run`, `raysed.distill` and `raysed.evaluate`, on one machine or on a cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from raysed.config import Config, find_config, load_config, make_config
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run has left behind.
+
+    Attributes:
+        directory: of the run; a URI where the storage is one.
+        report: the content of `report.json`.
+    """
+
+    directory: str
+    report: Mapping[str, Any]
+
+    @property
+    def model(self) -> str:
+        """Where the exported model is; `SentenceTransformer` loads it where that is a local directory."""
+        return f"{self.directory}/model"
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """The mean headline score x100 by recipe and kind, e.g. `teachers-sed/learner`."""
+        means = [entry for entry in self.report["summary"] if entry["task"] == "sts-avg" and entry["kind"] != "grid"]
+        return {f"{entry['recipe']}/{entry['kind']}": entry["mean"] for entry in means}
+
+
+def run(config: Config | Mapping[str, Any] | str) -> Result:
+    """Runs all stages of a configuration, or as many as are not done.
+
+    Args:
+        config: settings; or a nested mapping of them, the path of a YAML file, or the name of a config.
+
+    Raises:
+        UserError: a wrong setting or input.
+        RunFailed: the run failed.
+
+    Example:
+        >>> import raysed
+        >>> result = raysed.run("quickstart")  # doctest: +SKIP
+        >>> result.scores["ct-sed-flow/learner"]  # doctest: +SKIP
+    """
+    from raysed import pipeline
+    from raysed.plan.consistency import check_settings
+    from raysed.store.storage import Storage
+
+    if isinstance(config, str):
+        config = load_config(find_config(config))
+    elif not isinstance(config, Config):
+        config = make_config(config)
+    check_settings(config)
+    pipeline.run(config)
+    storage = Storage(config.storage, config.run)
+    return Result(storage.uri("").rstrip("/"), json.loads(storage.read_text("report.json") or "{}"))
+
+
+def distill(
+    teachers: Sequence[str | Mapping[str, Any]],
+    corpus: str | Sequence[str],
+    learner: str = "bundled:encoder",
+    *,
+    layers: int | Sequence[int] | None = None,
+    dev: str | None = None,
+    tasks: Sequence[str] = (),
+    run: str = "distilled",
+    storage: str = "runs",
+    settings: Mapping[str, Any] | None = None,
+) -> Result:
+    """Makes one small model of one or several models, on text without labels.
+
+    Args:
+        teachers: models, or `.parquet` files of embeddings; or blocks of settings of `teachers`.
+        corpus: files, patterns, URIs or hub datasets of sentences.
+        learner: the encoder that learns.
+        layers: how many of its layers it keeps, from the first on; or which, counted from 0; None: all.
+        dev: file or directory of the task that choices are made on; None: those of the config `distill`.
+        tasks: further ones, which are reported.
+        run: name of the run.
+        storage: where run directories are.
+        settings: any others, nested as in a config file.
+
+    Raises:
+        UserError: a wrong setting or input.
+        RunFailed: the run failed.
+
+    Example:
+        >>> import raysed
+        >>> result = raysed.distill(  # doctest: +SKIP
+        ...     teachers=["sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5"],
+        ...     corpus="tickets.txt",
+        ...     learner="distilbert/distilbert-base-uncased",
+        ...     layers=3,
+        ... )
+    """
+    return globals()["run"](distillation(teachers, corpus, learner, layers, dev, tasks, run, storage, settings or {}))
+
+
+def distillation(
+    teachers: Sequence[str | Mapping[str, Any]],
+    corpus: str | Sequence[str],
+    learner: str,
+    layers: int | Sequence[int] | None,
+    dev: str | None,
+    tasks: Sequence[str],
+    run: str,
+    storage: str,
+    settings: Mapping[str, Any],
+) -> Config:
+    """Returns the configuration of a distillation: that named `distill`, with what `distill` was given."""
+    from raysed.evaluation.tasks import tasks_of
+
+    encoder: dict[str, Any] = {"path": learner}
+    if isinstance(layers, int):
+        encoder["model_kwargs"] = {"num_hidden_layers": layers}
+    elif layers is not None:
+        encoder["keep_layers"] = list(layers)
+    own: dict[str, Any] = {
+        "run": run,
+        "storage": storage,
+        "teachers": list(teachers),
+        "encoder": encoder,
+        "corpus": {"source": corpus if isinstance(corpus, str) else list(corpus)},
+    }
+    if dev or tasks:
+        found = tasks_of([*([dev] if dev else []), *tasks])
+        named = {name: task.model_dump(mode="json") for name, task in found.items()}
+        own["evaluation"] = {"tasks": named, "dev": next(iter(found)) if dev else None}
+    defaults = load_config(find_config("distill")).model_dump(mode="json", exclude_unset=True)
+    merged = _merged(_merged(defaults, own), settings)
+    if dev or tasks:
+        merged["evaluation"]["tasks"] = {**named, **settings.get("evaluation", {}).get("tasks", {})}
+    return make_config(merged)
+
+
+def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Scores a model on files or directories of tasks, the kind of which is seen from their content.
+
+    Args:
+        model: directory or hub id.
+        tasks: graded pairs, labelled texts, or directories in BEIR's layout.
+
+    Returns:
+        The metrics of each task by its name, x100.
+
+    Raises:
+        UserError: the model or a task cannot be read.
+
+    Example:
+        >>> import raysed
+        >>> scores = raysed.evaluate("bundled:encoder", ["bundled:dev"])
+        >>> round(scores["dev"]["spearman"] / 10) * 10
+        50
+    """
+    from raysed.evaluation.tasks import Evaluation, load_any_task, tasks_of
+    from raysed.model.load import load_model
+
+    evaluation = Evaluation([load_any_task(name, task) for name, task in tasks_of(tasks).items()], "all")
+    (embeddings_UD, *_) = load_model(model).embed(evaluation.sentences)
+    return evaluation.score(embeddings_UD)
+
+
+def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings, setting by setting; the upper one's count."""
+    both = {
+        key: _merged(lower[key], upper[key]) for key in lower.keys() & upper.keys() if _are_mappings(lower, upper, key)
+    }
+    return {**lower, **upper, **both}
+
+
+def _are_mappings(lower: Mapping[str, Any], upper: Mapping[str, Any], key: str) -> bool:
+    return isinstance(lower[key], Mapping) and isinstance(upper[key], Mapping)

@@ -1,0 +1,61 @@
+"""Makes one small model of one or several models, on text without labels.
+
+    python jobs/distill.py --teachers A B C --corpus tickets.txt
+    python jobs/distill.py --teachers A vectors.parquet --corpus tickets.txt --learner MODEL --layers 3 --dev pairs.csv
+
+A teacher is a sentence-transformers model or a plain transformer, by directory or hub id, or a .parquet file with the
+columns sentence and embedding. The same command continues a run that was stopped; another teacher or more text computes
+only what is not there yet.
+"""
+
+import argparse
+from typing import Any
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
+    result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
+    result.add_argument("--learner", default="bundled:encoder", help="the encoder that learns")
+    result.add_argument(
+        "--layers", type=_layers, help="how many of its layers it keeps, from the first on; or which: 0,2,5"
+    )
+    result.add_argument("--dev", metavar="TASK", help="graded pairs or another task that choices are made on")
+    result.add_argument("--task", dest="tasks", action="append", default=[], help="a further task for the report")
+    result.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="any setting")
+    result.add_argument("--storage", default="runs", help="directory or URI that holds the run directories")
+    result.add_argument("--run", default="distilled", help="name of the run")
+    return result
+
+
+def _layers(text: str) -> int | list[int]:
+    """A number of layers, or those that are listed."""
+    return [int(part) for part in text.split(",") if part] if "," in text else int(text)
+
+
+def job(arguments: argparse.Namespace) -> None:
+    """Builds the configuration and runs the pipeline."""
+    from raysed.api import distillation
+    from raysed.config_text import apply_override
+    from raysed.plan.consistency import check_settings
+
+    settings: dict[str, Any] = {}
+    for override in arguments.overrides:
+        apply_override(settings, override)
+    config = distillation(
+        arguments.teachers,
+        arguments.corpus,
+        arguments.learner,
+        arguments.layers,
+        arguments.dev,
+        arguments.tasks,
+        arguments.run,
+        arguments.storage,
+        settings,
+    )
+    check_settings(config)
+
+    from raysed.pipeline import run
+
+    run(config)

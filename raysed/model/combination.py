@@ -1,0 +1,240 @@
+"""What several teachers together say of a sentence: one vector that is linear in theirs.
+
+Every way of combining is a matrix and an offset, fitted on the moments of the teachers' embeddings over the corpus, so
+two passes over them suffice and memory does not depend on the number of sentences.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import scipy.linalg
+
+from raysed.config import CombinationConfig
+
+UNIT = ("unit_mean", "aligned_mean", "generalised_mean", "concatenated")
+"""Ways of combining that see directions only: each teacher's vectors are brought to length 1 first."""
+OF_EQUAL_WIDTHS = ("mean", "unit_mean", "standardised_mean", "whitened_mean")
+"""Ways of combining that add up dimension by dimension."""
+_WEAK = 1e-10
+"""Directions whose variance is a smaller part of the largest one are rounding, and are not enlarged."""
+_ROUNDS, _SETTLED = 100, 1e-12
+
+
+@dataclass
+class Moments:
+    """Count, sum and second moments, not centred, of rows that come in blocks.
+
+    Args:
+        width: E, of the rows.
+    """
+
+    width: int
+    count: int = 0
+    sum_E: np.ndarray = field(init=False)
+    products_EE: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sum_E = np.zeros(self.width)
+        self.products_EE = np.zeros((self.width, self.width))
+
+    def add(self, x_BE: np.ndarray) -> None:
+        """Takes a block of rows into account, in float64."""
+        x_BE = x_BE.astype(np.float64)
+        self.count += len(x_BE)
+        self.sum_E += x_BE.sum(0)
+        self.products_EE += x_BE.T @ x_BE
+
+    def after(self, weight_EF: np.ndarray, offset_F: np.ndarray) -> np.ndarray:
+        """Returns the second moments [F, F] of the rows after an affine map."""
+        shift_FF = np.outer(self.sum_E @ weight_EF, offset_F)
+        products_FF = weight_EF.T @ self.products_EE @ weight_EF
+        return products_FF + shift_FF + shift_FF.T + self.count * np.outer(offset_F, offset_F)
+
+
+@dataclass(frozen=True, eq=False)
+class Combination:
+    """The map from the teachers' vectors of a sentence to its target.
+
+    Attributes:
+        is_unit: whether each teacher's vector is brought to length 1 first.
+        weight_ED: applied to the teachers' vectors side by side.
+        offset_D: added to the result.
+        kept: share of the squared length of the combined vectors that the target's width keeps, 0 to 1.
+    """
+
+    is_unit: bool
+    weight_ED: np.ndarray
+    offset_D: np.ndarray
+    kept: float = 1.0
+
+    def target(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """Returns the targets, float32 [B, D].
+
+        Args:
+            parts: the teachers' embeddings [B, D_k] of the same sentences.
+        """
+        return (side_by_side(parts, self.is_unit) @ self.weight_ED + self.offset_D).astype(np.float32)
+
+    def turned(self, products_DD: np.ndarray) -> "Combination":
+        """Returns the same, turned as a whole, so that targets come as close as can be to other vectors.
+
+        Args:
+            products_DD: targets' times the other vectors, summed over sentences.
+        """
+        turn_DD = _turn(products_DD)
+        return replace(self, weight_ED=self.weight_ED @ turn_DD, offset_D=self.offset_D @ turn_DD)
+
+    def save(self, path: Path) -> None:
+        """Writes it to a `.npz` file."""
+        np.savez(path, is_unit=self.is_unit, weight_ED=self.weight_ED, offset_D=self.offset_D, kept=self.kept)
+
+    @classmethod
+    def load(cls, path: Path) -> "Combination":
+        """Reads it from the file that `save` has written."""
+        with np.load(path) as file:
+            return cls(bool(file["is_unit"]), file["weight_ED"], file["offset_D"], float(file["kept"]))
+
+
+def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
+    """Returns the teachers' embeddings of the same sentences next to each other, float64 [B, E].
+
+    Args:
+        parts: [B, D_k] each.
+        is_unit: whether rows are brought to length 1 first; a zero row stays.
+    """
+    columns = [np.asarray(part, np.float64) for part in parts]
+    if is_unit:
+        columns = [x_BD / np.maximum(np.linalg.norm(x_BD, axis=1, keepdims=True), 1e-12) for x_BD in columns]
+    return np.concatenate(columns, axis=1)
+
+
+def fit_combination(config: CombinationConfig, widths: Sequence[int], moments: Moments, width: int) -> Combination:
+    """Fits a way of combining.
+
+    Args:
+        config: which one, and the teachers' weights.
+        widths: D_k of each teacher.
+        moments: of `side_by_side`, with unit rows for the ways in `UNIT`.
+        width: D of the targets, that of the learner. Wider combinations are turned to their principal directions, not
+            centred, which lose least of all dot products; narrower ones get zeros, which change none.
+    """
+    weights_K = _weights(config.weights, len(widths))
+    weight_EF, offset_F = _WAYS[config.how](moments, list(widths), weights_K)
+    weight_ED, kept = _to_width(moments.after(weight_EF, offset_F), width)
+    return Combination(config.how in UNIT, weight_EF @ weight_ED, offset_F @ weight_ED, kept)
+
+
+def _weights(given: Sequence[float] | None, count: int) -> np.ndarray:
+    """The teachers' weights with a sum of 1."""
+    weights_K = np.asarray(given or [1.0] * count, np.float64)
+    return weights_K / weights_K.sum()
+
+
+def _to_width(products_FF: np.ndarray, width: int) -> tuple[np.ndarray, float]:
+    """The map [F, D] to the wanted width, and the share of the squared length that it keeps."""
+    found = len(products_FF)
+    if found <= width:
+        return np.eye(found, width), 1.0
+    values_F, vectors_FF = np.linalg.eigh(products_FF)
+    chosen_FD = vectors_FF[:, ::-1][:, :width]
+    signs_D = np.sign(chosen_FD[np.abs(chosen_FD).argmax(0), np.arange(width)])  # else they are the library's whim
+    return chosen_FD * signs_D, float(values_F[::-1][:width].sum() / values_F.sum())
+
+
+# -- ways of combining: moments, widths and weights -> weight [E, F] and offset [F] ----------------------------------
+
+
+def _mean(moments: Moments, widths: list[int], weights_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """SED section 4, where the weights are equal."""
+    return np.concatenate([weight * np.eye(widths[0]) for weight in weights_K]), np.zeros(widths[0])
+
+
+def _standardised_mean(moments: Moments, widths: list[int], weights_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    means_E, covariance_EE = _centred(moments)
+    variances_E = covariance_EE.diagonal()
+    maps, offset_D = [], np.zeros(widths[0])
+    for place, weight in zip(_places(widths), weights_K):
+        scales_D = weight * _inverse_root(variances_E[place])
+        maps.append(np.diag(scales_D))
+        offset_D -= means_E[place] * scales_D
+    return np.concatenate(maps), offset_D
+
+
+def _whitened_mean(moments: Moments, widths: list[int], weights_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By the symmetric root (ZCA), which turns no teacher's axes."""
+    means_E, covariance_EE = _centred(moments)
+    maps, offset_D = [], np.zeros(widths[0])
+    for place, weight in zip(_places(widths), weights_K):
+        values_D, vectors_DD = np.linalg.eigh(covariance_EE[place, place])
+        map_DD = weight * (vectors_DD * _inverse_root(values_D)) @ vectors_DD.T
+        maps.append(map_DD)
+        offset_D -= means_E[place] @ map_DD
+    return np.concatenate(maps), offset_D
+
+
+def _aligned_mean(moments: Moments, widths: list[int], weights_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Each teacher is turned towards the first one (orthogonal Procrustes)."""
+    places = _places(widths)
+    turns = [np.eye(widths[0])]
+    turns += [_turn(moments.products_EE[place, places[0]]) for place in places[1:]]
+    return _weighted(turns, weights_K), np.zeros(widths[0])
+
+
+def _generalised_mean(moments: Moments, widths: list[int], weights_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """All are turned towards their mean until it stands still (generalised Procrustes); it starts at the first one."""
+    weight_EF, offset_F = _aligned_mean(moments, widths, weights_K)
+    for _ in range(_ROUNDS):
+        before_EF = weight_EF
+        turns = [_turn((moments.products_EE @ weight_EF)[place]) for place in _places(widths)]
+        weight_EF = _weighted(turns, weights_K)
+        if np.abs(weight_EF - before_EF).max() < _SETTLED:
+            break
+    return weight_EF, offset_F
+
+
+def _concatenated(moments: Moments, widths: list[int], weights_K: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Roots of the weights, so that a dot product of two targets is the weighted mean of the teachers' cosines."""
+    roots_E = np.repeat(np.sqrt(weights_K), widths)
+    return np.diag(roots_E), np.zeros(len(roots_E))
+
+
+_Way = Callable[[Moments, list[int], np.ndarray], tuple[np.ndarray, np.ndarray]]
+_WAYS: dict[str, _Way] = {
+    "mean": _mean,
+    "unit_mean": _mean,
+    "standardised_mean": _standardised_mean,
+    "whitened_mean": _whitened_mean,
+    "aligned_mean": _aligned_mean,
+    "generalised_mean": _generalised_mean,
+    "concatenated": _concatenated,
+}
+
+
+def _places(widths: Sequence[int]) -> list[slice]:
+    """Where each teacher's columns are."""
+    ends = np.cumsum(widths).tolist()
+    return [slice(end - width, end) for end, width in zip(ends, widths)]
+
+
+def _centred(moments: Moments) -> tuple[np.ndarray, np.ndarray]:
+    """Mean [E] and covariance [E, E]."""
+    means_E = moments.sum_E / moments.count
+    return means_E, moments.products_EE / moments.count - np.outer(means_E, means_E)
+
+
+def _inverse_root(values_D: np.ndarray) -> np.ndarray:
+    """1 / sqrt of variances; 0 for those that are rounding."""
+    is_real_D = values_D > _WEAK * max(values_D.max(), 0)
+    return np.where(is_real_D, 1 / np.sqrt(np.where(is_real_D, values_D, 1)), 0.0)
+
+
+def _turn(products_DF: np.ndarray) -> np.ndarray:
+    """The turn R [D, F] with orthonormal rows or columns for which the trace of R' products is largest."""
+    left_DR, _, right_RF = scipy.linalg.svd(products_DF, full_matrices=False)
+    return left_DR @ right_RF
+
+
+def _weighted(turns: Sequence[np.ndarray], weights_K: np.ndarray) -> np.ndarray:
+    return np.concatenate([weight * turn_DF for weight, turn_DF in zip(weights_K, turns)])

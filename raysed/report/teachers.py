@@ -1,0 +1,71 @@
+"""Teachers from outside beside the model that learnt from them: quality, size, speed."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from raysed.evaluation.triples import Embed
+from raysed.model.encoder import Encoder
+from raysed.plan.artefacts import ScoredModel
+from raysed.plan.check import Job
+from raysed.recipe import TEACHERS
+from raysed.report.results import Results
+from raysed.store.storage import Storage
+from raysed.store.text import Table, number
+
+_TIMED = 2000
+"""Sentences on which the exported model's speed is measured."""
+
+
+def compare(
+    job: Job, storage: Storage, results: Results, encoder: Encoder, embed: Embed, chosen: ScoredModel
+) -> list[dict[str, Any]]:
+    """Returns the teachers that were scored, what they say together, and the exported model.
+
+    Each has `model`, `width`, `parameters`, `sentences_per_second` and `score` (the headline's, x100), the last four
+    None where there is no such number.
+
+    Args:
+        job: the checked configuration.
+        storage: the run directory.
+        results: the scored models.
+        encoder: of the exported model.
+        embed: the exported model.
+        chosen: which model that is.
+    """
+    if not job.config.teachers:
+        return []
+    rows = {(row.recipe, row.kind, row.index): row.average(results.tasks) for row in results.counted}
+    found = []
+    for index, teacher in enumerate(job.config.teachers):
+        entry = storage.entry(f"{TEACHERS}/embeddings/{index:02d}")
+        about = {key: entry.meta[key] if entry else None for key in ("width", "parameters", "sentences_per_second")}
+        found.append({"model": teacher.title, **about, "score": rows.get((TEACHERS, "member", index))})
+    if (TEACHERS, "ensemble", 0) in rows and len(found) > 1:
+        nothing = {"width": None, "parameters": None, "sentences_per_second": None}
+        found.append({"model": "all of them together", **nothing, "score": rows[TEACHERS, "ensemble", 0]})
+    sentences = job.evaluation.sentences[:_TIMED]
+    began = time.monotonic()
+    width = embed(sentences).shape[1]
+    speed = len(sentences) / (time.monotonic() - began)
+    size = sum(tensor.numel() for tensor in encoder.parameters())
+    own = {"model": f"{chosen.recipe} (exported)", "width": width, "parameters": size, "sentences_per_second": speed}
+    return [*found, {**own, "score": rows.get((chosen.recipe, chosen.kind, chosen.index))}]
+
+
+def teachers_table(models: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns models as a table; of teachers it says what the last one, which learnt from them, keeps of their score.
+
+    Args:
+        models: from `compare`.
+    """
+    columns = ["model", "dimensions", "parameters", "sentences/s", "score", "the exported model keeps"]
+    score = models[-1]["score"] if models else None
+    lines = []
+    for place, model in enumerate(models, start=1):
+        is_teacher = place < len(models)
+        keeps = f"{100 * score / model['score']:.1f} %" if is_teacher and score and model["score"] else "-"
+        counts = [f"{model[key]:,}" if model[key] else "-" for key in ("width", "parameters")]
+        speed = model["sentences_per_second"]
+        lines.append([model["model"], *counts, f"{speed:,.0f}" if speed else "-", number(model["score"]), keeps])
+    return Table(columns, lines)

@@ -1,0 +1,244 @@
+"""Teachers from outside: their embeddings of the corpus, and the targets that these together make.
+
+A teacher's embeddings are kept by blocks of sentences, each an artefact that depends on the teacher and on the text, so
+that another teacher, way of combining or larger corpus computes only what is not there yet. Work is done in Ray tasks
+that read and write the run directory; the driver sees names only.
+"""
+
+import functools
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysed.cluster.heartbeat import watched_tasks
+from raysed.cluster.process import prepare_worker
+from raysed.cluster.resources import Share
+from raysed.config import CombinationConfig, Config, TeacherConfig
+from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, with_column
+from raysed.data.tokens import SentenceTable, TokenTable
+from raysed.errors import RunFailed, UserError
+from raysed.model.combination import UNIT, Combination, Moments, fit_combination, side_by_side
+from raysed.model.encoder import encode, load_start
+from raysed.model.teacher import EmbeddingFile, MissingSentence, Teacher, load_teacher
+from raysed.recipe import TEACHERS
+from raysed.store.progress import Progress, tell
+from raysed.store.storage import Storage
+
+COMBINATION = "combination.npz"
+"""The fitted combination, beside the targets."""
+_FILE = "embeddings.npy"
+_TURNED_BY = 4 * ROWS_PER_GROUP
+"""Sentences that decide how targets are turned: many more than dimensions."""
+
+
+@dataclass(frozen=True)
+class AskedTeacher:
+    """A teacher of a run.
+
+    Attributes:
+        config: which model, and how it is asked.
+        identity: what tells it from others.
+        width: of its embeddings.
+    """
+
+    config: TeacherConfig
+    identity: str
+    width: int
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A teacher and the sentences that it is asked in one task."""
+
+    teacher: AskedTeacher
+    number: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        return f"{TEACHERS}/rows/{self.teacher.identity}/{self.number:06d}"
+
+
+def embed_corpus(
+    teachers: Sequence[AskedTeacher], config: Config, storage: Storage, plan: Callable[[Config, int], Share]
+) -> None:
+    """Makes the teachers' embeddings of the corpus that are not there yet.
+
+    Args:
+        teachers: who is asked.
+        config: the run's settings.
+        storage: the run directory.
+        plan: shares the cluster among so many tasks.
+
+    Raises:
+        UserError: an embedding is missing or not finite.
+    """
+    rows = len(SentenceTable(storage.fetch("corpus")))
+    blocks = [block for teacher in teachers for block in _blocks(teacher, rows)]
+    share = plan(config, len(blocks))
+    progress = Progress("ask teachers", len(blocks))
+    asked = 0
+    tasks = watched_tasks(
+        _embed_block,
+        blocks,
+        storage,
+        config.resources.encode_token_budget,
+        share,
+        work="ask teachers",
+        share=share,
+        seconds=config.resources.silence_seconds,
+    )
+    for done, (sentences, mistake) in enumerate(tasks, start=1):
+        if mistake:
+            raise UserError(mistake)
+        asked += sentences
+        progress.update(done, f"{asked:,} sentences by {len(teachers)} teacher{'s' * (len(teachers) > 1)}")
+    progress.close()
+    tell(sentences=asked)
+
+
+def _blocks(teacher: AskedTeacher, rows: int) -> list[_Block]:
+    starts = range(0, rows, ROWS_PER_GROUP)
+    return [_Block(teacher, n, start, min(start + ROWS_PER_GROUP, rows)) for n, start in enumerate(starts)]
+
+
+def _embed_block(block: _Block, storage: Storage, token_budget: int | None, share: Share) -> tuple[int, str | None]:
+    """One task: returns how many sentences were embedded, and a user's mistake as a sentence."""
+    prepare_worker(share.threads)
+    table = SentenceTable(storage.fetch("corpus")).rows(block.start, block.stop, ("sentence",))
+    sentences = table.column("sentence").to_pylist()
+    digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16]
+    depends = {"teacher": block.teacher.identity, "sentences": digest}
+    if storage.finished(block.name, depends):
+        return 0, None
+    try:
+        x_BD = _loaded(block.teacher.config.model_dump_json(), token_budget, share.device)(sentences)
+    except UserError as error:
+        return 0, str(error)
+    broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
+    if len(broken):
+        what = f"{block.teacher.config.path!r}: its embedding of {sentences[broken[0]][:60]!r} is not finite"
+        return 0, f"teachers: {what}"
+    storage.commit(block.name, lambda path: np.save(path / _FILE, x_BD), depends)
+    return len(sentences), None
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(config: str, token_budget: int | None, device: str) -> Teacher | EmbeddingFile:
+    """Ray gives a process one task after the other, most of them for the same teacher."""
+    return load_teacher(TeacherConfig.model_validate_json(config), token_budget, device)
+
+
+def write_combined(
+    directory: Path, teachers: Sequence[AskedTeacher], config: Config, storage: Storage, width: int
+) -> dict[str, Any]:
+    """Writes the target table: id, input_ids and what the teachers together say, and the combination beside it.
+
+    Args:
+        directory: empty.
+        teachers: who was asked.
+        config: the run's settings.
+        storage: the run directory.
+        width: of the targets.
+
+    Returns:
+        Counts for the manifest.
+    """
+    rows = len(SentenceTable(storage.fetch("corpus")))
+    combination = _fitted(teachers, config.combination, storage, rows, width)
+    is_shared = len(teachers) == 1 and teachers[0].width == width  # the space of teacher and learner
+    if config.combination.turn or (config.combination.turn is None and not is_shared):
+        combination = _turned(combination, teachers, config, storage, rows)
+    combination.save(directory / COMBINATION)
+    table, writer = SentenceTable(storage.fetch("corpus")), TargetWriter(directory)
+    progress = Progress("combine teachers", rows)
+    for start, parts in _parts(teachers, storage, rows):
+        targets_BD = combination.target(parts)
+        block = table.rows(start, start + len(targets_BD), ("id", "input_ids"))
+        writer.add(with_column(block, "target", targets_BD))
+        progress.update(writer.rows, f"{writer.rows:,} of {rows:,} sentences")
+    writer.close(rows)
+    progress.close()
+    return {"rows": rows, "teachers": len(teachers), "kept": combination.kept, "width": width}
+
+
+def _fitted(
+    teachers: Sequence[AskedTeacher], config: CombinationConfig, storage: Storage, rows: int, width: int
+) -> Combination:
+    widths = [teacher.width for teacher in teachers]
+    moments = Moments(sum(widths))
+    for _, parts in _parts(teachers, storage, rows):
+        moments.add(side_by_side(parts, config.how in UNIT))
+    return fit_combination(config, widths, moments, width)
+
+
+def _turned(
+    combination: Combination, teachers: Sequence[AskedTeacher], config: Config, storage: Storage, rows: int
+) -> Combination:
+    """Turned towards what the learner makes of some sentences before it has learnt anything."""
+    encoder, _ = load_start(config.encoder, storage, None)
+    table = SentenceTable(storage.fetch("corpus"))
+    products_DD = np.zeros((encoder.width, encoder.width))
+    for start, parts in _parts(teachers, storage, min(rows, _TURNED_BY)):
+        targets_BD = combination.target(parts).astype(np.float64)
+        tokens = TokenTable.from_arrow(table.rows(start, start + len(targets_BD), ("id", "input_ids")))
+        (own_BD,) = encode(encoder, tokens, (1,), config.resources.encode_token_budget)
+        products_DD += targets_BD.T @ side_by_side([own_BD], is_unit=True)
+    return combination.turned(products_DD)
+
+
+def _parts(teachers: Sequence[AskedTeacher], storage: Storage, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
+    """First row and the teachers' embeddings of block after block."""
+    for blocks in zip(*(_blocks(teacher, rows) for teacher in teachers), strict=True):
+        yield blocks[0].start, [np.load(storage.fetch(block.name) / _FILE) for block in blocks]
+
+
+def embed_sentences(
+    name: str, depends: dict[str, Any], teacher: AskedTeacher, sentences: list[str], layers: Any, storage: Storage
+) -> bool:
+    """Makes a teacher's embeddings of the evaluation's sentences, in this process, and measures its speed.
+
+    Args:
+        name: of the artefact.
+        depends: its dependencies.
+        teacher: who is asked.
+        sentences: of the evaluation.
+        layers: the pooling that they stand for.
+        storage: the run directory.
+
+    Returns:
+        Whether the teacher knows these sentences; a file of embeddings may not.
+
+    Raises:
+        RunFailed: an embedding is not finite.
+    """
+    if storage.finished(name, depends):
+        return True
+    model = load_teacher(teacher.config)
+    progress = Progress(f"ask {teacher.config.title}", len(sentences))
+    try:
+        began = time.monotonic()
+        x_UD = np.concatenate(list(_by_blocks(model, sentences, progress.update)))
+        seconds = time.monotonic() - began
+    except MissingSentence:
+        return False
+    finally:
+        progress.close()
+    if not np.isfinite(x_UD).all():
+        raise RunFailed(f"teachers: {teacher.config.path!r} has embeddings that are not finite")
+    speed = None if isinstance(model, EmbeddingFile) else len(sentences) / seconds
+    meta = {"parameters": model.parameters, "sentences_per_second": speed, "width": x_UD.shape[1]}
+    storage.commit(name, lambda path: np.save(path / f"layers-{layers}.npy", x_UD), depends, meta)
+    return True
+
+
+def _by_blocks(model: Callable, sentences: list[str], say: Callable[[int], None]) -> Iterator[np.ndarray]:
+    for start in range(0, len(sentences), ROWS_PER_GROUP):
+        yield model(sentences[start : start + ROWS_PER_GROUP])
+        say(min(start + ROWS_PER_GROUP, len(sentences)))

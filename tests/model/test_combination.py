@@ -1,0 +1,132 @@
+"""Ways of combining teachers against their plain definitions, over all rows at once."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.spatial.transform import Rotation
+
+from raysed.config import CombinationConfig
+from raysed.model.combination import UNIT, Combination, Moments, fit_combination, side_by_side
+
+ROWS = 500
+
+
+def teachers(*widths: int, seed: int = 0) -> list[np.ndarray]:
+    """Different views of one latent vector, with offsets and scales of their own."""
+    rng = np.random.default_rng(seed)
+    latent_NL = rng.normal(size=(ROWS, 5))
+    return [
+        latent_NL @ rng.normal(size=(5, width)) * rng.uniform(0.5, 2, width)
+        + rng.normal(size=width)
+        + 0.1 * rng.normal(size=(ROWS, width))
+        for width in widths
+    ]
+
+
+def fitted(how: str, parts: list[np.ndarray], width: int, **settings) -> Combination:
+    moments = Moments(sum(x_ND.shape[1] for x_ND in parts))
+    for rows in np.array_split(np.arange(ROWS), 7):  # in blocks, as they come from files
+        moments.add(side_by_side([x_ND[rows] for x_ND in parts], how in UNIT))
+    return fit_combination(CombinationConfig(how=how, **settings), [x_ND.shape[1] for x_ND in parts], moments, width)
+
+
+def unit(x_ND: np.ndarray) -> np.ndarray:
+    return x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True)
+
+
+def root_of_inverse(matrix_DD: np.ndarray) -> np.ndarray:
+    values_D, vectors_DD = np.linalg.eigh(matrix_DD)
+    return vectors_DD @ np.diag(values_D**-0.5) @ vectors_DD.T
+
+
+def procrustes(x_ND: np.ndarray, onto_ND: np.ndarray) -> np.ndarray:
+    left, _, right = np.linalg.svd(x_ND.T @ onto_ND, full_matrices=False)
+    return x_ND @ left @ right
+
+
+def generalised(parts: list[np.ndarray]) -> np.ndarray:
+    turned = [parts[0], *(procrustes(x_ND, parts[0]) for x_ND in parts[1:])]
+    for _ in range(100):
+        mean_ND = np.mean(turned, axis=0)
+        turned = [procrustes(x_ND, mean_ND) for x_ND in parts]
+    return np.mean(turned, axis=0)
+
+
+PLAIN = {
+    "mean": lambda parts: np.mean(parts, axis=0),
+    "unit_mean": lambda parts: np.mean([unit(x) for x in parts], axis=0),
+    "standardised_mean": lambda parts: np.mean([(x - x.mean(0)) / x.std(0) for x in parts], axis=0),
+    "whitened_mean": lambda parts: np.mean(
+        [(x - x.mean(0)) @ root_of_inverse(np.cov(x.T, bias=True)) for x in parts], axis=0
+    ),
+    "aligned_mean": lambda parts: np.mean([procrustes(unit(x), unit(parts[0])) for x in parts], axis=0),
+    "generalised_mean": lambda parts: generalised([unit(x) for x in parts]),
+}
+
+
+@pytest.mark.parametrize("how", PLAIN)
+def test_a_combination_is_its_plain_definition(how):
+    parts = teachers(12, 12, 12)
+    np.testing.assert_allclose(fitted(how, parts, 12).target(parts), PLAIN[how](parts), atol=1e-5, rtol=1e-5)
+
+
+@given(seed=st.integers(0, 100), widths=st.lists(st.integers(6, 20), min_size=1, max_size=4))
+def test_cosines_of_a_concatenation_are_the_weighted_mean_of_the_teachers(seed, widths):
+    parts, weights = teachers(*widths, seed=seed), np.arange(1, len(widths) + 1)
+    target_ND = fitted("concatenated", parts, sum(widths), weights=weights.tolist()).target(parts)
+    expected_NN = sum(w * unit(x) @ unit(x).T for w, x in zip(weights / weights.sum(), parts))
+    np.testing.assert_allclose(target_ND @ target_ND.T, expected_NN, atol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["aligned_mean", "generalised_mean"])
+def test_a_planted_rotation_is_found(how):
+    first_ND = teachers(3)[0]
+    turned_ND = first_ND @ Rotation.random(random_state=1).as_matrix()
+    np.testing.assert_allclose(
+        fitted(how, [first_ND, turned_ND], 3).target([first_ND, turned_ND]), unit(first_ND), atol=1e-6
+    )
+
+
+def test_a_narrow_learner_gets_the_best_low_rank_of_all_dot_products():
+    parts = teachers(12, 9)
+    together_NE = np.concatenate([unit(x_ND) for x_ND in parts], 1) / np.sqrt(2)
+    combination = fitted("concatenated", parts, 4)
+    left, values, _ = np.linalg.svd(together_NE, full_matrices=False)
+    best_NN = left[:, :4] * values[:4] ** 2 @ left[:, :4].T
+    target_ND = combination.target(parts).astype(np.float64)
+    np.testing.assert_allclose(target_ND @ target_ND.T, best_NN, atol=1e-5)
+    assert combination.kept == pytest.approx((values[:4] ** 2).sum() / (values**2).sum())
+
+
+def test_a_wide_learner_gets_zeros_which_change_no_cosine():
+    (x_ND,) = teachers(6)
+    target_ND = fitted("concatenated", [x_ND], 10).target([x_ND])
+    np.testing.assert_allclose(target_ND[:, :6], unit(x_ND), atol=1e-6)
+    assert not target_ND[:, 6:].any()
+
+
+def test_a_turn_changes_no_dot_product_and_comes_as_close_as_can_be():
+    parts, rng = teachers(8, 8), np.random.default_rng(0)
+    plain = fitted("concatenated", parts, 8)
+    target_ND = plain.target(parts).astype(np.float64)
+    other_ND = target_ND @ np.linalg.qr(rng.normal(size=(8, 8)))[0]
+    turned = plain.turned(target_ND.T @ other_ND)
+    np.testing.assert_allclose(turned.target(parts), other_ND, atol=1e-5)
+
+
+def test_what_is_saved_is_what_is_loaded(tmp_path):
+    parts = teachers(12, 9)
+    combination = fitted("concatenated", parts, 4)
+    combination.save(tmp_path / "combination.npz")
+    np.testing.assert_array_equal(
+        Combination.load(tmp_path / "combination.npz").target(parts), combination.target(parts)
+    )
+
+
+def test_directions_without_variance_are_not_enlarged():
+    parts = teachers(6, 6)
+    for x_ND in parts:
+        x_ND[:, 2] = 7.0
+    for how in ("standardised_mean", "whitened_mean"):
+        assert np.abs(fitted(how, parts, 6).target(parts)).max() < 10

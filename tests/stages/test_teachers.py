@@ -1,0 +1,148 @@
+"""Teachers from outside: their targets are the plain combination, and nothing is asked of a teacher twice."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import raysed
+from raysed.config import make_config
+from raysed.data.targets import TARGET_FILE
+from raysed.errors import UserError
+from raysed.model.teacher import load_teacher
+from raysed.plan.check import check
+from raysed.stages.stages import Stages
+from raysed.store.storage import Storage
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+
+@pytest.fixture
+def settings(tiny_encoder_dir, tmp_path):
+    """A run of two teachers of different widths, and a learner as wide as none of them."""
+
+    def make(**changes) -> dict:
+        return {
+            "run": "taught",
+            "storage": str(tmp_path / "runs"),
+            "recipes": ["teachers-sed"],
+            "teachers": ["bundled:encoder", {"path": str(tiny_encoder_dir), "max_length": 20}],
+            "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "layers": 1},
+            "corpus": {"sentences": 300},
+            "evaluation": {"tasks": {"dev": "bundled:dev", "test": "bundled:test"}, "dev": "dev", "layers": [1]},
+            "sed": {"loss": {"cosine": 1, "similarity": 0.5}, "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
+            "combination": {"turn": False},
+            **changes,
+        }
+
+    return make
+
+
+def rows_of(directory: Path) -> dict[str, int]:
+    """When each block of a teacher's embeddings was written."""
+    return {
+        p.relative_to(directory).as_posix(): p.stat().st_mtime_ns
+        for p in directory.glob("manifest/teachers/rows/**/*.json")
+    }
+
+
+def targets(directory: Path) -> tuple[list[str], np.ndarray]:
+    corpus = pq.read_table(directory / "corpus")
+    table = pq.read_table(directory / "teachers-sed/targets" / TARGET_FILE)
+    assert table["id"].to_pylist() == corpus["id"].to_pylist()
+    return corpus["sentence"].to_pylist(), np.array(table["target"].to_pylist())
+
+
+def combined(settings: dict) -> tuple[Stages, list[str]]:
+    """The stages of a run up to the targets, and what was said."""
+    job, said = check(make_config(settings)), []
+    stages = Stages(job, Storage(settings["storage"], settings["run"]), said.append)
+    stages.make_encoder()
+    stages.write_corpus()
+    stages.ask_teachers()
+    stages.combine_teachers()
+    return stages, said
+
+
+def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings, tmp_path):
+    directory = tmp_path / "runs/taught"
+    teachers = combined(settings())[0].config.teachers
+    first = rows_of(directory)
+    assert len(first) == 2
+
+    sentences, target_ND = targets(directory)
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (load_teacher(t)(sentences) for t in teachers)]
+    left, values, _ = np.linalg.svd(np.concatenate(unit, 1) / np.sqrt(2), full_matrices=False)
+    width = target_ND.shape[1]
+    best_NN = left[:, :width] * values[:width] ** 2 @ left[:, :width].T  # of the dot products, at the learner's width
+    np.testing.assert_allclose(target_ND @ target_ND.T, best_NN, atol=1e-4)
+
+    file = tmp_path / "vectors.parquet"
+    vectors = np.random.default_rng(0).normal(size=(len(sentences), 7))
+    pq.write_table(pa.table({"sentence": sentences, "embedding": vectors.tolist()}), file)
+    _, said = combined(settings(teachers=[*settings()["teachers"], str(file)]))
+    second = rows_of(directory)
+    assert first.items() < second.items() and len(second) == 3
+    assert "not scored: vectors has no embeddings of the evaluation's sentences" in said
+
+    combined(settings(combination={"how": "aligned_mean"}))
+    assert rows_of(directory) == second
+
+
+def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(ray_cluster, settings, tmp_path):
+    file = tmp_path / "vectors.parquet"
+    pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
+    with pytest.raises(
+        UserError, match=r"vectors.parquet has no embedding of 300 of 300 sentences, the first of which"
+    ):
+        combined(settings(teachers=[str(file)]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"teachers": []}, "recipe 'teachers-sed': teachers names no model"),
+        ({"recipes": ["ct-sed"]}, "teachers is set, but no recipe uses it"),
+        ({"combination": {"weights": [1.0]}}, "combination.weights has 1 weights for 2 teachers"),
+        ({"combination": {"how": "unit_mean"}}, "combination.how is unit_mean, which needs teachers of one width, but"),
+        ({"teachers": ["/nowhere"]}, "teachers: '/nowhere'"),
+        ({"sed": {"loss": {"mse": 1, "l1": 1}}}, "sed.loss has l1; the losses are mse, unit_mse, cosine, similarity"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_anything_is_trained(settings, changes, message):
+    with pytest.raises(UserError, match=message):
+        check(make_config(settings(**changes)))
+
+
+def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
+    config = settings(run="plain", combination={}, export={"recipe": "teachers-sed"})
+    (tmp_path / "plain.yaml").write_text(yaml.safe_dump(config))
+    plain = raysed.run(str(tmp_path / "plain.yaml"))
+    called = raysed.distill(
+        config["teachers"],
+        "bundled:everyday",
+        layers=1,
+        dev="bundled:dev",
+        tasks=["bundled:test"],
+        run="called",
+        storage=config["storage"],
+        settings={
+            "corpus": config["corpus"],
+            "export": config["export"],
+            "sed": {**config["sed"], "batch_size": 32, "decay": "constant", "keep": "last"},
+        },
+    )
+    assert called.scores == plain.scores
+    models = called.report["teachers"]
+    assert [row["model"] for row in models][:2] == ["bundled", "tiny-encoder0"]
+    assert all(row["sentences_per_second"] > 0 and row["parameters"] for row in models if row["width"])
+    assert {(row["recipe"], row["kind"]) for row in called.report["rows"]} >= {
+        ("teachers", "member"),
+        ("teachers", "ensemble"),
+        ("teachers-sed", "learner"),
+    }
+    scores = raysed.evaluate(called.model, ["bundled:test"])
+    assert scores["test"]["spearman"] == pytest.approx(called.scores["teachers-sed/learner"], abs=0.2)
