@@ -79,7 +79,7 @@ def job(arguments: argparse.Namespace) -> None:
     models = []
     for name in dict.fromkeys(arguments.models):
         models.append(score_model(name, config, evaluation, transfer, sentences, mteb))
-    words = _baselines(evaluation)
+    words = _baselines(evaluation, transfer, config)
     _show(words, models, evaluation, config)
     if arguments.output:
         document = json.dumps(_document([*words, *models], config), indent=1)
@@ -241,21 +241,24 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
     return run
 
 
-def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
-    """The scores of words alone, which need no model."""
-    from raysed.evaluation.baselines import baselines
+def _baselines(evaluation: "Evaluation", tasks: list["TransferTask"], config: "Config") -> list[dict[str, Any]]:
+    """The scores of words alone, which need no model; keys as `score_model` has them."""
+    from raysed.evaluation.baselines import baselines, transfer_baselines
+    from raysed.evaluation.transfer import transfer_average
     from raysed.report.results import display_name
 
-    return [
-        {
-            "model": display_name(name, "baseline"),
-            "description": "the words alone",
-            "layers": [],
-            "outcomes": outcomes,
-            "metrics": evaluation.score_outcomes(outcomes),
-        }
-        for name, outcomes in baselines(evaluation).items()
-    ]
+    found = baselines(evaluation)
+    seed, run = config.evaluation.transfer.seed, _with_progress("probe words alone")
+    transfer = transfer_baselines(tasks, seed, run) if tasks else {}
+    rows = []
+    for name in dict.fromkeys([*found, *transfer]):
+        outcomes = found.get(name, {})
+        row = {"model": display_name(name, "baseline"), "description": "the words alone", "layers": []}
+        row |= {"outcomes": outcomes, "metrics": evaluation.score_outcomes(outcomes)}
+        if name in transfer:
+            row |= {"transfer": transfer[name], "transfer_average": transfer_average(transfer[name])}
+        rows.append(row)
+    return rows
 
 
 def _show(
@@ -269,8 +272,8 @@ def _show(
         for name, task in evaluation.tasks.items():
             print(f"{name}: {task.size}; {MEASURES[task.kind]}, x100")
         print("\n" + "\n".join(_worth(words, models, evaluation, config)))
-    if any("transfer" in model for model in models):
-        print(f"\n{transfer_table(models, list(models[0]['transfer']))}")
+    if probed := [model for model in [*words, *models] if "transfer" in model]:
+        print(f"\n{transfer_table(probed, list(probed[0]['transfer']))}")
     if any("unlabelled" in model for model in models):
         _show_unlabelled(models)
     if any("mteb" in model for model in models):

@@ -56,7 +56,7 @@ class Report:
     after which it was not trained further, or None."""
     transfer: Sequence[Mapping[str, Any]] = ()
     """A model's transfer tasks each: `recipe`, `kind`, `index`, `layers`, `scores` (what `score_transfer` returned) and
-    `average`."""
+    `average`. TF-IDF is among them, without `layers`."""
     analysis: Mapping[str, Any] = field(default_factory=dict)
     """Of the embedding space, each part where there is one: `isotropy`, by model what `analysis.isotropy` returned;
     `edit_distance`, with `task` and, as `models`, what `edit_distance_table` returned; `qnli`, the AUC by
@@ -368,7 +368,8 @@ def _transfer_table(transfer: Sequence[Mapping[str, Any]]) -> Table:
         columns = [[main_score(m["scores"][task]) for m in models if task in m["scores"]] for task in tasks]
         columns.append([m["average"] for m in models if m["average"] is not None])
         means = [number(statistics.fmean(values) if values else None) for values in columns]
-        lines.append([display_name(recipe, kind, len(models)), recipe, str(layers), *means])
+        depth = "-" if layers is None else str(layers)
+        lines.append([display_name(recipe, kind, len(models)), recipe, depth, *means])
         spreads.append(_spread(columns[-1]))
     head = ["models", "recipe", "layers", *tasks, "average"]
     return _with_spreads(head, lines, spreads)
