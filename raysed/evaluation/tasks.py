@@ -40,6 +40,7 @@ class Task(Protocol):
         main: which of `metrics` is its score.
         sentences: the distinct texts that a model has to embed.
         size: what there is, in words.
+        rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Task(Protocol):
     main: str
     sentences: list[str]
     size: str
+    rises_when_resampled: bool
 
     def content(self) -> list[Any]:
         """Returns all that scores depend on beside embeddings, for a digest."""
