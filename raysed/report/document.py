@@ -170,7 +170,8 @@ def headline_table(results: Results, marked: str | None = None) -> Table:
 
     Where a recipe trains on labels, a column says which (SED table 4); where one ends in a calibration, what that was
     fitted on; with resampled scores one has the 95 % interval of the mean. Where there are several headline tasks, each
-    has a column with the mean of its group. Groups that have no score on all of them follow at the end.
+    has a column with the mean of its group. Groups that have no score on all of them follow at the end; a baseline that
+    fits none of them is left out.
 
     Args:
         results: the scored models.
@@ -196,8 +197,12 @@ def headline_table(results: Results, marked: str | None = None) -> Table:
 
 
 def _without_score(results: Results) -> Mapping[Group, int]:
-    """How many models the groups have of which none has a score on all headline tasks: no correlation is defined."""
-    counts = Counter((row.recipe, row.kind) for row in results.counted if row.kind != "grid")
+    """How many models the groups have of which none has a score on all headline tasks: no correlation is defined.
+
+    A baseline that fits no headline task, as BM25 where only the dev task is retrieval, is not among them.
+    """
+    fitting = [row for row in results.counted if row.kind != "baseline" or set(results.tasks) & set(row.metrics)]
+    counts = Counter((row.recipe, row.kind) for row in fitting if row.kind != "grid")
     return {group: count for group, count in counts.items() if group not in results.groups}
 
 
