@@ -13,7 +13,6 @@ and `resources` count.
 import argparse
 import json
 import os
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,16 +129,10 @@ def _tasks_of(sources: list[str]) -> dict[str, "TaskConfig"]:
 def _distinct_sentences(texts: list[str]) -> list[str]:
     from raysed.config import CorpusConfig
     from raysed.data.corpus import CorpusReport, sentence_chunks
-    from raysed.evaluation.unlabelled import MOST_SENTENCES
 
     if not texts:
         return []
-    every = [s for _, chunk in sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) for s in chunk]
-    if len(every) <= MOST_SENTENCES:
-        return every
-    import numpy as np
-
-    return [every[i] for i in np.sort(np.random.default_rng(0).choice(len(every), MOST_SENTENCES, replace=False))]
+    return [s for _, chunk in sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) for s in chunk]
 
 
 def _check_output(path: Path | None) -> None:
@@ -289,32 +282,26 @@ def _worth(
 ) -> list[str]:
     """A sentence per model: its mean against the best of words alone, and against the best other model."""
     from raysed.evaluation.intervals import resample
+    from raysed.evaluation.tasks import mean_score
     from raysed.report.findings import Difference
 
     tasks = config.report_tasks()
-    scored = {m["model"]: m for m in [*words, *models] if _mean(m, tasks) is not None}
+    means = {m["model"]: mean_score(m["metrics"], tasks) for m in [*words, *models]}
+    scored = {m["model"]: m for m in [*words, *models] if means[m["model"]] is not None}
     draws = resample(evaluation, {name: [model["outcomes"]] for name, model in scored.items()}, tasks)
-    best = max((m["model"] for m in words if m["model"] in scored), key=lambda n: _mean(scored[n], tasks), default=None)
-    first = max(
-        (m["model"] for m in models if m["model"] in scored), key=lambda n: _mean(scored[n], tasks), default=None
+    best, first = (
+        max((m["model"] for m in some if m["model"] in scored), key=means.get, default=None) for some in (words, models)
     )
     lines = []
     for name in (model["model"] for model in models if model["model"] in scored):
         others = {best: "the best of words alone", first: "the best of these models"}
         for other, what in others.items():
             if other is not None and other != name:
-                value = _mean(scored[name], tasks) - _mean(scored[other], tasks)
+                value = means[name] - means[other]
                 lines.append(
                     f"{name} is {Difference.of(value, draws[name] - draws[other]).position()} {other}, {what}."
                 )
     return [*lines, *(["In brackets: 95 % intervals over the draw of pairs, queries and texts."] if lines else [])]
-
-
-def _mean(model: dict[str, Any], tasks: list[str]) -> float | None:
-    from raysed.evaluation.tasks import main_score
-
-    values = [main_score(model["metrics"].get(task, {})) for task in tasks]
-    return None if None in values or not values else statistics.fmean(values)
 
 
 def _show_unlabelled(models: list[dict[str, Any]]) -> None:
@@ -332,14 +319,14 @@ def scores_table(scored: list[dict[str, Any]], config: "Config") -> str:
         scored: what `score_model` returned.
         config: the settings.
     """
-    from raysed.evaluation.tasks import main_score
+    from raysed.evaluation.tasks import main_score, mean_score
     from raysed.store.text import Table, number
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
     lines = []
     for model in scored:
         values = [main_score(model["metrics"].get(task, {})) for task in tasks]
-        lines.append([model["model"], *map(number, (_mean(model, headline), *values))])
+        lines.append([model["model"], *map(number, (mean_score(model["metrics"], headline), *values))])
     return Table(["models", "mean", *tasks], lines).plain()
 
 
