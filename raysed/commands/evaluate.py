@@ -13,7 +13,6 @@ and `resources` count.
 import argparse
 import json
 import os
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,7 +78,7 @@ def job(arguments: argparse.Namespace) -> None:
     models = []
     for name in dict.fromkeys(arguments.models):
         models.append(score_model(name, config, evaluation, transfer, sentences, mteb))
-    words = _baselines(evaluation)
+    words = _baselines(evaluation, transfer, config)
     _show(words, models, evaluation, config)
     if arguments.output:
         document = json.dumps(_document([*words, *models], config), indent=1)
@@ -115,16 +114,10 @@ def _has_sentences_only(source: str) -> bool:
 def _distinct_sentences(texts: list[str]) -> list[str]:
     from raysed.config import CorpusConfig
     from raysed.data.corpus import CorpusReport, sentence_chunks
-    from raysed.evaluation.unlabelled import MOST_SENTENCES
 
     if not texts:
         return []
-    every = [s for _, chunk in sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) for s in chunk]
-    if len(every) <= MOST_SENTENCES:
-        return every
-    import numpy as np
-
-    return [every[i] for i in np.sort(np.random.default_rng(0).choice(len(every), MOST_SENTENCES, replace=False))]
+    return [s for _, chunk in sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) for s in chunk]
 
 
 def _check_output(path: Path | None) -> None:
@@ -226,21 +219,24 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
     return run
 
 
-def _baselines(evaluation: "Evaluation") -> list[dict[str, Any]]:
-    """The scores of words alone, which need no model."""
-    from raysed.evaluation.baselines import baselines
+def _baselines(evaluation: "Evaluation", tasks: list["TransferTask"], config: "Config") -> list[dict[str, Any]]:
+    """The scores of words alone, which need no model; keys as `score_model` has them."""
+    from raysed.evaluation.baselines import baselines, transfer_baselines
+    from raysed.evaluation.transfer import transfer_average
     from raysed.report.results import display_name
 
-    return [
-        {
-            "model": display_name(name, "baseline"),
-            "description": "the words alone",
-            "layers": [],
-            "outcomes": outcomes,
-            "metrics": evaluation.score_outcomes(outcomes),
-        }
-        for name, outcomes in baselines(evaluation).items()
-    ]
+    found = baselines(evaluation)
+    seed, run = config.evaluation.transfer.seed, _with_progress("probe words alone")
+    transfer = transfer_baselines(tasks, seed, run) if tasks else {}
+    rows = []
+    for name in dict.fromkeys([*found, *transfer]):
+        outcomes = found.get(name, {})
+        row = {"model": display_name(name, "baseline"), "description": "the words alone", "layers": []}
+        row |= {"outcomes": outcomes, "metrics": evaluation.score_outcomes(outcomes)}
+        if name in transfer:
+            row |= {"transfer": transfer[name], "transfer_average": transfer_average(transfer[name])}
+        rows.append(row)
+    return rows
 
 
 def _show(
@@ -254,8 +250,8 @@ def _show(
         for name, task in evaluation.tasks.items():
             print(f"{name}: {task.size}; {MEASURES[task.kind]}, x100")
         print("\n" + "\n".join(_worth(words, models, evaluation, config)))
-    if any("transfer" in model for model in models):
-        print(f"\n{transfer_table(models, list(models[0]['transfer']))}")
+    if probed := [model for model in [*words, *models] if "transfer" in model]:
+        print(f"\n{transfer_table(probed, list(probed[0]['transfer']))}")
     if any("unlabelled" in model for model in models):
         _show_unlabelled(models)
     if any("mteb" in model for model in models):
@@ -271,32 +267,26 @@ def _worth(
 ) -> list[str]:
     """A sentence per model: its mean against the best of words alone, and against the best other model."""
     from raysed.evaluation.intervals import resample
+    from raysed.evaluation.tasks import mean_score
     from raysed.report.findings import Difference
 
     tasks = config.report_tasks()
-    scored = {m["model"]: m for m in [*words, *models] if _mean(m, tasks) is not None}
+    means = {m["model"]: mean_score(m["metrics"], tasks) for m in [*words, *models]}
+    scored = {m["model"]: m for m in [*words, *models] if means[m["model"]] is not None}
     draws = resample(evaluation, {name: [model["outcomes"]] for name, model in scored.items()}, tasks)
-    best = max((m["model"] for m in words if m["model"] in scored), key=lambda n: _mean(scored[n], tasks), default=None)
-    first = max(
-        (m["model"] for m in models if m["model"] in scored), key=lambda n: _mean(scored[n], tasks), default=None
+    best, first = (
+        max((m["model"] for m in some if m["model"] in scored), key=means.get, default=None) for some in (words, models)
     )
     lines = []
     for name in (model["model"] for model in models if model["model"] in scored):
         others = {best: "the best of words alone", first: "the best of these models"}
         for other, what in others.items():
             if other is not None and other != name:
-                value = _mean(scored[name], tasks) - _mean(scored[other], tasks)
+                value = means[name] - means[other]
                 lines.append(
                     f"{name} is {Difference.of(value, draws[name] - draws[other]).position()} {other}, {what}."
                 )
     return [*lines, *(["In brackets: 95 % intervals over the draw of pairs, queries and texts."] if lines else [])]
-
-
-def _mean(model: dict[str, Any], tasks: list[str]) -> float | None:
-    from raysed.evaluation.tasks import main_score
-
-    values = [main_score(model["metrics"].get(task, {})) for task in tasks]
-    return None if None in values or not values else statistics.fmean(values)
 
 
 def _show_unlabelled(models: list[dict[str, Any]]) -> None:
@@ -314,14 +304,14 @@ def scores_table(scored: list[dict[str, Any]], config: "Config") -> str:
         scored: what `score_model` returned.
         config: the settings.
     """
-    from raysed.evaluation.tasks import main_score
+    from raysed.evaluation.tasks import main_score, mean_score
     from raysed.store.text import Table, number
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
     lines = []
     for model in scored:
         values = [main_score(model["metrics"].get(task, {})) for task in tasks]
-        lines.append([model["model"], *map(number, (_mean(model, headline), *values))])
+        lines.append([model["model"], *map(number, (mean_score(model["metrics"], headline), *values))])
     return Table(["models", "mean", *tasks], lines).plain()
 
 

@@ -3,7 +3,8 @@
 Word overlap and TF-IDF score tasks of every kind, BM25 retrieval. Frequencies are those of a task's own texts.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -58,32 +59,54 @@ def baselines(evaluation: Evaluation) -> dict[str, dict[str, np.ndarray]]:
     return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}
 
 
-def transfer_baselines(tasks: Sequence[TransferTask], seed: int = 1111) -> dict[str, dict[str, dict[str, Any]]]:
-    """Scores TF-IDF as the features of transfer tasks: sparse, of length 1, with logarithmic counts, as in `tf_idf`.
-
-    Words and their frequencies are those of the sentences that a probe is fitted on, each counted once; so every outer
-    fold has its own. Other words are passed over.
+def transfer_baselines(
+    tasks: Sequence[TransferTask], seed: int = 1111, run: Callable[..., Iterable[dict[str, Any]]] = map
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Scores TF-IDF as the features of transfer tasks, see `run_word_probe`.
 
     Args:
         tasks: what to score.
         seed: of folds and probes.
+        run: how the probes are carried out; anything that is called like `map`.
 
     Returns:
         By the name of the row, what `score_transfer` returns.
     """
-    sentences_U = np.array(sentences_of(tasks), dtype=object)
-    return {TF_IDF: combine(run_probe(job, _probe_features(job, sentences_U)) for job in jobs(tasks, seed))}
+    return {TF_IDF: combine(run(partial(run_word_probe, counts_UV=word_counts(tasks)), jobs(tasks, seed)))}
 
 
-def _probe_features(job: ProbeJob, sentences_U: np.ndarray) -> Any:
-    from sklearn.feature_extraction.text import TfidfVectorizer
+def word_counts(tasks: Sequence[TransferTask]) -> csr_matrix:
+    """Returns how often each of `sentences_of(tasks)` has each word of all of them, float32 [U, V]."""
+    from sklearn.feature_extraction.text import CountVectorizer
 
-    vectorizer = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
+    sentences = sentences_of(tasks)
     try:
-        vectorizer.fit(sentences_U[job.training_rows])
+        return CountVectorizer(dtype=np.float32).fit_transform(sentences).tocsr()
     except ValueError:  # not one word in all the sentences
-        return csr_matrix((len(sentences_U), 1), dtype=np.float32)
-    return vectorizer.transform(sentences_U).tocsr()
+        return csr_matrix((len(sentences), 1), dtype=np.float32)
+
+
+def run_word_probe(job: ProbeJob, counts_UV: csr_matrix) -> dict[str, Any]:
+    """Trains and tests one probe on TF-IDF: sparse rows of length 1 with logarithmic counts, as in `tf_idf`.
+
+    Words and their frequencies are those of the sentences that the probe is fitted on, each counted once; so every
+    outer fold has its own. Other words are passed over.
+
+    Args:
+        job: one of `jobs(tasks)`.
+        counts_UV: `word_counts(tasks)`.
+
+    Returns:
+        What `run_probe` returns.
+    """
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    fitted_NV = counts_UV[job.training_rows]
+    known = np.flatnonzero(fitted_NV.getnnz(axis=0))
+    if not len(known):
+        return run_probe(job, csr_matrix((counts_UV.shape[0], 1), dtype=np.float32))
+    weights = TfidfTransformer(sublinear_tf=True).fit(fitted_NV[:, known])
+    return run_probe(job, weights.transform(counts_UV[:, known]))
 
 
 def _counts() -> Any:

@@ -71,6 +71,7 @@ class Classification(_OnTexts):
     """
 
     kind, main = "classification", "accuracy"
+    rises_when_resampled = False
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Returns the predicted class of every test row, int64 [N_test].
@@ -126,6 +127,7 @@ class Clustering(_OnTexts):
     """Scores models by how well k-means on unit vectors, with as many clusters as classes, finds the classes."""
 
     kind, main = "clustering", "v_measure"
+    rises_when_resampled = True
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Returns the cluster of every text in every run of k-means, int64 [N, seeds].

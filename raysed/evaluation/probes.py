@@ -9,6 +9,7 @@ regression is that of Tai, Socher and Manning 2015, section 4.2.
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
 
 _TOLERANCE, _MAX_ITERATIONS = 1e-9, 1000
 _HISTORY, _MAX_CUTS, _ROUNDING, _ROWS = 6, 10, 1e-7, 8192
+_FORCING, _MAX_PRODUCTS = 0.1, 100
 _GRADES = 5
 _BATCH, _ROUND_EPOCHS, _MAX_EPOCHS, _PATIENCE = 64, 50, 1000, 3
 
@@ -230,8 +232,10 @@ class _State(NamedTuple):
 class _Regressions(NamedTuple):
     """F logistic regressions on rows of the same features: C times the sum of losses plus half the squared weights.
 
-    Limited-memory BFGS (Nocedal and Wright 2006, algorithm 7.4), for all at once. Its first matrix is the inverse of
-    the Hessian that all have about in common, so that a few steps do, however the features are correlated.
+    Dense features: limited-memory BFGS (Nocedal and Wright 2006, algorithm 7.4), for all at once. Its first matrix is
+    the inverse of the Hessian that all have about in common, so that a few steps do, however the features are
+    correlated. Sparse ones are too many for such a matrix, but a product with the Hessian costs little: a truncated
+    Newton method, as in Lin, Weng and Keerthi, "Trust region Newton method for logistic regression", JMLR 2008.
     """
 
     x_ND: Features
@@ -241,21 +245,62 @@ class _Regressions(NamedTuple):
     def solve(self, weights_DFK: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
         """Returns the solutions [D, F, K] and whether each ended before the limit [F], from given first weights."""
         state = self._state(weights_DFK, c)
-        precondition = self._preconditioner(state.share_NFK, c)
-        history: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=_HISTORY)
+        direction = partial(self._newton, c=c) if issparse(self.x_ND) else self._quasi_newton(state, c)
         active_F = np.ones(weights_DFK.shape[1], bool)
         for _ in range(_MAX_ITERATIONS):
-            step_DFK = _direction(state.gradient_DFK, history, precondition)
+            step_DFK = direction(state, active_F)
             # About twice the objective's distance from its minimum.
             gap_F = -_dot(state.gradient_DFK, step_DFK)
             active_F &= gap_F > _TOLERANCE * c * self.kept_NF.sum(0)
             if not active_F.any():
                 break
-            before = state
             state, moved_F = self._advance(state, step_DFK * active_F[:, None], c)
             active_F &= moved_F
-            history.append((state.weights_DFK - before.weights_DFK, state.gradient_DFK - before.gradient_DFK))
         return state.weights_DFK, ~active_F
+
+    def _quasi_newton(self, start: _State, c: float) -> Callable[[_State, np.ndarray], np.ndarray]:
+        """Returns what gives the step of L-BFGS at one state after the other."""
+        precondition = self._preconditioner(start.share_NFK, c)
+        history: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=_HISTORY)
+        before = start
+
+        def direction(state: _State, active_F: np.ndarray) -> np.ndarray:
+            nonlocal before
+            if state is not before:
+                history.append((state.weights_DFK - before.weights_DFK, state.gradient_DFK - before.gradient_DFK))
+                before = state
+            return _direction(state.gradient_DFK, history, precondition)
+
+        return direction
+
+    def _newton(self, state: _State, active_F: np.ndarray, c: float) -> np.ndarray:
+        """The Newton step of the active ones, as far as conjugate gradients have to go for a good one."""
+        diagonal_D11 = self._diagonal(state.share_NFK, c)
+        residual_DFK = -state.gradient_DFK.astype(np.float32)
+        search_DFK, step_DFK = residual_DFK / diagonal_D11, np.zeros_like(residual_DFK)
+        left_F = first_F = _dot(residual_DFK, search_DFK)
+        for _ in range(_MAX_PRODUCTS):
+            change_DFK = self._hessian_product(state.share_NFK, search_DFK, c)
+            size_F1 = _ratio(left_F, _dot(search_DFK, change_DFK))[:, None]
+            step_DFK += size_F1 * search_DFK
+            residual_DFK -= size_F1 * change_DFK
+            scaled_DFK = residual_DFK / diagonal_D11
+            before_F, left_F = left_F, _dot(residual_DFK, scaled_DFK)
+            if not (active_F & (left_F > _FORCING * first_F)).any():
+                break
+            search_DFK *= _ratio(left_F, before_F)[:, None]
+            search_DFK += scaled_DFK
+        return step_DFK
+
+    def _hessian_product(self, share_NFK: np.ndarray, search_DFK: np.ndarray, c: float) -> np.ndarray:
+        """The Hessians times one direction each, float32."""
+        moved_NFK = (self.x_ND @ search_DFK.reshape(len(search_DFK), -1)).reshape(share_NFK.shape)
+        moved_NFK *= share_NFK
+        moved_NFK -= share_NFK * moved_NFK.sum(2, keepdims=True)
+        moved_NFK *= np.float32(c) * self.kept_NF[:, :, None]
+        product_DFK = (self.x_ND.T @ moved_NFK.reshape(len(moved_NFK), -1)).reshape(search_DFK.shape)
+        product_DFK[:-1] += search_DFK[:-1]
+        return product_DFK
 
     def _advance(self, state: _State, step_DFK: np.ndarray, c: float) -> tuple[_State, np.ndarray]:
         """The whole step, a shorter one for those whose objective would rise, or none where only rounding is left."""
@@ -291,16 +336,26 @@ class _Regressions(NamedTuple):
         gradient_DFK[:-1] += weights_DFK[:-1]
         return _State(weights_DFK, value_F + np.square(weights_DFK[:-1]).sum((0, 2)) / 2, gradient_DFK, share_NFK)
 
-    def _preconditioner(self, share_NFK: np.ndarray, c: float) -> Callable[[np.ndarray], np.ndarray]:
-        """Division by the Hessian, with the folds' mean curvature, the same for every class."""
+    def _curvature(self, share_NFK: np.ndarray) -> np.ndarray:
+        """The folds' and classes' mean curvature at every row, [N]."""
         free = max(share_NFK.shape[2] - 1, 1)
-        curvature_N = (share_NFK * (1 - share_NFK)).sum(2).mean(1) / free * self.kept_NF.mean()
+        return (share_NFK * (1 - share_NFK)).sum(2).mean(1) / free * self.kept_NF.mean()
+
+    def _penalty(self) -> np.ndarray:
+        """The curvature of the penalty, [D]: next to nothing for the intercept, so that there is an inverse."""
         penalty_D = np.ones(self.x_ND.shape[1])
         penalty_D[-1] = _ROUNDING
-        if issparse(self.x_ND):
-            diagonal_D = c * (self.x_ND.multiply(self.x_ND).T @ curvature_N) + penalty_D
-            return lambda gradient_DFK: gradient_DFK / diagonal_D[:, None, None]
-        hessian_DD = np.diag(penalty_D)
+        return penalty_D
+
+    def _diagonal(self, share_NFK: np.ndarray, c: float) -> np.ndarray:
+        """About the Hessians' diagonal, the same for every fold and class, float32 [D, 1, 1]."""
+        diagonal_D = c * (self.x_ND.multiply(self.x_ND).T @ self._curvature(share_NFK)) + self._penalty()
+        return diagonal_D.astype(np.float32)[:, None, None]
+
+    def _preconditioner(self, share_NFK: np.ndarray, c: float) -> Callable[[np.ndarray], np.ndarray]:
+        """Division by the Hessian, with the folds' mean curvature, the same for every class."""
+        curvature_N = self._curvature(share_NFK)
+        hessian_DD = np.diag(self._penalty())
         for start in range(0, len(self.x_ND), _ROWS):
             rows = slice(start, start + _ROWS)
             part_ND = self.x_ND[rows] * np.sqrt(curvature_N[rows, None])
@@ -320,8 +375,7 @@ def _direction(
     """The step of L-BFGS from the last steps and changes of the gradient, oldest first."""
     q_DFK, undo = gradient_DFK.copy(), []
     for step_DFK, change_DFK in reversed(history):
-        curvature_F = _dot(step_DFK, change_DFK)
-        inverse_F = np.divide(1, curvature_F, out=np.zeros_like(curvature_F), where=curvature_F > 0)
+        inverse_F = _ratio(1.0, _dot(step_DFK, change_DFK))
         alpha_F = inverse_F * _dot(step_DFK, q_DFK)
         q_DFK -= alpha_F[:, None] * change_DFK
         undo.append((step_DFK, change_DFK, inverse_F, alpha_F))
@@ -329,6 +383,11 @@ def _direction(
     for step_DFK, change_DFK, inverse_F, alpha_F in reversed(undo):
         q_DFK += (alpha_F - inverse_F * _dot(change_DFK, q_DFK))[:, None] * step_DFK
     return -q_DFK
+
+
+def _ratio(a_F: np.ndarray | float, b_F: np.ndarray) -> np.ndarray:
+    """The quotient, 0 where the divisor is not positive."""
+    return np.divide(a_F, b_F, out=np.zeros_like(b_F), where=b_F > 0)
 
 
 def _dot(a_DFK: np.ndarray, b_DFK: np.ndarray) -> np.ndarray:
@@ -390,7 +449,7 @@ def _first_weights(width: int, generator: torch.Generator) -> np.ndarray:
     weight, intercept = (
         torch.empty(shape).uniform_(-bound, bound, generator=generator) for shape in ((_GRADES, width), (_GRADES,))
     )
-    return np.concatenate([weight.numpy().T, intercept.numpy()[None]])
+    return np.ascontiguousarray(np.concatenate([weight.numpy().T, intercept.numpy()[None]]))
 
 
 class _Adam:

@@ -29,6 +29,7 @@ class Retrieval:
     """
 
     kind, main = "retrieval", "ndcg@10"
+    rises_when_resampled = False
 
     def __init__(self, task: RetrievalTask):
         self.task, self.name = task, task.name

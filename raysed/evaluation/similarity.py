@@ -44,6 +44,7 @@ class Similarity:
     """
 
     kind, main = "pairs", "spearman"
+    rises_when_resampled = False
 
     def __init__(self, task: StsTask, aggregation: str = "mean"):
         self.task, self.name, self.aggregation = task, task.name, task.aggregation or aggregation

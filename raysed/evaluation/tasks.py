@@ -4,6 +4,8 @@ A task turns embeddings into an *outcome*, an array with a row for each pair, qu
 resamples, follow from outcomes alone. So what is no embedding, such as BM25, is scored by the same lines.
 """
 
+import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,6 +42,7 @@ class Task(Protocol):
         main: which of `metrics` is its score.
         sentences: the distinct texts that a model has to embed.
         size: what there is, in words.
+        rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
     """
 
     name: str
@@ -47,6 +50,7 @@ class Task(Protocol):
     main: str
     sentences: list[str]
     size: str
+    rises_when_resampled: bool
 
     def content(self) -> list[Any]:
         """Returns all that scores depend on beside embeddings, for a digest."""
@@ -202,6 +206,23 @@ def main_score(metrics: Mapping[str, Any]) -> float | None:
     (71.2, 45.1, None)
     """
     return next((metrics[main] for main in MAIN.values() if main in metrics), None)
+
+
+def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -> float | None:
+    """Returns the mean of a model's scores over some tasks; None where one of them is missing or not finite.
+
+    Args:
+        metrics: by task what `Task.metrics` returned.
+        tasks: their names.
+
+    >>> found = {"a": {"spearman": 70.0}, "b": {"ndcg@10": 40.0}, "c": {"spearman": None}}
+    >>> mean_score(found, ["a", "b"]), mean_score(found, ["a", "c"]), mean_score(found, ["d"]), mean_score(found, [])
+    (55.0, None, None, None)
+    """
+    values = [main_score(metrics.get(task, {})) for task in tasks]
+    if not values or any(value is None or not math.isfinite(value) for value in values):
+        return None
+    return statistics.fmean(values)
 
 
 def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float | None:

@@ -57,7 +57,7 @@ class Report:
     after which it was not trained further, or None."""
     transfer: Sequence[Mapping[str, Any]] = ()
     """A model's transfer tasks each: `recipe`, `kind`, `index`, `layers`, `scores` (what `score_transfer` returned) and
-    `average`."""
+    `average`. TF-IDF is among them, without `layers`."""
     analysis: Mapping[str, Any] = field(default_factory=dict)
     """Of the embedding space, each part where there is one: `isotropy`, by model what `analysis.isotropy` returned;
     `edit_distance`, with `task` and, as `models`, what `edit_distance_table` returned; `qnli`, the AUC by
@@ -175,7 +175,8 @@ def headline_table(results: Results, marked: str | None = None) -> Table:
 
     Where a recipe trains on labels, a column says which (SED table 4); where one ends in a calibration, what that was
     fitted on; with resampled scores one has the 95 % interval of the mean. Where there are several headline tasks, each
-    has a column with the mean of its group. Groups that have no score on all of them follow at the end.
+    has a column with the mean of its group. Groups that have no score on all of them follow at the end; a baseline that
+    fits none of them is left out.
 
     Args:
         results: the scored models.
@@ -201,8 +202,12 @@ def headline_table(results: Results, marked: str | None = None) -> Table:
 
 
 def _without_score(results: Results) -> Mapping[Group, int]:
-    """How many models the groups have of which none has a score on all headline tasks: no correlation is defined."""
-    counts = Counter((row.recipe, row.kind) for row in results.counted if row.kind != "grid")
+    """How many models the groups have of which none has a score on all headline tasks: no correlation is defined.
+
+    A baseline that fits no headline task, as BM25 where only the dev task is retrieval, is not among them.
+    """
+    fitting = [row for row in results.counted if row.kind != "baseline" or set(results.tasks) & set(row.metrics)]
+    counts = Counter((row.recipe, row.kind) for row in fitting if row.kind != "grid")
     return {group: count for group, count in counts.items() if group not in results.groups}
 
 
@@ -373,7 +378,8 @@ def _transfer_table(transfer: Sequence[Mapping[str, Any]]) -> Table:
         columns = [[main_score(m["scores"][task]) for m in models if task in m["scores"]] for task in tasks]
         columns.append([m["average"] for m in models if m["average"] is not None])
         means = [number(statistics.fmean(values) if values else None) for values in columns]
-        lines.append([display_name(recipe, kind, len(models)), recipe, str(layers), *means])
+        depth = "-" if layers is None else str(layers)
+        lines.append([display_name(recipe, kind, len(models)), recipe, depth, *means])
         spreads.append(_spread(columns[-1]))
     head = ["models", "recipe", "layers", *tasks, "average"]
     return _with_spreads(head, lines, spreads)

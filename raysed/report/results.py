@@ -14,7 +14,7 @@ import numpy as np
 
 from raysed.evaluation.baselines import BM25, TF_IDF, WORD_OVERLAP
 from raysed.evaluation.intervals import interval
-from raysed.evaluation.tasks import MAIN, main_score
+from raysed.evaluation.tasks import MAIN, main_score, mean_score
 from raysed.recipe import TEACHERS
 
 AVERAGE = "sts-avg"
@@ -73,10 +73,7 @@ class Row:
 
     def average(self, tasks: Sequence[str]) -> float | None:
         """Returns the mean score over `tasks`; None where one of them was not scored."""
-        values = [self.score(task) for task in tasks]
-        if not values or any(value is None for value in values):
-            return None
-        return statistics.fmean(values)
+        return mean_score(self.metrics, tasks)
 
     def score(self, task: str) -> float | None:
         """Returns the score (x100) on one task, see `evaluation.tasks.MAIN`; None where it is missing or not finite."""

@@ -1,12 +1,14 @@
 """What a run measures on further sentences, apart from graded pairs: transfer tasks and QNLI.
 
 The base, and members and learners of every recipe are scored, calibrated or not: the first of each, or all. Each
-encoder embeds the further sentences once; probes are Ray tasks, and their results artefacts.
+encoder embeds the further sentences once; probes are Ray tasks, and their results artefacts. TF-IDF is given the
+transfer tasks, too.
 """
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,9 @@ from raysed.cluster.resources import Share
 from raysed.config import Config, Layers
 from raysed.data.tokens import tokenize
 from raysed.evaluation.analysis import qnli_auc
+from raysed.evaluation.baselines import TF_IDF, run_word_probe, word_counts
 from raysed.evaluation.further import FurtherTasks
-from raysed.evaluation.transfer import SED_TASKS, combine, jobs, run_probe, transfer_average
+from raysed.evaluation.transfer import SED_TASKS, ProbeJob, combine, jobs, run_probe, transfer_average
 from raysed.model.affine import load_calibration
 from raysed.model.encoder import load_start
 from raysed.plan.artefacts import Embedding, ScoredModel
@@ -127,46 +130,74 @@ def _transfer(
     config: Config,
     storage: Storage,
 ) -> list[dict[str, Any]]:
-    todo = jobs(further.transfer, config.evaluation.transfer.seed)
-    progress = Progress("transfer tasks", len(shown) * len(todo))
-    rows = []
-    for place, model in enumerate(shown):
-        depends = {
-            "vectors": storage.entry(model.embeddings).fingerprint,
-            "sentences": further.identity,
-            "layers": layers,
-            "seed": config.evaluation.transfer.seed,
-        }
-        name = f"{model.recipe}/transfer/{model.index:02d}"
-        entry = storage.finished(name, depends)
-        if entry is None:
-            vectors = ray.put(_vectors(model, embedded, layers, storage))
-            count = partial(_count, progress, place * len(todo), model.recipe)
-            scores = combine(_in_tasks(todo, vectors, config.resources.silence_seconds, count))
-            entry = storage.commit(name, partial(_write, scores), depends, {"scores": scores})
-        scores = entry.meta["scores"]
-        average = transfer_average(scores, SED_TASKS if set(SED_TASKS) <= set(scores) else None)
-        about = {"recipe": model.recipe, "kind": model.kind, "index": model.index, "layers": layers}
-        rows.append({**about, "scores": scores, "average": average})
+    """TF-IDF, and then the shown models: a gain over nothing is no gain."""
+    seed = config.evaluation.transfer.seed
+    todo = jobs(further.transfer, seed)
+    progress = Progress("transfer tasks", (1 + len(shown)) * len(todo))
+    probes = _Probes(todo, storage, progress, config.resources.silence_seconds)
+    depends = {"sentences": further.identity, "seed": seed}
+    words = partial(word_counts, further.transfer)
+    rows = [{**_about(TF_IDF, "baseline", 0, None), **probes.scores(TF_IDF, 0, depends, run_word_probe, words)}]
+    for model in shown:
+        of_model = {**depends, "vectors": storage.entry(model.embeddings).fingerprint, "layers": layers}
+        vectors = partial(_vectors, model, embedded, layers, storage)
+        found = probes.scores(model.recipe, model.index, of_model, run_probe, vectors)
+        rows.append({**_about(model.recipe, model.kind, model.index, layers), **found})
     progress.close()
     return rows
 
 
+def _about(recipe: str, kind: str, index: int, layers: Layers | None) -> dict[str, Any]:
+    return {"recipe": recipe, "kind": kind, "index": index, "layers": layers}
+
+
+@dataclass
+class _Probes:
+    """Every probe is a Ray task of one CPU; what is finished is not repeated."""
+
+    todo: Sequence[ProbeJob]
+    storage: Storage
+    progress: Progress
+    silence: float
+    done: int = 0
+
+    def scores(
+        self,
+        recipe: str,
+        index: int,
+        depends: Mapping[str, Any],
+        probe: Callable[..., Any],
+        features: Callable[[], Any],
+    ) -> dict[str, Any]:
+        """Returns `scores` by task, and their `average`.
+
+        Args:
+            recipe: names the artefact, with `index`.
+            index: of the model.
+            depends: what the scores depend on.
+            probe: gets a job and the features.
+            features: makes them, where there is something to do.
+        """
+        name = f"{recipe}/transfer/{index:02d}"
+        entry = self.storage.finished(name, depends)
+        if entry is None:
+            scores = combine(self._in_tasks(probe, ray.put(features()), recipe))
+            entry = self.storage.commit(name, partial(_write, scores), depends, {"scores": scores})
+        self.done += len(self.todo)
+        scores = entry.meta["scores"]
+        average = transfer_average(scores, SED_TASKS if set(SED_TASKS) <= set(scores) else None)
+        return {"scores": scores, "average": average}
+
+    def _in_tasks(self, probe: Callable[..., Any], features: Any, recipe: str) -> Iterator[dict[str, Any]]:
+        one_cpu = Share(len(self.todo), 1, 0.0, threads=1)
+        results = watched_tasks(probe, self.todo, features, work="transfer tasks", share=one_cpu, seconds=self.silence)
+        for count, result in enumerate(results, start=1):
+            self.progress.update(self.done + count, recipe)
+            yield result
+
+
 def _write(scores: dict[str, Any], path: Path) -> None:
     (path / "scores.json").write_text(json.dumps(scores, indent=1))
-
-
-def _in_tasks(todo: Sequence[Any], vectors: Any, seconds: float, count: Any) -> Iterable[dict[str, Any]]:
-    """Runs every probe as a Ray task of one CPU."""
-    one_cpu = Share(len(todo), 1, 0.0, threads=1)
-    results = watched_tasks(run_probe, todo, vectors, work="transfer tasks", share=one_cpu, seconds=seconds)
-    for done, result in enumerate(results, start=1):
-        count(done)
-        yield result
-
-
-def _count(progress: Progress, before: int, recipe: str, done: int) -> None:
-    progress.update(before + done, recipe)
 
 
 def _auc(further: FurtherTasks, vectors_UD: np.ndarray) -> float:

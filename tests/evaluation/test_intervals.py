@@ -6,10 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
+from raysed.data.classes import LabelledTexts
 from raysed.data.graded import StsTask
+from raysed.data.retrieval import RetrievalTask
+from raysed.evaluation.classes import Classification, Clustering
 from raysed.evaluation.intervals import _over_seeds, interval, resample
+from raysed.evaluation.retrieval import Retrieval
 from raysed.evaluation.similarity import _Order
-from raysed.evaluation.tasks import Evaluation
+from raysed.evaluation.tasks import Evaluation, main_score
 
 
 class GivenCounts:
@@ -117,6 +121,90 @@ def test_equal_models_differ_at_most_one_time_in_twenty():
         low, high = interval(draws["a"] - draws["b"])
         called += not low <= 0 <= high
     assert called / 300 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 300)
+
+
+# -- tasks of other kinds ----------------------------------------------------------------------------------------------
+
+
+def searched(rng, queries=200):
+    """One relevant document among 30, which a model puts 1.5 deviations above the others."""
+    texts = [[f"{kind}{i}" for i in range(count)] for kind, count in (("q", queries), ("d", 30))]
+    relevant = np.zeros(queries, int)
+    found = Retrieval(RetrievalTask("t", *texts, texts[1], np.arange(queries + 1), relevant, np.ones(queries)))
+    return found, [ndcg(1.5 + rng.normal(size=(queries, 1)), rng.normal(size=(queries, 29))) for _ in range(2)]
+
+
+def ndcg(relevant_Q1, others_QN):
+    rank_Q1 = 1 + (others_QN > relevant_Q1).sum(1, keepdims=True)
+    return np.where(rank_Q1 <= 10, 1 / np.log2(1 + rank_Q1), 0)
+
+
+def labelled(kind, rng, texts, classes):
+    names = [str(i) for i in range(max(texts, classes))]
+    return kind(LabelledTexts("t", names[:texts], rng.integers(classes, size=texts), names[:classes]))
+
+
+def classified(rng, texts=200):
+    """Three of four texts are predicted as they are labelled."""
+    found = labelled(Classification, rng, texts, 10)
+    return found, [(found.data.labels + (rng.random(texts) > 0.75)) % 10 for _ in range(2)]
+
+
+def clustered(rng, texts=400, classes=4):
+    """Six of ten texts are in the cluster of their class, the others in any."""
+    found = labelled(Clustering, rng, texts, classes)
+    models = [np.where(rng.random(texts) < 0.6, found.data.labels, rng.integers(classes, size=texts)) for _ in range(2)]
+    return found, [np.repeat(cluster_N[:, None], 2, axis=1) for cluster_N in models]
+
+
+def score_of(task, outcome):
+    return main_score(task.metrics(outcome))
+
+
+def mean_score(draw, seed=7):
+    """Over 500 tasks of the same size: a V-measure depends on it."""
+    rng = np.random.default_rng(seed)
+    return np.mean([score_of(task, outcome) for _ in range(500) for task, (outcome, _) in [draw(rng)]])
+
+
+@pytest.fixture(scope="module", params=["retrieval", "classification", "clustering"])
+def trials(request):
+    """The true score; of 500 simulated tasks the interval of one model, and of its difference from an equal one."""
+    if request.param == "retrieval":
+        draw, (_, (outcome, _)) = searched, searched(np.random.default_rng(7), 50_000)
+        truth = 100 * outcome.mean()
+    elif request.param == "classification":
+        draw, truth = classified, 75.0
+    else:
+        draw, truth = clustered, mean_score(clustered)
+    rng, found = np.random.default_rng(8), []
+    for trial in range(500):
+        task, (a, b) = draw(rng)
+        draws = resample(Evaluation([task]), {"a": [{"t": a}], "b": [{"t": b}]}, ["t"], 300, trial)
+        found.append((interval(draws["a"]), interval(draws["a"] - draws["b"])))
+    return truth, found
+
+
+def test_intervals_of_other_tasks_hold_the_true_score(trials):
+    truth, found = trials
+    held = np.mean([low <= truth <= high for (low, high), _ in found])
+    assert 0.90 <= held <= 0.985
+
+
+def test_equal_models_on_other_tasks_differ_about_one_time_in_twenty(trials):
+    """Within three standard errors."""
+    called = np.mean([not low <= 0 <= high for _, (low, high) in trials[1]])
+    assert called == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / 500))
+
+
+def test_the_interval_of_a_clustering_lies_around_its_score():
+    """With many classes every resample scores above the whole."""
+    task, (outcome, _) = clustered(np.random.default_rng(9), 200, 20)
+    draws_R = resample(Evaluation([task]), {"m": [{"t": outcome}]}, ["t"], 1000)["m"]
+    score = score_of(task, outcome)
+    assert draws_R.mean() == pytest.approx(score) and interval(draws_R)[0] < score < interval(draws_R)[1]
+    counts_NR = np.random.default_rng(0).multinomial(200, np.full(200, 1 / 200), 1000).T.astype(np.float32)
+    assert (task.resampled(slice(0, 200), [outcome], counts_NR) > score).mean() > 0.95
 
 
 def test_a_better_model_is_told_apart_on_enough_pairs():

@@ -116,6 +116,20 @@ def test_more_features_than_rows(count):
         assert far(plain_weights(fits, -1), exact_weights(train, c)) < 5e-3
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_more_words_than_rows(count):
+    """Sparse unit vectors, most of whose words occur once or twice, as TF-IDF gives."""
+    rng = np.random.default_rng(3)
+    share_V = 1 / np.arange(1, 201)
+    x_ND = rng.multinomial(8, share_V / share_V.sum(), 90).astype(np.float32)
+    x_ND /= np.linalg.norm(x_ND, axis=1, keepdims=True)
+    labels_N = (x_ND[:, :count] + 0.2 * rng.uniform(size=(90, count))).argmax(1)
+    path = probes._path(Labelled(csr_matrix(x_ND), labels_N), FOLD_GRID)
+    for c, fits in zip(FOLD_GRID, path, strict=True):
+        assert fits.converged_F.all()
+        assert far(plain_weights(fits, -1), exact_weights(Labelled(x_ND, labels_N), c)) < 1e-3
+
+
 def test_threads_do_not_matter():
     train, test = parted(classes(900, 60, 3, noise=9.0, size=0.05), 600, 300)
     found = []

@@ -122,6 +122,15 @@ def test_a_model_without_a_score_is_in_the_headline_with_dashes():
     assert len(lines) == len(headline_table(scored(full_run())).plain().splitlines()) + 1
 
 
+@pytest.mark.parametrize(("task", "lines"), [("dev", 0), ("sts12", 1)])
+def test_a_baseline_that_fits_no_headline_task_has_no_line(task, lines):
+    """With a score on one of two such tasks it has one, without a mean."""
+    bm25 = Row("bm25", "baseline", 0, None, 0, {task: {"ndcg@10": 41.0}})
+    table = headline_table(scored([*full_run(), bm25])).plain()
+    assert sum(line.startswith("BM25") for line in table.splitlines()) == lines
+    assert ("41.00" in table) == bool(lines)
+
+
 def test_subsets_that_are_left_out_are_counted():
     metrics = {"spearman": 1.0, "pearson": 1.0, "pairs": 9, "aggregation": "mean", "subsets_left_out": ["b"]}
     metrics |= {"subsets": {name: {} for name in "abc"}, **{way: {"spearman": 1.0} for way in ("all", "mean", "wmean")}}

@@ -13,6 +13,8 @@ import raysed.stages.frozen
 import raysed.stages.members
 from raysed.config import make_config
 from raysed.errors import UserError
+from raysed.evaluation.baselines import transfer_baselines
+from raysed.evaluation.transfer import load_transfer
 from raysed.recipe import parse_recipes
 from raysed.stages.stages import _too_little
 
@@ -296,12 +298,16 @@ def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_clus
     }
     run(tmp_path, **changes)
     found = report(tmp_path)
-    assert [row["recipe"] for row in found["transfer"]] == ["base", "base-whiten"]
+    assert [row["recipe"] for row in found["transfer"]] == ["tf-idf", "base", "base-whiten"]
+    (task, _) = tasks = load_transfer(make_config(changes).evaluation.transfer)
+    words = transfer_baselines(tasks)["tf-idf"]
+    assert found["transfer"][0]["scores"] == words and found["transfer"][0]["kind"] == "baseline"
     for row in found["transfer"]:
         assert row["scores"]["SICKEntailment"]["accuracy"] > 50  # a third are the same sentence twice
         assert set(row["scores"]) == {"SICKEntailment", "SICKRelatedness"}
     assert set(found["analysis"]["qnli"]) == {"base", "base-whiten"} and found["analysis"]["qnli"]["base"] > 90
     text = (tmp_path / "stages/report.md").read_text()
+    assert f"| TF-IDF | tf-idf | - | {words[task.name]['accuracy']:.2f} |" in " ".join(text.split())
     assert "## Transfer tasks" in text and "### Question and answer" in text and "### Isotropy" in text
     before = published(tmp_path)
     run(tmp_path, **changes, export={"recipe": "base-whiten"})
