@@ -629,6 +629,9 @@ class CombinationConfig(Block):
     than the learner are reduced to its width by their principal directions. See docs/distill.md#combining."""
     weights: list[Annotated[float, Field(gt=0)]] | None = None
     """One weight per teacher. `null`: equal weights."""
+    leave_out: bool = False
+    """Whether teachers that do no good are left out, by the dev task: beginning with the best one, the teacher that
+    raises the score of the combination most is added, as long as one raises it by 0.1."""
     turn: bool | None = None
     """Whether targets are turned as a whole towards what the learner says before it learns: no cosine of two targets
     changes, and the learner has less to relearn. `null`: yes, except for a single teacher of the learner's width:

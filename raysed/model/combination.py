@@ -46,6 +46,12 @@ class Moments:
         self.sum_E += x_BE.sum(0)
         self.products_EE += x_BE.T @ x_BE
 
+    def of(self, columns_F: np.ndarray) -> "Moments":
+        """Returns the moments of some of the columns."""
+        found = Moments(len(columns_F), self.count)
+        found.sum_E, found.products_EE = self.sum_E[columns_F], self.products_EE[np.ix_(columns_F, columns_F)]
+        return found
+
     def after(self, weight_EF: np.ndarray, offset_F: np.ndarray) -> np.ndarray:
         """Returns the second moments [F, F] of the rows after an affine map."""
         shift_FF = np.outer(self.sum_E @ weight_EF, offset_F)
@@ -110,7 +116,13 @@ def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
     return np.concatenate(columns, axis=1)
 
 
-def fit_combination(config: CombinationConfig, widths: Sequence[int], moments: Moments, width: int) -> Combination:
+def fit_combination(
+    config: CombinationConfig,
+    widths: Sequence[int],
+    moments: Moments,
+    width: int,
+    kept: Sequence[int] | None = None,
+) -> Combination:
     """Fits a way of combining.
 
     Args:
@@ -119,16 +131,45 @@ def fit_combination(config: CombinationConfig, widths: Sequence[int], moments: M
         moments: of `side_by_side`, with unit rows for the ways in `UNIT`.
         width: D of the targets, that of the learner. Wider combinations are turned to their principal directions, not
             centred, which lose least of all dot products; narrower ones get zeros, which change none.
+        kept: the teachers that count, in ascending order; None: all. The first of them is the reference of
+            `aligned_mean`.
     """
-    weights_K = _weights(config.weights, len(widths))
-    weight_EF, offset_F = _WAYS[config.how](moments, list(widths), weights_K)
-    weight_ED, kept = _to_width(moments.after(weight_EF, offset_F), width)
-    return Combination(config.how in UNIT, weight_EF @ weight_ED, offset_F @ weight_ED, kept)
+    chosen = list(range(len(widths)) if kept is None else kept)
+    weights_K = _weights([weight for k, weight in enumerate(config.weights or [1.0] * len(widths)) if k in chosen])
+    columns_F = np.concatenate([np.arange(moments.width)[_places(widths)[k]] for k in chosen])
+    own = moments.of(columns_F)
+    own_FG, offset_G = _WAYS[config.how](own, [widths[k] for k in chosen], weights_K)
+    weight_GD, share = _to_width(own.after(own_FG, offset_G), width)
+    weight_ED = np.zeros((moments.width, width))
+    weight_ED[columns_F] = own_FG @ weight_GD
+    return Combination(config.how in UNIT, weight_ED, offset_G @ weight_GD, share)
 
 
-def _weights(given: Sequence[float] | None, count: int) -> np.ndarray:
+def choose_teachers(count: int, score: Callable[[list[int]], float], least: float) -> list[tuple[list[int], float]]:
+    """Adds teachers one by one, each time the one that raises a score most.
+
+    Args:
+        count: K, of all teachers.
+        score: of some of them together, by their numbers in ascending order.
+        least: by how much one more has to raise it.
+
+    Returns:
+        The chosen ones and their score after every step; the last is the choice.
+    """
+    trace: list[tuple[list[int], float]] = []
+    while len(trace) < count:
+        before, reached = trace[-1] if trace else ([], -np.inf)
+        options = [sorted([*before, k]) for k in range(count) if k not in before]
+        best, value = max(((option, score(option)) for option in options), key=lambda found: found[1])
+        if value - reached < least:
+            break
+        trace.append((best, value))
+    return trace
+
+
+def _weights(given: Sequence[float]) -> np.ndarray:
     """The teachers' weights with a sum of 1."""
-    weights_K = np.asarray(given or [1.0] * count, np.float64)
+    weights_K = np.asarray(given, np.float64)
     return weights_K / weights_K.sum()
 
 

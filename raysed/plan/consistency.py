@@ -62,6 +62,8 @@ def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
         raise UserError(f"recipe {recipe!r}: {TEACHERS} names no model; list at least one there")
     if config.teachers and recipe is None:
         raise UserError(f"{TEACHERS} is set, but no recipe uses it; add {TEACHERS}-sed to recipes")
+    if config.combination.leave_out and config.evaluation.dev is None:
+        raise UserError("combination.leave_out chooses teachers on evaluation.dev; name a dev task")
     weights = config.combination.weights
     if weights and len(weights) != len(config.teachers):
         raise UserError(

@@ -119,6 +119,8 @@ class Lineage:
         depends = {"teachers": teachers, **self.corpus()}
         if recipe.ensemble == TEACHERS:
             depends["combination"] = self.config.combination.model_dump(mode="json")
+            if self.config.combination.leave_out:
+                depends["selection"] = {"dev": self.job.inputs["dev"], "layers": self.config.encoder.layers}
         return f"{recipe.uncalibrated}/targets", depends
 
     def teachers(self) -> dict[str, dict[str, Any]]:

@@ -41,7 +41,11 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
         name=f"{config.run}-{recipe.text}",
         recipe=recipe.text,
         base=_public_name(config.encoder.path),
-        teachers=[teacher.title for teacher in config.teachers],
+        teachers=[
+            teacher.title
+            for index, teacher in enumerate(config.teachers)
+            if f"{TEACHERS}/members/{index:02d}" not in facts.left_out
+        ],
         members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         corpus=_text_of(job, recipe),

@@ -37,7 +37,7 @@ from raysed.data.labelled import tokenize_pairs, write_pairs
 from raysed.data.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
 from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.tasks import comparable, score_by
+from raysed.evaluation.tasks import comparable, main_score, score_by
 from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
 from raysed.model.encoder import Encoder, load_start
@@ -353,16 +353,41 @@ class Stages:
         if recipe is None:
             return
         name, depends = self.lineage.targets(recipe)
+        if self.config.combination.leave_out and self.lineage.unscored:
+            raise UserError(
+                "combination.leave_out chooses teachers by the dev task, but a file of embeddings lacks its sentences; "
+                "add them to the file, or leave combination.leave_out out"
+            )
         if not self.storage.finished(name, depends):
             with self._timed("teachers"):
                 embed_corpus(self._asked(), self.config, self.storage, partial(plan_members, self._cluster_now()))
-        self._made("combination", name, depends, self._write_combined)
+        made = self._made("combination", name, depends, self._write_combined)
+        self._say_who_counts(made.meta["trace"])
         if not self.lineage.unscored:
             self._made("combination", *self.lineage.together(), partial(self._write_together, name))
 
     def _write_combined(self, path: Path, meta: dict[str, Any]) -> None:
         width = load_start(self.config.encoder, self.storage, None)[0].width
-        meta |= write_combined(path, self._asked(), self.config, self.storage, width)
+        meta |= write_combined(path, self._asked(), self.config, self.storage, width, self._score_on_dev)
+
+    def _score_on_dev(self, combination: Combination) -> float:
+        """Of what the combined teachers say; -200 where there is no score."""
+        evaluation, dev = self.job.evaluation, self.config.evaluation.dev
+        rows, layers = evaluation.rows(dev), self.config.encoder.layers
+        parts = [load_calibrated(self.storage, job.name, layers)[rows] for job in self.lineage.embeddings(TEACHERS)]
+        return comparable(main_score(evaluation.score({dev: combination.target(parts)})[dev]))
+
+    def _say_who_counts(self, trace: Sequence[tuple[list[int], float]]) -> None:
+        """Which teachers `combination.leave_out` has chosen, step by step, and why the others are left out."""
+        if not trace:
+            return
+        titles = [teacher.title for teacher in self.config.teachers]
+        steps = [f"{' + '.join(titles[k] for k in chosen)} {score:.1f}" for chosen, score in trace]
+        self.say(f"teachers, by {self.config.evaluation.dev}: {'; '.join(steps)}")
+        chosen, score = trace[-1]
+        reason = f"does not raise the combination of {' + '.join(titles[k] for k in chosen)} ({score:.1f})"
+        others = [k for k in range(len(titles)) if k not in chosen]
+        self._leave_out({f"{TEACHERS}/members/{k:02d}": f"{titles[k]} {reason}" for k in others})
 
     def _write_together(self, targets: str, path: Path, meta: dict[str, Any]) -> None:
         """What the combined teachers make of the evaluation's sentences."""

@@ -22,7 +22,14 @@ from raysed.config import CombinationConfig, Config, TeacherConfig
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
-from raysed.model.combination import UNIT, Combination, Moments, fit_combination, side_by_side
+from raysed.model.combination import (
+    UNIT,
+    Combination,
+    Moments,
+    choose_teachers,
+    fit_combination,
+    side_by_side,
+)
 from raysed.model.encoder import encode, load_start
 from raysed.model.teacher import EmbeddingFile, MissingSentence, Teacher, load_teacher
 from raysed.recipe import TEACHERS
@@ -32,6 +39,8 @@ from raysed.store.storage import Storage
 COMBINATION = "combination.npz"
 """The fitted combination, beside the targets."""
 _FILE = "embeddings.npy"
+_WORTH_ADDING = 0.1
+"""By how much another teacher has to raise the dev score, x100."""
 _TURNED_BY = 4 * ROWS_PER_GROUP
 """Sentences that decide how targets are turned: many more than dimensions."""
 
@@ -136,7 +145,12 @@ def _loaded(config: str, token_budget: int | None, device: str) -> Teacher | Emb
 
 
 def write_combined(
-    directory: Path, teachers: Sequence[AskedTeacher], config: Config, storage: Storage, width: int
+    directory: Path,
+    teachers: Sequence[AskedTeacher],
+    config: Config,
+    storage: Storage,
+    width: int,
+    score: Callable[[Combination], float],
 ) -> dict[str, Any]:
     """Writes the target table: id, input_ids and what the teachers together say, and the combination beside it.
 
@@ -146,12 +160,13 @@ def write_combined(
         config: the run's settings.
         storage: the run directory.
         width: of the targets.
+        score: of a combination on the dev task; for `combination.leave_out` only.
 
     Returns:
-        Counts for the manifest.
+        Counts for the manifest; `trace` has the numbers of the chosen teachers and their score, step by step.
     """
     rows = len(SentenceTable(storage.fetch("corpus")))
-    combination = _fitted(teachers, config.combination, storage, rows, width)
+    combination, trace = _fitted(teachers, config.combination, storage, rows, width, score)
     is_shared = len(teachers) == 1 and teachers[0].width == width  # the space of teacher and learner
     if config.combination.turn or (config.combination.turn is None and not is_shared):
         combination = _turned(combination, teachers, config, storage, rows)
@@ -165,17 +180,26 @@ def write_combined(
         progress.update(writer.rows, f"{writer.rows:,} of {rows:,} sentences")
     writer.close(rows)
     progress.close()
-    return {"rows": rows, "teachers": len(teachers), "kept": combination.kept, "width": width}
+    return {"rows": rows, "teachers": len(teachers), "kept": combination.kept, "width": width, "trace": trace}
 
 
 def _fitted(
-    teachers: Sequence[AskedTeacher], config: CombinationConfig, storage: Storage, rows: int, width: int
-) -> Combination:
+    teachers: Sequence[AskedTeacher],
+    config: CombinationConfig,
+    storage: Storage,
+    rows: int,
+    width: int,
+    score: Callable[[Combination], float],
+) -> tuple[Combination, list[tuple[list[int], float]]]:
     widths = [teacher.width for teacher in teachers]
     moments = Moments(sum(widths))
     for _, parts in _parts(teachers, storage, rows):
         moments.add(side_by_side(parts, config.how in UNIT))
-    return fit_combination(config, widths, moments, width)
+    fit = functools.partial(fit_combination, config, widths, moments, width)
+    if not config.leave_out:
+        return fit(), []
+    trace = choose_teachers(len(teachers), lambda kept: score(fit(kept)), _WORTH_ADDING)
+    return fit(trace[-1][0]), trace
 
 
 def _turned(

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
 from raysed.config import CombinationConfig
-from raysed.model.combination import UNIT, Combination, Moments, fit_combination, side_by_side
+from raysed.model.combination import (
+    UNIT,
+    Combination,
+    Moments,
+    choose_teachers,
+    fit_combination,
+    side_by_side,
+)
 
 ROWS = 500
 
@@ -130,3 +137,21 @@ def test_directions_without_variance_are_not_enlarged():
         x_ND[:, 2] = 7.0
     for how in ("standardised_mean", "whitened_mean"):
         assert np.abs(fitted(how, parts, 6).target(parts)).max() < 10
+
+
+@pytest.mark.parametrize("how", [*PLAIN, "concatenated"])
+def test_without_a_teacher_all_is_as_if_it_had_not_been_there(how):
+    parts = teachers(8, 8, 8)
+    moments = Moments(24)
+    moments.add(side_by_side(parts, how in UNIT))
+    config = CombinationConfig(how=how, weights=[1.0, 5.0, 2.0])
+    without = fit_combination(config, [8, 8, 8], moments, 8, kept=[0, 2])
+    alone = fitted(how, [parts[0], parts[2]], 8, weights=[1.0, 2.0])
+    np.testing.assert_allclose(without.target(parts), alone.target([parts[0], parts[2]]), atol=1e-5)
+
+
+def test_teachers_are_added_as_long_as_one_raises_the_score():
+    scores = {(0,): 50, (1,): 70, (2,): 60, (0, 1): 69, (1, 2): 72, (0, 1, 2): 72.05}
+    trace = choose_teachers(3, lambda some: scores[tuple(some)], least=0.1)
+    assert trace == [([1], 70), ([1, 2], 72)]
+    assert choose_teachers(1, lambda some: -200.0, least=0.1) == [([0], -200.0)]

@@ -92,6 +92,18 @@ def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings,
     assert rows_of(directory) == second
 
 
+def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings):
+    """The tiny encoder has random weights."""
+    stages, said = combined(settings(combination={"leave_out": True}))
+    (steps,) = [line for line in said if line.startswith("teachers, by dev: ")]
+    assert steps.startswith("teachers, by dev: bundled ") and ";" not in steps
+    (reason,) = stages.left_out.values()
+    assert list(stages.left_out) == ["teachers/members/01"]
+    assert "tiny-encoder0 does not raise the combination of bundled" in reason
+    with pytest.raises(UserError, match=r"combination.leave_out chooses teachers on evaluation.dev; name a dev task"):
+        check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
+
+
 def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(ray_cluster, settings, tmp_path):
     file = tmp_path / "vectors.parquet"
     pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
