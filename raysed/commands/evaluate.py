@@ -13,9 +13,9 @@ and `resources` count.
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from raysed.evaluation.transfer import ProbeJob, TransferTask
 
 
+Item = TypeVar("Item")
+_EVERY = 1.0
+"""Seconds between looks at the progress, which says itself when it is time for a line."""
 AFTER_STOP = "the same command starts over"
 
 
@@ -178,7 +181,8 @@ def score_model(
         return dict(zip(model.poolings, found)).get(layers, found[0])
 
     result = {"model": name, "description": model.description, "layers": list(model.poolings)}
-    result["outcomes"] = evaluation.outcomes(at(main)[: len(evaluation.sentences)])
+    x_UD = at(main)[: len(evaluation.sentences)]
+    result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in _scored(f"score {name}", evaluation)}
     result["metrics"] = evaluation.score_outcomes(result["outcomes"])
     if tasks:
         row = {sentence: i for i, sentence in enumerate(texts)}
@@ -205,18 +209,32 @@ def _device(config: "Config") -> str:
     return "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
 
 
+def _scored(title: str, evaluation: "Evaluation") -> Iterable[str]:
+    """The names of the tasks, with the progress of what is done with them."""
+    names = list(evaluation.tasks)
+    return _one_by_one(title, names, names) if names else []
+
+
 def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
-    """A map that shows its progress."""
-    from raysed.store.progress import Progress
+    """A map over probes that shows its progress."""
 
     def run(probe: Callable[["ProbeJob"], dict], jobs: list["ProbeJob"]) -> Iterator[dict]:
-        progress = Progress(title, len(jobs))
-        for count, one in enumerate(jobs, start=1):
+        for one in _one_by_one(title, jobs, [job.task for job in jobs]):
             yield probe(one)
-            progress.update(count, one.task)
-        progress.close()
 
     return run
+
+
+def _one_by_one(title: str, items: Sequence[Item], names: Sequence[str]) -> Iterator[Item]:
+    """Yields what is to be done, and says how far that is, also while one item takes long."""
+    from raysed.store.progress import Progress, repeating
+
+    progress, done = Progress(title, len(items)), 0
+    with repeating(lambda: progress.update(done, names[min(done, len(names) - 1)]), _EVERY):
+        for item in items:
+            yield item
+            done += 1
+    progress.close()
 
 
 def _baselines(evaluation: "Evaluation", tasks: list["TransferTask"], config: "Config") -> list[dict[str, Any]]:
@@ -225,7 +243,7 @@ def _baselines(evaluation: "Evaluation", tasks: list["TransferTask"], config: "C
     from raysed.evaluation.transfer import transfer_average
     from raysed.report.results import display_name
 
-    found = baselines(evaluation)
+    found = baselines(evaluation, _scored("score words alone", evaluation))
     seed, run = config.evaluation.transfer.seed, _with_progress("probe words alone")
     transfer = transfer_baselines(tasks, seed, run) if tasks else {}
     rows = []

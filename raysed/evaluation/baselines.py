@@ -50,10 +50,16 @@ def tf_idf(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     return _pair_cosines(_tf_idf(), first, second)
 
 
-def baselines(evaluation: Evaluation) -> dict[str, dict[str, np.ndarray]]:
-    """Returns every baseline's outcomes by task, by the name of its row; one that fits no task is not there."""
+def baselines(evaluation: Evaluation, tasks: Iterable[str] | None = None) -> dict[str, dict[str, np.ndarray]]:
+    """Returns every baseline's outcomes by task, by the name of its row; one that fits no task is not there.
+
+    Args:
+        evaluation: holds the tasks.
+        tasks: which; None: all.
+    """
     found: dict[str, dict[str, np.ndarray]] = {}
-    for name, task in evaluation.tasks.items():
+    for name in evaluation.tasks if tasks is None else tasks:
+        task = evaluation.tasks[name]
         for baseline, outcome in _OF_KIND[task.kind].items():
             found.setdefault(baseline, {})[name] = outcome(task)
     return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from raysed.evaluation.transfer import load_transfer, score_transfer, sentences_
 from raysed.model import export, load
 from raysed.model.encoder import Encoder, encode, write_checkpoint
 from raysed.model.load import LibraryModel, NativeModel, load_model
+from raysed.store import progress
 from raysed.training.calibration import fit_whiten
 from raysed.training.flow_fit import fit_flow
 
@@ -494,3 +496,29 @@ def test_a_mistake_in_a_task_is_one_sentence(plain, tmp_path):
     assert code == 2 and "at least two labels are needed" in err and "Traceback" not in err
     code, _, err = plain("--model", "bundled:encoder", "--task", tmp_path / "absent.tsv")
     assert code == 2 and f"--task {tmp_path}/absent.tsv" in err
+
+
+def test_progress_is_shown_while_one_task_takes_long(monkeypatch):
+    said = []
+
+    class Heard:
+        def __init__(self, title, total):
+            said.append((title, total))
+
+        def update(self, done, note):
+            said.append((done, note))
+
+        def close(self):
+            said.append("closed")
+
+    monkeypatch.setattr(progress, "Progress", Heard)
+    monkeypatch.setattr(evaluate, "_EVERY", 0.005)
+    for name in evaluate._one_by_one("score", ["short", "long"], ["short", "long"]):
+        time.sleep(0.2 * (name == "long"))
+    assert said[0] == ("score", 2) and said[-1] == "closed" and said.count((1, "long")) > 2
+
+
+def test_every_task_and_probe_has_its_progress(call, tiny_encoder_dir):
+    out = call("--model", tiny_encoder_dir)[1]
+    for what in (f"score {tiny_encoder_dir}", f"probe {tiny_encoder_dir}", "score words alone", "probe words alone"):
+        assert f"\n{what}: done in" in out
