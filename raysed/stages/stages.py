@@ -51,7 +51,7 @@ from raysed.stages.frozen import calibrate_all, embed_all
 from raysed.stages.learner import distill
 from raysed.stages.rewriting import rewrite
 from raysed.stages.teacher_mean import TeacherPlan, write_targets
-from raysed.stages.teachers import COMBINATION, AskedTeacher, embed_corpus, embed_sentences, write_combined
+from raysed.stages.teachers import COMBINATION, AskedTeacher, combine, embed_corpus, embed_sentences
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
 from raysed.training.setups import predictor_parameters, tables_of
@@ -361,21 +361,24 @@ class Stages:
         if not self.storage.finished(name, depends):
             with self._timed("teachers"):
                 embed_corpus(self._asked(), self.config, self.storage, partial(plan_members, self._cluster_now()))
-        made = self._made("combination", name, depends, self._write_combined)
-        self._say_who_counts(made.meta["trace"])
+            width = load_start(self.config.encoder, self.storage, None)[0].width
+            share = plan_members(self._cluster_now(), self.config, 1)
+            with self._timed("combination"):
+                combine((name, depends), self._asked(), self.config, self.storage, width, self._score_on_dev(), share)
+        self._say_who_counts(self.storage.entry(name).meta["trace"])
         if not self.lineage.unscored:
             self._made("combination", *self.lineage.together(), partial(self._write_together, name))
 
-    def _write_combined(self, path: Path, meta: dict[str, Any]) -> None:
-        width = load_start(self.config.encoder, self.storage, None)[0].width
-        meta |= write_combined(path, self._asked(), self.config, self.storage, width, self._score_on_dev)
-
-    def _score_on_dev(self, combination: Combination) -> float:
+    def _score_on_dev(self) -> Callable[[Combination], float]:
         """Of what the combined teachers say; -200 where there is no score."""
-        evaluation, dev = self.job.evaluation, self.config.evaluation.dev
-        rows, layers = evaluation.rows(dev), self.config.encoder.layers
-        parts = [load_calibrated(self.storage, job.name, layers)[rows] for job in self.lineage.embeddings(TEACHERS)]
-        return comparable(main_score(evaluation.score({dev: combination.target(parts)})[dev]))
+        evaluation, dev, layers = self.job.evaluation, self.config.evaluation.dev, self.config.encoder.layers
+        names, storage = [job.name for job in self.lineage.embeddings(TEACHERS)], self.storage
+
+        def score(combination: Combination) -> float:
+            parts = [load_calibrated(storage, name, layers)[evaluation.rows(dev)] for name in names]
+            return comparable(main_score(evaluation.score({dev: combination.target(parts)})[dev]))
+
+        return score
 
     def _say_who_counts(self, trace: Sequence[tuple[list[int], float]]) -> None:
         """Which teachers `combination.leave_out` has chosen, step by step, and why the others are left out."""

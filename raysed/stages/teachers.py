@@ -144,6 +144,56 @@ def _loaded(config: str, token_budget: int | None, device: str) -> Teacher | Emb
     return load_teacher(TeacherConfig.model_validate_json(config), token_budget, device)
 
 
+def combine(
+    artefact: tuple[str, dict[str, Any]],
+    teachers: Sequence[AskedTeacher],
+    config: Config,
+    storage: Storage,
+    width: int,
+    score: Callable[[Combination], float],
+    share: Share,
+) -> None:
+    """Makes the target table of the teachers in a Ray task, so that no embedding passes through the driver.
+
+    Args:
+        artefact: name and dependencies of the table.
+        teachers: who was asked.
+        config: the run's settings.
+        storage: the run directory.
+        width: of the targets.
+        score: of a combination on the dev task; for `combination.leave_out` only.
+        share: of the task.
+
+    Raises:
+        RunFailed: the task failed.
+    """
+    progress = Progress("combine teachers", 1)
+    seconds = config.resources.silence_seconds
+    arguments = (teachers, config, storage, width, score, share)
+    list(watched_tasks(_combine, [artefact], *arguments, work="combine teachers", share=share, seconds=seconds))
+    progress.close()
+
+
+def _combine(
+    artefact: tuple[str, dict[str, Any]],
+    teachers: Sequence[AskedTeacher],
+    config: Config,
+    storage: Storage,
+    width: int,
+    score: Callable[[Combination], float],
+    share: Share,
+) -> None:
+    """The task."""
+    prepare_worker(share.threads)
+    name, depends = artefact
+    meta: dict[str, Any] = {}
+
+    def write(path: Path) -> None:
+        meta.update(write_combined(path, teachers, config, storage, width, score))
+
+    storage.commit(name, write, depends, meta)
+
+
 def write_combined(
     directory: Path,
     teachers: Sequence[AskedTeacher],
@@ -172,14 +222,11 @@ def write_combined(
         combination = _turned(combination, teachers, config, storage, rows)
     combination.save(directory / COMBINATION)
     table, writer = SentenceTable(storage.fetch("corpus")), TargetWriter(directory)
-    progress = Progress("combine teachers", rows)
     for start, parts in _parts(teachers, storage, rows):
         targets_BD = combination.target(parts)
         block = table.rows(start, start + len(targets_BD), ("id", "input_ids"))
         writer.add(with_column(block, "target", targets_BD))
-        progress.update(writer.rows, f"{writer.rows:,} of {rows:,} sentences")
     writer.close(rows)
-    progress.close()
     return {"rows": rows, "teachers": len(teachers), "kept": combination.kept, "width": width, "trace": trace}
 
 
