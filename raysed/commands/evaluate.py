@@ -91,7 +91,6 @@ def job(arguments: argparse.Namespace) -> None:
 def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     """The settings, and files of sentences without labels; tasks that are named replace those of a config."""
     from raysed.config import find_config, load_config
-    from raysed.evaluation.tasks import tasks_of
 
     overrides = [*arguments.overrides, *([f"encoder.layers={arguments.layers}"] if arguments.layers else [])]
     asked = arguments.tasks or arguments.mteb
@@ -99,6 +98,8 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     config = load_config(path, overrides)
     if not asked:
         return config, []
+    from raysed.evaluation.tasks import tasks_of
+
     texts = [source for source in arguments.tasks if _has_sentences_only(source)]
     tasks = tasks_of([source for source in arguments.tasks if source not in texts])
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": None, "report": None})
