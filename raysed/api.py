@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysed.config import Config, find_config, load_config, make_config
+from raysed.config import Config, EvaluationConfig, find_config, load_config, make_config
+from raysed.config_text import merge
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,21 @@ def run(config: Config | Mapping[str, Any] | str) -> Result:
         >>> result = raysed.run("quickstart")  # doctest: +SKIP
         >>> result.scores["ct-sed-flow/learner"]  # doctest: +SKIP
     """
-    from raysed import pipeline
-    from raysed.plan.consistency import check_settings
-    from raysed.store.storage import Storage
-
     if isinstance(config, str):
         config = load_config(find_config(config))
     elif not isinstance(config, Config):
         config = make_config(config)
-    check_settings(config)
+    return _finished(config)
+
+
+def _finished(config: Config) -> Result:
+    from raysed.plan.consistency import check_settings
+
+    check_settings(config)  # before the heavy libraries, which take seconds, and Ray
+
+    from raysed import pipeline
+    from raysed.store.storage import Storage
+
     pipeline.run(config)
     storage = Storage(config.storage, config.run)
     return Result(storage.uri("").rstrip("/"), json.loads(storage.read_text("report.json") or "{}"))
@@ -82,8 +89,8 @@ def distill(
         corpus: files, patterns, URIs or hub datasets of sentences.
         learner: the encoder that learns.
         layers: how many of its layers it keeps, from the first on; or which, counted from 0; None: all.
-        dev: file or directory of the task that choices are made on; None: those of the config `distill`.
-        tasks: further ones, which are reported.
+        dev: file or directory of the task that choices are made on; None: that of the config `distill`.
+        tasks: further ones, which are reported; None of both: those of the config `distill`.
         run: name of the run.
         storage: where run directories are.
         settings: any others, nested as in a config file.
@@ -101,7 +108,7 @@ def distill(
         ...     layers=3,
         ... )
     """
-    return globals()["run"](distillation(teachers, corpus, learner, layers, dev, tasks, run, storage, settings or {}))
+    return _finished(distillation(teachers, corpus, learner, layers, dev, tasks, run, storage, settings or {}))
 
 
 def distillation(
@@ -116,8 +123,7 @@ def distillation(
     settings: Mapping[str, Any],
 ) -> Config:
     """Returns the configuration of a distillation: that named `distill`, with what `distill` was given."""
-    from raysed.evaluation.tasks import tasks_of
-
+    defaults = load_config(find_config("distill"))
     encoder: dict[str, Any] = {"path": learner}
     if isinstance(layers, int):
         encoder["model_kwargs"] = {"num_hidden_layers": layers}
@@ -131,14 +137,23 @@ def distillation(
         "corpus": {"source": corpus if isinstance(corpus, str) else list(corpus)},
     }
     if dev or tasks:
-        found = tasks_of([*([dev] if dev else []), *tasks])
-        named = {name: task.model_dump(mode="json") for name, task in found.items()}
-        own["evaluation"] = {"tasks": named, "dev": next(iter(found)) if dev else None}
-    defaults = load_config(find_config("distill")).model_dump(mode="json", exclude_unset=True)
-    merged = _merged(_merged(defaults, own), settings)
-    if dev or tasks:
-        merged["evaluation"]["tasks"] = {**named, **settings.get("evaluation", {}).get("tasks", {})}
-    return make_config(merged)
+        own["evaluation"] = _evaluation(defaults.evaluation, dev, tasks)
+    known = defaults.model_dump(mode="json", exclude_unset=True)
+    return make_config(merge(merge(known, own, Config), settings, Config))
+
+
+def _evaluation(defaults: EvaluationConfig, dev: str | None, tasks: Sequence[str]) -> dict[str, Any]:
+    """A user's tasks; choices are made on the default dev task where they give none, and it is not reported."""
+    from raysed.evaluation.tasks import tasks_of
+
+    found = tasks_of([*([dev] if dev else []), *tasks])
+    if dev:
+        chosen, reported = next(iter(found)), None
+    else:
+        chosen, reported = defaults.dev, list(found)
+        found = {chosen: defaults.tasks[chosen], **found}
+    named = {name: task.model_dump(mode="json") for name, task in found.items()}
+    return {"tasks": named, "dev": chosen, "report": reported}
 
 
 def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -166,15 +181,3 @@ def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
     evaluation = Evaluation([load_any_task(name, task) for name, task in tasks_of(tasks).items()], "all")
     (embeddings_UD, *_) = load_model(model).embed(evaluation.sentences)
     return evaluation.score(embeddings_UD)
-
-
-def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested mappings, setting by setting; the upper one's count."""
-    both = {
-        key: _merged(lower[key], upper[key]) for key in lower.keys() & upper.keys() if _are_mappings(lower, upper, key)
-    }
-    return {**lower, **upper, **both}
-
-
-def _are_mappings(lower: Mapping[str, Any], upper: Mapping[str, Any], key: str) -> bool:
-    return isinstance(lower[key], Mapping) and isinstance(upper[key], Mapping)

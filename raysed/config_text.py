@@ -49,15 +49,22 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
             f"config file {path}: {BASED_ON} names {name!r}, which is itself based on {below[BASED_ON]!r}; "
             f"name a config without {BASED_ON}"
         )
-    return _merged(below, settings, model)
+    return merge(below, settings, model)
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dict[str, Any]:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dict[str, Any]:
+    """Returns settings over others, block by block and setting by setting.
+
+    Args:
+        below: settings that hold where the others have none.
+        above: settings that count.
+        block: the model of both, which says what is a block.
+    """
     merged = dict(below)
     for key, value in above.items():
         inner = _block_at(block, [key])
         both = isinstance(value, dict) and isinstance(below.get(key), dict)
-        merged[key] = _merged(below[key], value, inner) if both and _fields(inner) else value
+        merged[key] = merge(below[key], value, inner) if both and _fields(inner) else value
     return merged
 
 

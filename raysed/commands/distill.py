@@ -36,26 +36,22 @@ def _layers(text: str) -> int | list[int]:
 
 def job(arguments: argparse.Namespace) -> None:
     """Builds the configuration and runs the pipeline."""
-    from raysed.api import distillation
+    from raysed.api import distillation, run
     from raysed.config_text import apply_override
-    from raysed.plan.consistency import check_settings
 
     settings: dict[str, Any] = {}
     for override in arguments.overrides:
         apply_override(settings, override)
-    config = distillation(
-        arguments.teachers,
-        arguments.corpus,
-        arguments.learner,
-        arguments.layers,
-        arguments.dev,
-        arguments.tasks,
-        arguments.run,
-        arguments.storage,
-        settings,
+    run(
+        distillation(
+            arguments.teachers,
+            arguments.corpus,
+            arguments.learner,
+            arguments.layers,
+            arguments.dev,
+            arguments.tasks,
+            arguments.run,
+            arguments.storage,
+            settings,
+        )
     )
-    check_settings(config)
-
-    from raysed.pipeline import run
-
-    run(config)

@@ -229,6 +229,8 @@ class Facts:
     qnli: Mapping[str, float] = field(default_factory=dict)
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
+    together: str | None = None
+    """Artefact of what the teachers from outside say as one; None where they were not combined or scored."""
 
 
 _OF_TASK = "embeddings.npy"

@@ -121,7 +121,7 @@ def _is_worth_it(model: ScoredModel, scores: dict[tuple[str, int], float]) -> bo
 
 
 def _last_made(config: Config, candidates: Sequence[ScoredModel]) -> str:
-    """The last recipe that has a model; without its calibration where that could not be fitted."""
+    """The last recipe that has a model; without its calibration where that could not be fitted; or the base."""
     made = {model.recipe for model in candidates}
     recipes = [parse_recipe(text) for text in reversed(config.recipes)]
-    return next(text for recipe in recipes for text in (recipe.text, recipe.uncalibrated) if text in made)
+    return next((text for recipe in recipes for text in (recipe.text, recipe.uncalibrated) if text in made), BASE)

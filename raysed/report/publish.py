@@ -73,9 +73,8 @@ class _Finished:
         """What an ensemble says as one; None of teachers that were not combined, or of one that says the same alone."""
         if recipe != TEACHERS:
             return mean_embeddings([self.embeddings(member) for member in members])
-        name = f"{TEACHERS}/together"
-        entry = self.storage.entry(name)
-        if entry is None or (len(members) == 1 and entry.meta["kept"] == 1):
+        name = self.facts.together
+        if name is None or (len(members) == 1 and self.storage.entry(name).meta["kept"] == 1):
             return None
         return load_calibrated(self.storage, name, self.config.encoder.layers)
 

@@ -51,7 +51,7 @@ from raysed.stages.frozen import calibrate_all, embed_all
 from raysed.stages.learner import distill
 from raysed.stages.rewriting import rewrite
 from raysed.stages.teacher_mean import TeacherPlan, write_targets
-from raysed.stages.teachers import COMBINATION, AskedTeacher, combine, embed_corpus, embed_sentences
+from raysed.stages.teachers import COMBINATION, AskedTeacher, TaughtTable, combine, embed_corpus, embed_sentences
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
 from raysed.training.setups import predictor_parameters, tables_of
@@ -78,6 +78,7 @@ class Stages:
         left_out: why members and calibrations are missing, by name.
         transfer: scores of transfer tasks, see `probing.probe`.
         qnli: AUC by model, likewise.
+        together: artefact of what the teachers from outside say as one, where they were combined and scored.
     """
 
     job: Job
@@ -86,6 +87,7 @@ class Stages:
     left_out: dict[str, str] = field(default_factory=dict)
     transfer: list[dict[str, Any]] = field(default_factory=list)
     qnli: dict[str, float] = field(default_factory=dict)
+    together: str | None = None
 
     def __post_init__(self) -> None:
         config = self.job.config
@@ -364,10 +366,12 @@ class Stages:
             width = load_start(self.config.encoder, self.storage, None)[0].width
             share = plan_members(self._cluster_now(), self.config, 1)
             with self._timed("combination"):
-                combine((name, depends), self._asked(), self.config, self.storage, width, self._score_on_dev(), share)
+                table = TaughtTable(name, depends, self._asked(), self.config, self.storage, width)
+                combine(table, self._score_on_dev(), share)
         self._say_who_counts(self.storage.entry(name).meta["trace"])
         if not self.lineage.unscored:
-            self._made("combination", *self.lineage.together(), partial(self._write_together, name))
+            self.together, needs = self.lineage.together()
+            self._made("combination", self.together, needs, partial(self._write_together, name))
 
     def _score_on_dev(self) -> Callable[[Combination], float]:
         """Of what the combined teachers say; -200 where there is no score."""
@@ -552,6 +556,7 @@ class Stages:
             qnli=self.qnli,
             pairs={kind: pairs.summary() for kind, pairs in self.job.pairs.items()},
             views={kind: self.storage.entry(f"views/{kind}").meta["summary"] for kind in self.job.views},
+            together=self.together,
         )
 
     def _check_disk(self, encoder: Encoder) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from raysed.cluster.heartbeat import watched_tasks
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
-from raysed.config import CombinationConfig, Config, TeacherConfig
+from raysed.config import Config, TeacherConfig
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
@@ -144,130 +144,103 @@ def _loaded(config: str, token_budget: int | None, device: str) -> Teacher | Emb
     return load_teacher(TeacherConfig.model_validate_json(config), token_budget, device)
 
 
-def combine(
-    artefact: tuple[str, dict[str, Any]],
-    teachers: Sequence[AskedTeacher],
-    config: Config,
-    storage: Storage,
-    width: int,
-    score: Callable[[Combination], float],
-    share: Share,
-) -> None:
-    """Makes the target table of the teachers in a Ray task, so that no embedding passes through the driver.
+@dataclass(frozen=True)
+class TaughtTable:
+    """A target table of teachers from outside, and what it is made of.
 
-    Args:
-        artefact: name and dependencies of the table.
+    Attributes:
+        name: of the artefact.
+        depends: its dependencies.
         teachers: who was asked.
         config: the run's settings.
         storage: the run directory.
-        width: of the targets.
+        width: of the targets, that of the learner.
+    """
+
+    name: str
+    depends: dict[str, Any]
+    teachers: Sequence[AskedTeacher]
+    config: Config
+    storage: Storage
+    width: int
+
+    def write(self, directory: Path, score: Callable[[Combination], float]) -> dict[str, Any]:
+        """Writes id, input_ids and what the teachers together say, and the combination beside it.
+
+        Args:
+            directory: empty.
+            score: of a combination on the dev task; for `combination.leave_out` only.
+
+        Returns:
+            Counts for the manifest; `trace` has the numbers of the chosen teachers and their score, step by step.
+        """
+        combination, trace = self._fitted(score)
+        turn, is_shared = self.config.combination.turn, [teacher.width for teacher in self.teachers] == [self.width]
+        if turn or (turn is None and not is_shared):  # else teacher and learner share their space
+            combination = self._turned(combination)
+        combination.save(directory / COMBINATION)
+        corpus, writer = self._corpus(), TargetWriter(directory)
+        for start, parts in self._parts(len(corpus)):
+            targets_BD = combination.target(parts)
+            block = corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
+            writer.add(with_column(block, "target", targets_BD))
+        writer.close(len(corpus))
+        about = {"rows": len(corpus), "teachers": len(self.teachers), "width": self.width}
+        return {**about, "kept": combination.kept, "trace": trace}
+
+    def _fitted(self, score: Callable[[Combination], float]) -> tuple[Combination, list[tuple[list[int], float]]]:
+        how, widths = self.config.combination, [teacher.width for teacher in self.teachers]
+        moments = Moments(sum(widths))
+        for _, parts in self._parts(len(self._corpus())):
+            moments.add(side_by_side(parts, how.how in UNIT))
+        fit = functools.partial(fit_combination, how, widths, moments, self.width)
+        if not how.leave_out:
+            return fit(), []
+        trace = choose_teachers(len(widths), lambda kept: score(fit(kept)), _WORTH_ADDING)
+        return fit(trace[-1][0]), trace
+
+    def _turned(self, combination: Combination) -> Combination:
+        """Turned towards what the learner makes of some sentences before it has learnt anything."""
+        encoder, _ = load_start(self.config.encoder, self.storage, None)
+        corpus, products_DD = self._corpus(), np.zeros((encoder.width, encoder.width))
+        for start, parts in self._parts(min(len(corpus), _TURNED_BY)):
+            targets_BD = combination.target(parts).astype(np.float64)
+            tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
+            (own_BD,) = encode(encoder, tokens, (1,), self.config.resources.encode_token_budget)
+            products_DD += targets_BD.T @ side_by_side([own_BD], is_unit=True)
+        return combination.turned(products_DD)
+
+    def _corpus(self) -> SentenceTable:
+        return SentenceTable(self.storage.fetch("corpus"))
+
+    def _parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
+        """First row and the teachers' embeddings of block after block."""
+        for blocks in zip(*(_blocks(teacher, rows) for teacher in self.teachers), strict=True):
+            yield blocks[0].start, [np.load(self.storage.fetch(block.name) / _FILE) for block in blocks]
+
+
+def combine(table: TaughtTable, score: Callable[[Combination], float], share: Share) -> None:
+    """Makes a target table in a Ray task, so that no embedding passes through the driver.
+
+    Args:
+        table: what is made.
         score: of a combination on the dev task; for `combination.leave_out` only.
         share: of the task.
 
     Raises:
         RunFailed: the task failed.
     """
-    progress = Progress("combine teachers", 1)
-    seconds = config.resources.silence_seconds
-    arguments = (teachers, config, storage, width, score, share)
-    list(watched_tasks(_combine, [artefact], *arguments, work="combine teachers", share=share, seconds=seconds))
+    title, seconds = "combine teachers", table.config.resources.silence_seconds
+    progress = Progress(title, 1)
+    list(watched_tasks(_combine, [table], score, share, work=title, share=share, seconds=seconds))
     progress.close()
 
 
-def _combine(
-    artefact: tuple[str, dict[str, Any]],
-    teachers: Sequence[AskedTeacher],
-    config: Config,
-    storage: Storage,
-    width: int,
-    score: Callable[[Combination], float],
-    share: Share,
-) -> None:
+def _combine(table: TaughtTable, score: Callable[[Combination], float], share: Share) -> None:
     """The task."""
     prepare_worker(share.threads)
-    name, depends = artefact
     meta: dict[str, Any] = {}
-
-    def write(path: Path) -> None:
-        meta.update(write_combined(path, teachers, config, storage, width, score))
-
-    storage.commit(name, write, depends, meta)
-
-
-def write_combined(
-    directory: Path,
-    teachers: Sequence[AskedTeacher],
-    config: Config,
-    storage: Storage,
-    width: int,
-    score: Callable[[Combination], float],
-) -> dict[str, Any]:
-    """Writes the target table: id, input_ids and what the teachers together say, and the combination beside it.
-
-    Args:
-        directory: empty.
-        teachers: who was asked.
-        config: the run's settings.
-        storage: the run directory.
-        width: of the targets.
-        score: of a combination on the dev task; for `combination.leave_out` only.
-
-    Returns:
-        Counts for the manifest; `trace` has the numbers of the chosen teachers and their score, step by step.
-    """
-    rows = len(SentenceTable(storage.fetch("corpus")))
-    combination, trace = _fitted(teachers, config.combination, storage, rows, width, score)
-    is_shared = len(teachers) == 1 and teachers[0].width == width  # the space of teacher and learner
-    if config.combination.turn or (config.combination.turn is None and not is_shared):
-        combination = _turned(combination, teachers, config, storage, rows)
-    combination.save(directory / COMBINATION)
-    table, writer = SentenceTable(storage.fetch("corpus")), TargetWriter(directory)
-    for start, parts in _parts(teachers, storage, rows):
-        targets_BD = combination.target(parts)
-        block = table.rows(start, start + len(targets_BD), ("id", "input_ids"))
-        writer.add(with_column(block, "target", targets_BD))
-    writer.close(rows)
-    return {"rows": rows, "teachers": len(teachers), "kept": combination.kept, "width": width, "trace": trace}
-
-
-def _fitted(
-    teachers: Sequence[AskedTeacher],
-    config: CombinationConfig,
-    storage: Storage,
-    rows: int,
-    width: int,
-    score: Callable[[Combination], float],
-) -> tuple[Combination, list[tuple[list[int], float]]]:
-    widths = [teacher.width for teacher in teachers]
-    moments = Moments(sum(widths))
-    for _, parts in _parts(teachers, storage, rows):
-        moments.add(side_by_side(parts, config.how in UNIT))
-    fit = functools.partial(fit_combination, config, widths, moments, width)
-    if not config.leave_out:
-        return fit(), []
-    trace = choose_teachers(len(teachers), lambda kept: score(fit(kept)), _WORTH_ADDING)
-    return fit(trace[-1][0]), trace
-
-
-def _turned(
-    combination: Combination, teachers: Sequence[AskedTeacher], config: Config, storage: Storage, rows: int
-) -> Combination:
-    """Turned towards what the learner makes of some sentences before it has learnt anything."""
-    encoder, _ = load_start(config.encoder, storage, None)
-    table = SentenceTable(storage.fetch("corpus"))
-    products_DD = np.zeros((encoder.width, encoder.width))
-    for start, parts in _parts(teachers, storage, min(rows, _TURNED_BY)):
-        targets_BD = combination.target(parts).astype(np.float64)
-        tokens = TokenTable.from_arrow(table.rows(start, start + len(targets_BD), ("id", "input_ids")))
-        (own_BD,) = encode(encoder, tokens, (1,), config.resources.encode_token_budget)
-        products_DD += targets_BD.T @ side_by_side([own_BD], is_unit=True)
-    return combination.turned(products_DD)
-
-
-def _parts(teachers: Sequence[AskedTeacher], storage: Storage, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
-    """First row and the teachers' embeddings of block after block."""
-    for blocks in zip(*(_blocks(teacher, rows) for teacher in teachers), strict=True):
-        yield blocks[0].start, [np.load(storage.fetch(block.name) / _FILE) for block in blocks]
+    table.storage.commit(table.name, lambda path: meta.update(table.write(path, score)), table.depends, meta)
 
 
 def embed_sentences(

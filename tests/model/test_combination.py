@@ -75,7 +75,7 @@ PLAIN = {
 @pytest.mark.parametrize("how", PLAIN)
 def test_a_combination_is_its_plain_definition(how):
     parts = teachers(12, 12, 12)
-    np.testing.assert_allclose(fitted(how, parts, 12).target(parts), PLAIN[how](parts), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(fitted(how, parts, 12).target(parts), PLAIN[how](parts), atol=1e-6, rtol=1e-6)
 
 
 @given(seed=st.integers(0, 100), widths=st.lists(st.integers(6, 20), min_size=1, max_size=4))
@@ -83,7 +83,7 @@ def test_cosines_of_a_concatenation_are_the_weighted_mean_of_the_teachers(seed, 
     parts, weights = teachers(*widths, seed=seed), np.arange(1, len(widths) + 1)
     target_ND = fitted("concatenated", parts, sum(widths), weights=weights.tolist()).target(parts)
     expected_NN = sum(w * unit(x) @ unit(x).T for w, x in zip(weights / weights.sum(), parts))
-    np.testing.assert_allclose(target_ND @ target_ND.T, expected_NN, atol=1e-5)
+    np.testing.assert_allclose(target_ND @ target_ND.T, expected_NN, atol=1e-6)
 
 
 @pytest.mark.parametrize("how", ["aligned_mean", "generalised_mean"])
@@ -102,7 +102,7 @@ def test_a_narrow_learner_gets_the_best_low_rank_of_all_dot_products():
     left, values, _ = np.linalg.svd(together_NE, full_matrices=False)
     best_NN = left[:, :4] * values[:4] ** 2 @ left[:, :4].T
     target_ND = combination.target(parts).astype(np.float64)
-    np.testing.assert_allclose(target_ND @ target_ND.T, best_NN, atol=1e-5)
+    np.testing.assert_allclose(target_ND @ target_ND.T, best_NN, atol=1e-6)
     assert combination.kept == pytest.approx((values[:4] ** 2).sum() / (values**2).sum())
 
 
@@ -119,7 +119,7 @@ def test_a_turn_changes_no_dot_product_and_comes_as_close_as_can_be():
     target_ND = plain.target(parts).astype(np.float64)
     other_ND = target_ND @ np.linalg.qr(rng.normal(size=(8, 8)))[0]
     turned = plain.turned(target_ND.T @ other_ND)
-    np.testing.assert_allclose(turned.target(parts), other_ND, atol=1e-5)
+    np.testing.assert_allclose(turned.target(parts), other_ND, atol=1e-6)
 
 
 def test_what_is_saved_is_what_is_loaded(tmp_path):
@@ -147,7 +147,7 @@ def test_without_a_teacher_all_is_as_if_it_had_not_been_there(how):
     config = CombinationConfig(how=how, weights=[1.0, 5.0, 2.0])
     without = fit_combination(config, [8, 8, 8], moments, 8, kept=[0, 2])
     alone = fitted(how, [parts[0], parts[2]], 8, weights=[1.0, 2.0])
-    np.testing.assert_allclose(without.target(parts), alone.target([parts[0], parts[2]]), atol=1e-5)
+    np.testing.assert_allclose(without.target(parts), alone.target([parts[0], parts[2]]), atol=1e-6)
 
 
 def test_teachers_are_added_as_long_as_one_raises_the_score():

@@ -24,11 +24,12 @@ def settings(tmp_path) -> dict:
     (tmp_path / "encoder").mkdir()
     (tmp_path / "encoder/config.json").write_text('{"hidden_size": 16}')
     (tmp_path / "corpus.txt").write_text("It rains.\nThe sun shines.\n")
-    for name in ("test.tsv", "nli.tsv", "views.tsv", "qnli.tsv", "fit.txt"):
+    for name in ("test.tsv", "nli.tsv", "views.tsv", "qnli.tsv", "fit.txt", "teacher.parquet"):
         (tmp_path / name).write_text(PAIRS)
     return {
         "storage": str(tmp_path / "runs"),
-        "recipes": ["nli-contrastive-sed-flow"],
+        "recipes": ["nli-contrastive-sed-flow", "teachers-sed"],
+        "teachers": [str(tmp_path / "teacher.parquet")],
         "encoder": {"path": str(tmp_path / "encoder")},
         "corpus": {"source": [str(tmp_path / "corpus.txt"), "bundled:everyday"]},
         "nli": {"train": [str(tmp_path / "nli.tsv")]},
@@ -62,7 +63,17 @@ def test_nothing_has_changed(settings):
 
 
 @pytest.mark.parametrize(
-    "name", ["corpus.txt", "encoder/config.json", "test.tsv", "nli.tsv", "views.tsv", "qnli.tsv", "fit.txt"]
+    "name",
+    [
+        "corpus.txt",
+        "encoder/config.json",
+        "test.tsv",
+        "nli.tsv",
+        "views.tsv",
+        "qnli.tsv",
+        "fit.txt",
+        "teacher.parquet",
+    ],
 )
 def test_every_input_counts_by_its_content(settings, tmp_path, name):
     """One letter is another one; size and modification time are the same."""
