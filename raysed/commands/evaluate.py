@@ -15,7 +15,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from raysed.evaluation.transfer import ProbeJob, TransferTask
 
 
-Item = TypeVar("Item")
-_EVERY = 1.0
-"""Seconds between looks at the progress, which says itself when it is time for a line."""
 AFTER_STOP = "the same command starts over"
 
 
@@ -159,7 +156,7 @@ def score_model(
     from raysed.evaluation.transfer import score_transfer, sentences_of, transfer_average
     from raysed.evaluation.unlabelled import unlabelled_scores
     from raysed.model.load import load_model
-    from raysed.store.progress import Progress
+    from raysed.store.progress import Progress, steps
 
     poolings = _poolings(config, tasks)
     main, of_transfer = poolings[0], poolings[-1]
@@ -192,7 +189,8 @@ def score_model(
         result["transfer"] = score_transfer(tasks, at(of_transfer)[rows], seed, run)
         result["transfer_average"] = transfer_average(result["transfer"])
     if sentences:
-        result["unlabelled"] = unlabelled_scores(sentences, lambda some: model.embed(some)[0])
+        with steps(f"look at sentences with {name}", 1):
+            result["unlabelled"] = unlabelled_scores(sentences, lambda some: model.embed(some)[0])
     if mteb:
         result["mteb"] = score_mteb(model, mteb, name)
     return result
@@ -212,30 +210,21 @@ def _device(config: "Config") -> str:
 
 def _scored(title: str, evaluation: "Evaluation") -> Iterable[str]:
     """The names of the tasks, with the progress of what is done with them."""
+    from raysed.store.progress import one_by_one
+
     names = list(evaluation.tasks)
-    return _one_by_one(title, names, names) if names else []
+    return one_by_one(title, names, names) if names else []
 
 
 def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
     """A map over probes that shows its progress."""
+    from raysed.store.progress import one_by_one
 
     def run(probe: Callable[["ProbeJob"], dict], jobs: list["ProbeJob"]) -> Iterator[dict]:
-        for one in _one_by_one(title, jobs, [job.task for job in jobs]):
+        for one in one_by_one(title, jobs, [job.task for job in jobs]):
             yield probe(one)
 
     return run
-
-
-def _one_by_one(title: str, items: Sequence[Item], names: Sequence[str]) -> Iterator[Item]:
-    """Yields what is to be done, and says how far that is, also while one item takes long."""
-    from raysed.store.progress import Progress, repeating
-
-    progress, done = Progress(title, len(items)), 0
-    with repeating(lambda: progress.update(done, names[min(done, len(names) - 1)]), _EVERY):
-        for item in items:
-            yield item
-            done += 1
-    progress.close()
 
 
 def _baselines(evaluation: "Evaluation", tasks: list["TransferTask"], config: "Config") -> list[dict[str, Any]]:
@@ -288,11 +277,13 @@ def _worth(
     from raysed.evaluation.intervals import resample
     from raysed.evaluation.tasks import mean_score
     from raysed.report.findings import Difference
+    from raysed.store.progress import steps
 
     tasks = config.report_tasks()
     means = {m["model"]: mean_score(m["metrics"], tasks) for m in [*words, *models]}
     scored = {m["model"]: m for m in [*words, *models] if means[m["model"]] is not None}
-    draws = resample(evaluation, {name: [model["outcomes"]] for name, model in scored.items()}, tasks)
+    with steps("resample for intervals", 1):
+        draws = resample(evaluation, {name: [model["outcomes"]] for name, model in scored.items()}, tasks)
     best, first = (
         max((m["model"] for m in some if m["model"] in scored), key=means.get, default=None) for some in (words, models)
     )

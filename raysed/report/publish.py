@@ -35,8 +35,11 @@ from raysed.report.findings import worth
 from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
 from raysed.report.teachers import compare, teachers_table
+from raysed.store.progress import steps
 from raysed.store.storage import Storage
 
+_FURTHER_STEPS = 5
+"""Beside one for each model, for the progress."""
 _PARITY_SENTENCES = 64
 _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 """Whitening enlarges the rounding of weak directions: by 1e2 and more where it was fitted on few sentences."""
@@ -92,27 +95,33 @@ def publish(
         say: shows a line to the user.
     """
     run = _Finished(job, storage, models, facts)
-    results = _score(run)
-    choice = choose(job.config, results.rows, models)
-    exported = _exported(run, choice)
-    untouched = load_start(job.config.encoder, storage, choice.base_weights)
-    shown = {BASE: _embedder(job.config, *untouched, None), choice.model.recipe: _embedder(job.config, *exported)}
-    sanity = {
-        "triples": len(triples()),
-        "exported": answered_by(shown[choice.model.recipe]),
-        "base": answered_by(shown[BASE]),
-        "words": answered_by_words(),
-    }
-    _export(run, choice, exported, results, sanity)
-    sentences = _some_sentences(run)
-    unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
-    pictures: dict[str, str] = {}
-    space = analyse(job, storage, _shown(run))
-    storage.commit("plots", lambda path: pictures.update(_draw(run, choice.model, results, space, path)), job.depends)
-    teachers = compare(job, storage, results, exported[0], shown[choice.model.recipe], choice.model)
-    report = _report(run, results, space, unlabelled, choice, sanity, teachers, pictures)
-    for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
-        storage.write_text(name, text)
+    with steps("score and report", len(models) + _FURTHER_STEPS) as begin:
+        results = _score(run, begin)
+        choice = choose(job.config, results.rows, models)
+        exported = _exported(run, choice)
+        untouched = load_start(job.config.encoder, storage, choice.base_weights)
+        shown = {BASE: _embedder(job.config, *untouched, None), choice.model.recipe: _embedder(job.config, *exported)}
+        sanity = {
+            "triples": len(triples()),
+            "exported": answered_by(shown[choice.model.recipe]),
+            "base": answered_by(shown[BASE]),
+            "words": answered_by_words(),
+        }
+        begin("export")
+        _export(run, choice, exported, results, sanity)
+        begin("sentences without labels")
+        sentences = _some_sentences(run)
+        unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
+        begin("embedding space and plots")
+        pictures: dict[str, str] = {}
+        space = analyse(job, storage, _shown(run))
+        storage.commit(
+            "plots", lambda path: pictures.update(_draw(run, choice.model, results, space, path)), job.depends
+        )
+        teachers = compare(job, storage, results, exported[0], shown[choice.model.recipe], choice.model)
+        report = _report(run, results, space, unlabelled, choice, sanity, teachers, pictures)
+        for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
+            storage.write_text(name, text)
     say(f"\n{headline_table(results).plain()}")
     if by_layers := layers_table(results):
         say(f"\nby pooled layers\n{by_layers.plain()}")
@@ -138,10 +147,11 @@ def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
     storage.write_text("report.json", json.dumps(failed, indent=1))
 
 
-def _score(run: _Finished) -> Results:
+def _score(run: _Finished, begin: Callable[[str], None]) -> Results:
     """Scores every model at every pooling, every ensemble by its mean embedding, grid models and words alone."""
     evaluation, tasks, main = run.job.evaluation, run.config.report_tasks(), run.config.encoder.layers
     rows, headline = [], {}
+    begin("words alone")
     for name, outcomes in baselines(evaluation).items():
         rows.append(Row(name, "baseline", 0, None, 0, evaluation.score_outcomes(outcomes)))
         if set(tasks) <= set(outcomes):  # BM25 is for retrieval alone
@@ -150,6 +160,7 @@ def _score(run: _Finished) -> Results:
     for recipe in dict.fromkeys(model.recipe for model in run.models):
         group = [model for model in run.models if model.recipe == recipe]
         for model in group:
+            begin(recipe)
             for layers in model.poolings:
                 outcomes = evaluation.outcomes(run.embeddings(model, layers))
                 scores = evaluation.score_outcomes(outcomes)
@@ -163,6 +174,7 @@ def _score(run: _Finished) -> Results:
             rows.append(Row(recipe, "ensemble", 0, None, main, evaluation.score_outcomes(outcomes)))
             headline[recipe, "ensemble"] = [_on(tasks, outcomes)]
     results = Results(rows, tasks, main, labels_by_stage(run.job), fitted_on=seen_by_calibrations(run.config))
+    begin("intervals")
     return replace(results, draws=_resampled(run, results, headline))
 
 

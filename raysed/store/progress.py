@@ -7,12 +7,15 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from raysed.store.text import duration
 
+Item = TypeVar("Item")
+_EVERY = 1.0
+"""Seconds between looks at the progress, which says itself when it is time for a line."""
 _listeners: list[Callable[[dict[str, Any]], None]] = []
 
 
@@ -119,6 +122,37 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
     finally:
         over.set()
         thread.join(patience)
+
+
+@contextmanager
+def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
+    """Shows how far some work is, also while one step of it takes long.
+
+    Args:
+        title: of the work.
+        total: steps.
+
+    Yields:
+        What is to be told the name of each step as it begins.
+    """
+    progress, begun = Progress(title, total), [""]
+    with repeating(lambda: progress.update(max(len(begun) - 2, 0), begun[-1]), _EVERY):
+        yield begun.append
+    progress.close()
+
+
+def one_by_one(title: str, items: Sequence[Item], names: Sequence[str]) -> Iterator[Item]:
+    """Yields what is to be done, and shows how far that is.
+
+    Args:
+        title: of the whole.
+        items: what is to be done.
+        names: of the items.
+    """
+    with steps(title, len(items)) as begin:
+        for item, name in zip(items, names, strict=True):
+            begin(name)
+            yield item
 
 
 class ProgressBoard:
