@@ -28,6 +28,8 @@ Precision = Literal["auto", "fp32", "bf16"]
 """Weights and optimizers are in fp32 in any case."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
+MEMBERS = "members"
+"""What stands for the run's own members among the teachers."""
 CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
@@ -591,7 +593,8 @@ class TeacherConfig(Block):
 
     path: str
     """A sentence-transformers model or a plain transformer, by directory, hub id, `package:NAME/DIR` or
-    `bundled:encoder`; or a `.parquet` file with the columns `sentence` and `embedding`, made elsewhere."""
+    `bundled:encoder`; a `.parquet` file with the columns `sentence` and `embedding`, made elsewhere; or `members`, the
+    mean of the members that another recipe of the run trains (`members:ct` where there are several such recipes)."""
     name: str | None = None
     """What reports call it. `null`: the last part of its path."""
     prompt: str = ""
@@ -606,7 +609,12 @@ class TeacherConfig(Block):
         """What reports call it: of a path that ends in `model` or the like the part before."""
         parts = [part for part in re.split(r"[/:]", self.path) if part]
         names = [part for part in parts if part not in ("model", "encoder")] or parts
-        return self.name or names[-1].removesuffix(".parquet")
+        return self.name or (self.path if self.is_members else names[-1].removesuffix(".parquet"))
+
+    @property
+    def is_members(self) -> bool:
+        """Whether it is an ensemble of the run itself."""
+        return self.path.split(":")[0] == MEMBERS
 
 
 class CombinationConfig(Block):

@@ -95,8 +95,9 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     stages.calibrate_base()
     for depth in member_nodes(job.recipes):
         stages.train_members(depth)
-    stages.combine_teachers()
+    stages.take_up_members()
     stages.average_teachers()
+    stages.combine_teachers()
     stages.distil()
     stages.calibrate()
     stages.probe()

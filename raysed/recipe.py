@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from raysed.config import Config
+from raysed.config import MEMBERS, Config, TeacherConfig
 from raysed.errors import UserError
 
 MEMBER_STAGES = ("mlm", "nli", "ct", "bsl", "contrastive", "sts")
@@ -93,6 +93,26 @@ def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
     prefixes = {recipe.members[:depth] for recipe in recipes for depth in range(1, len(recipe.members) + 1)}
     deepest = max((len(prefix) for prefix in prefixes), default=0)
     return [sorted("-".join(p) for p in prefixes if len(p) == depth) for depth in range(1, deepest + 1)]
+
+
+def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
+    """Returns the ensemble that a teacher which is made of members stands for.
+
+    Args:
+        teacher: of the path `members`, or `members:NODE`.
+        recipes: of the run.
+
+    Raises:
+        UserError: no recipe trains it, or there are several and none is named.
+    """
+    nodes = list(dict.fromkeys(recipe.ensemble for recipe in recipes if recipe.members))
+    if not nodes:
+        raise UserError(f"teachers: {teacher.path} needs a recipe that trains members; add one to recipes, such as ct")
+    asked = teacher.path.partition(":")[2] or (nodes[0] if len(nodes) == 1 else "")
+    if asked not in nodes:
+        choices = " or ".join(f"{MEMBERS}:{node}" for node in nodes)
+        raise UserError(f"teachers: {teacher.path} names no ensemble of the recipes; write {choices}")
+    return asked
 
 
 def _check(text: str, stages: list[str], members: tuple, distils: bool, calibration: tuple) -> None:

@@ -402,6 +402,16 @@ def check_encoder(config: EncoderConfig) -> int:
     return count
 
 
+def encoder_width(config: EncoderConfig) -> int:
+    """Returns the width D of an encoder's embeddings from its configuration, which `check_encoder` has seen."""
+    if config.scratch:
+        return config.scratch.width
+    found = AutoConfig.from_pretrained(
+        encoder_path(config), trust_remote_code=config.trust_remote_code, **config.model_kwargs
+    )
+    return found.hidden_size
+
+
 def encoder_path(config: EncoderConfig) -> str:
     """Returns the directory or hub id behind `encoder.path`."""
     if config.path.startswith(PACKAGE):

@@ -19,7 +19,7 @@ from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.tasks import Evaluation, load_any_task
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.combination import OF_EQUAL_WIDTHS
-from raysed.model.encoder import check_encoder, encoder_path
+from raysed.model.encoder import check_encoder, encoder_path, encoder_width
 from raysed.model.teacher import check_teacher
 from raysed.plan.consistency import check_depths, check_settings
 from raysed.recipe import Recipe
@@ -111,8 +111,11 @@ def check(config: Config) -> Job:
 
 
 def _teachers(config: Config) -> tuple[tuple[int, ...], list[str]]:
-    """Widths and identities of the teachers; each is asked once."""
-    found = [check_teacher(teacher) for teacher in config.teachers]
+    """Widths and identities of the teachers; each from outside is asked once, and members are not there yet."""
+    found = [
+        (encoder_width(config.encoder), teacher.path) if teacher.is_members else check_teacher(teacher)
+        for teacher in config.teachers
+    ]
     widths, how = tuple(width for width, _ in found), config.combination.how
     if len(set(widths)) > 1 and how in OF_EQUAL_WIDTHS:
         listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(config.teachers, widths))
@@ -191,7 +194,10 @@ def _absolute_paths(config: Config) -> Config:
     analysis = analysis.model_copy(update={"qnli": _absolute(analysis.qnli)})
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "transfer": transfer, "analysis": analysis})
     blocks: dict[str, Any] = {"encoder": encoder, "evaluation": evaluation}
-    blocks["teachers"] = [t.model_copy(update={"path": _absolute(t.path)}) for t in config.teachers]
+    blocks["teachers"] = [
+        teacher if teacher.is_members else teacher.model_copy(update={"path": _absolute(teacher.path)})
+        for teacher in config.teachers
+    ]
     blocks["corpus"] = config.corpus.model_copy(update={"source": sources})
     if config.flow.fit_on not in FIT_ON:
         blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})

@@ -5,7 +5,7 @@ What needs files, models or machines is checked by `raysed.plan.check`, and what
 
 from raysed.config import Config
 from raysed.errors import UserError
-from raysed.recipe import TEACHERS, Recipe, parse_recipe, parse_recipes
+from raysed.recipe import TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
 
 
 def check_settings(config: Config) -> list[Recipe]:
@@ -62,6 +62,9 @@ def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
         raise UserError(f"recipe {recipe!r}: {TEACHERS} names no model; list at least one there")
     if config.teachers and recipe is None:
         raise UserError(f"{TEACHERS} is set, but no recipe uses it; add {TEACHERS}-sed to recipes")
+    for teacher in config.teachers:
+        if teacher.is_members:
+            node_of(teacher, recipes)
     if config.combination.leave_out and config.evaluation.dev is None:
         raise UserError("combination.leave_out chooses teachers on evaluation.dev; name a dev task")
     weights = config.combination.weights

@@ -11,7 +11,7 @@ from typing import Any
 from raysed.config import Layers, derive_seed, stable_hash
 from raysed.plan.artefacts import GRID_CHOICE, Calibration, Embedding, Learner, Member, ScoredModel
 from raysed.plan.check import FIT_ON, Job
-from raysed.recipe import BASE, TEACHERS, WHITEN, Recipe, parse_recipe
+from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, node_of, parse_recipe
 from raysed.store.storage import Entry
 
 _SED_WITHOUT_EFFECT = {
@@ -123,10 +123,35 @@ class Lineage:
                 depends["selection"] = {"dev": self.job.inputs["dev"], "layers": self.config.encoder.layers}
         return f"{recipe.uncalibrated}/targets", depends
 
-    def teachers(self) -> dict[str, dict[str, Any]]:
-        """Names and dependencies of the teachers from outside."""
-        identities = self.job.inputs["teachers"]
-        return {f"{TEACHERS}/members/{index:02d}": {"teacher": found} for index, found in enumerate(identities)}
+    def teachers(self) -> dict[int, tuple[str, dict[str, Any]]]:
+        """Names and dependencies of the teachers by number: of those from outside, and of members that are trained."""
+        found = {}
+        for index, (teacher, identity) in enumerate(zip(self.config.teachers, self.job.inputs["teachers"])):
+            depends = {"teacher": identity}
+            if teacher.is_members:
+                node = node_of(teacher, self.job.recipes)
+                if node not in self.ensembles:
+                    continue
+                depends = {"members": {entry.name: entry.fingerprint for entry in self.healthy(node)}}
+            found[index] = (f"{TEACHERS}/members/{index:02d}", depends)
+        return found
+
+    def asked(self, index: int) -> Embedding:
+        """Returns what is to be embedded by a teacher: the evaluation's sentences.
+
+        Args:
+            index: its number.
+        """
+        name, depends = self.teachers()[index]
+        return self._embedding(TEACHERS, index, name, stable_hash(depends), (self.config.encoder.layers,))
+
+    def means_of_members(self) -> dict[int, str]:
+        """Returns the target tables of the ensembles that are teachers, by the teacher's number."""
+        return {
+            index: self.targets(parse_recipe(f"{node_of(teacher, self.job.recipes)}-{SED}"))[0]
+            for index, teacher in enumerate(self.config.teachers)
+            if teacher.is_members
+        }
 
     def together(self) -> tuple[str, dict[str, Any]]:
         """Returns name and dependencies of what the combined teachers make of the evaluation's sentences."""

@@ -37,7 +37,7 @@ from raysed.data.labelled import tokenize_pairs, write_pairs
 from raysed.data.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
 from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.tasks import comparable, main_score, score_by
+from raysed.evaluation.tasks import comparable, main_score, mean_embeddings, score_by
 from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
 from raysed.model.encoder import Encoder, load_start
@@ -45,7 +45,7 @@ from raysed.model.scratch import write_scratch
 from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
 from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
-from raysed.recipe import BASE, TEACHERS, Recipe, member_nodes
+from raysed.recipe import BASE, SED, TEACHERS, Recipe, member_nodes, node_of, parse_recipe
 from raysed.stages import members, probing
 from raysed.stages.frozen import calibrate_all, embed_all
 from raysed.stages.learner import distill
@@ -331,23 +331,44 @@ class Stages:
     # mean and learner
 
     def ask_teachers(self) -> None:
-        """Takes up the teachers from outside, and has them embed the evaluation's sentences and the corpus."""
-        if not self.config.teachers:
-            return
-        for name, depends in self.lineage.teachers().items():
-            self._made("teachers", name, depends, lambda path, meta: (path / "teacher").touch())
-        names = list(self.lineage.teachers())
-        self.lineage.ensembles[TEACHERS] = [self.storage.entry(name) for name in names]
+        """Takes up the teachers from outside, and has them embed the evaluation's sentences."""
         sentences, layers = self.job.evaluation.sentences, self.config.encoder.layers
-        with self._timed("teachers"):
-            for teacher, job in zip(self._asked(), self.lineage.embeddings(TEACHERS), strict=True):
+        for index in self.lineage.teachers():
+            job, teacher = self._taken_up(index), self._asked()[index]
+            with self._timed("teachers"):
                 if not embed_sentences(job.name, job.depends, teacher, sentences, layers, self.storage):
                     self.lineage.unscored.add(job.model)
                     self.say(f"not scored: {teacher.config.title} has no embeddings of the evaluation's sentences")
 
+    def _taken_up(self, index: int) -> Embedding:
+        """Makes a teacher an artefact that others can depend on; returns what it is to embed."""
+        name, depends = self.lineage.teachers()[index]
+        self._made("teachers", name, depends, lambda path, meta: (path / "teacher").touch())
+        return self.lineage.asked(index)
+
     def _asked(self) -> list[AskedTeacher]:
         found = zip(self.config.teachers, self.job.inputs["teachers"], self.job.widths, strict=True)
         return [AskedTeacher(*teacher) for teacher in found]
+
+    def take_up_members(self) -> None:
+        """Makes teachers of the run's own members where `teachers` names them; from here on all teachers are there."""
+        if not self.config.teachers:
+            return
+        for index, teacher in enumerate(self.config.teachers):
+            if teacher.is_members:
+                job = self._taken_up(index)
+                self._made(
+                    "teachers", job.name, job.depends, partial(self._write_mean, node_of(teacher, self.job.recipes))
+                )
+        self.lineage.ensembles[TEACHERS] = [self.storage.entry(name) for name, _ in self.lineage.teachers().values()]
+
+    def _write_mean(self, node: str, path: Path, meta: dict[str, Any]) -> None:
+        """What the members of an ensemble make of the evaluation's sentences, as one."""
+        layers, healthy = self.config.encoder.layers, {entry.name for entry in self.lineage.healthy(node)}
+        jobs = [job for job in self.lineage.embeddings(node) if job.model in healthy]
+        mean_UD = mean_embeddings([load_calibrated(self.storage, job.name, layers) for job in jobs])
+        np.save(path / f"layers-{layers}.npy", mean_UD)
+        meta |= {"width": mean_UD.shape[1], "parameters": None, "sentences_per_second": None}
 
     def combine_teachers(self) -> None:
         """Has the teachers from outside embed the corpus, and makes one target of what they say."""
@@ -362,11 +383,13 @@ class Stages:
             )
         if not self.storage.finished(name, depends):
             with self._timed("teachers"):
-                embed_corpus(self._asked(), self.config, self.storage, partial(plan_members, self._cluster_now()))
+                outside = [teacher for teacher in self._asked() if not teacher.config.is_members]
+                embed_corpus(outside, self.config, self.storage, partial(plan_members, self._cluster_now()))
             width = load_start(self.config.encoder, self.storage, None)[0].width
             share = plan_members(self._cluster_now(), self.config, 1)
             with self._timed("combination"):
-                table = TaughtTable(name, depends, self._asked(), self.config, self.storage, width)
+                means = self.lineage.means_of_members()
+                table = TaughtTable(name, depends, self._asked(), means, self.config, self.storage, width)
                 combine(table, self._score_on_dev(), share)
         self._say_who_counts(self.storage.entry(name).meta["trace"])
         if not self.lineage.unscored:
@@ -408,10 +431,10 @@ class Stages:
     def average_teachers(self) -> None:
         """Streams the means of the ensembles' embeddings into target tables, all in one pass over the corpus."""
         teachers, depends = {}, {}
-        for recipe in (recipe for recipe in self._distilling() if recipe.members):
-            name, needs = self.lineage.targets(recipe)
-            if not self.storage.finished(name, needs) and self._missing(self.lineage.learners(recipe)):
-                teachers[name] = [entry.name for entry in self.lineage.healthy(recipe.ensemble)]
+        for node in self._averaged():
+            name, needs = self.lineage.targets(parse_recipe(f"{node}-{SED}"))
+            if not self.storage.finished(name, needs):
+                teachers[name] = [entry.name for entry in self.lineage.healthy(node)]
                 depends[name] = needs
         if not teachers:
             return
@@ -427,6 +450,16 @@ class Stages:
 
         with self._timed("+".join(teachers)):
             self.storage.commit_all(depends, write)
+
+    def _averaged(self) -> list[str]:
+        """The ensembles of which something is to be made that needs their mean."""
+        nodes = []
+        for recipe in self._distilling():
+            if recipe.members and self._missing(self.lineage.learners(recipe)):
+                nodes.append(recipe.ensemble)
+            elif recipe.ensemble == TEACHERS and not self.storage.finished(*self.lineage.targets(recipe)):
+                nodes += [node_of(teacher, self.job.recipes) for teacher in self.config.teachers if teacher.is_members]
+        return list(dict.fromkeys(nodes))
 
     def distil(self) -> None:
         """Trains all learners that are not there, one after the other, each with all workers."""

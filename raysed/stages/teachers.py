@@ -8,7 +8,7 @@ that read and write the run directory; the driver sees names only.
 import functools
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from raysed.cluster.heartbeat import watched_tasks
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
 from raysed.config import Config, TeacherConfig
-from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, with_column
+from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.model.combination import (
@@ -151,7 +151,8 @@ class TaughtTable:
     Attributes:
         name: of the artefact.
         depends: its dependencies.
-        teachers: who was asked.
+        teachers: who says something.
+        means: the target table of each that is an ensemble of this run, by its number.
         config: the run's settings.
         storage: the run directory.
         width: of the targets, that of the learner.
@@ -160,6 +161,7 @@ class TaughtTable:
     name: str
     depends: dict[str, Any]
     teachers: Sequence[AskedTeacher]
+    means: Mapping[int, str]
     config: Config
     storage: Storage
     width: int
@@ -215,8 +217,16 @@ class TaughtTable:
 
     def _parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
         """First row and the teachers' embeddings of block after block."""
+        readers = [self._reader(index) for index in range(len(self.teachers))]
         for blocks in zip(*(_blocks(teacher, rows) for teacher in self.teachers), strict=True):
-            yield blocks[0].start, [np.load(self.storage.fetch(block.name) / _FILE) for block in blocks]
+            yield blocks[0].start, [read(block) for read, block in zip(readers, blocks)]
+
+    def _reader(self, index: int) -> Callable[[_Block], np.ndarray]:
+        """What a teacher said of a block of sentences."""
+        if index not in self.means:
+            return lambda block: np.load(self.storage.fetch(block.name) / _FILE)
+        table = SentenceTable(self.storage.fetch(self.means[index]))  # its rows are in the corpus' order
+        return lambda block: matrix(table.rows(block.start, block.stop, ("target",)).column("target"))
 
 
 def combine(table: TaughtTable, score: Callable[[Combination], float], share: Share) -> None:

@@ -14,6 +14,7 @@ from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
 from raysed.model.teacher import load_teacher
 from raysed.plan.check import check
+from raysed.recipe import member_nodes
 from raysed.stages.stages import Stages
 from raysed.store.storage import Storage
 
@@ -63,6 +64,10 @@ def combined(settings: dict) -> tuple[Stages, list[str]]:
     stages.make_encoder()
     stages.write_corpus()
     stages.ask_teachers()
+    for depth in member_nodes(job.recipes):
+        stages.train_members(depth)
+    stages.take_up_members()
+    stages.average_teachers()
     stages.combine_teachers()
     return stages, said
 
@@ -104,6 +109,34 @@ def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings
         check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
 
 
+def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, settings, tmp_path):
+    """Their mean is what the ensemble's own learner would learn from, and it is made only once."""
+    mixed = settings(
+        recipes=["ct", "ct-sed", "teachers-sed"],
+        teachers=["bundled:encoder", "members"],
+        members={"count": 2, "evaluate_every": 100},
+        ct={"steps": 3},
+        combination={"how": "concatenated", "turn": False, "weights": [1, 3]},
+    )
+    stages, _ = combined(mixed)
+    directory = tmp_path / "runs/taught"
+    sentences, target_ND = targets(directory)
+    mean_ND = np.array(pq.read_table(directory / "ct-sed/targets" / TARGET_FILE)["target"].to_pylist())
+    parts = [load_teacher(stages.config.teachers[0])(sentences), mean_ND]
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in parts]
+    expected_NN = unit[0] @ unit[0].T / 4 + unit[1] @ unit[1].T * 3 / 4
+    left, values, _ = np.linalg.svd(expected_NN)
+    width = target_ND.shape[1]
+    np.testing.assert_allclose(target_ND @ target_ND.T, left[:, :width] * values[:width] @ left[:, :width].T, atol=1e-4)
+
+    members = [stages.storage.fetch(job.name) / "layers-1.npy" for job in stages.lineage.embeddings("ct")]
+    said = np.load(directory / "teachers/embeddings/01/layers-1.npy")
+    np.testing.assert_allclose(said, np.mean([np.load(path) for path in members], axis=0), atol=1e-6)
+    before = {p: p.stat().st_mtime_ns for p in (directory / "manifest").rglob("*.json")}
+    combined(mixed)
+    assert before == {p: p.stat().st_mtime_ns for p in (directory / "manifest").rglob("*.json")}, "all of it is there"
+
+
 def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(ray_cluster, settings, tmp_path):
     file = tmp_path / "vectors.parquet"
     pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
@@ -121,6 +154,11 @@ def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(ray_cluster, settin
         ({"combination": {"weights": [1.0]}}, "combination.weights has 1 weights for 2 teachers"),
         ({"combination": {"how": "unit_mean"}}, "combination.how is unit_mean, which needs teachers of one width, but"),
         ({"teachers": ["/nowhere"]}, "teachers: '/nowhere'"),
+        ({"teachers": ["members"]}, "teachers: members needs a recipe that trains members; add one to recipes, such"),
+        (
+            {"teachers": ["members"], "recipes": ["ct", "mlm", "teachers-sed"]},
+            "teachers: members names no ensemble of the recipes; write members:ct or members:mlm",
+        ),
         ({"sed": {"loss": {"mse": 1, "l1": 1}}}, "sed.loss has l1; the losses are mse, unit_mse, cosine, similarity"),
     ],
 )
