@@ -643,7 +643,8 @@ class CombinationConfig(Block):
     turn: bool | None = None
     """Whether targets are turned as a whole towards what the learner says before it learns: no cosine of two targets
     changes, and the learner has less to relearn. `null`: yes, except for a single teacher of the learner's width:
-    the learner then shares its space, so that its queries can search documents which the teacher has embedded."""
+    the learner then shares its space, so that its queries can search documents which the teacher has embedded. With
+    `sed.widths` targets are turned to their principal directions instead."""
 
 
 class SedConfig(Block):
@@ -654,6 +655,11 @@ class SedConfig(Block):
     sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `cosine`: one
     less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and
     those of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
+    widths: list[Annotated[int, Field(ge=1)]] = []
+    """Widths below the learner's at which the first coordinates of its embedding are to be good embeddings, too, such
+    as `[64, 128]` (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and at the full
+    one. For recipes of `teachers`, whose targets are then turned to their principal directions. See
+    docs/distill.md#shorter-embeddings."""
     target: Literal["mean", "centred_mean"] = "mean"
     """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
     corpus, which takes out the common offset that CT gives to its members."""
@@ -706,6 +712,13 @@ class SedConfig(Block):
         if unknown or not loss:
             raise ValueError(f"sed.loss has {', '.join(unknown) or 'nothing'}; the losses are {', '.join(known)}")
         return loss
+
+    @field_validator("widths")
+    @classmethod
+    def _widths_are_in_order(cls, widths: list[int]) -> list[int]:
+        if sorted(set(widths)) != widths:
+            raise ValueError(f"sed.widths is {widths}; name each width once and in ascending order")
+        return widths
 
     @property
     def losses(self) -> dict[str, float]:

@@ -122,6 +122,7 @@ def fit_combination(
     moments: Moments,
     width: int,
     kept: Sequence[int] | None = None,
+    is_ordered: bool = False,
 ) -> Combination:
     """Fits a way of combining.
 
@@ -133,13 +134,15 @@ def fit_combination(
             centred, which lose least of all dot products; narrower ones get zeros, which change none.
         kept: the teachers that count, in ascending order; None: all. The first of them is the reference of
             `aligned_mean`.
+        is_ordered: whether combinations that are not wider are turned to these directions, too, so that the first so
+            many coordinates of a target keep as much as possible of all dot products.
     """
     chosen = list(range(len(widths)) if kept is None else kept)
     weights_K = _weights([weight for k, weight in enumerate(config.weights or [1.0] * len(widths)) if k in chosen])
     columns_F = np.concatenate([np.arange(moments.width)[_places(widths)[k]] for k in chosen])
     own = moments.of(columns_F)
     own_FG, offset_G = _WAYS[config.how](own, [widths[k] for k in chosen], weights_K)
-    weight_GD, share = _to_width(own.after(own_FG, offset_G), width)
+    weight_GD, share = _to_width(own.after(own_FG, offset_G), width, is_ordered)
     weight_ED = np.zeros((moments.width, width))
     weight_ED[columns_F] = own_FG @ weight_GD
     return Combination(config.how in UNIT, weight_ED, offset_G @ weight_GD, share)
@@ -173,15 +176,16 @@ def _weights(given: Sequence[float]) -> np.ndarray:
     return weights_K / weights_K.sum()
 
 
-def _to_width(products_FF: np.ndarray, width: int) -> tuple[np.ndarray, float]:
+def _to_width(products_FF: np.ndarray, width: int, is_ordered: bool) -> tuple[np.ndarray, float]:
     """The map [F, D] to the wanted width, and the share of the squared length that it keeps."""
     found = len(products_FF)
-    if found <= width:
+    if found <= width and not is_ordered:
         return np.eye(found, width), 1.0
     values_F, vectors_FF = np.linalg.eigh(products_FF)
-    chosen_FD = vectors_FF[:, ::-1][:, :width]
-    signs_D = np.sign(chosen_FD[np.abs(chosen_FD).argmax(0), np.arange(width)])  # else they are the library's whim
-    return chosen_FD * signs_D, float(values_F[::-1][:width].sum() / values_F.sum())
+    chosen_FG = vectors_FF[:, ::-1][:, :width]
+    signs_G = np.sign(chosen_FG[np.abs(chosen_FG).argmax(0), np.arange(chosen_FG.shape[1])])  # else the library's whim
+    share = values_F[::-1][:width].sum() / values_F.sum() if found > width else 1.0
+    return np.pad(chosen_FG * signs_G, ((0, 0), (0, max(width - found, 0)))), float(share)
 
 
 # -- ways of combining: moments, widths and weights -> weight [E, F] and offset [F] ----------------------------------

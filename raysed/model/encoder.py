@@ -20,7 +20,14 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging as transformers_logging
 
 from raysed.bundled import ENCODER, PREFIX
@@ -380,14 +387,7 @@ def check_encoder(config: EncoderConfig) -> int:
     """
     if config.scratch:
         return config.scratch.layers
-    path = encoder_path(config)
-    try:
-        found = AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
-    except LOAD_ERRORS as error:
-        raise UserError(
-            f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: "
-            f"{first_line(error)}"
-        ) from None
+    found = _configuration(config)
     _check_length(config, getattr(found, "max_position_embeddings", None))
     count = found.num_hidden_layers
     if config.keep_layers is not None:
@@ -402,14 +402,20 @@ def check_encoder(config: EncoderConfig) -> int:
     return count
 
 
-def encoder_width(config: EncoderConfig) -> int:
-    """Returns the width D of an encoder's embeddings from its configuration, which `check_encoder` has seen."""
-    if config.scratch:
-        return config.scratch.width
-    found = AutoConfig.from_pretrained(
-        encoder_path(config), trust_remote_code=config.trust_remote_code, **config.model_kwargs
-    )
-    return found.hidden_size
+def width_of(config: EncoderConfig) -> int:
+    """Returns the width of an encoder's embeddings by its configuration only; raises as `check_encoder` does."""
+    return config.scratch.width if config.scratch else _configuration(config).hidden_size
+
+
+def _configuration(config: EncoderConfig) -> PretrainedConfig:
+    path = encoder_path(config)
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
+    except LOAD_ERRORS as error:
+        raise UserError(
+            f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: "
+            f"{first_line(error)}"
+        ) from None
 
 
 def encoder_path(config: EncoderConfig) -> str:

@@ -87,6 +87,7 @@ class Card:
         sanity: what it does with the sanity list, in a line.
         fitted_on: what its calibration was fitted on; None where it has none.
         teachers: names of the teachers from outside, where it has learnt from some.
+        widths: at which its embeddings may be cut short.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
     """
 
@@ -110,6 +111,7 @@ class Card:
     sanity: str = ""
     fitted_on: str | None = None
     teachers: Sequence[str] = ()
+    widths: Sequence[int] = ()
 
 
 @dataclass(frozen=True)
@@ -247,6 +249,7 @@ def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _C
         front_matter=_front_matter(card),
         name=card.name,
         width=width,
+        widths=card.widths,
         recipe=card.recipe,
         story=_story(card),
         code=code,

@@ -19,9 +19,9 @@ from raysed.evaluation.further import FurtherTasks, load_further
 from raysed.evaluation.tasks import Evaluation, load_any_task
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.combination import OF_EQUAL_WIDTHS
-from raysed.model.encoder import check_encoder, encoder_path, encoder_width
+from raysed.model.encoder import check_encoder, encoder_path, width_of
 from raysed.model.teacher import check_teacher
-from raysed.plan.consistency import check_depths, check_settings
+from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
 from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
@@ -80,6 +80,8 @@ def check(config: Config) -> Job:
     check_trackers(config.tracking)
     layers = check_encoder(config.encoder)
     check_depths(config, layers)
+    if config.sed.widths:
+        check_width(config, width_of(config.encoder))
     corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
     tasks = [load_any_task(name, task, config.seed) for name, task in config.evaluation.tasks.items()]
     evaluation = Evaluation(tasks, config.evaluation.aggregation)
@@ -113,7 +115,7 @@ def check(config: Config) -> Job:
 def _teachers(config: Config) -> tuple[tuple[int, ...], list[str]]:
     """Widths and identities of the teachers; each from outside is asked once, and members are not there yet."""
     found = [
-        (encoder_width(config.encoder), teacher.path) if teacher.is_members else check_teacher(teacher)
+        (width_of(config.encoder), teacher.path) if teacher.is_members else check_teacher(teacher)
         for teacher in config.teachers
     ]
     widths, how = tuple(width for width, _ in found), config.combination.how

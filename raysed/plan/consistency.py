@@ -44,6 +44,23 @@ def check_depths(config: Config, layers: int) -> None:
             raise UserError(f"{problem} {depth}, but {what} has {layers} layers")
 
 
+def check_width(config: Config, width: int) -> None:
+    """Refuses shorter embeddings that are no shorter.
+
+    Args:
+        config: the settings.
+        width: of the learner.
+
+    Raises:
+        UserError: names the setting and the width.
+    """
+    if config.sed.widths and config.sed.widths[-1] >= width:
+        raise UserError(
+            f"sed.widths has {config.sed.widths[-1]}, but the learner's embeddings have {width} dimensions, which are "
+            "always trained; name smaller ones"
+        )
+
+
 def _check_dev(config: Config) -> None:
     """Choices on the dev task need one."""
     if config.evaluation.dev is not None:
@@ -90,6 +107,7 @@ def _check_stages(config: Config, recipes: list[Recipe]) -> None:
             _check_grid_fits(config, recipe)
         if recipe.distils:
             _check_learner(config, recipe)
+            _check_widths(config, recipe)
 
 
 def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
@@ -124,6 +142,32 @@ def _check_learner(config: Config, recipe: Recipe) -> None:
         raise UserError(
             f"recipe {recipe.text!r} keeps the learner's best weights, which ZeRO stage 3 does not hold in one place; "
             "use sed.zero_stage: 2 or less"
+        )
+
+
+def _check_widths(config: Config, recipe: Recipe) -> None:
+    """Short embeddings need targets whose coordinates are in the order of their importance, and stay so."""
+    if not config.sed.widths:
+        return
+    if recipe.ensemble != TEACHERS:
+        raise UserError(
+            f"recipe {recipe.text!r}: sed.widths is for recipes of {TEACHERS}, whose targets it puts in order; leave "
+            f"it out, or distil {TEACHERS}-sed"
+        )
+    if recipe.calibration:
+        raise UserError(
+            f"recipe {recipe.text!r}: sed.widths makes the first coordinates count most, but a calibration mixes them; "
+            f"use {recipe.uncalibrated}, or leave sed.widths out"
+        )
+    if config.combination.turn:
+        raise UserError(
+            "sed.widths turns targets to their principal directions, so they cannot be turned towards the learner; "
+            "leave combination.turn out"
+        )
+    if config.sed.target == "centred_mean":
+        raise UserError(
+            "sed.widths needs targets in the order of their importance, which sed.target: centred_mean would disturb; "
+            "use sed.target: mean"
         )
 
 

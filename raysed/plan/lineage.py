@@ -121,6 +121,8 @@ class Lineage:
             depends["combination"] = self.config.combination.model_dump(mode="json")
             if self.config.combination.leave_out:
                 depends["selection"] = {"dev": self.job.inputs["dev"], "layers": self.config.encoder.layers}
+            if self.config.sed.widths:
+                depends["order"] = "principal directions"
         return f"{recipe.uncalibrated}/targets", depends
 
     def teachers(self) -> dict[int, tuple[str, dict[str, Any]]]:

@@ -46,6 +46,7 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
             for index, teacher in enumerate(config.teachers)
             if f"{TEACHERS}/members/{index:02d}" not in facts.left_out
         ],
+        widths=config.sed.widths if recipe.distils else (),
         members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         corpus=_text_of(job, recipe),

@@ -27,6 +27,7 @@ from raysed.report.results import (
     task_names,
 )
 from raysed.report.teachers import teachers_table
+from raysed.report.widths import widths_table
 from raysed.store.text import Table, duration, number, render, sentence, size
 from raysed.training.collapse import COLLAPSED
 
@@ -75,6 +76,8 @@ class Report:
     """`triples` of the sanity list, and how many of them `exported`, `base` and `words` answer as a person does."""
     learners: Sequence[Mapping[str, Any]] = ()
     """Of each group of learners `recipe`, `updates`, `distance` from the members' mean, and `members_distance`."""
+    widths: Sequence[Mapping[str, Any]] = ()
+    """Of learners whose embeddings may be cut short, see `raysed.report.widths.scores_by_width`."""
     teachers: Sequence[Mapping[str, Any]] = ()
     """Teachers from outside and what was made of them, see `raysed.report.teachers.compare`."""
     command: str = ""
@@ -92,11 +95,15 @@ class Report:
         counts = ", ".join(f"{count} of {recipe}" for recipe, count in collapsed.items())
         return f"{found} Collapsed members, left out of every mean: {counts}." if counts else found
 
+    def by_width(self) -> Table:
+        """Returns the scores of learners by width, on the dev task and the headline tasks."""
+        return widths_table(self.widths, list(dict.fromkeys(filter(None, [self.dev, *self.results.tasks]))))
+
     def to_dict(self) -> dict[str, Any]:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
         always = {name: getattr(self, name) for name in ("timings", "environment", "config", "corpus", "members")}
-        names_of_parts = ("views", "grids", "transfer", "analysis", "learners", "teachers", "sanity")
+        names_of_parts = ("views", "grids", "transfer", "analysis", "learners", "widths", "teachers", "sanity")
         parts = {name: getattr(self, name) for name in names_of_parts}
         parts["exported"] = {"recipe": self.exported, "why": self.export} if self.exported else {}
         return _plain(
@@ -139,6 +146,7 @@ class Report:
             "scores": headline_table(results),
             "pictures": list(self.plots.items()),
             "by_layers": layers_table(results),
+            "by_width": self.by_width(),
             "pairs": [f"{task}: {_size_of(results, task)}" for task in by_task],
             "unlabelled": unlabelled_table(analysis.get("unlabelled") or {}),
             "unlabelled_sentences": f"{_sentences_of(analysis.get('unlabelled') or {}):,}",

@@ -35,6 +35,7 @@ from raysed.report.findings import worth
 from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
 from raysed.report.teachers import compare, teachers_table
+from raysed.report.widths import scores_by_width
 from raysed.store.progress import steps
 from raysed.store.storage import Storage
 
@@ -125,6 +126,8 @@ def publish(
     say(f"\n{headline_table(results).plain()}")
     if by_layers := layers_table(results):
         say(f"\nby pooled layers\n{by_layers.plain()}")
+    if by_width := report.by_width():
+        say(f"\nby width\n{by_width.plain()}")
     if teachers:
         say(f"\nteachers and the exported model\n{teachers_table(teachers).plain()}")
     say(f"\n{report.findings()}\n")
@@ -369,6 +372,7 @@ def _report(
         worth=worth(results, choice.model.recipe, choice.model.kind),
         sanity=sanity,
         learners=_distances(run),
+        widths=scores_by_width(config, run.job.evaluation, storage, run.models),
         teachers=teachers,
         command=_typed(),
         repeat=how_to_repeat(storage.location, storage.run, _main_job()),

@@ -178,7 +178,8 @@ class TaughtTable:
         """
         combination, trace = self._fitted(score)
         turn, is_shared = self.config.combination.turn, [teacher.width for teacher in self.teachers] == [self.width]
-        if turn or (turn is None and not is_shared):  # else teacher and learner share their space
+        is_ordered = bool(self.config.sed.widths)  # by importance, which no turn towards the learner would respect
+        if turn or (turn is None and not is_shared and not is_ordered):  # else teacher and learner share their space
             combination = self._turned(combination)
         combination.save(directory / COMBINATION)
         corpus, writer = self._corpus(), TargetWriter(directory)
@@ -195,7 +196,8 @@ class TaughtTable:
         moments = Moments(sum(widths))
         for _, parts in self._parts(len(self._corpus())):
             moments.add(side_by_side(parts, how.how in UNIT))
-        fit = functools.partial(fit_combination, how, widths, moments, self.width)
+        is_ordered = bool(self.config.sed.widths)
+        fit = functools.partial(fit_combination, how, widths, moments, self.width, is_ordered=is_ordered)
         if not how.leave_out:
             return fit(), []
         trace = choose_teachers(len(widths), lambda kept: score(fit(kept)), _WORTH_ADDING)

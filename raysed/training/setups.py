@@ -84,7 +84,7 @@ def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world
         world: number of workers.
     """
     sed, (targets,) = config.sed, start.data.values()
-    objective = Distillation(start.encoder, sed.dropout, sed.losses)
+    objective = Distillation(start.encoder, sed.dropout, sed.losses, sed.widths)
     offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
     batches = TargetBatches(targets, sed.batch_size, start.seed, rank, world, offset)
     steps = max(1, int(batches.per_epoch * sed.epochs))

@@ -31,11 +31,12 @@ def teachers(*widths: int, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def fitted(how: str, parts: list[np.ndarray], width: int, **settings) -> Combination:
+def fitted(how: str, parts: list[np.ndarray], width: int, is_ordered: bool = False, **settings) -> Combination:
     moments = Moments(sum(x_ND.shape[1] for x_ND in parts))
     for rows in np.array_split(np.arange(ROWS), 7):  # in blocks, as they come from files
         moments.add(side_by_side([x_ND[rows] for x_ND in parts], how in UNIT))
-    return fit_combination(CombinationConfig(how=how, **settings), [x_ND.shape[1] for x_ND in parts], moments, width)
+    widths = [x_ND.shape[1] for x_ND in parts]
+    return fit_combination(CombinationConfig(how=how, **settings), widths, moments, width, is_ordered=is_ordered)
 
 
 def unit(x_ND: np.ndarray) -> np.ndarray:
@@ -111,6 +112,20 @@ def test_a_wide_learner_gets_zeros_which_change_no_cosine():
     target_ND = fitted("concatenated", [x_ND], 10).target([x_ND])
     np.testing.assert_allclose(target_ND[:, :6], unit(x_ND), atol=1e-6)
     assert not target_ND[:, 6:].any()
+
+
+@pytest.mark.parametrize("width", [10, 21, 30])
+@pytest.mark.parametrize("how", ["concatenated", "generalised_mean"])
+def test_the_first_coordinates_of_an_ordered_target_are_the_best_of_their_width(how, width):
+    """Whether combinations are wider than the learner, as wide or narrower; none but wider ones lose a dot product."""
+    parts = teachers(12, 9)
+    plain_NE, target_ND = (
+        fitted(how, parts, *options).target(parts).astype(np.float64) for options in ((21,), (width, True))
+    )
+    left, values, _ = np.linalg.svd(plain_NE, full_matrices=False)
+    for d in (1, 4, width):
+        best_NN = left[:, :d] * values[:d] ** 2 @ left[:, :d].T
+        np.testing.assert_allclose(target_ND[:, :d] @ target_ND[:, :d].T, best_NN, atol=1e-5)
 
 
 def test_a_turn_changes_no_dot_product_and_comes_as_close_as_can_be():

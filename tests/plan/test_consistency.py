@@ -9,7 +9,7 @@ import pytest
 
 from raysed.config import make_config
 from raysed.errors import UserError
-from raysed.plan.consistency import check_depths, check_settings
+from raysed.plan.consistency import check_depths, check_settings, check_width
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "transformers", "ray", "deepspeed", "datasets", "scipy", "matplotlib"}
@@ -55,6 +55,41 @@ def test_settings_that_name_tasks_need_them(settings, message):
         check_settings(make_config({"recipes": recipes, "evaluation": without, **settings}))
     there = {"tasks": {**tasks, "c": "c.tsv"}, "dev": "a"}
     check_settings(make_config({"recipes": recipes, "evaluation": there, **settings}))
+
+
+def taught(**changes) -> dict:
+    """Settings of a learner of two teachers, of which files are not looked at."""
+    tasks = {"tasks": {"a": "a.tsv"}, "dev": "a"}
+    return {"recipes": ["teachers-sed"], "teachers": ["one", "other"], "evaluation": tasks, **changes}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"recipes": ["ct-sed"], "teachers": []}, r"^recipe 'ct-sed': sed\.widths is for recipes of teachers, .*-sed$"),
+        (
+            {"recipes": ["teachers-sed", "teachers-sed-whiten"]},
+            r"^recipe 'teachers-sed-whiten': .* mixes them; use teachers-sed, or leave sed\.widths out$",
+        ),
+        ({"combination": {"turn": True}}, r"^sed\.widths turns targets .*; leave combination\.turn out$"),
+        ({"sed": {"target": "centred_mean"}}, r"^sed\.widths needs targets in the order .*; use sed\.target: mean$"),
+    ],
+)
+def test_what_does_not_go_with_shorter_embeddings(settings, message):
+    check_settings(make_config(taught(**settings)))
+    with pytest.raises(UserError, match=message):
+        check_settings(make_config(taught(**{**settings, "sed": {"widths": [8], **settings.get("sed", {})}})))
+    check_settings(make_config(taught(recipes=["teachers-sed", "base-whiten"], sed={"widths": [8]})))
+
+
+def test_shorter_embeddings_are_shorter_and_in_order():
+    config = make_config(taught(sed={"widths": [64, 128]}))
+    check_width(config, 129)
+    with pytest.raises(UserError, match=r"^sed\.widths has 128, but the learner's embeddings have 128 dimensions, "):
+        check_width(config, 128)
+    for widths in ([128, 64], [64, 64]):
+        with pytest.raises(UserError, match=r"name each width once and in ascending order"):
+            make_config(taught(sed={"widths": widths}))
 
 
 @pytest.mark.parametrize(

@@ -196,3 +196,30 @@ def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
     }
     scores = raysed.evaluate(called.model, ["bundled:test"])
     assert scores["test"]["spearman"] == pytest.approx(called.scores["teachers-sed/learner"], abs=0.2)
+
+
+def test_the_exported_learner_can_be_cut_short(ray_cluster, settings, tmp_path):
+    """sentence-transformers cuts to what the table by width was computed from, and that is good at all widths."""
+    transformers = pytest.importorskip("sentence_transformers")
+    sed = {**settings()["sed"], "widths": [8, 48], "epochs": 4}
+    made = settings(combination={}, sed=sed, teachers=["bundled:encoder"], export={"recipe": "teachers-sed"})
+    with pytest.raises(UserError, match=r"sed.widths has 500, but the learner's embeddings have 192 dimensions"):
+        check(make_config({**made, "sed": {**sed, "widths": [500]}}))
+    result = raysed.run(made)
+    directory = tmp_path / "runs/taught"
+    _, target_ND = targets(directory)
+    products_DD = target_ND.T @ target_ND
+    lengths_D = np.diag(products_DD)
+    assert (np.diff(lengths_D) <= 1e-4).all() and np.abs(products_DD - np.diag(lengths_D)).max() < 1e-3
+
+    evaluation = check(make_config(made)).evaluation
+    own_UD = np.load(directory / "teachers-sed/embeddings/00/layers-1.npy")
+    for entry in result.report["widths"]:
+        width = entry["width"]
+        model = transformers.SentenceTransformer(result.model, device="cpu", truncate_dim=width)
+        short_UD = model.encode(evaluation.sentences[:50])
+        np.testing.assert_allclose(short_UD, own_UD[:50, :width], atol=1e-4)
+        assert entry["metrics"]["test"]["spearman"] == evaluation.score(own_UD[:, :width])["test"]["spearman"]
+    assert [entry["width"] for entry in result.report["widths"]] == [8, 48, 192]
+    assert "## By width" in (directory / "report.md").read_text()
+    assert "truncate_dim=8" in (directory / "model/README.md").read_text()

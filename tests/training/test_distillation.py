@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from learners import tiny_learner, write_targets
 
-from raysed.training.objectives.distillation import LOSSES
+from raysed.data.targets import TargetBatches
+from raysed.training.objectives.distillation import LOSSES, Distillation
 
 PLAIN = {
     "mse": lambda x, t: ((x - t) ** 2).mean(),
     "unit_mse": lambda x, t: np.mean([((a / _length(a) - b / _length(b)) ** 2).sum() for a, b in zip(x, t)]),
     "cosine": lambda x, t: np.mean([1 - a @ b / _length(a) / _length(b) for a, b in zip(x, t)]),
     "similarity": lambda x, t: np.mean(
-        [(_cosine(x, i, j) - _cosine(t, i, j)) ** 2 for i in range(7) for j in range(7)]
+        [(_cosine(x, i, j) - _cosine(t, i, j)) ** 2 for i in range(len(x)) for j in range(len(x))]
     ),
 }
 
@@ -34,3 +36,18 @@ def test_losses_of_directions_do_not_see_lengths():
     x, t = torch.randn(2, 7, 5, generator=torch.manual_seed(0), dtype=torch.float64)
     for name in ("unit_mse", "cosine", "similarity"):
         torch.testing.assert_close(LOSSES[name](3 * x, t), LOSSES[name](x, 5 * t))
+
+
+@pytest.mark.parametrize("widths", [[], [3], [1, 5, 12]])
+def test_with_widths_the_loss_is_the_mean_of_those_of_shorter_embeddings(tmp_path, widths):
+    """`similarity` compares with the full targets, all others with their first coordinates."""
+    write_targets(tmp_path, 32, 32)
+    batch, weights = TargetBatches(tmp_path, 7, seed=1)(0), {name: 0.5 + i for i, name in enumerate(LOSSES)}
+    learner = tiny_learner().eval()
+    x, t = (part.detach().double().numpy() for part in (learner(batch.tokens), batch.targets))
+    expected = [
+        sum(weight * PLAIN[name](x[:, :d], t if name == "similarity" else t[:, :d]) for name, weight in weights.items())
+        for d in [*widths, x.shape[1]]
+    ]
+    found = Distillation(learner, losses=weights, widths=widths)(batch)
+    assert found.item() == pytest.approx(np.mean(expected), rel=1e-4)
