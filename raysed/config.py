@@ -635,8 +635,9 @@ class CombinationConfig(Block):
     uncorrelated, too. `aligned_mean`: of unit vectors after each teacher was turned towards the first one (orthogonal
     Procrustes). `generalised_mean`: after all were turned towards their mean (generalised Procrustes). Targets wider
     than the learner are reduced to its width by their principal directions. See docs/distill.md#combining."""
-    weights: list[Annotated[float, Field(gt=0)]] | None = None
-    """One weight per teacher. `null`: equal weights."""
+    weights: list[Annotated[float, Field(gt=0)]] | Literal["dev"] | None = None
+    """One weight per teacher. `null`: equal weights. `dev`: chosen on the dev task: beginning with equal weights, one
+    is doubled or halved as long as that raises the score of the combination by 0.1."""
     leave_out: bool = False
     """Whether teachers that do no good are left out, by the dev task: beginning with the best one, the teacher that
     raises the score of the combination most is added, as long as one raises it by 0.1."""
@@ -645,6 +646,11 @@ class CombinationConfig(Block):
     changes, and the learner has less to relearn. `null`: yes, except for a single teacher of the learner's width:
     the learner then shares its space, so that its queries can search documents which the teacher has embedded. With
     `sed.widths` targets are turned to their principal directions instead."""
+
+    @property
+    def chooses_on_dev(self) -> bool:
+        """Whether the dev task decides which teachers count, or how much."""
+        return self.leave_out or self.weights == "dev"
 
 
 class SedConfig(Block):

@@ -20,6 +20,8 @@ OF_EQUAL_WIDTHS = ("mean", "unit_mean", "standardised_mean", "whitened_mean")
 _WEAK = 1e-10
 """Directions whose variance is a smaller part of the largest one are rounding, and are not enlarged."""
 _ROUNDS, _SETTLED = 100, 1e-12
+_MOST_STEPS = 12
+"""Of a search for weights; none that is of use takes so many."""
 
 
 @dataclass
@@ -127,7 +129,7 @@ def fit_combination(
     """Fits a way of combining.
 
     Args:
-        config: which one, and the teachers' weights.
+        config: which one, and the teachers' weights; equal ones where they are yet to be chosen.
         widths: D_k of each teacher.
         moments: of `side_by_side`, with unit rows for the ways in `UNIT`.
         width: D of the targets, that of the learner. Wider combinations are turned to their principal directions, not
@@ -138,7 +140,8 @@ def fit_combination(
             many coordinates of a target keep as much as possible of all dot products.
     """
     chosen = list(range(len(widths)) if kept is None else kept)
-    weights_K = _weights([weight for k, weight in enumerate(config.weights or [1.0] * len(widths)) if k in chosen])
+    given = config.weights if isinstance(config.weights, list) else [1.0] * len(widths)
+    weights_K = _weights([given[k] for k in chosen])
     columns_F = np.concatenate([np.arange(moments.width)[_places(widths)[k]] for k in chosen])
     own = moments.of(columns_F)
     own_FG, offset_G = _WAYS[config.how](own, [widths[k] for k in chosen], weights_K)
@@ -163,6 +166,28 @@ def choose_teachers(count: int, score: Callable[[list[int]], float], least: floa
     while len(trace) < count:
         before, reached = trace[-1] if trace else ([], -np.inf)
         options = [sorted([*before, k]) for k in range(count) if k not in before]
+        best, value = max(((option, score(option)) for option in options), key=lambda found: found[1])
+        if value - reached < least:
+            break
+        trace.append((best, value))
+    return trace
+
+
+def choose_weights(count: int, score: Callable[[list[float]], float], least: float) -> list[tuple[list[float], float]]:
+    """Doubles or halves one weight after the other, each time the one that raises a score most.
+
+    Args:
+        count: K, of the teachers.
+        score: of all of them together with these weights.
+        least: by how much a step has to raise it.
+
+    Returns:
+        The weights and their score, from equal ones on; the last are the choice.
+    """
+    trace = [([1.0] * count, score([1.0] * count))]
+    for _ in range(_MOST_STEPS if count > 1 else 0):
+        before, reached = trace[-1]
+        options = [[*before[:k], before[k] * factor, *before[k + 1 :]] for k in range(count) for factor in (0.5, 2.0)]
         best, value = max(((option, score(option)) for option in options), key=lambda found: found[1])
         if value - reached < least:
             break

@@ -231,6 +231,8 @@ class Facts:
     views: Mapping[str, str] = field(default_factory=dict)
     together: str | None = None
     """Artefact of what the teachers from outside say as one; None where they were not combined or scored."""
+    choices: Sequence[str] = ()
+    """What was chosen of the teachers on the dev task, in a line each."""
 
 
 _OF_TASK = "embeddings.npy"

@@ -82,10 +82,13 @@ def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
     for teacher in config.teachers:
         if teacher.is_members:
             node_of(teacher, recipes)
-    if config.combination.leave_out and config.evaluation.dev is None:
-        raise UserError("combination.leave_out chooses teachers on evaluation.dev; name a dev task")
     weights = config.combination.weights
-    if weights and len(weights) != len(config.teachers):
+    if config.combination.chooses_on_dev and config.evaluation.dev is None:
+        what = (
+            "combination.weights: dev chooses weights" if weights == "dev" else "combination.leave_out chooses teachers"
+        )
+        raise UserError(f"{what} on evaluation.dev; name a dev task")
+    if isinstance(weights, list) and len(weights) != len(config.teachers):
         raise UserError(
             f"combination.weights has {len(weights)} weights for {len(config.teachers)} teachers; give one for each"
         )

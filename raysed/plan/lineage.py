@@ -119,7 +119,7 @@ class Lineage:
         depends = {"teachers": teachers, **self.corpus()}
         if recipe.ensemble == TEACHERS:
             depends["combination"] = self.config.combination.model_dump(mode="json")
-            if self.config.combination.leave_out:
+            if self.config.combination.chooses_on_dev:
                 depends["selection"] = {"dev": self.job.inputs["dev"], "layers": self.config.encoder.layers}
             if self.config.sed.widths:
                 depends["order"] = "principal directions"

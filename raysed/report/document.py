@@ -80,6 +80,8 @@ class Report:
     """Of learners whose embeddings may be cut short, see `raysed.report.widths.scores_by_width`."""
     teachers: Sequence[Mapping[str, Any]] = ()
     """Teachers from outside and what was made of them, see `raysed.report.teachers.compare`."""
+    choices: Sequence[str] = ()
+    """What was chosen of the teachers on the dev task, in a line each."""
     command: str = ""
     """What was typed to start the run."""
     repeat: str = ""
@@ -103,7 +105,17 @@ class Report:
         """Returns the content of report.json: plain types only, a number that is not finite as None."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
         always = {name: getattr(self, name) for name in ("timings", "environment", "config", "corpus", "members")}
-        names_of_parts = ("views", "grids", "transfer", "analysis", "learners", "widths", "teachers", "sanity")
+        names_of_parts = (
+            "views",
+            "grids",
+            "transfer",
+            "analysis",
+            "learners",
+            "widths",
+            "teachers",
+            "choices",
+            "sanity",
+        )
         parts = {name: getattr(self, name) for name in names_of_parts}
         parts["exported"] = {"recipe": self.exported, "why": self.export} if self.exported else {}
         return _plain(
@@ -156,6 +168,7 @@ class Report:
             "by_aggregation": _aggregation_table(results),
             "grids": [{"words": _grid_words(grid), "table": _grid_table(grid)} for grid in self.grids],
             "teachers": teachers_table(self.teachers),
+            "choices": self.choices,
             "transfer": _transfer_table(self.transfer),
             "isotropy": _isotropy_table(analysis.get("isotropy") or {}),
             "edit_distance_task": edit_distance["task"],

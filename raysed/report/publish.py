@@ -374,6 +374,7 @@ def _report(
         learners=_distances(run),
         widths=scores_by_width(config, run.job.evaluation, storage, run.models),
         teachers=teachers,
+        choices=run.facts.choices,
         command=_typed(),
         repeat=how_to_repeat(storage.location, storage.run, _main_job()),
         plots=pictures,

@@ -79,6 +79,7 @@ class Stages:
         transfer: scores of transfer tasks, see `probing.probe`.
         qnli: AUC by model, likewise.
         together: artefact of what the teachers from outside say as one, where they were combined and scored.
+        choices: what was chosen of the teachers on the dev task, and with which scores, in a line each.
     """
 
     job: Job
@@ -88,6 +89,7 @@ class Stages:
     transfer: list[dict[str, Any]] = field(default_factory=list)
     qnli: dict[str, float] = field(default_factory=dict)
     together: str | None = None
+    choices: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         config = self.job.config
@@ -376,10 +378,11 @@ class Stages:
         if recipe is None:
             return
         name, depends = self.lineage.targets(recipe)
-        if self.config.combination.leave_out and self.lineage.unscored:
+        if self.config.combination.chooses_on_dev and self.lineage.unscored:
+            setting = "leave_out" if self.config.combination.leave_out else "weights"
             raise UserError(
-                "combination.leave_out chooses teachers by the dev task, but a file of embeddings lacks its sentences; "
-                "add them to the file, or leave combination.leave_out out"
+                f"combination.{setting} is chosen by the dev task, but a file of embeddings lacks its sentences; add "
+                f"them to the file, or leave combination.{setting} out"
             )
         if not self.storage.finished(name, depends):
             with self._timed("teachers"):
@@ -391,7 +394,9 @@ class Stages:
                 means = self.lineage.means_of_members()
                 table = TaughtTable(name, depends, self._asked(), means, self.config, self.storage, width)
                 combine(table, self._score_on_dev(), share)
-        self._say_who_counts(self.storage.entry(name).meta["trace"])
+        meta = self.storage.entry(name).meta
+        self._say_who_counts(meta.get("trace", []))
+        self._say_how_much(meta.get("weights_trace", []))
         if not self.lineage.unscored:
             self.together, needs = self.lineage.together()
             self._made("combination", self.together, needs, partial(self._write_together, name))
@@ -413,11 +418,21 @@ class Stages:
             return
         titles = [teacher.title for teacher in self.config.teachers]
         steps = [f"{' + '.join(titles[k] for k in chosen)} {score:.1f}" for chosen, score in trace]
-        self.say(f"teachers, by {self.config.evaluation.dev}: {'; '.join(steps)}")
+        self._say_choice(f"teachers, by {self.config.evaluation.dev}: {'; '.join(steps)}")
         chosen, score = trace[-1]
         reason = f"does not raise the combination of {' + '.join(titles[k] for k in chosen)} ({score:.1f})"
         others = [k for k in range(len(titles)) if k not in chosen]
         self._leave_out({f"{TEACHERS}/members/{k:02d}": f"{titles[k]} {reason}" for k in others})
+
+    def _say_how_much(self, trace: Sequence[tuple[list[float], float]]) -> None:
+        """Which weights `combination.weights: dev` has chosen, step by step."""
+        if trace:
+            steps = [f"{', '.join(f'{weight:g}' for weight in weights)} {score:.1f}" for weights, score in trace]
+            self._say_choice(f"weights of the teachers, by {self.config.evaluation.dev}: {'; '.join(steps)}")
+
+    def _say_choice(self, line: str) -> None:
+        self.choices.append(line)
+        self.say(line)
 
     def _write_together(self, targets: str, path: Path, meta: dict[str, Any]) -> None:
         """What the combined teachers make of the evaluation's sentences."""
@@ -590,6 +605,7 @@ class Stages:
             pairs={kind: pairs.summary() for kind, pairs in self.job.pairs.items()},
             views={kind: self.storage.entry(f"views/{kind}").meta["summary"] for kind in self.job.views},
             together=self.together,
+            choices=self.choices,
         )
 
     def _check_disk(self, encoder: Encoder) -> None:

@@ -27,6 +27,7 @@ from raysed.model.combination import (
     Combination,
     Moments,
     choose_teachers,
+    choose_weights,
     fit_combination,
     side_by_side,
 )
@@ -171,12 +172,13 @@ class TaughtTable:
 
         Args:
             directory: empty.
-            score: of a combination on the dev task; for `combination.leave_out` only.
+            score: of a combination on the dev task, where that decides.
 
         Returns:
-            Counts for the manifest; `trace` has the numbers of the chosen teachers and their score, step by step.
+            Counts for the manifest; where the dev task decides, `trace` has the numbers of the chosen teachers and
+            their score, step by step, and `weights_trace` their weights and the score.
         """
-        combination, trace = self._fitted(score)
+        combination, traces = self._fitted(score)
         turn, is_shared = self.config.combination.turn, [teacher.width for teacher in self.teachers] == [self.width]
         is_ordered = bool(self.config.sed.widths)  # by importance, which no turn towards the learner would respect
         if turn or (turn is None and not is_shared and not is_ordered):  # else teacher and learner share their space
@@ -189,19 +191,29 @@ class TaughtTable:
             writer.add(with_column(block, "target", targets_BD))
         writer.close(len(corpus))
         about = {"rows": len(corpus), "teachers": len(self.teachers), "width": self.width}
-        return {**about, "kept": combination.kept, "trace": trace}
+        return {**about, "kept": combination.kept, **traces}
 
-    def _fitted(self, score: Callable[[Combination], float]) -> tuple[Combination, list[tuple[list[int], float]]]:
+    def _fitted(self, score: Callable[[Combination], float]) -> tuple[Combination, dict[str, Any]]:
         how, widths = self.config.combination, [teacher.width for teacher in self.teachers]
         moments = Moments(sum(widths))
         for _, parts in self._parts(len(self._corpus())):
             moments.add(side_by_side(parts, how.how in UNIT))
         is_ordered = bool(self.config.sed.widths)
-        fit = functools.partial(fit_combination, how, widths, moments, self.width, is_ordered=is_ordered)
-        if not how.leave_out:
-            return fit(), []
-        trace = choose_teachers(len(widths), lambda kept: score(fit(kept)), _WORTH_ADDING)
-        return fit(trace[-1][0]), trace
+
+        def fit(kept: Sequence[int], weights: Sequence[float] | None = None) -> Combination:
+            chosen = dict(zip(kept, weights or []))
+            asked = how.model_copy(update={"weights": [chosen.get(k, 1.0) for k in range(count)]}) if chosen else how
+            return fit_combination(asked, widths, moments, self.width, kept, is_ordered)
+
+        count, traces = len(widths), {}
+        kept, weights = list(range(count)), None
+        if how.leave_out:
+            traces["trace"] = choose_teachers(count, lambda some: score(fit(some)), _WORTH_ADDING)
+            kept, _ = traces["trace"][-1]
+        if how.weights == "dev":
+            traces["weights_trace"] = choose_weights(len(kept), lambda some: score(fit(kept, some)), _WORTH_ADDING)
+            weights, _ = traces["weights_trace"][-1]
+        return fit(kept, weights), traces
 
     def _turned(self, combination: Combination) -> Combination:
         """Turned towards what the learner makes of some sentences before it has learnt anything."""
@@ -236,7 +248,7 @@ def combine(table: TaughtTable, score: Callable[[Combination], float], share: Sh
 
     Args:
         table: what is made.
-        score: of a combination on the dev task; for `combination.leave_out` only.
+        score: of a combination on the dev task, where that decides.
         share: of the task.
 
     Raises:

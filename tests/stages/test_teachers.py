@@ -12,10 +12,12 @@ import raysed
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
+from raysed.model.combination import Combination
 from raysed.model.teacher import load_teacher
 from raysed.plan.check import check
 from raysed.recipe import member_nodes
 from raysed.stages.stages import Stages
+from raysed.stages.teachers import COMBINATION
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -107,6 +109,18 @@ def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings
     assert "tiny-encoder0 does not raise the combination of bundled" in reason
     with pytest.raises(UserError, match=r"combination.leave_out chooses teachers on evaluation.dev; name a dev task"):
         check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
+
+
+def test_weights_that_are_chosen_score_best_and_are_told(ray_cluster, settings):
+    """The tiny encoder has random weights, so it gets little weight."""
+    stages, said = combined(settings(combination={"weights": "dev", "how": "concatenated", "turn": False}))
+    (line,) = [line for line in said if line.startswith("weights of the teachers, by dev: 1, 1 ")]
+    assert stages.facts().choices == [line]
+    trace = stages.storage.entry("teachers-sed/targets").meta["weights_trace"]
+    first, last = trace[0], trace[-1]
+    assert first[0] == [1.0, 1.0] and last[0][0] > last[0][1] and last[1] > first[1]
+    combination = Combination.load(stages.storage.fetch("teachers-sed/targets") / COMBINATION)
+    assert stages._score_on_dev()(combination) == pytest.approx(last[1], abs=1e-4), "the chosen one is what is used"
 
 
 def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, settings, tmp_path):
