@@ -674,9 +674,10 @@ class SedConfig(Block):
     start: Literal["encoder", "mlm"] = "encoder"
     """What learners start from: the pre-trained `encoder` (the paper), or `mlm`, the first member after that stage, for
     recipes that begin with it."""
-    keep: Literal["last", "best_on_dev"] = "last"
-    """`last`: the learner as trained to the end. `best_on_dev`: at its best evaluation, with early stopping. Recipes
-    with `sts` always do the latter, because they use labels anyway (SED section 5.5)."""
+    keep: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
+    """`last`: the learner as trained to the end. `best_on_dev`: at its best evaluation, with early stopping; recipes
+    with `sts` always do this, because they use labels anyway (SED section 5.5). `best_on_held_out`: the same without
+    labels, by the loss on a twentieth of the corpus, 2,000 sentences at most, from which nothing is learnt."""
     patience: int = Field(5, ge=1)
     """Evaluations without a better score after which early stopping ends the training."""
     epochs: float = Field(1.0, gt=0)
@@ -706,7 +707,7 @@ class SedConfig(Block):
     checkpoint_every: int = Field(500, ge=1)
     """Updates between two checkpoints."""
     evaluate_every: int = Field(500, ge=1)
-    """Updates between two evaluations on the dev task. Under `sed.keep: last` they are shown and choose nothing."""
+    """Updates between two evaluations. Under `sed.keep: last` they are shown and choose nothing."""
     max_retries: int = Field(2, ge=0)
     """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
 

@@ -1,5 +1,6 @@
 """Target tables, and the batches that learners read from them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from raysed.errors import UserError
 TARGET_FILE = "part-00000.parquet"
 ROWS_PER_GROUP = 4096
 """Rows per Parquet row group: what the learner reads at once."""
+_HELD_OUT, _MOST_HELD_OUT = 0.05, 2000
+"""Share of the rows that are held out where some are to be, and how many they are at most."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class TargetBatches:
         world: number of workers; each takes its part of every batch, as equal as can be.
         offset: subtracted from every target [D] (`sed.target: centred_mean`), or None.
         window: row groups in memory.
+        held_out: whether the rows that `held_out_batches` has are left out.
     """
 
     def __init__(
@@ -61,12 +65,15 @@ class TargetBatches:
         world: int = 1,
         offset: np.ndarray | None = None,
         window: int = 16,
+        held_out: bool = False,
     ):
         self._file = pq.ParquetFile(directory / TARGET_FILE)
-        meta = self._file.metadata
-        self._group_rows = np.array([meta.row_group(i).num_rows for i in range(meta.num_row_groups)])
-        self.batch_size = min(batch_size, meta.num_rows)
-        self.per_epoch = meta.num_rows // self.batch_size
+        self._group_rows = _group_rows(self._file)
+        if held_out:
+            self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
+        rows = int(self._group_rows.sum())
+        self.batch_size = min(batch_size, rows)
+        self.per_epoch = rows // self.batch_size
         self._seed, self._window = seed, window
         start, stop = rank * self.batch_size // world, (rank + 1) * self.batch_size // world
         self._weight = (stop - start) * world / self.batch_size
@@ -101,13 +108,54 @@ class TargetBatches:
     def _rows(self, epoch: int, window: int, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
         if self._loaded != (epoch, window):
             groups = self._group_order(epoch)[window * self._window : (window + 1) * self._window]
-            table = self._file.read_row_groups(groups.tolist(), columns=["id", "input_ids", "target"])
+            table = _read(self._file, {int(group): slice(self._group_rows[group]) for group in groups})
             self._tokens = TokenTable.from_arrow(table)
             self._targets = table.column("target").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
             self._order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
             self._loaded = (epoch, window)
         rows = self._order[places]
         return self._tokens.take(rows), self._targets[rows] - self._offset
+
+
+def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
+    """Returns the batches that tell how well a learner does on sentences which it has not learnt from.
+
+    They are the last rows of every row group: a twentieth of all, or 2,000 where that is fewer.
+
+    Args:
+        directory: the target table.
+        batch_size: sentences per batch.
+        offset: as for `TargetBatches`.
+    """
+    file = pq.ParquetFile(directory / TARGET_FILE)
+    rows = _group_rows(file)
+    first = rows - _held_out_rows(rows)
+    table = _read(file, {group: slice(int(first[group]), int(rows[group])) for group in range(len(rows))})
+    tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
+    targets_ND = targets_ND - (0 if offset is None else offset.astype(np.float32))
+    places = np.split(np.arange(len(tokens)), range(batch_size, len(tokens), batch_size))
+    return [TargetBatch(pack(tokens.take(rows)), torch.from_numpy(targets_ND[rows])) for rows in places]
+
+
+def _group_rows(file: pq.ParquetFile) -> np.ndarray:
+    return np.array([file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)])
+
+
+def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
+    """How many of each group; at least one in all."""
+    held = np.floor(group_rows * min(_HELD_OUT, _MOST_HELD_OUT / group_rows.sum())).astype(np.int64)
+    held[0] = max(held[0], 1)
+    return held
+
+
+def _read(file: pq.ParquetFile, wanted: Mapping[int, slice]) -> pa.Table:
+    """Some rows of some row groups, one group after the other."""
+    parts = []
+    for group, rows in wanted.items():
+        table = file.read_row_group(group, columns=["id", "input_ids", "target"])
+        start, stop, _ = rows.indices(len(table))
+        parts.append(table.slice(start, stop - start))
+    return pa.concat_tables(parts)
 
 
 class TargetWriter:

@@ -127,7 +127,7 @@ class Learner:
         targets: artefact of the target table.
         depends: everything that its weights depend on.
         start: artefact of the model that it starts from, None for the pre-trained encoder.
-        keep: `last`, or `best_on_dev` with early stopping.
+        keep: `last`, or with early stopping `best_on_dev` or `best_on_held_out`.
         start_dev: dev score of the model that it starts from, where it is known; for its history alone.
     """
 

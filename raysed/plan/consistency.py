@@ -141,7 +141,7 @@ def _check_grid_fits(config: Config, recipe: Recipe) -> None:
 def _check_learner(config: Config, recipe: Recipe) -> None:
     if config.sed.start == "mlm" and recipe.members[:1] != ("mlm",):
         raise UserError(f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder")
-    if config.sed.zero_stage == 3 and (config.sed.keep == "best_on_dev" or "sts" in recipe.members):
+    if config.sed.zero_stage == 3 and (config.sed.keep != "last" or "sts" in recipe.members):
         raise UserError(
             f"recipe {recipe.text!r} keeps the learner's best weights, which ZeRO stage 3 does not hold in one place; "
             "use sed.zero_stage: 2 or less"

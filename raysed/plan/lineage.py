@@ -177,6 +177,11 @@ class Lineage:
                 "evaluate_every": self.config.sed.evaluate_every,
                 "patience": self.config.sed.patience,
             }
+        elif keep == "best_on_held_out":
+            depends["selection"] = {
+                "evaluate_every": self.config.sed.evaluate_every,
+                "patience": self.config.sed.patience,
+            }
         start_dev = None if self.config.sed.start == "mlm" else self.base_dev.get("spearman")
         learners = []
         for index in range(self.config.sed.learners):

@@ -218,7 +218,7 @@ def _draw_bounds(axes: Axes, bounds: Sequence[Mapping[str, Any]], winner: float)
 
 
 def plot_training(path: Path, node: str, training: Training) -> str | None:
-    """Draws training loss, dev score and the directions of the embeddings of like trainings against their updates.
+    """Draws losses, dev score and the directions of the embeddings of like trainings against their updates.
 
     Args:
         path: the PNG file.
@@ -230,6 +230,7 @@ def plot_training(path: Path, node: str, training: Training) -> str | None:
     """
     labels = {
         "loss": "training loss",
+        "held_out": "loss on held-out sentences",
         "dev": f"dev {training.criterion.title()} x100",
         "directions": "directions of the embeddings\n(few: collapsed)",
     }

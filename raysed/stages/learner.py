@@ -207,5 +207,5 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
     finished = Distillation(load_start(place.config.encoder, place.storage, learner.start)[0])
     finished.load_state_dict(weights)
     description = {"learner": learner.name, "seed": learner.seed, "steps": result.steps}
-    meta = {"dev": result.score, "steps": result.steps, "kept_step": result.kept_step}
+    meta = {"dev": result.score, "held_out": result.held_out, "steps": result.steps, "kept_step": result.kept_step}
     training.publish(finished.learner, result, description, meta)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import nn
 
 from raysed.cluster.heartbeat import Watch
@@ -132,14 +131,7 @@ class Training:
 
 
 def _said_by_the_first(evaluate: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
-    """All workers of a training take the first one's score, so that all stop early or none does."""
-    if evaluate is None or not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
-        return evaluate
-
-    def score(module: nn.Module) -> float:
-        device = next(module.parameters()).device
-        value = torch.tensor(evaluate(module), dtype=torch.float64, device=device)
-        torch.distributed.broadcast(value, 0)
-        return value.item()
-
-    return score
+    """The first worker's score for all."""
+    if evaluate is None:
+        return None
+    return lambda module: loop.said_by_the_first(evaluate(module), next(module.parameters()).device)

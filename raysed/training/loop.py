@@ -80,6 +80,8 @@ class Plan:
         log_every: updates between entries of the loss in the history.
         keep: name of the candidate that is the result, or `best`: the best one at its best evaluation.
         patience: with `best`, the training ends after so many evaluations without a better score; None: never.
+        held_out: batches that nothing is learnt from; where there are some, the loss on them, not the dev score, says
+            which evaluation is the best.
     """
 
     steps: int
@@ -90,6 +92,7 @@ class Plan:
     log_every: int = 10
     keep: str = "best"
     patience: int | None = None
+    held_out: Sequence[Any] = ()
 
 
 @dataclass
@@ -98,12 +101,14 @@ class Result:
 
     Attributes:
         history: one entry per logged step: step, loss, learning_rate, what the objective measures and, where evaluated,
-            scores by candidate. With measures the first update is logged, too: it saw the untouched weights.
+            scores by candidate and the loss on held-out batches. With measures the first update is logged, too: it saw
+            the untouched weights.
         kept: name of the candidate that was kept; its module holds the kept weights.
         kept_step: after how many updates.
         score: its dev score, None without a dev task.
         resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
         steps: updates made so far.
+        held_out: the lowest loss on held-out batches, where there are some.
     """
 
     history: list[Metrics] = field(default_factory=list)
@@ -112,6 +117,7 @@ class Result:
     score: float | None = None
     resumed_at: int = 0
     steps: int = 0
+    held_out: float | None = None
 
     def score_by(self, step: int) -> float | None:
         """Returns the best dev score of any candidate after one to `step` updates."""
@@ -353,14 +359,15 @@ class _Run:
     def after_update(self, step: int, loss: float) -> Metrics | None:
         """Counts the update; returns the history's new entry if there is one."""
         self.step = self.result.steps = step + 1
-        evaluates = self.evaluate and (self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps)
+        is_due = self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps
+        evaluates = is_due and (self.evaluate or self.plan.held_out)
         is_logged = evaluates or self.step % self.plan.log_every == 0 or self.step == self.plan.steps
         measured = self.measures() if is_logged or self.step == 1 else {}
         if not is_logged and not measured:
             return None
         entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step), **measured}
         if evaluates:
-            entry["dev"] = self._scores()
+            entry |= self._evaluated()
         self.result.history.append(entry)
         return entry
 
@@ -368,25 +375,40 @@ class _Run:
         """Whether the last `patience` evaluations brought nothing better."""
         if self.plan.patience is None or self.plan.keep != "best":
             return False
-        later = [entry for entry in self.result.history if "dev" in entry and entry["step"] > self.result.kept_step]
+        evaluated = [entry for entry in self.result.history if "dev" in entry or "held_out" in entry]
+        later = [entry for entry in evaluated if entry["step"] > self.result.kept_step]
         return len(later) >= self.plan.patience
 
-    def _scores(self) -> dict[str, float]:
+    def _evaluated(self) -> Metrics:
+        """What an evaluation adds to the history; considers all candidates."""
+        loss = self._held_out_loss() if self.plan.held_out else None
         scores = {}
         for name, module in self.objective.candidates().items():
             if self.plan.keep in ("best", name):
-                scores[name] = self.evaluate(module)
-                self._consider(name, module, scores[name])
+                if self.evaluate:
+                    scores[name] = self.evaluate(module)
+                self._consider(name, module, scores.get(name), loss)
         self.objective.train()
-        return scores
+        return {**({"dev": scores} if scores else {}), **({} if loss is None else {"held_out": loss})}
 
-    def _consider(self, name: str, module: nn.Module, score: float) -> None:
+    @torch.no_grad()
+    def _held_out_loss(self) -> float:
+        """The mean over the sentences of all held-out batches."""
+        self.objective.eval()
+        losses = [self.objective.loss(batch).item() for batch in self.plan.held_out]
+        loss = float(np.average(losses, weights=[len(batch.ids) for batch in self.plan.held_out]))
+        return said_by_the_first(loss, next(self.objective.parameters()).device)
+
+    def _consider(self, name: str, module: nn.Module, score: float | None, loss: float | None) -> None:
         """Keeps the weights of the best candidate so far; of equal ones the later, as the released CT code does."""
         result = self.result
-        if self.plan.keep != "best":
-            result.kept, result.kept_step, result.score = name, self.step, score
-        elif result.score is None or score >= result.score:
-            result.kept, result.kept_step, result.score = name, self.step, score
+        if loss is None:
+            is_best = result.score is None or score >= result.score
+        else:
+            is_best = result.held_out is None or loss <= result.held_out
+        if self.plan.keep != "best" or is_best:
+            result.kept, result.kept_step, result.score, result.held_out = name, self.step, score, loss
+        if self.plan.keep == "best" and is_best:
             self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
 
     def save(self, checkpoints: Checkpoints, is_writer: bool) -> None:
@@ -419,6 +441,20 @@ class _Run:
             self.result.kept_step = self.step
         self.objective.eval()
         return self.result
+
+
+def said_by_the_first(value: float, device: torch.device) -> float:
+    """Returns the first worker's value to all workers of a training, so that all stop early or none does.
+
+    Args:
+        value: this worker's.
+        device: of its model.
+    """
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+        return value
+    shared = torch.tensor(value, dtype=torch.float64, device=device)
+    torch.distributed.broadcast(shared, 0)
+    return shared.item()
 
 
 def seed_everything(seed: int, step: int) -> None:

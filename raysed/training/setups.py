@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from raysed.config import BslConfig, Config, CtConfig, TuningConfig, TwoViewsConfig
 from raysed.data.batches import EpochBatches
 from raysed.data.labelled import PairBatches, read_pairs
-from raysed.data.targets import TargetBatches
+from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import read_tokens
 from raysed.data.views import ViewBatches, ViewTable, read_views, same_twice
 from raysed.model.encoder import Encoder
@@ -79,14 +79,15 @@ def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world
     Args:
         config: the run's settings.
         start: weights, the target table as its only data, and seed.
-        keep: `last`, or `best_on_dev` with early stopping.
+        keep: `last`, or with early stopping `best_on_dev` or `best_on_held_out`.
         rank: this worker.
         world: number of workers.
     """
     sed, (targets,) = config.sed, start.data.values()
     objective = Distillation(start.encoder, sed.dropout, sed.losses, sed.widths)
     offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
-    batches = TargetBatches(targets, sed.batch_size, start.seed, rank, world, offset)
+    holds_out = keep == "best_on_held_out"
+    batches = TargetBatches(targets, sed.batch_size, start.seed, rank, world, offset, held_out=holds_out)
     steps = max(1, int(batches.per_epoch * sed.epochs))
     plan = loop.Plan(
         steps=steps,
@@ -95,8 +96,9 @@ def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world
         evaluate_every=sed.evaluate_every,
         checkpoint_every=sed.checkpoint_every,
         log_every=_log_every(steps),
-        keep={"last": "learner", "best_on_dev": "best"}[keep],
-        patience=sed.patience if keep == "best_on_dev" else None,
+        keep="learner" if keep == "last" else "best",
+        patience=None if keep == "last" else sed.patience,
+        held_out=held_out_batches(targets, sed.batch_size, offset) if holds_out else (),
     )
     bf16 = loop.uses_bf16(sed.precision, start.encoder.transformer.device)
     engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)

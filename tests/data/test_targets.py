@@ -4,9 +4,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from learners import write_targets
 
-from raysed.data.targets import TARGET_FILE, TargetBatches
+from raysed.data.targets import TARGET_FILE, TargetBatches, held_out_batches
 
 
 @pytest.mark.parametrize("window", [1, 2, 16])
@@ -42,6 +44,22 @@ def test_targets_belong_to_their_sentences(tmp_path):
         assert batch.targets[place].tolist() == table["target"][int(row)].as_py()
         real = batch.tokens.segments == place
         assert batch.tokens.input_ids[real].tolist() == table["input_ids"][int(row)].as_py()
+
+
+@given(rows=st.integers(2, 130), group=st.integers(1, 50), batch=st.integers(1, 9))
+def test_rows_are_learnt_from_or_held_out(tmp_path_factory, rows, group, batch):
+    """Each exactly once in an epoch, and with its own target."""
+    directory = tmp_path_factory.mktemp("targets")
+    write_targets(directory, rows, group)
+    batches = TargetBatches(directory, batch, seed=3, window=2, held_out=True)
+    learnt = np.concatenate([batches(step).ids for step in range(batches.per_epoch)])
+    held_out = held_out_batches(directory, batch)
+    ids = np.concatenate([part.ids for part in held_out])
+    assert len(set(learnt)) == len(learnt) and not set(learnt) & set(ids)
+    assert len(learnt) + len(ids) > rows - batches.batch_size and 1 <= len(ids) <= max(1, rows // 20)
+    table = pq.read_table(directory / TARGET_FILE)
+    for part in held_out:
+        assert part.targets.tolist() == [table["target"][int(row)].as_py() for row in part.ids]
 
 
 def test_a_centred_target_is_the_target_less_the_mean(tmp_path):

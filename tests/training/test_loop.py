@@ -258,6 +258,40 @@ def test_the_training_ends_when_nothing_gets_better(patience, kept_step, steps):
     assert result.kept == ("second" if patience == 1 else "first")
 
 
+def test_without_labels_the_lowest_loss_on_held_out_rows_is_kept(tmp_path):
+    """It is lowest after 12 of 40 updates; the dev score, which rises to the end, is shown and chooses nothing."""
+
+    class Valley(Line):
+        def loss(self, batch) -> torch.Tensor:
+            return self.first.weight.sum() if batch is None else (self.first.weight.sum() + batch.place).abs()
+
+        def candidates(self) -> dict[str, nn.Module]:
+            return {"first": self.first}
+
+    @dataclass(frozen=True)
+    class HeldOut:
+        place: float
+        ids: range
+
+    held_out = [HeldOut(10.0, range(3)), HeldOut(18.0, range(1))]  # weighted by sentences
+    plan = Plan(40, lambda step: 1.0, evaluate_every=4, keep="best", patience=2, held_out=held_out)
+
+    def result(until: int | None, storage: Storage) -> tuple[Valley, Result]:
+        line = Valley()
+        engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
+        score = lambda module: -module.weight.item()  # noqa: E731
+        checkpoints = storage.checkpoints("line", {})
+        return line, train(line, lambda s: None, plan, engine, evaluate=score, checkpoints=checkpoints, until=until)
+
+    for places, storage in (([None], Storage(str(tmp_path), "whole")), ([14, None], Storage(str(tmp_path), "parts"))):
+        for until in places:
+            line, found = result(until, storage)
+        losses = {entry["step"]: entry["held_out"] for entry in found.history if "held_out" in entry}
+        assert losses == {4: 8.0, 8: 4.0, 12: 3.0, 16: 5.0, 20: 8.0}
+        assert (found.kept_step, found.held_out, found.score, found.steps) == (12, 3.0, 12.0, 20)
+        assert line.first.weight.item() == -12
+
+
 def test_of_equal_scores_the_later_is_kept():
     """As the released CT code does: the second model rather than the first, the last evaluation rather than before."""
     _, result, _ = train_line(lambda weight: 1.0, keep="best")
