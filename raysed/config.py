@@ -645,7 +645,7 @@ class CombinationConfig(Block):
     """Whether targets are turned as a whole towards what the learner says before it learns: no cosine of two targets
     changes, and the learner has less to relearn. `null`: yes, except for a single teacher of the learner's width:
     the learner then shares its space, so that its queries can search documents which the teacher has embedded. With
-    `sed.widths` targets are turned to their principal directions instead."""
+    `sed.widths` targets are turned to their principal directions instead, and with `sed.head` they are not turned."""
 
     @property
     def chooses_on_dev(self) -> bool:
@@ -666,6 +666,11 @@ class SedConfig(Block):
     as `[64, 128]` (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and at the full
     one. For recipes of `teachers`, whose targets are then turned to their principal directions. See
     docs/distill.md#shorter-embeddings."""
+    head: Literal["fold", "keep"] | None = None
+    """`null`: targets have the learner's width. `keep`, `fold`: they keep that of the `combination`, and the learner
+    has a linear map to it, without offset, which is trained and exported with it: `keep` as it is, so that the vectors
+    of a single teacher's learner are in that teacher's space; `fold` with the learner's width at most and the same dot
+    products. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
     target: Literal["mean", "centred_mean"] = "mean"
     """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
     corpus, which takes out the common offset that CT gives to its members."""

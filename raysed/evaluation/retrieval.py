@@ -58,8 +58,19 @@ class Retrieval:
         Args:
             x_UD: embeddings of `sentences`.
         """
-        unit_UD = _unit(x_UD)
-        queries_QD, texts_VD = unit_UD[self._query_rows], unit_UD[self._texts]
+        return self._outcome_between(x_UD, x_UD)
+
+    def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float:
+        """Returns the score x100 where queries are embedded by one model and documents by another.
+
+        Args:
+            x_UD: embeddings of `sentences` by the model of the queries.
+            y_UD: those by the model of the documents, in the same space.
+        """
+        return self.metrics(self._outcome_between(x_UD, y_UD))[self.main]
+
+    def _outcome_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> np.ndarray:
+        queries_QD, texts_VD = _unit(x_UD)[self._query_rows], _unit(y_UD)[self._texts]
         return self.outcome_of(lambda block: (queries_QD[block] @ texts_VD.T)[:, self._text_of])
 
     def outcome_of(self, scores: ScoreBlock) -> np.ndarray:

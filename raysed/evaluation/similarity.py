@@ -87,7 +87,20 @@ class Similarity:
         Args:
             x_UD: embeddings of `sentences`.
         """
-        return _pair_cosines(x_UD, self.pair_rows)
+        return _pair_cosines(x_UD, x_UD, self.pair_rows)
+
+    def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
+        """Returns the score x100 where one sentence of a pair is embedded by one model and the other by another.
+
+        It is the mean of both ways; None where one of them is not defined.
+
+        Args:
+            x_UD: embeddings of `sentences` by the one.
+            y_UD: those by the other, in the same space.
+        """
+        ways = [_pair_cosines(a_UD, b_UD, self.pair_rows) for a_UD, b_UD in ((x_UD, y_UD), (y_UD, x_UD))]
+        scores = [self.metrics(similarity_P)[self.main] for similarity_P in ways]
+        return None if None in scores else sum(scores) / 2
 
     def metrics(self, similarity_P: np.ndarray) -> dict:
         """Scores any similarity of the pairs.
@@ -209,12 +222,12 @@ def _standardise(values_P: np.ndarray) -> np.ndarray:
     return centred_P / np.linalg.norm(centred_P)
 
 
-def _pair_cosines(embeddings_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4096) -> np.ndarray:
-    """Cosines in float64, 0 for a zero vector; in blocks, so that memory does not grow with the pairs."""
+def _pair_cosines(x_UD: np.ndarray, y_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4096) -> np.ndarray:
+    """Cosines of x and y in float64, 0 for a zero vector; in blocks, so that memory does not grow with the pairs."""
     cosines_P = np.zeros(len(rows_P2))
     for start in range(0, len(rows_P2), block):
         rows = rows_P2[start : start + block]
-        a_BD, b_BD = (embeddings_UD[rows[:, side]].astype(np.float64) for side in (0, 1))
+        a_BD, b_BD = (e_UD[rows[:, side]].astype(np.float64) for side, e_UD in enumerate((x_UD, y_UD)))
         dot_B = np.einsum("bd,bd->b", a_BD, b_BD)
         norm_B = np.linalg.norm(a_BD, axis=1) * np.linalg.norm(b_BD, axis=1)
         np.divide(dot_B, norm_B, out=cosines_P[start : start + block], where=norm_B > 0)

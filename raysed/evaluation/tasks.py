@@ -185,6 +185,22 @@ class Evaluation:
         """
         return self.score_outcomes(self.outcomes(embeddings))
 
+    def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
+        """Returns the mean score x100 where queries are embedded by one model and documents by another.
+
+        Of graded pairs either sentence is the query once.
+
+        Args:
+            x_UD: embeddings of `sentences` by the model of the queries.
+            y_UD: those by the model of the documents, in the same space.
+            tasks: which; None is returned where one has no such score.
+        """
+        found = [self.tasks[name] for name in tasks]
+        if not all(hasattr(task, "score_between") for task in found):
+            return None
+        scores = [task.score_between(x_UD[self._rows[task.name]], y_UD[self._rows[task.name]]) for task in found]
+        return None if None in scores else statistics.fmean(scores)
+
     def score_outcomes(self, outcomes: Outcomes) -> dict[str, dict]:
         """Scores outcomes by task; returns what `score` returns."""
         return {task: self.tasks[task].metrics(outcome) for task, outcome in outcomes.items()}

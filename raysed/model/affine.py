@@ -19,6 +19,8 @@ from raysed.model import flow
 class Affine:
     """The map x -> x @ weight_DD + bias_D. Both are float64; a linear layer's weight is the transpose.
 
+    A calibration keeps the width. Linear layers of other models need not.
+
     >>> double = Affine(np.eye(2) * 2, np.zeros(2))
     >>> shift = Affine(np.eye(2), np.ones(2))
     >>> double.then(shift).transform(np.array([[1.0, 2.0]])).tolist()
@@ -39,7 +41,7 @@ class Affine:
         Raises:
             UserError: the rows have another width.
         """
-        flow.require_width(x_ND, self.width)
+        flow.require_width(x_ND, len(self.weight_DD))
         y_ND = np.asarray(x_ND, np.float32) @ self.weight_DD.astype(np.float32)
         y_ND += self.bias_D.astype(np.float32)
         return y_ND

@@ -85,13 +85,19 @@ class Combination:
         """
         return (side_by_side(parts, self.is_unit) @ self.weight_ED + self.offset_D).astype(np.float32)
 
+    @property
+    def is_identity(self) -> bool:
+        """Whether targets are the teachers' vectors themselves, but for their lengths: those of a single teacher."""
+        rows, columns = self.weight_ED.shape
+        return rows == columns and np.allclose(self.weight_ED, np.eye(rows)) and not self.offset_D.any()
+
     def turned(self, products_DD: np.ndarray) -> "Combination":
         """Returns the same, turned as a whole, so that targets come as close as can be to other vectors.
 
         Args:
             products_DD: targets' times the other vectors, summed over sentences.
         """
-        turn_DD = _turn(products_DD)
+        turn_DD = turn(products_DD)
         return replace(self, weight_ED=self.weight_ED @ turn_DD, offset_D=self.offset_D @ turn_DD)
 
     def save(self, path: Path) -> None:
@@ -122,7 +128,7 @@ def fit_combination(
     config: CombinationConfig,
     widths: Sequence[int],
     moments: Moments,
-    width: int,
+    width: int | None,
     kept: Sequence[int] | None = None,
     is_ordered: bool = False,
 ) -> Combination:
@@ -132,8 +138,9 @@ def fit_combination(
         config: which one, and the teachers' weights; equal ones where they are yet to be chosen.
         widths: D_k of each teacher.
         moments: of `side_by_side`, with unit rows for the ways in `UNIT`.
-        width: D of the targets, that of the learner. Wider combinations are turned to their principal directions, not
-            centred, which lose least of all dot products; narrower ones get zeros, which change none.
+        width: D of the targets, that of the learner; None: that of the combination. Wider combinations are turned to
+            their principal directions, not centred, which lose least of all dot products; narrower ones get zeros,
+            which change none.
         kept: the teachers that count, in ascending order; None: all. The first of them is the reference of
             `aligned_mean`.
         is_ordered: whether combinations that are not wider are turned to these directions, too, so that the first so
@@ -146,7 +153,7 @@ def fit_combination(
     own = moments.of(columns_F)
     own_FG, offset_G = _WAYS[config.how](own, [widths[k] for k in chosen], weights_K)
     weight_GD, share = _to_width(own.after(own_FG, offset_G), width, is_ordered)
-    weight_ED = np.zeros((moments.width, width))
+    weight_ED = np.zeros((moments.width, weight_GD.shape[1]))
     weight_ED[columns_F] = own_FG @ weight_GD
     return Combination(config.how in UNIT, weight_ED, offset_G @ weight_GD, share)
 
@@ -201,9 +208,10 @@ def _weights(given: Sequence[float]) -> np.ndarray:
     return weights_K / weights_K.sum()
 
 
-def _to_width(products_FF: np.ndarray, width: int, is_ordered: bool) -> tuple[np.ndarray, float]:
+def _to_width(products_FF: np.ndarray, width: int | None, is_ordered: bool) -> tuple[np.ndarray, float]:
     """The map [F, D] to the wanted width, and the share of the squared length that it keeps."""
     found = len(products_FF)
+    width = width or found
     if found <= width and not is_ordered:
         return np.eye(found, width), 1.0
     values_F, vectors_FF = np.linalg.eigh(products_FF)
@@ -248,7 +256,7 @@ def _aligned_mean(moments: Moments, widths: list[int], weights_K: np.ndarray) ->
     """Each teacher is turned towards the first one (orthogonal Procrustes)."""
     places = _places(widths)
     turns = [np.eye(widths[0])]
-    turns += [_turn(moments.products_EE[place, places[0]]) for place in places[1:]]
+    turns += [turn(moments.products_EE[place, places[0]]) for place in places[1:]]
     return _weighted(turns, weights_K), np.zeros(widths[0])
 
 
@@ -257,7 +265,7 @@ def _generalised_mean(moments: Moments, widths: list[int], weights_K: np.ndarray
     weight_EF, offset_F = _aligned_mean(moments, widths, weights_K)
     for _ in range(_ROUNDS):
         before_EF = weight_EF
-        turns = [_turn((moments.products_EE @ weight_EF)[place]) for place in _places(widths)]
+        turns = [turn((moments.products_EE @ weight_EF)[place]) for place in _places(widths)]
         weight_EF = _weighted(turns, weights_K)
         if np.abs(weight_EF - before_EF).max() < _SETTLED:
             break
@@ -300,8 +308,12 @@ def _inverse_root(values_D: np.ndarray) -> np.ndarray:
     return np.where(is_real_D, 1 / np.sqrt(np.where(is_real_D, values_D, 1)), 0.0)
 
 
-def _turn(products_DF: np.ndarray) -> np.ndarray:
-    """The turn R [D, F] with orthonormal rows or columns for which the trace of R' products is largest."""
+def turn(products_DF: np.ndarray) -> np.ndarray:
+    """Returns the R [D, F] with orthonormal rows or columns for which the trace of R' products is largest.
+
+    Args:
+        products_DF: vectors times those that they are turned towards, summed over sentences.
+    """
     left_DR, _, right_RF = scipy.linalg.svd(products_DF, full_matrices=False)
     return left_DR @ right_RF
 

@@ -35,6 +35,7 @@ from raysed.config import PACKAGE, EncoderConfig, Layers, package_folder
 from raysed.data.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
 from raysed.errors import UserError, first_line
 from raysed.model.attention import full_precision_attention
+from raysed.model.head import load_head, save_head
 from raysed.model.linear import speed_up
 from raysed.store.storage import Storage
 
@@ -62,12 +63,17 @@ class _Feed:
 
 
 class Encoder(nn.Module):
-    """Transformer + mean pooling over all real tokens, special ones included.
+    """Transformer + mean pooling over all real tokens, special ones included; learners may have a linear head after it.
+
+    The head is part of the encoder, so that whatever embeds with a learner applies it: dev scores while it trains,
+    frozen embeddings, calibrations, probes and the export. A linear map without offset may be applied after the mean
+    over layers, whichever these are.
 
     Args:
         transformer: any bidirectional encoder of transformers that gives hidden states.
 
     Attributes:
+        head: the linear map, or None.
         parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that
             memory holds the inner states of one part at a time; the result is the same.
     """
@@ -76,6 +82,7 @@ class Encoder(nn.Module):
         super().__init__()
         speed_up(transformer)
         self.transformer = transformer
+        self.head: nn.Linear | None = None
         self.parts = 1
         self._feed = _probe(transformer)
         for name, parameter in transformer.named_parameters():
@@ -83,9 +90,32 @@ class Encoder(nn.Module):
                 parameter.requires_grad_(False)
 
     @property
+    def hidden_size(self) -> int:
+        """Size of the transformer's states."""
+        return self.transformer.config.hidden_size
+
+    @property
     def width(self) -> int:
         """Size D of the embeddings."""
-        return self.transformer.config.hidden_size
+        return self.head.out_features if self.head else self.hidden_size
+
+    def set_head(self, weight_HD: np.ndarray | None) -> None:
+        """Gives it a head.
+
+        Args:
+            weight_HD: from the transformer's size to the width of the embeddings; None: none.
+        """
+        self.head = None
+        if weight_HD is None:
+            return
+        device = next(self.transformer.parameters()).device
+        self.head = nn.Linear(*weight_HD.shape, bias=False, device=device)
+        with torch.no_grad():
+            self.head.weight.copy_(torch.from_numpy(weight_HD.T))
+
+    def head_weight(self) -> np.ndarray | None:
+        """Returns what `set_head` takes, float32; None without a head."""
+        return self.head.weight.detach().cpu().numpy().T if self.head else None
 
     @property
     def padding_free(self) -> bool:
@@ -134,10 +164,17 @@ class Encoder(nn.Module):
             return pooled[block]
 
         last = len(states) - 1
-        return [
+        embeddings = [
             mean_of(last) if layers == 1 else torch.stack([mean_of(b) for b in blocks_of(layers, last)]).mean(0)
             for layers in poolings
         ]
+        return [self._through_head(emb_BH) for emb_BH in embeddings]
+
+    def _through_head(self, emb_BH: torch.Tensor) -> torch.Tensor:
+        if self.head is None:
+            return emb_BH
+        with torch.autocast(emb_BH.device.type, enabled=False):
+            return self.head(emb_BH.to(self.head.weight.dtype))
 
     def token_states(self, tokens: PackedTokens) -> torch.Tensor:
         """Returns the last block's states in the packed layout, [R, L, D], for token-level objectives."""
@@ -321,7 +358,7 @@ def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tup
 
 
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
-    """Loads an encoder that `save_encoder` wrote.
+    """Loads an encoder that `write_checkpoint` or `save_encoder` wrote.
 
     Args:
         path: its directory; it has a copy of the code that the encoder came with.
@@ -330,7 +367,9 @@ def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
     transformer = AutoModel.from_pretrained(
         path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
     )
-    return Encoder(transformer)
+    encoder = Encoder(transformer)
+    encoder.set_head(load_head(path))
+    return encoder
 
 
 def save_encoder(
@@ -339,7 +378,7 @@ def save_encoder(
     """Writes the Hugging Face layout: config.json, model.safetensors and the tokenizer's files.
 
     Args:
-        encoder: what to write.
+        encoder: what to write, without its head.
         tokenizer: a copy without the options of its last call is written, so that equal models give equal files.
         path: the directory.
         max_length: what the tokenizer cuts at when it is loaded again; None: as it was.
@@ -362,6 +401,8 @@ def write_checkpoint(
 ) -> None:
     """Writes a trained encoder with `raysed.json` (what it is) and `history.jsonl` (how its training went).
 
+    Its head, where it has one, is `head.safetensors`.
+
     Nothing in it differs between equal runs; times are kept in the manifest.
 
     Args:
@@ -372,6 +413,8 @@ def write_checkpoint(
         history: entries, one a line.
     """
     save_encoder(encoder, tokenizer, path)
+    if encoder.head:
+        save_head(encoder.head_weight(), path)
     (path / "raysed.json").write_text(json.dumps(description, indent=1, sort_keys=True))
     (path / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in history))
 

@@ -88,6 +88,7 @@ class Card:
         fitted_on: what its calibration was fitted on; None where it has none.
         teachers: names of the teachers from outside, where it has learnt from some.
         widths: at which its embeddings may be cut short.
+        searches: the teacher whose documents its queries can search, because it shares its space.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
     """
 
@@ -112,6 +113,7 @@ class Card:
     fitted_on: str | None = None
     teachers: Sequence[str] = ()
     widths: Sequence[int] = ()
+    searches: str | None = None
 
 
 @dataclass(frozen=True)
@@ -143,8 +145,9 @@ def export_model(
     """Writes a model directory that `SentenceTransformer(path)` loads.
 
     Its modules are the transformer, the mean over layers (where more than the last is pooled), the mean over
-    tokens, and the calibration: a linear layer, or for a flow `raysed.model.glow.FlowHead`, with which the model is
-    loaded by `SentenceTransformer(path, trust_remote_code=True)`, and so is an encoder that came with code of its own.
+    tokens, the encoder's head (a linear layer), and the calibration: a linear layer, or for a flow
+    `raysed.model.glow.FlowHead`, with which the model is loaded by
+    `SentenceTransformer(path, trust_remote_code=True)`, and so is an encoder that came with code of its own.
     The same arguments give the same bytes.
 
     Args:
@@ -161,7 +164,8 @@ def export_model(
     """
     if calibration is not None and calibration.width != encoder.width:
         raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
-    modules = [*_layer_pooling(encoder, layers), _pooling(encoder.width), *_head(calibration)]
+    head = [_dense(encoder.head_weight())] if encoder.head else []
+    modules = [*_layer_pooling(encoder, layers), _pooling(encoder.hidden_size), *head, *_calibration(calibration)]
     path.mkdir(parents=True, exist_ok=True)
     save_encoder(encoder, tokenizer, path, max_length)
     config = _read_json(path / "config.json")
@@ -187,7 +191,7 @@ def _layer_pooling(encoder: Encoder, layers: Layers) -> list[_Module]:
         raise UserError(f"{layers} layers cannot be pooled: the encoder has {count}")
     blocks = torch.tensor(blocks_of(layers, count))
     start = int(blocks.min())
-    config = {"word_embedding_dimension": encoder.width, "layer_start": start, "num_hidden_layers": count}
+    config = {"word_embedding_dimension": encoder.hidden_size, "layer_start": start, "num_hidden_layers": count}
     tensors = {"layer_weights": (blocks - start).bincount().float()}
     return [_built_in("WeightedLayerPooling", config, tensors)]
 
@@ -198,16 +202,21 @@ def _pooling(width: int) -> _Module:
     return _built_in("Pooling", {"word_embedding_dimension": width, **modes}, {})
 
 
-def _head(calibration: CalibrationMap | None) -> list[_Module]:
+def _calibration(calibration: CalibrationMap | None) -> list[_Module]:
     if calibration is None:
         return []
     if isinstance(calibration, Flow):
         return [_Module("glow.FlowHead", FlowHead(calibration).save)]
-    width = calibration.width
-    config = {"in_features": width, "out_features": width, "bias": True, "activation_function": _IDENTITY}
-    arrays = {"linear.weight": calibration.weight_DD.T, "linear.bias": calibration.bias_D}
+    return [_dense(calibration.weight_DD, calibration.bias_D)]
+
+
+def _dense(weight_DE: np.ndarray, bias_E: np.ndarray | None = None) -> _Module:
+    rows, columns = weight_DE.shape
+    has_bias = bias_E is not None
+    config = {"in_features": rows, "out_features": columns, "bias": has_bias, "activation_function": _IDENTITY}
+    arrays = {"linear.weight": weight_DE.T, **({"linear.bias": bias_E} if has_bias else {})}
     tensors = {name: torch.tensor(array, dtype=torch.float32).contiguous() for name, array in arrays.items()}
-    return [_built_in("Dense", config, tensors)]
+    return _built_in("Dense", config, tensors)
 
 
 def _built_in(name: str, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> _Module:
@@ -250,6 +259,7 @@ def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _C
         name=card.name,
         width=width,
         widths=card.widths,
+        searches=card.searches,
         recipe=card.recipe,
         story=_story(card),
         code=code,
@@ -391,7 +401,7 @@ def _apply(name: str, directory: Path, values: torch.Tensor, states: Any, mask_B
         return (values * mask_BL[:, :, None]).sum(1) / mask_BL.sum(1, keepdim=True)
     tensors = load_file(directory / "model.safetensors")
     if name == "Dense":
-        return values @ tensors["linear.weight"].T + tensors["linear.bias"]
+        return values @ tensors["linear.weight"].T + tensors.get("linear.bias", 0)
     weights = tensors["layer_weights"]
     chosen = torch.stack(states[_read_json(directory / "config.json")["layer_start"] :])
     return torch.tensordot(weights / weights.sum(), chosen, dims=1)

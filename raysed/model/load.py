@@ -23,6 +23,7 @@ from raysed.errors import UserError
 from raysed.model import flow
 from raysed.model.affine import Affine
 from raysed.model.encoder import LOAD_ERRORS, Encoder, blocks_of, encode, encoder_path, load_encoder
+from raysed.model.head import load_head
 
 Head = Callable[[np.ndarray], np.ndarray]
 """Maps embeddings [N, D] to others, of which the width may differ."""
@@ -167,6 +168,7 @@ def load_model(
         return _load_modules(name, directory, token_budget, device)
     encoder, tokenizer = _load_transformer(name, directory, device, max_length)
     _refuse_depth(name, poolings, encoder.transformer.config.num_hidden_layers)
+    encoder.set_head(load_head(directory))  # of a learner of a run
     distinct = tuple(dict.fromkeys(poolings))
     return NativeModel(encoder, tokenizer, distinct, max_length, token_budget=token_budget)
 

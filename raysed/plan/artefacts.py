@@ -233,6 +233,8 @@ class Facts:
     """Artefact of what the teachers from outside say as one; None where they were not combined or scored."""
     choices: Sequence[str] = ()
     """What was chosen of the teachers on the dev task, in a line each."""
+    shares_space_of: str | None = None
+    """The only teacher, where learners share its space."""
 
 
 _OF_TASK = "embeddings.npy"

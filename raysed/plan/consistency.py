@@ -111,6 +111,7 @@ def _check_stages(config: Config, recipes: list[Recipe]) -> None:
         if recipe.distils:
             _check_learner(config, recipe)
             _check_widths(config, recipe)
+            _check_head(config, recipe)
 
 
 def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
@@ -171,6 +172,30 @@ def _check_widths(config: Config, recipe: Recipe) -> None:
         raise UserError(
             "sed.widths needs targets in the order of their importance, which sed.target: centred_mean would disturb; "
             "use sed.target: mean"
+        )
+
+
+def _check_head(config: Config, recipe: Recipe) -> None:
+    """A head needs targets that may be of another width than the learner."""
+    head = config.sed.head
+    if head is None:
+        return
+    if recipe.ensemble != TEACHERS:
+        raise UserError(
+            f"recipe {recipe.text!r}: sed.head is for recipes of {TEACHERS}, because members have the learner's "
+            "width; leave it out"
+        )
+    if config.sed.widths:
+        raise UserError(
+            "sed.widths needs targets in the order of their importance, and sed.head leaves them as they are; use only "
+            "one of the two"
+        )
+    if config.combination.turn:
+        raise UserError("sed.head learns its own turn towards the targets; leave combination.turn out")
+    if head == "keep" and recipe.calibration:
+        raise UserError(
+            f"recipe {recipe.text!r}: sed.head: keep gives vectors in the teachers' space, which a calibration leaves; "
+            f"use {recipe.uncalibrated}, or sed.head: fold"
         )
 
 

@@ -123,6 +123,8 @@ class Lineage:
                 depends["selection"] = {"dev": self.job.inputs["dev"], "layers": self.config.encoder.layers}
             if self.config.sed.widths:
                 depends["order"] = "principal directions"
+            if self.config.sed.head:
+                depends["width"] = "of the combination"
         return f"{recipe.uncalibrated}/targets", depends
 
     def teachers(self) -> dict[int, tuple[str, dict[str, Any]]]:
@@ -182,7 +184,8 @@ class Lineage:
                 "evaluate_every": self.config.sed.evaluate_every,
                 "patience": self.config.sed.patience,
             }
-        start_dev = None if self.config.sed.start == "mlm" else self.base_dev.get("spearman")
+        is_base = self.config.sed.start == "encoder" and not self.config.sed.head
+        start_dev = self.base_dev.get("spearman") if is_base else None
         learners = []
         for index in range(self.config.sed.learners):
             seed = derive_seed(self.config.seed, recipe.uncalibrated, "learner", index)

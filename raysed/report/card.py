@@ -10,7 +10,7 @@ from raysed.data.tokens import LengthReport
 from raysed.model.export import Card
 from raysed.plan.artefacts import Facts
 from raysed.plan.check import Job
-from raysed.recipe import TEACHERS, Recipe, parse_recipe
+from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
 from raysed.report.choice import Choice
 from raysed.report.document import headline_table, sanity_words
 from raysed.report.findings import worth
@@ -47,6 +47,7 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
             if f"{TEACHERS}/members/{index:02d}" not in facts.left_out
         ],
         widths=config.sed.widths if recipe.distils else (),
+        searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         corpus=_text_of(job, recipe),

@@ -169,6 +169,7 @@ class Report:
             "grids": [{"words": _grid_words(grid), "table": _grid_table(grid)} for grid in self.grids],
             "teachers": teachers_table(self.teachers),
             "choices": self.choices,
+            "searches": any("searches" in model for model in self.teachers),
             "transfer": _transfer_table(self.transfer),
             "isotropy": _isotropy_table(analysis.get("isotropy") or {}),
             "edit_distance_task": edit_distance["task"],

@@ -34,7 +34,7 @@ from raysed.report.document import Report, headline_table, how_to_repeat, layers
 from raysed.report.findings import worth
 from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
-from raysed.report.teachers import compare, teachers_table
+from raysed.report.teachers import compare, searches, teachers_table
 from raysed.report.widths import scores_by_width
 from raysed.store.progress import steps
 from raysed.store.storage import Storage
@@ -120,6 +120,8 @@ def publish(
             "plots", lambda path: pictures.update(_draw(run, choice.model, results, space, path)), job.depends
         )
         teachers = compare(job, storage, results, exported[0], shown[choice.model.recipe], choice.model)
+        if facts.shares_space_of:
+            teachers[-1:-1] = searches(job, storage, results, models, facts.shares_space_of)
         report = _report(run, results, space, unlabelled, choice, sanity, teachers, pictures)
         for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
             storage.write_text(name, text)

@@ -1,20 +1,25 @@
 """Teachers from outside beside the model that learnt from them: quality, size, speed."""
 
+import statistics
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from raysed.evaluation.triples import Embed
 from raysed.model.encoder import Encoder
-from raysed.plan.artefacts import ScoredModel
+from raysed.plan.artefacts import ScoredModel, load_calibrated
 from raysed.plan.check import Job
-from raysed.recipe import TEACHERS
+from raysed.recipe import SED, TEACHERS
 from raysed.report.results import Results
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
 
 _TIMED = 2000
 """Sentences on which the exported model's speed is measured."""
+_LEARNT = f"{TEACHERS}-{SED}"
+_NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
 
 
 def compare(
@@ -42,8 +47,7 @@ def compare(
         about = {key: entry.meta[key] if entry else None for key in ("width", "parameters", "sentences_per_second")}
         found.append({"model": teacher.title, **about, "score": rows.get((TEACHERS, "member", index))})
     if (TEACHERS, "ensemble", 0) in rows and len(found) > 1:
-        nothing = {"width": None, "parameters": None, "sentences_per_second": None}
-        found.append({"model": "all of them together", **nothing, "score": rows[TEACHERS, "ensemble", 0]})
+        found.append({"model": "all of them together", **_NOTHING, "score": rows[TEACHERS, "ensemble", 0]})
     sentences = job.evaluation.sentences[:_TIMED]
     began = time.monotonic()
     width = embed(sentences).shape[1]
@@ -51,6 +55,36 @@ def compare(
     size = sum(tensor.numel() for tensor in encoder.parameters())
     own = {"model": f"{chosen.recipe} (exported)", "width": width, "parameters": size, "sentences_per_second": speed}
     return [*found, {**own, "score": rows.get((chosen.recipe, chosen.kind, chosen.index))}]
+
+
+def searches(
+    job: Job, storage: Storage, results: Results, models: Sequence[ScoredModel], teacher: str
+) -> list[dict[str, Any]]:
+    """Returns how well the learners' queries find what their only teacher has embedded, as a line of `compare`.
+
+    It has `searches` as another key, the teacher's name. There is none where the teacher was not scored, or where a
+    headline task is neither of graded pairs nor retrieval.
+
+    Args:
+        job: the checked configuration.
+        storage: the run directory.
+        results: the scored models.
+        models: all models of the run.
+        teacher: its name; learners share its space.
+    """
+    documents = [model for model in models if model.recipe == TEACHERS]
+    learners = [model for model in models if model.recipe == _LEARNT]
+    if not documents:
+        return []
+    x_UD, *others = (
+        np.asarray(load_calibrated(storage, model.embeddings, job.config.encoder.layers))
+        for model in [*documents, *learners]
+    )
+    scores = [job.evaluation.score_between(y_UD, x_UD, results.tasks) for y_UD in others]
+    if None in scores:
+        return []
+    name = f"{_LEARNT} searching {teacher}"
+    return [{"model": name, **_NOTHING, "score": statistics.fmean(scores), "searches": teacher}]
 
 
 def teachers_table(models: Sequence[Mapping[str, Any]]) -> Table:
@@ -63,7 +97,7 @@ def teachers_table(models: Sequence[Mapping[str, Any]]) -> Table:
     score = models[-1]["score"] if models else None
     lines = []
     for place, model in enumerate(models, start=1):
-        is_teacher = place < len(models)
+        is_teacher = place < len(models) and "searches" not in model
         keeps = f"{100 * score / model['score']:.1f} %" if is_teacher and score and model["score"] else "-"
         counts = [f"{model[key]:,}" if model[key] else "-" for key in ("width", "parameters")]
         speed = model["sentences_per_second"]

@@ -21,6 +21,7 @@ from raysed.cluster.resources import MOST_RESTARTS, Share
 from raysed.config import Config
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.model.encoder import load_start
+from raysed.model.head import fold
 from raysed.plan.artefacts import Learner
 from raysed.stages.worker import Training, Workplace
 from raysed.store.metrics import MetricsLog, metrics_log
@@ -204,8 +205,12 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
     setup.engine.close()
     if metrics is None:
         return
-    finished = Distillation(load_start(place.config.encoder, place.storage, learner.start)[0])
-    finished.load_state_dict(weights)
+    encoder, _ = load_start(place.config.encoder, place.storage, learner.start)
+    if place.config.sed.head:
+        encoder.set_head(weights["learner.head.weight"].T.cpu().numpy())
+    Distillation(encoder).load_state_dict(weights)
+    if place.config.sed.head == "fold":
+        encoder.set_head(fold(encoder.head_weight()))
     description = {"learner": learner.name, "seed": learner.seed, "steps": result.steps}
     meta = {"dev": result.score, "held_out": result.held_out, "steps": result.steps, "kept_step": result.kept_step}
-    training.publish(finished.learner, result, description, meta)
+    training.publish(encoder, result, description, meta)

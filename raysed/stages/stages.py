@@ -388,11 +388,11 @@ class Stages:
             with self._timed("teachers"):
                 outside = [teacher for teacher in self._asked() if not teacher.config.is_members]
                 embed_corpus(outside, self.config, self.storage, partial(plan_members, self._cluster_now()))
-            width = load_start(self.config.encoder, self.storage, None)[0].width
+            start = self.lineage.learners(recipe)[0].start
             share = plan_members(self._cluster_now(), self.config, 1)
             with self._timed("combination"):
                 means = self.lineage.means_of_members()
-                table = TaughtTable(name, depends, self._asked(), means, self.config, self.storage, width)
+                table = TaughtTable(name, depends, self._asked(), means, self.config, self.storage, start)
                 combine(table, self._score_on_dev(), share)
         meta = self.storage.entry(name).meta
         self._say_who_counts(meta.get("trace", []))
@@ -606,7 +606,16 @@ class Stages:
             views={kind: self.storage.entry(f"views/{kind}").meta["summary"] for kind in self.job.views},
             together=self.together,
             choices=self.choices,
+            shares_space_of=self._shares_space_of(),
         )
+
+    def _shares_space_of(self) -> str | None:
+        """The name of the only teacher where learners give its own vectors: neither centred nor folded."""
+        recipe = next((recipe for recipe in self._distilling() if recipe.ensemble == TEACHERS), None)
+        if recipe is None or self.config.sed.target != "mean" or self.config.sed.head == "fold":
+            return None
+        targets = self.storage.entry(self.lineage.targets(recipe)[0])
+        return self.config.teachers[0].title if targets.meta.get("shared") else None
 
     def _check_disk(self, encoder: Encoder) -> None:
         """Two checkpoints of both models with their optimizer state, and the result, for every member in flight."""

@@ -30,8 +30,10 @@ from raysed.model.combination import (
     choose_weights,
     fit_combination,
     side_by_side,
+    turn,
 )
-from raysed.model.encoder import encode, load_start
+from raysed.model.encoder import Encoder, encode, load_start
+from raysed.model.head import START
 from raysed.model.teacher import EmbeddingFile, MissingSentence, Teacher, load_teacher
 from raysed.recipe import TEACHERS
 from raysed.store.progress import Progress, tell
@@ -156,7 +158,7 @@ class TaughtTable:
         means: the target table of each that is an ensemble of this run, by its number.
         config: the run's settings.
         storage: the run directory.
-        width: of the targets, that of the learner.
+        start: artefact of the model that learners start from, None for the pre-trained encoder.
     """
 
     name: str
@@ -165,7 +167,7 @@ class TaughtTable:
     means: Mapping[int, str]
     config: Config
     storage: Storage
-    width: int
+    start: str | None
 
     def write(self, directory: Path, score: Callable[[Combination], float]) -> dict[str, Any]:
         """Writes id, input_ids and what the teachers together say, and the combination beside it.
@@ -175,14 +177,16 @@ class TaughtTable:
             score: of a combination on the dev task, where that decides.
 
         Returns:
-            Counts for the manifest; where the dev task decides, `trace` has the numbers of the chosen teachers and
-            their score, step by step, and `weights_trace` their weights and the score.
+            Counts for the manifest; `shared` says whether targets are in the space of a single teacher. Where the dev
+            task decides, `trace` has the numbers of the chosen teachers and their score, step by step, and
+            `weights_trace` their weights and the score.
         """
-        combination, traces = self._fitted(score)
-        turn, is_shared = self.config.combination.turn, [teacher.width for teacher in self.teachers] == [self.width]
-        is_ordered = bool(self.config.sed.widths)  # by importance, which no turn towards the learner would respect
-        if turn or (turn is None and not is_shared and not is_ordered):  # else teacher and learner share their space
-            combination = self._turned(combination)
+        encoder, _ = load_start(self.config.encoder, self.storage, self.start)
+        combination, traces = self._fitted(score, None if self.config.sed.head else encoder.width)
+        if self.config.sed.head:
+            np.save(directory / START, turn(self._products(combination, encoder).T).astype(np.float32))
+        elif self._is_to_be_turned(encoder.width):
+            combination = combination.turned(self._products(combination, encoder))
         combination.save(directory / COMBINATION)
         corpus, writer = self._corpus(), TargetWriter(directory)
         for start, parts in self._parts(len(corpus)):
@@ -190,10 +194,17 @@ class TaughtTable:
             block = corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
             writer.add(with_column(block, "target", targets_BD))
         writer.close(len(corpus))
-        about = {"rows": len(corpus), "teachers": len(self.teachers), "width": self.width}
-        return {**about, "kept": combination.kept, **traces}
+        about = {"rows": len(corpus), "teachers": len(self.teachers), "width": len(combination.offset_D)}
+        is_shared = len(self.teachers) == 1 and combination.is_identity
+        return {**about, "kept": combination.kept, "shared": is_shared, **traces}
 
-    def _fitted(self, score: Callable[[Combination], float]) -> tuple[Combination, dict[str, Any]]:
+    def _is_to_be_turned(self, width: int) -> bool:
+        """Not where teacher and learner share their space, nor where targets are in the order of importance."""
+        asked = self.config.combination.turn
+        is_shared = [teacher.width for teacher in self.teachers] == [width]
+        return not (is_shared or self.config.sed.widths) if asked is None else asked
+
+    def _fitted(self, score: Callable[[Combination], float], width: int | None) -> tuple[Combination, dict[str, Any]]:
         how, widths = self.config.combination, [teacher.width for teacher in self.teachers]
         moments = Moments(sum(widths))
         for _, parts in self._parts(len(self._corpus())):
@@ -203,7 +214,7 @@ class TaughtTable:
         def fit(kept: Sequence[int], weights: Sequence[float] | None = None) -> Combination:
             chosen = dict(zip(kept, weights or []))
             asked = how.model_copy(update={"weights": [chosen.get(k, 1.0) for k in range(count)]}) if chosen else how
-            return fit_combination(asked, widths, moments, self.width, kept, is_ordered)
+            return fit_combination(asked, widths, moments, width, kept, is_ordered)
 
         count, traces = len(widths), {}
         kept, weights = list(range(count)), None
@@ -215,16 +226,15 @@ class TaughtTable:
             weights, _ = traces["weights_trace"][-1]
         return fit(kept, weights), traces
 
-    def _turned(self, combination: Combination) -> Combination:
-        """Turned towards what the learner makes of some sentences before it has learnt anything."""
-        encoder, _ = load_start(self.config.encoder, self.storage, None)
-        corpus, products_DD = self._corpus(), np.zeros((encoder.width, encoder.width))
+    def _products(self, combination: Combination, encoder: Encoder) -> np.ndarray:
+        """Targets times what the learner makes of some sentences before it has learnt anything, [D, H]."""
+        corpus, products_DH = self._corpus(), np.zeros((len(combination.offset_D), encoder.width))
         for start, parts in self._parts(min(len(corpus), _TURNED_BY)):
             targets_BD = combination.target(parts).astype(np.float64)
             tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
-            (own_BD,) = encode(encoder, tokens, (1,), self.config.resources.encode_token_budget)
-            products_DD += targets_BD.T @ side_by_side([own_BD], is_unit=True)
-        return combination.turned(products_DD)
+            (own_BH,) = encode(encoder, tokens, (1,), self.config.resources.encode_token_budget)
+            products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
+        return products_DH
 
     def _corpus(self) -> SentenceTable:
         return SentenceTable(self.storage.fetch("corpus"))

@@ -16,6 +16,7 @@ from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import read_tokens
 from raysed.data.views import ViewBatches, ViewTable, read_views, same_twice
 from raysed.model.encoder import Encoder
+from raysed.model.head import START
 from raysed.recipe import TWO_VIEW_STAGES
 from raysed.training import loop
 from raysed.training.deepspeed import DeepSpeedEngine
@@ -84,6 +85,8 @@ def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world
         world: number of workers.
     """
     sed, (targets,) = config.sed, start.data.values()
+    if sed.head:
+        start.encoder.set_head(np.load(targets / START))
     objective = Distillation(start.encoder, sed.dropout, sed.losses, sed.widths)
     offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
     holds_out = keep == "best_on_held_out"

@@ -95,6 +95,20 @@ def test_equal_documents_tie_and_prompts_are_embedded():
     assert scorer.metrics(scorer.outcome(x_UD))["map"] == pytest.approx(by_trec_eval(task, scores_QN)["map"], abs=1e-6)
 
 
+def test_between_two_models_one_embeds_queries_and_the_other_documents():
+    rng = np.random.default_rng(0)
+    task = random_task(rng)
+    evaluation = Evaluation([Retrieval(task)])
+    x_UD, y_UD = rng.normal(size=(2, len(evaluation.sentences), 6))
+    row = {sentence: i for i, sentence in enumerate(evaluation.sentences)}
+    mixed_UD = x_UD.copy()
+    documents = [row[text] for text in task.documents]
+    mixed_UD[documents] = y_UD[documents]
+    expected = evaluation.score(mixed_UD)["toy"]["ndcg@10"]
+    assert evaluation.score_between(x_UD, y_UD, ["toy"]) == pytest.approx(expected)
+    assert evaluation.score_between(y_UD, x_UD, ["toy"]) != pytest.approx(expected)
+
+
 def test_many_documents_take_bounded_memory():
     """100,000 documents and 300 queries: a block of scores, never all of them (240 MB)."""
     import tracemalloc

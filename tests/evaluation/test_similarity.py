@@ -112,6 +112,27 @@ def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
                 assert set(found) == {"spearman", "pearson", "pairs", "aggregation"}
 
 
+@pytest.mark.parametrize("aggregation", ["all", "mean"])
+def test_a_score_between_two_models_is_the_slow_reference(aggregation):
+    rng = np.random.default_rng(0)
+    task = random_task(rng, [9, 14])
+    evaluation = Evaluation([task], aggregation)
+    row = {sentence: i for i, sentence in enumerate(evaluation.sentences)}
+    x_UD, y_UD = rng.normal(size=(2, len(row), 5))
+    ways = []
+    for a_UD, b_UD in ((x_UD, y_UD), (y_UD, x_UD)):
+        found = [
+            ([slow_cosine(a_UD[row[a]], b_UD[row[b]]) for a, b in zip(first, second)], gold)
+            for first, second, gold in task.subsets.values()
+        ]
+        found = [tuple(np.concatenate(side) for side in zip(*found))] if aggregation == "all" else found
+        ways.append(np.mean([100 * slow_pearson(slow_ranks(s), slow_ranks(gold)) for s, gold in found]))
+    assert evaluation.score_between(x_UD, y_UD, ["toy"]) == pytest.approx(np.mean(ways))
+    own = evaluation.score(x_UD)["toy"]["spearman"]
+    assert evaluation.score_between(x_UD, x_UD, ["toy"]) == pytest.approx(own)
+    assert evaluation.score_between(x_UD, np.zeros_like(y_UD), ["toy"]) is None
+
+
 def test_the_three_aggregations_of_a_hand_computed_case():
     """Subsets of 3 and 4 pairs with correlations +1 and -1: mean 0, weighted mean (3 - 4) / 7."""
     up = (["a", "b", "c"], ["d", "e", "f"], np.array([1.0, 2.0, 5.0]))

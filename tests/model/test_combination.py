@@ -138,6 +138,24 @@ def test_a_turn_changes_no_dot_product_and_comes_as_close_as_can_be():
     np.testing.assert_allclose(turned.target(parts), other_ND, atol=1e-6)
 
 
+def test_without_a_width_a_target_keeps_that_of_the_combination():
+    parts = teachers(12, 9)
+    plain = fitted("concatenated", parts, 21)
+    np.testing.assert_array_equal(fitted("concatenated", parts, None).target(parts), plain.target(parts))
+    assert not plain.is_identity
+
+
+@pytest.mark.parametrize("how", [*PLAIN, "concatenated"])
+def test_a_target_is_its_only_teachers_vector_where_it_is_said_to_be(how):
+    """But for its length."""
+    (x_ND,) = teachers(12)
+    combination = fitted(how, [x_ND], None)
+    assert combination.is_identity == (how not in ("standardised_mean", "whitened_mean"))
+    assert np.allclose(unit(combination.target([x_ND])), unit(x_ND), atol=1e-6) == combination.is_identity
+    assert not fitted(how, [x_ND], 11).is_identity and not fitted(how, [x_ND], 13).is_identity
+    assert not fitted(how, [x_ND], 12, is_ordered=True).is_identity
+
+
 def test_what_is_saved_is_what_is_loaded(tmp_path):
     parts = teachers(12, 9)
     combination = fitted("concatenated", parts, 4)

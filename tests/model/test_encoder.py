@@ -26,6 +26,7 @@ from raysed.model.encoder import (
     save_encoder,
     write_checkpoint,
 )
+from raysed.model.load import load_model
 
 ARCHITECTURES = ["bert", "roberta", "distilbert", "mpnet"]
 POOLINGS = [1, 2, 3, "first_last"]
@@ -368,6 +369,22 @@ def test_a_saved_encoder_comes_back(make_encoder, tiny_tokenizer, make_table, tm
     assert json.loads((tmp_path / "raysed.json").read_text()) == description
     assert [json.loads(line) for line in (tmp_path / "history.jsonl").read_text().splitlines()] == history
     assert {p.suffix for p in tmp_path.iterdir()} == {".json", ".jsonl", ".safetensors"}
+
+
+def test_a_head_is_a_matrix_after_any_pooling_in_full_precision(make_encoder, make_table, tiny_tokenizer, tmp_path):
+    """Also of a learner that is loaded again, by a run and as a plain transformer."""
+    encoder, table, rng = make_encoder("bert"), make_table(12), np.random.default_rng(0)
+    plain = encode(encoder, table, (1, 2))
+    weight_HD = rng.normal(size=(encoder.width, 50)).astype(np.float32)
+    encoder.set_head(weight_HD)
+    write_checkpoint(encoder, tiny_tokenizer, tmp_path, {}, [])
+    loaded = load_model(str(tmp_path), (1, 2), max_length=20).encoder
+    for other in (encoder, load_checkpoint(tmp_path), loaded):
+        assert (other.width, other.hidden_size) == (50, plain[0].shape[1])
+        for found_ND, plain_ND in zip(encode(other, table, (1, 2)), plain):
+            np.testing.assert_allclose(found_ND, plain_ND @ weight_HD, atol=1e-5)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert encoder(make_batch(), 1).dtype == torch.float32
 
 
 def test_equal_encoders_are_saved_as_equal_files(tiny_encoder_dir, tmp_path, make_sentences):

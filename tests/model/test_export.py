@@ -37,6 +37,7 @@ from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder, encode, load_encoder, load_start, save_encoder
 from raysed.model.export import Card, export_model, parity
 from raysed.model.flow import Flow
+from raysed.model.load import load_model
 from raysed.stages.teacher_mean import teacher_sum
 from raysed.store.storage import Storage
 from raysed.training.calibration import fit_whiten
@@ -135,7 +136,8 @@ class Case:
 POOLINGS = [1, 2, 3, "first_last"]
 ARCHITECTURES = ["bert", "roberta", "distilbert", "mpnet"]
 CALIBRATED = ["affine", "whiten", "flow-paper", "flow-released"]
-NAMES = [f"{name}-{layers}" for name in ARCHITECTURES for layers in POOLINGS] + CALIBRATED
+HEADS = {"wide-head": 24, "narrow-head": 8, "narrow-head-whiten": 8}
+NAMES = [f"{name}-{layers}" for name in ARCHITECTURES for layers in POOLINGS] + [*HEADS, *CALIBRATED]
 
 LOADER = r"""
 import json, os, pathlib, socket, sys, warnings
@@ -204,6 +206,14 @@ def made(root) -> dict[str, Case]:
         "flow-paper": fit_flow(plain.expected, FlowConfig(batch_size=4, epochs=5), seed=0),
         "flow-released": fit_flow(plain.expected, FlowConfig(variant="released", batch_size=4), seed=0),
     }
+    for name, width in HEADS.items():
+        encoder, tokenizer = make_encoder("bert")
+        weight_HD = generator.normal(size=(WIDTH, width)).astype(np.float32)
+        encoder.set_head(weight_HD)
+        expected = plain.expected @ weight_HD
+        calibration = fit_whiten(expected) if name.endswith("whiten") else None
+        expected = calibration.transform(expected) if calibration else expected
+        cases[name] = Case(root / name, encoder, tokenizer, 2, calibration, expected)
     for name, calibration in calibrations.items():
         expected = calibration.transform(plain.expected)
         cases[name] = replace(plain, path=root / name, calibration=calibration, expected=expected)
@@ -256,12 +266,15 @@ class TestSentenceTransformers:
     @pytest.mark.parametrize("name", NAMES)
     def test_settings_are_taken_over(self, loaded, name):
         facts = loaded[0][name].facts
-        assert (facts["max_seq_length"], facts["similarity"], facts["width"]) == (MAX_LENGTH, "cosine", WIDTH)
+        width = HEADS.get(name, WIDTH)
+        assert (facts["max_seq_length"], facts["similarity"], facts["width"]) == (MAX_LENGTH, "cosine", width)
 
     def test_modules_are_built_in_but_for_the_flow(self, loaded):
         listed = {name: case.facts["modules"] for name, case in loaded[0].items()}
         assert listed["bert-1"] == ["Transformer", "Pooling"]
         assert listed["bert-first_last"] == ["Transformer", "WeightedLayerPooling", "Pooling"]
+        assert listed["wide-head"] == ["Transformer", "WeightedLayerPooling", "Pooling", "Dense"]
+        assert listed["narrow-head-whiten"][-2:] == ["Dense", "Dense"]
         assert listed["whiten"][-1] == "Dense" and listed["flow-paper"][-1] == "FlowHead"
 
     def test_nothing_is_printed(self, loaded):
@@ -276,6 +289,12 @@ class TestSentenceTransformers:
     @pytest.mark.parametrize("name", ["bert-2", "flow-paper"])
     def test_code_of_the_card_runs(self, loaded, name):
         assert loaded[1][f"card {name}"] == [3, 3]
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_head_is_read_back_by_evaluate(made, name):
+    case = made[name]
+    np.testing.assert_allclose(load_model(str(case.path)).embed(SENTENCES)[0], case.expected, rtol=0, atol=1e-4)
 
 
 class TestFiles:

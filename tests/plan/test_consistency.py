@@ -82,6 +82,26 @@ def test_what_does_not_go_with_shorter_embeddings(settings, message):
     check_settings(make_config(taught(recipes=["teachers-sed", "base-whiten"], sed={"widths": [8]})))
 
 
+@pytest.mark.parametrize(
+    ("settings", "head", "message"),
+    [
+        ({"recipes": ["ct-sed"], "teachers": []}, "fold", r"^recipe 'ct-sed': sed\.head is for recipes of teachers"),
+        ({"combination": {"turn": True}}, "fold", r"^sed\.head learns its own turn .*; leave combination\.turn out$"),
+        ({"sed": {"widths": [8]}}, "fold", r"^sed\.widths needs targets in the order .*; use only one of the two$"),
+        (
+            {"recipes": ["teachers-sed-sn"]},
+            "keep",
+            r"^recipe 'teachers-sed-sn': .*; use teachers-sed, or .*: fold$",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_head(settings, head, message):
+    check_settings(make_config(taught(**settings)))
+    with pytest.raises(UserError, match=message):
+        check_settings(make_config(taught(**{**settings, "sed": {**settings.get("sed", {}), "head": head}})))
+    check_settings(make_config(taught(recipes=["teachers-sed-sn"], sed={"head": "fold"})))
+
+
 def test_shorter_embeddings_are_shorter_and_in_order():
     config = make_config(taught(sed={"widths": [64, 128]}))
     check_width(config, 129)

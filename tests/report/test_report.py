@@ -32,6 +32,8 @@ from raysed.report.plots import (
     write_plots,
 )
 from raysed.report.results import Results, Row, headline_groups
+from raysed.report.teachers import teachers_table
+from raysed.report.widths import widths_table
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,6 +177,30 @@ def test_ensembles_of_two_recipes_stay_together():
         ("nli-ct", "member"), ("nli-ct-sed", "learner"),
         ("ct", "member"), ("ct", "ensemble"), ("ct-sed", "learner"),
     ]  # fmt: skip
+
+
+def test_searching_a_teacher_is_a_line_that_is_no_teacher():
+    about = {"width": 384, "parameters": 9, "sentences_per_second": 5.0}
+    models = [
+        {"model": "big", **about, "score": 80.0},
+        {"model": "teachers-sed searching big", **dict.fromkeys(about), "score": 70.0, "searches": "big"},
+        {"model": "teachers-sed (exported)", **about, "score": 72.0},
+    ]
+    big, line, _ = [text.split() for text in teachers_table(models).plain().splitlines()[2:]]
+    assert big[-2:] == ["90.0", "%"] and line[-2:] == ["70.00", "-"]
+    for shown in (models, models[::2]):
+        text = replace(Report("r", scored(full_run())), teachers=shown).to_markdown()
+        assert ("the learner embeds queries, the teacher documents" in text) == (shown is models)
+
+
+def test_widths_table_has_means_of_like_learners():
+    scores = [
+        {"recipe": "teachers-sed", "index": i, "width": width, "metrics": {"dev": {"spearman": 10.0 * i + width}}}
+        for i in range(2)
+        for width in (8, 16)
+    ]
+    assert widths_table(scores, ["dev"]).lines == [["learners (2)", "teachers-sed", "dev", "13.00", "21.00"]]
+    assert not widths_table([], ["dev"])
 
 
 def test_layers_table_shows_models_scored_at_several_depths():

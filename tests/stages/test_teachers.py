@@ -1,5 +1,6 @@
 """Teachers from outside: their targets are the plain combination, and nothing is asked of a teacher twice."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -237,3 +238,35 @@ def test_the_exported_learner_can_be_cut_short(ray_cluster, settings, tmp_path):
     assert [entry["width"] for entry in result.report["widths"]] == [8, 48, 192]
     assert "## By width" in (directory / "report.md").read_text()
     assert "truncate_dim=8" in (directory / "model/README.md").read_text()
+
+
+def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(ray_cluster, settings, tiny_encoder_dir, tmp_path):
+    """Dev scores, the report and the export are of the vectors after the head; folding changes no dot product."""
+    transformers = pytest.importorskip("sentence_transformers")
+    encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "layers": 1}
+    sed = {**settings()["sed"], "loss": "unit_mse", "keep": "best_on_dev", "epochs": 4}
+    made = settings(combination={}, encoder=encoder, teachers=["bundled:encoder"], export={"recipe": "teachers-sed"})
+    own, searched = {}, {}
+    directory = tmp_path / "runs/taught"
+    evaluation = check(make_config(made)).evaluation
+    for head in ("keep", "fold"):
+        result = raysed.run({**made, "sed": {**sed, "head": head}})
+        own[head] = np.load(directory / "teachers-sed/embeddings/00/layers-1.npy").astype(np.float64)
+        model = transformers.SentenceTransformer(result.model, device="cpu")
+        np.testing.assert_allclose(model.encode(evaluation.sentences[:50]), own[head][:50], atol=1e-4)
+        entry = json.loads((directory / "manifest/teachers-sed/learners/00.json").read_text())
+        (row,) = [row for row in result.report["rows"] if row["kind"] == "learner"]
+        assert row["metrics"]["dev"]["spearman"] == pytest.approx(entry["meta"]["dev"], abs=0.01)
+        searched[head] = [row for row in result.report["teachers"] if "searches" in row]
+    teacher_UD = np.load(directory / "teachers/embeddings/00/layers-1.npy")
+    assert own["keep"].shape[1] == teacher_UD.shape[1] > own["fold"].shape[1] == 16
+    np.testing.assert_allclose(own["fold"] @ own["fold"].T, own["keep"] @ own["keep"].T, atol=1e-3)
+
+    ((line,), nothing) = searched.values()
+    assert nothing == [] and line["model"] == "teachers-sed searching bundled"
+    assert line["score"] == evaluation.score_between(own["keep"], teacher_UD, ["test"])
+    _, target_ND = targets(directory)
+    sentences = pq.read_table(directory / "corpus")["sentence"].to_pylist()
+    expected_ND = load_teacher(make_config(made).teachers[0])(sentences)
+    expected_ND /= np.linalg.norm(expected_ND, axis=1, keepdims=True)
+    np.testing.assert_allclose(target_ND, expected_ND, atol=1e-5)

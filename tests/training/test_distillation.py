@@ -51,3 +51,15 @@ def test_with_widths_the_loss_is_the_mean_of_those_of_shorter_embeddings(tmp_pat
     ]
     found = Distillation(learner, losses=weights, widths=widths)(batch)
     assert found.item() == pytest.approx(np.mean(expected), rel=1e-4)
+
+
+def test_a_head_is_trained_with_the_learner(tmp_path):
+    write_targets(tmp_path, 32, 32, width=24)
+    batch, learner = TargetBatches(tmp_path, 7, seed=1)(0), tiny_learner().eval()
+    x_BH, weight_HD = learner(batch.tokens).detach(), torch.randn(16, 24, generator=torch.manual_seed(0))
+    learner.set_head(weight_HD.numpy())
+    objective = Distillation(learner)
+    objective(batch).backward()
+    expected_HD = 2 * x_BH.T @ (x_BH @ weight_HD - batch.targets) / batch.targets.numel()
+    torch.testing.assert_close(learner.head.weight.grad.T, expected_HD)
+    assert learner.transformer.encoder.layer[0].output.dense.weight.grad.abs().max() > 0

@@ -1,0 +1,47 @@
+"""A learner's linear head: from the transformer's width to that of the targets, where these differ.
+
+It has no offset, so that dot products after it are determined by its matrix alone, which `fold` makes use of.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+_FILE = "head.safetensors"
+START = "head.npy"
+"""Beside targets: the matrix [H, D] that learners start with."""
+
+
+def save_head(weight_HD: np.ndarray, directory: Path) -> None:
+    """Writes `head.safetensors`, the `weight` of a linear layer, beside the transformer.
+
+    Args:
+        weight_HD: from the transformer's size to the width of the embeddings.
+        directory: of the transformer.
+    """
+    save_file({"weight": np.ascontiguousarray(weight_HD.T)}, directory / _FILE)
+
+
+def load_head(directory: Path) -> np.ndarray | None:
+    """Returns what `save_head` wrote; None where there is nothing."""
+    path = directory / _FILE
+    return load_file(path)["weight"].T if path.is_file() else None
+
+
+def fold(weight_HE: np.ndarray) -> np.ndarray:
+    """Returns a head of at most H columns after which all dot products are the same, in float32.
+
+    With W = U S V', the vectors x W and x U S differ by the turn V', which changes no dot product.
+
+    Args:
+        weight_HE: W.
+
+    >>> weight_HE, x_BH = np.random.default_rng(0).normal(size=(3, 7)), np.eye(3)
+    >>> found_HD = fold(weight_HE)
+    >>> found_HD.shape, np.allclose(x_BH @ weight_HE @ weight_HE.T @ x_BH.T, x_BH @ found_HD @ found_HD.T @ x_BH.T)
+    ((3, 3), True)
+    """
+    left_HD, values_D, _ = np.linalg.svd(weight_HE.astype(np.float64), full_matrices=False)
+    signs_D = np.sign(left_HD[np.abs(left_HD).argmax(0), np.arange(len(values_D))])  # else they are the library's whim
+    return (left_HD * signs_D * values_D).astype(np.float32)
