@@ -10,6 +10,9 @@ from typing import Any
 from raysed.config import Config, EvaluationConfig, find_config, load_config, make_config
 from raysed.config_text import merge
 
+_OF_A_STATIC_LEARNER = {"learning_rate": 1e-2, "batch_size": 256}
+"""Settings of `sed` where a table of vectors learns: most of its rows are in few batches, so an update may go far."""
+
 
 @dataclass(frozen=True)
 class Result:
@@ -76,6 +79,7 @@ def distill(
     learner: str = "bundled:encoder",
     *,
     layers: int | Sequence[int] | None = None,
+    static: bool = False,
     dev: str | None = None,
     tasks: Sequence[str] = (),
     run: str = "distilled",
@@ -89,6 +93,7 @@ def distill(
         corpus: files, patterns, URIs or hub datasets of sentences.
         learner: the encoder that learns.
         layers: how many of its layers it keeps, from the first on; or which, counted from 0; None: all.
+        static: whether a table of one vector per token learns instead, which starts from what `learner` says of them.
         dev: file or directory of the task that choices are made on; None: that of the config `distill`.
         tasks: further ones, which are reported; None of both: those of the config `distill`.
         run: name of the run.
@@ -108,7 +113,7 @@ def distill(
         ...     layers=3,
         ... )
     """
-    return _finished(distillation(teachers, corpus, learner, layers, dev, tasks, run, storage, settings or {}))
+    return _finished(distillation(teachers, corpus, learner, layers, dev, tasks, run, storage, settings or {}, static))
 
 
 def distillation(
@@ -121,6 +126,7 @@ def distillation(
     run: str,
     storage: str,
     settings: Mapping[str, Any],
+    static: bool = False,
 ) -> Config:
     """Returns the configuration of a distillation: that named `distill`, with what `distill` was given."""
     defaults = load_config(find_config("distill"))
@@ -129,6 +135,8 @@ def distillation(
         encoder["model_kwargs"] = {"num_hidden_layers": layers}
     elif layers is not None:
         encoder["keep_layers"] = list(layers)
+    if static:
+        encoder["static"] = {}
     own: dict[str, Any] = {
         "run": run,
         "storage": storage,
@@ -138,6 +146,8 @@ def distillation(
     }
     if dev or tasks:
         own["evaluation"] = _evaluation(defaults.evaluation, dev, tasks)
+    if static:
+        own["sed"] = dict(_OF_A_STATIC_LEARNER)
     known = defaults.model_dump(mode="json", exclude_unset=True)
     return make_config(merge(merge(known, own, Config), settings, Config))
 

@@ -72,6 +72,13 @@ class ScratchConfig(Block):
         return self
 
 
+class StaticConfig(Block):
+    """A learner that is no transformer: one vector per token, and their mean over a sentence."""
+
+    width: int | None = Field(None, ge=1)
+    """Width of the vectors, at most that of the encoder at `encoder.path`. `null`: the same."""
+
+
 class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
@@ -94,6 +101,10 @@ class EncoderConfig(Block):
     scratch: ScratchConfig | None = None
     """Makes the encoder on the corpus first, instead of loading `encoder.path`: a block of the settings below, or `{}`
     for their defaults."""
+    static: StaticConfig | None = None
+    """Makes the learner of teachers a table of one vector per token, which starts from what the encoder at
+    `encoder.path` says of each token alone: a block of the settings below, or `{}` for their defaults. Special tokens
+    are not counted then. See docs/distill.md#the-smallest-learner."""
 
     @field_validator("keep_layers")
     @classmethod
@@ -108,6 +119,16 @@ class EncoderConfig(Block):
     def _scratch_has_the_layers(self) -> "EncoderConfig":
         if self.scratch and isinstance(self.layers, int) and not 1 <= self.layers <= self.scratch.layers:
             raise ValueError(f"encoder.layers is {self.layers}, but encoder.scratch.layers is {self.scratch.layers}")
+        return self
+
+    @model_validator(mode="after")
+    def _static_is_one_layer_from_an_encoder(self) -> "EncoderConfig":
+        if self.static and self.scratch:
+            raise ValueError("encoder.static starts from the encoder at encoder.path; leave encoder.scratch out")
+        if self.static and self.layers != 1:
+            raise ValueError(
+                f"encoder.layers is {self.layers}, but encoder.static has no layers to choose from; set it to 1"
+            )
         return self
 
 

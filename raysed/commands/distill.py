@@ -21,6 +21,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--layers", type=_layers, help="how many of its layers it keeps, from the first on; or which: 0,2,5"
     )
+    result.add_argument(
+        "--static", action="store_true", help="a table of one vector per token learns, which starts from the learner"
+    )
     result.add_argument("--dev", metavar="TASK", help="graded pairs or another task that choices are made on")
     result.add_argument("--task", dest="tasks", action="append", default=[], help="a further task for the report")
     result.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="any setting")
@@ -53,5 +56,6 @@ def job(arguments: argparse.Namespace) -> None:
             arguments.run,
             arguments.storage,
             settings,
+            arguments.static,
         )
     )

@@ -37,6 +37,7 @@ from raysed.errors import UserError, first_line
 from raysed.model.attention import full_precision_attention
 from raysed.model.head import load_head, save_head
 from raysed.model.linear import speed_up
+from raysed.model.static import StaticVectors
 from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ class Encoder(nn.Module):
     over layers, whichever these are.
 
     Args:
-        transformer: any bidirectional encoder of transformers that gives hidden states.
+        transformer: any bidirectional encoder of transformers that gives hidden states, or a table of vectors.
 
     Attributes:
         head: the linear map, or None.
@@ -84,7 +85,7 @@ class Encoder(nn.Module):
         self.transformer = transformer
         self.head: nn.Linear | None = None
         self.parts = 1
-        self._feed = _probe(transformer)
+        self._feed = None if self.is_static else _probe(transformer)
         for name, parameter in transformer.named_parameters():
             if "pooler" in name:  # never used here; frozen, so that optimizers and reducers skip it
                 parameter.requires_grad_(False)
@@ -118,8 +119,13 @@ class Encoder(nn.Module):
         return self.head.weight.detach().cpu().numpy().T if self.head else None
 
     @property
+    def is_static(self) -> bool:
+        """Whether it is a table of one vector per token."""
+        return isinstance(self.transformer, StaticVectors)
+
+    @property
     def padding_free(self) -> bool:
-        """Whether the transformer takes packed rows."""
+        """Whether a transformer takes packed rows."""
         return self._feed is not None
 
     @property
@@ -155,6 +161,8 @@ class Encoder(nn.Module):
         Raises:
             ValueError: the transformer has fewer blocks than a pooling takes.
         """
+        if self.is_static:
+            return [self.transformer(tokens)] * len(poolings)
         states = self._hidden_states(tokens, all_layers=any(pooling != 1 for pooling in poolings))
         pooled: dict[int, torch.Tensor] = {}
 
@@ -423,15 +431,22 @@ def check_encoder(config: EncoderConfig) -> int:
     """Looks at the model's configuration only, before anything is loaded or trained.
 
     Returns:
-        The number of blocks.
+        The number of blocks; 1 of a table of vectors.
 
     Raises:
-        UserError: `encoder.path` is no model, or `encoder.layers` or `encoder.max_length` is beyond it.
+        UserError: `encoder.path` is no model, or `encoder.layers`, `encoder.max_length` or `encoder.static.width` is
+            beyond it.
     """
     if config.scratch:
         return config.scratch.layers
     found = _configuration(config)
-    _check_length(config, getattr(found, "max_position_embeddings", None))
+    if config.static is None:  # whose sentences may be of any length
+        _check_length(config, getattr(found, "max_position_embeddings", None))
+    elif (config.static.width or 1) > found.hidden_size:
+        raise UserError(
+            f"encoder.static.width is {config.static.width}, but {config.path!r}, from which the vectors start, has "
+            f"a width of {found.hidden_size}"
+        )
     count = found.num_hidden_layers
     if config.keep_layers is not None:
         if config.keep_layers[-1] >= count:
@@ -440,6 +455,8 @@ def check_encoder(config: EncoderConfig) -> int:
                 f"of which is {count - 1}"
             )
         count = len(config.keep_layers)
+    if config.static:
+        return 1
     if isinstance(config.layers, int) and not 1 <= config.layers <= count:
         raise UserError(f"encoder.layers is {config.layers}, but {config.path!r} has {count} layers")
     return count
@@ -447,7 +464,9 @@ def check_encoder(config: EncoderConfig) -> int:
 
 def width_of(config: EncoderConfig) -> int:
     """Returns the width of an encoder's embeddings by its configuration only; raises as `check_encoder` does."""
-    return config.scratch.width if config.scratch else _configuration(config).hidden_size
+    if config.scratch:
+        return config.scratch.width
+    return (config.static and config.static.width) or _configuration(config).hidden_size
 
 
 def _configuration(config: EncoderConfig) -> PretrainedConfig:

@@ -18,6 +18,8 @@ import torch
 import transformers
 import yaml
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from torch.nn.functional import embedding_bag
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
 from raysed.config import Layers
@@ -27,6 +29,7 @@ from raysed.model.affine import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of, encode, save_encoder
 from raysed.model.flow import Flow
 from raysed.model.glow import FlowHead
+from raysed.model.static import STATIC
 from raysed.recipe import TEACHERS, Recipe, parse_recipe
 from raysed.store.text import Table, render, sentence
 
@@ -144,9 +147,9 @@ def export_model(
 ) -> None:
     """Writes a model directory that `SentenceTransformer(path)` loads.
 
-    Its modules are the transformer, the mean over layers (where more than the last is pooled), the mean over
-    tokens, the encoder's head (a linear layer), and the calibration: a linear layer, or for a flow
-    `raysed.model.glow.FlowHead`, with which the model is loaded by
+    Its modules are the transformer, the mean over layers (where more than the last is pooled) and the mean over tokens,
+    or `StaticEmbedding` of a table of vectors; then the encoder's head (a linear layer), and the calibration. That is a
+    linear layer, or for a flow `raysed.model.glow.FlowHead`, with which the model is loaded by
     `SentenceTransformer(path, trust_remote_code=True)`, and so is an encoder that came with code of its own.
     The same arguments give the same bytes.
 
@@ -165,21 +168,48 @@ def export_model(
     if calibration is not None and calibration.width != encoder.width:
         raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
     head = [_dense(encoder.head_weight())] if encoder.head else []
-    modules = [*_layer_pooling(encoder, layers), _pooling(encoder.hidden_size), *head, *_calibration(calibration)]
+    tail = [*head, *_calibration(calibration)]
     path.mkdir(parents=True, exist_ok=True)
-    save_encoder(encoder, tokenizer, path, max_length)
-    config = _read_json(path / "config.json")
-    _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
-    _write_settings(path, max_length)
-    entries = [("", f"{_BUILT_IN}Transformer")]
-    for index, module in enumerate(modules, start=1):
+    if encoder.is_static:
+        modules, entries = [_static(encoder, tokenizer, max_length), *tail], []
+    else:
+        modules = [*_layer_pooling(encoder, layers), _pooling(encoder.hidden_size), *tail]
+        entries = [_write_transformer(encoder, tokenizer, path, layers, max_length)]
+    for index, module in enumerate(modules, start=len(entries)):
         entries.append((f"{index}_{module.kind.rpartition('.')[2]}", module.kind))
         module.write(path / entries[-1][0])
     listed = [{"idx": i, "name": str(i), "path": place, "type": kind} for i, (place, kind) in enumerate(entries)]
     _write_json(path / "modules.json", listed)
+    _write_versions(path)
     code = _Code(encoder=_has_own_code(path), flow=isinstance(calibration, Flow))
-    text = _card_text(card, encoder.width, layers, max_length, code)
+    text = _card_text(card, encoder, layers, max_length, code)
     (path / "README.md").write_text(text, encoding="utf-8")
+
+
+def _write_transformer(
+    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, layers: Layers, max_length: int
+) -> tuple[str, str]:
+    """Writes it to the model's own directory; returns that place and its class."""
+    save_encoder(encoder, tokenizer, path, max_length)
+    config = _read_json(path / "config.json")
+    _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
+    _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    return "", f"{_BUILT_IN}Transformer"
+
+
+def _static(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, max_length: int) -> _Module:
+    """The table of vectors; its tokenizer cuts by itself, because `StaticEmbedding` has no setting for it."""
+    rows_VD = encoder.transformer.get_input_embeddings().weight.detach().cpu().clone()
+
+    def write(directory: Path) -> None:
+        directory.mkdir(exist_ok=True)
+        save_file({"embedding.weight": rows_VD}, directory / "model.safetensors")
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        backend.no_padding()
+        backend.enable_truncation(max_length)
+        backend.save(str(directory / "tokenizer.json"))
+
+    return _Module(f"{_BUILT_IN}{STATIC}", write)
 
 
 def _layer_pooling(encoder: Encoder, layers: Layers) -> list[_Module]:
@@ -230,9 +260,8 @@ def _write_module(directory: Path, config: Mapping[str, Any], tensors: Mapping[s
         save_file(dict(tensors), directory / "model.safetensors")
 
 
-def _write_settings(path: Path, max_length: int) -> None:
-    """Writes what belongs to sentence-transformers alone, but for the list of modules."""
-    _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+def _write_versions(path: Path) -> None:
+    """Writes the settings of the model as a whole."""
     versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
     settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
     _write_json(path / "config_sentence_transformers.json", {"__version__": versions, **settings})
@@ -248,20 +277,21 @@ def _write_json(path: Path, data: Any) -> None:
 
 def _has_own_code(path: Path) -> bool:
     """Whether an encoder came with code of its own, of which its directory has a copy."""
-    return "auto_map" in _read_json(path / "config.json")
+    config = path / "config.json"
+    return config.is_file() and "auto_map" in _read_json(config)
 
 
-def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _Code) -> str:
+def _card_text(card: Card, encoder: Encoder, layers: Layers, max_length: int, code: _Code) -> str:
     recipe = parse_recipe(card.recipe)
     return render(
         "model_card.md",
         front_matter=_front_matter(card),
         name=card.name,
-        width=width,
+        width=encoder.width,
         widths=card.widths,
         searches=card.searches,
         recipe=card.recipe,
-        story=_story(card),
+        story=_story(card, encoder.is_static),
         code=code,
         scores=card.scores,
         choice=card.choice,
@@ -269,7 +299,7 @@ def _card_text(card: Card, width: int, layers: Layers, max_length: int, code: _C
         measure=card.measure,
         sanity=sentence(card.sanity),
         aggregation=_AGGREGATIONS[card.aggregation],
-        training=Table(["what", "value"], list(_training(card, recipe, layers).items())),
+        training=Table(["what", "value"], list(_training(card, recipe, _pooling_words(encoder, layers)).items())),
         max_length=max_length,
         trained_on=(card.corpus or "the pairs named above") if recipe.members or recipe.distils else "",
         language=card.language,
@@ -291,16 +321,20 @@ def _front_matter(card: Card) -> str:
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).strip()
 
 
-def _story(card: Card) -> str:
+def _story(card: Card, is_static: bool = False) -> str:
     """The recipe in one sentence, for someone who knows none of its names."""
     recipe = parse_recipe(card.recipe)
+    learner = card.base
     parts = [f"The encoder is {card.base} as it is"]
+    if is_static:
+        learner = f"A table of one vector per token, which started from what {card.base} says of each token alone,"
+        parts = [f"The model is a table of what {card.base} says of each token alone, weighted by frequency"]
     if recipe.members:
         stages = ", then with ".join(_STAGES[stage] for stage in recipe.members)
         copies = f"{card.members} copies of {card.base} were" if card.members > 1 else f"{card.base} was"
         parts = [f"{copies} trained with {stages}" + ", each with its own random numbers" * (card.members > 1)]
     if recipe.ensemble == TEACHERS:
-        parts = [f"{card.base} learned to give what {_listed(card.teachers)} {_say(card.teachers)} of a sentence"]
+        parts = [f"{learner} learned to give what {_listed(card.teachers)} {_say(card.teachers)} of a sentence"]
     elif recipe.distils:
         parts.append(f"one new copy of {card.base} learned to give the average of their embeddings")
     elif card.members > 1 and recipe.members:
@@ -316,7 +350,7 @@ def _say(teachers: Sequence[str]) -> str:
     return "says" if len(teachers) == 1 else "together say"
 
 
-def _training(card: Card, recipe: Recipe, layers: Layers) -> dict[str, str]:
+def _training(card: Card, recipe: Recipe, pooling: str) -> dict[str, str]:
     lengths = card.lengths
     cut = _percent(lengths.truncated_sentences, lengths.sentences)
     lost = _percent(lengths.lost_tokens, lengths.tokens + lengths.lost_tokens)
@@ -333,8 +367,14 @@ def _training(card: Card, recipe: Recipe, layers: Layers) -> dict[str, str]:
         rows[f"cut at {lengths.max_length} tokens"] = f"{cut} of the sentences, which lost {lost} of all tokens"
     if card.fitted_on:
         rows["calibration fitted on"] = _FITTED_ON.get(card.fitted_on, card.fitted_on)
-    rows["pooling"] = f"mean over all tokens of the {_LAYER_NAMES.get(layers, f'last {layers} layers')}"
+    rows["pooling"] = pooling
     return rows | {f"`{key}`": f"`{value}`" for key, value in card.settings.items()}
+
+
+def _pooling_words(encoder: Encoder, layers: Layers) -> str:
+    if encoder.is_static:
+        return "mean over the vectors of all tokens, without special ones"
+    return f"mean over all tokens of the {_LAYER_NAMES.get(layers, f'last {layers} layers')}"
 
 
 def _percent(part: int, whole: int) -> str:
@@ -376,24 +416,44 @@ def parity(
 
 @torch.inference_mode()
 def _exported_vectors(path: Path, sentences: Sequence[str]) -> np.ndarray:
+    modules = [(entry["type"].rpartition(".")[2], path / entry["path"]) for entry in _read_json(path / "modules.json")]
+    (first, directory), *modules = modules
+    if first != STATIC:
+        return _transformer_vectors(path, modules, sentences)
+    values = _static_vectors(directory, sentences)
+    for name, place in modules:
+        values = _apply(name, place, values)
+    return values.numpy()
+
+
+def _static_vectors(directory: Path, sentences: Sequence[str]) -> torch.Tensor:
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    lists = [encoding.ids for encoding in tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
+    rows_VD = load_file(directory / "model.safetensors")["embedding.weight"]
+    offsets = torch.tensor([0, *map(len, lists[:-1])]).cumsum(0)
+    return embedding_bag(torch.tensor([token for tokens in lists for token in tokens]), rows_VD, offsets, mode="mean")
+
+
+def _transformer_vectors(path: Path, modules: Sequence[tuple[str, Path]], sentences: Sequence[str]) -> np.ndarray:
     trusted = _has_own_code(path)  # which has run in this process already
     transformer = AutoModel.from_pretrained(path, use_safetensors=True, trust_remote_code=trusted).eval()
     tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
     options = {"padding": True, "truncation": True, "return_tensors": "pt"}
     options["max_length"] = _read_json(path / "sentence_bert_config.json")["max_seq_length"]
-    modules = [(entry["type"], path / entry["path"]) for entry in _read_json(path / "modules.json")[1:]]
     batches = []
     for start in range(0, len(sentences), _PARITY_ROWS):
         batch = tokenizer(list(sentences[start : start + _PARITY_ROWS]), **options)
         output = transformer(**batch)
         values = output.last_hidden_state
-        for kind, directory in modules:
-            values = _apply(kind.rpartition(".")[2], directory, values, output.hidden_states, batch["attention_mask"])
+        for name, directory in modules:
+            values = _apply(name, directory, values, output.hidden_states, batch["attention_mask"])
         batches.append(values)
     return torch.cat(batches).numpy()
 
 
-def _apply(name: str, directory: Path, values: torch.Tensor, states: Any, mask_BL: torch.Tensor) -> torch.Tensor:
+def _apply(
+    name: str, directory: Path, values: torch.Tensor, states: Any = None, mask_BL: torch.Tensor | None = None
+) -> torch.Tensor:
     """Carries token states [B, L, D] or emb_BD through one module."""
     if name == "FlowHead":
         return FlowHead.load(directory)({"sentence_embedding": values})["sentence_embedding"]

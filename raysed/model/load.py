@@ -1,11 +1,12 @@
 """Any sentence encoder, for evaluation: an export of this project, a sentence-transformers model, a plain transformer.
 
-No code of a model directory is ever run. A sentence-transformers model is read module by module: transformer, the
-mean over layers, the mean over tokens, linear layers, this project's flow and scaling to length 1 are computed here.
-What has other modules is given to the sentence-transformers library, where that is installed.
+No code of a model directory is ever run. A sentence-transformers model is read module by module: transformer or table
+of token vectors, the mean over layers, the mean over tokens, linear layers, this project's flow and scaling to length 1
+are computed here. What has other modules is given to the sentence-transformers library, where that is installed.
 """
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from raysed.model import flow
 from raysed.model.affine import Affine
 from raysed.model.encoder import LOAD_ERRORS, Encoder, blocks_of, encode, encoder_path, load_encoder
 from raysed.model.head import load_head
+from raysed.model.static import STATIC, read_static
 
 Head = Callable[[np.ndarray], np.ndarray]
 """Maps embeddings [N, D] to others, of which the width may differ."""
@@ -31,6 +33,8 @@ OnRows = Callable[[int], None]
 """Is told how many sentences are embedded so far."""
 
 _CHUNK = 2048
+_ENDLESS = sys.maxsize
+"""Tokens per sentence of a model that cuts nothing off."""
 _OWN = "sentence_transformers."
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 """What is fetched of a hub model: no code, and no pickled weights."""
@@ -58,7 +62,7 @@ class NativeModel:
     """A model that is computed here.
 
     Attributes:
-        encoder: transformer and mean pooling.
+        encoder: transformer, or table of vectors, and mean pooling.
         tokenizer: its tokenizer.
         poolings: pooled layers.
         max_length: tokens per sentence, special ones included.
@@ -79,8 +83,9 @@ class NativeModel:
     def description(self) -> str:
         """How its embeddings come about, in words."""
         layers = " or ".join(map(str, self.poolings))
-        names = [f"mean over tokens, layers {layers}", *(name for name, _ in self.heads)]
-        return f"{', '.join(names)}; {self.max_length} tokens"
+        pooling = "mean over the vectors of tokens" if self.encoder.is_static else f"mean over tokens, layers {layers}"
+        length = "" if self.max_length == _ENDLESS else f"; {self.max_length} tokens"
+        return f"{', '.join([pooling, *(name for name, _ in self.heads)])}{length}"
 
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
         """Returns float32 [N, D] for each of `poolings`, rows in the order of the sentences.
@@ -268,7 +273,7 @@ class _Module(NamedTuple):
 def _load_modules(name: str, directory: Path, token_budget: int | None, device: str) -> NativeModel | LibraryModel:
     try:
         modules = _modules(name, directory)
-        return _native(name, modules, token_budget, device)
+        return _native(name, directory, modules, token_budget, device)
     except _Elsewhere as reason:
         return _by_library(name, directory, str(reason), device)
     except UserError:
@@ -295,14 +300,18 @@ def _is_flow(module: _Module) -> bool:
     return module.name == "FlowHead" and _settings(module).get("kind") == "flow"
 
 
-def _native(name: str, modules: Sequence[_Module], token_budget: int | None, device: str) -> NativeModel:
-    """Transformer, perhaps a mean over layers, mean over tokens, and then heads."""
+def _native(
+    name: str, directory: Path, modules: Sequence[_Module], token_budget: int | None, device: str
+) -> NativeModel:
+    """A table of vectors, or a transformer, perhaps a mean over layers, mean over tokens, and then heads."""
     names = [module.name for module in modules]
+    _refuse_prompt(directory)
+    if names[0] == STATIC:
+        return _native_static(modules, token_budget, device)
     pooling = 2 if names[1:2] == ["WeightedLayerPooling"] else 1
     if names[0] != "Transformer" or names[pooling : pooling + 1] != ["Pooling"]:
         raise _Elsewhere(f"its modules are {', '.join(names)}")
     first = modules[0]
-    _refuse_prompt(first.directory)
     found = _read_json(first.directory / "sentence_bert_config.json")
     _refuse_other(first, found, _TRANSFORMER)
     _refuse_other(modules[pooling], _settings(modules[pooling]), _POOLING)
@@ -312,6 +321,18 @@ def _native(name: str, modules: Sequence[_Module], token_budget: int | None, dev
     length = _longest(found.get("max_seq_length") or tokenizer.model_max_length, encoder)
     lower = bool(found.get("do_lower_case"))
     return NativeModel(encoder, tokenizer, (layers,), length, lower, heads, token_budget)
+
+
+def _native_static(modules: Sequence[_Module], token_budget: int | None, device: str) -> NativeModel:
+    first, *others = modules
+    for file in ("model.safetensors", "tokenizer.json"):
+        if not (first.directory / file).is_file():
+            raise _Elsewhere(f"{first.name} has no {file}")
+    heads = tuple((module.name, _head(module)) for module in others)
+    vectors, tokenizer, longest = read_static(first.directory)
+    return NativeModel(
+        Encoder(vectors).to(device), tokenizer, (1,), longest or _ENDLESS, heads=heads, token_budget=token_budget
+    )
 
 
 def _refuse_prompt(directory: Path) -> None:

@@ -97,6 +97,8 @@ def check(config: Config) -> Job:
             "precision": config.members.precision,
             "seed": config.seed,
         }
+    if config.encoder.static:
+        inputs["encoder"]["corpus"] = corpus
     pairs = _labelled_pairs(config, recipes)
     inputs |= {kind: identity(rows) for kind, rows in pairs.items()}
     kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config) if kind != "same")
@@ -227,7 +229,8 @@ def _absolute(path: str | None) -> str | None:
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
     fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
     trains_on_it = any(recipe.trains_on_corpus(config) for recipe in recipes)
-    return fits_on_it or trains_on_it or config.encoder.scratch is not None
+    is_made_of_it = config.encoder.scratch is not None or config.encoder.static is not None
+    return fits_on_it or trains_on_it or is_made_of_it
 
 
 def _corpus_identity(config: Config) -> dict[str, Any]:
@@ -249,6 +252,8 @@ def _other_text(source: str) -> dict[str, Any]:
 def _encoder_identity(config: Config) -> dict[str, Any]:
     """What the weights are, not where they lie: a digest of local files, the commit of a hub model."""
     settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
+    if config.encoder.static is None:
+        del settings["static"]
     if config.encoder.scratch:
         return settings
     del settings["scratch"]

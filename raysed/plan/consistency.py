@@ -21,6 +21,7 @@ def check_settings(config: Config) -> list[Recipe]:
         )
     _check_dev(config)
     _check_teachers(config, recipes)
+    _check_static(config, recipes)
     _check_stages(config, recipes)
     _check_fit(config, recipes)
     return recipes
@@ -36,12 +37,13 @@ def check_depths(config: Config, layers: int) -> None:
     Raises:
         UserError: names the setting and the depth.
     """
-    encoder = "encoder.scratch" if config.encoder.scratch else repr(config.encoder.path)
+    made = next((name for name in ("scratch", "static") if getattr(config.encoder, name)), None)
+    encoder = f"encoder.{made}" if made else repr(config.encoder.path)
     asked = [("evaluation.layers has", depth, encoder) for depth in config.evaluation.layers]
     asked.append(("evaluation.transfer.layers is", config.evaluation.transfer.layers, "the encoder"))
     for problem, depth, what in asked:
         if isinstance(depth, int) and not 1 <= depth <= layers:
-            raise UserError(f"{problem} {depth}, but {what} has {layers} layers")
+            raise UserError(f"{problem} {depth}, but {what} has {layers} layer{'s' * (layers != 1)}")
 
 
 def check_width(config: Config, width: int) -> None:
@@ -91,6 +93,16 @@ def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
     if isinstance(weights, list) and len(weights) != len(config.teachers):
         raise UserError(
             f"combination.weights has {len(weights)} weights for {len(config.teachers)} teachers; give one for each"
+        )
+
+
+def _check_static(config: Config, recipes: list[Recipe]) -> None:
+    """A table of vectors learns from teachers; what trains members is made for transformers."""
+    recipe = next((recipe.text for recipe in recipes if recipe.members), None)
+    if config.encoder.static and recipe:
+        raise UserError(
+            f"recipe {recipe!r} trains members, which encoder.static cannot be; use {TEACHERS}-sed with teachers, or "
+            "leave encoder.static out"
         )
 
 

@@ -42,6 +42,7 @@ from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
 from raysed.model.encoder import Encoder, load_start
 from raysed.model.scratch import write_scratch
+from raysed.model.static_start import write_static
 from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
 from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
@@ -61,7 +62,7 @@ log = logging.getLogger(__name__)
 _FEW_SENTENCES, _FEW_UPDATES = 1000, 150
 """Below these a warning says what to expect."""
 ENCODER_START = "encoder/start"
-"""The tokenizer and random weights of an encoder that is made from scratch."""
+"""Tokenizer and weights of an encoder that is made here: random ones from scratch, or the start of a static one."""
 
 
 @dataclass
@@ -104,11 +105,14 @@ class Stages:
     # encoder, corpus and tokens
 
     def make_encoder(self) -> None:
-        """Loads the encoder; one without weights gets a tokenizer, trained on the corpus, and random weights."""
+        """Loads the encoder, or makes it: from scratch, with random weights, or a table of one vector per token."""
         config, start = self.config, None
-        if config.encoder.scratch:
+        if config.encoder.scratch or config.encoder.static:
             start, depends = ENCODER_START, {"encoder": self.job.inputs["encoder"]}
-            self._made("encoder", start, depends, lambda path, meta: write_scratch(config, path))
+            write = write_scratch if config.encoder.scratch else write_static
+            entry = self._made("encoder", start, depends, lambda path, meta: write(config, path))
+            if config.encoder.static:  # which needs no training before it is of use
+                self.lineage.encoder = entry
         encoder, self.tokenizer = load_start(config.encoder, self.storage, start)
         check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
         self.tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)

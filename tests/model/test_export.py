@@ -484,7 +484,9 @@ class TestCard:
 
     def test_untrained_base_claims_no_training(self):
         untrained = replace(CARD, recipe="base-whiten", corpus="")
-        card = export._card_text(untrained, WIDTH, 2, MAX_LENGTH, export._Code(encoder=False, flow=False))
+        card = export._card_text(
+            untrained, make_encoder("bert")[0], 2, MAX_LENGTH, export._Code(encoder=False, flow=False)
+        )
         assert "everyday English" not in card and "averaged" not in card and "whitening" in card
 
     @pytest.mark.parametrize("base", ["bundled:encoder", "/models/mine", "."])

@@ -1,0 +1,109 @@
+"""What a table of vectors starts from: what an encoder says of each token alone, less what frequent tokens say.
+
+A mean over tokens gives every token the same say, so a row is scaled by a / (a + p), where p is the token's share of
+the corpus: the weights of SIF (Arora et al. 2017, "A simple but tough-to-beat baseline for sentence embeddings"), with
+their a = 1e-3. Asking an encoder for each token of its vocabulary, and reducing the answers by PCA, is how model2vec
+begins, which takes p from a token's rank.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from raysed.config import Config
+from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.tokens import TokenTable, tokenize
+from raysed.errors import UserError
+from raysed.model.encoder import Encoder, encode, load_encoder, save_encoder
+from raysed.model.static import StaticVectors, without_special_tokens
+from raysed.store.progress import Progress
+
+SIF = 1e-3
+_AT_ONCE = 4096
+
+
+def write_static(config: Config, path: Path) -> None:
+    """Writes a table of vectors, and a tokenizer that adds no special tokens, in Hugging Face layout.
+
+    Args:
+        config: `encoder`, `corpus` and `seed` are used.
+        path: the directory.
+
+    Raises:
+        UserError: the encoder does not load, or its tokenizer is not one that sentence-transformers takes.
+    """
+    # A token alone is short, and the table takes sentences of any length, whatever the encoder takes.
+    encoder, tokenizer = load_encoder(config.encoder.model_copy(update={"max_length": 3}))
+    if not tokenizer.is_fast:
+        raise UserError(
+            f"encoder.static needs a fast tokenizer, but {config.encoder.path!r} has none; use a model with a "
+            "tokenizer.json"
+        )
+    plain = without_special_tokens(tokenizer)
+    rows_VD = token_embeddings(encoder, tokenizer, config.resources.encode_token_budget)
+    counts_V = _count_tokens(config, plain, len(rows_VD))
+    rows_VD = start_rows(rows_VD, counts_V, config.encoder.static.width or encoder.width)
+    save_encoder(Encoder(StaticVectors.from_rows(torch.from_numpy(rows_VD))), plain, path)
+
+
+def token_embeddings(
+    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, token_budget: int | None = None
+) -> np.ndarray:
+    """Embeds every token of a vocabulary as a sentence of its own, between the tokenizer's special tokens.
+
+    Args:
+        encoder: its last layer is pooled.
+        tokenizer: of the encoder.
+        token_budget: tokens per forward pass; None: what suits the device.
+
+    Returns:
+        float32 [V, D].
+    """
+    before, after = _special_tokens_around(tokenizer)
+    size = max(tokenizer.get_vocab().values()) + 1
+    progress = Progress("embed tokens", size)
+    parts = []
+    for start in range(0, size, _AT_ONCE):
+        sentences = [[*before, token, *after] for token in range(start, min(start + _AT_ONCE, size))]
+        parts += encode(encoder, TokenTable.from_lists(sentences), token_budget=token_budget)
+        progress.update(start + len(sentences))
+    progress.close()
+    return np.concatenate(parts)
+
+
+def _special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """What the tokenizer puts before and after a sentence."""
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    start = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
+    return whole[:start], whole[start + len(inner) :]
+
+
+def _count_tokens(config: Config, tokenizer: PreTrainedTokenizerBase, size: int) -> np.ndarray:
+    counts_V = np.zeros(size, np.int64)
+    for _, sentences in sentence_chunks(config.corpus, config.seed, CorpusReport()):
+        table = tokenize(tokenizer, sentences, config.encoder.max_length)
+        counts_V += np.bincount(table.input_ids, minlength=size)
+    return counts_V
+
+
+def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndarray:
+    """Returns the rows that a table starts from: centred, scaled by frequency, and reduced.
+
+    Args:
+        rows_VD: what an encoder says of each token.
+        counts_V: how often the corpus has it.
+        width: of the result; where it is less than D, the rows' principal directions are kept.
+
+    Returns:
+        float32 [V, width].
+    """
+    x_VD = rows_VD.astype(np.float64) - rows_VD.mean(0, dtype=np.float64)
+    share_V = counts_V / max(counts_V.sum(), 1)
+    x_VD *= (SIF / (SIF + share_V))[:, None]
+    if width < x_VD.shape[1]:
+        _, directions_DD = np.linalg.eigh(x_VD.T @ x_VD)
+        x_VD = x_VD @ directions_DD[:, ::-1][:, :width]
+    return x_VD.astype(np.float32)

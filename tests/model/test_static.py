@@ -1,0 +1,270 @@
+"""Tables of token vectors, compared with what sentence-transformers makes of them, and with plain sums."""
+
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from raysed.config import make_config
+from raysed.data.tokens import LengthReport, TokenTable, pack, tokenize
+from raysed.errors import UserError
+from raysed.model.affine import Affine
+from raysed.model.encoder import Encoder, check_encoder, encode, load_checkpoint, load_encoder, save_encoder
+from raysed.model.export import Card, export_model, parity
+from raysed.model.load import NativeModel, load_model
+from raysed.model.static import StaticVectors, without_special_tokens
+from raysed.model.static_start import SIF, start_rows, token_embeddings, write_static
+from raysed.plan.check import check
+
+MAX_LENGTH, WIDTH = 6, 5
+CARD = Card(
+    name="tiny",
+    recipe="teachers-sed",
+    base="tiny",
+    members=1,
+    left_out=0,
+    corpus="some text",
+    lengths=LengthReport(MAX_LENGTH),
+    scores="",
+    measure="Spearman correlation, x100, mean over toy",
+    aggregation="mean",
+    settings={},
+    versions={},
+    teachers=["the teacher"],
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_encoder_dir) -> PreTrainedTokenizerBase:
+    return without_special_tokens(AutoTokenizer.from_pretrained(tiny_encoder_dir))
+
+
+@pytest.fixture(scope="module")
+def encoder(tokenizer) -> Encoder:
+    rows_VD = np.random.default_rng(0).normal(size=(len(tokenizer), WIDTH)).astype(np.float32)
+    return Encoder(StaticVectors.from_rows(torch.from_numpy(rows_VD)))
+
+
+@pytest.fixture(scope="module")
+def sentences(make_sentences) -> list[str]:
+    """Some longer than the maximum length, one empty, one of unknown words, one with a special token in it."""
+    return [*make_sentences(60), "", "zzz qqq", f"{make_sentences(1)[0]} [SEP]"]
+
+
+def by_library(path: Path, sentences: list[str]) -> np.ndarray:
+    library = pytest.importorskip("sentence_transformers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        model = library.SentenceTransformer(str(path), device="cpu")
+    return model.encode(sentences, convert_to_numpy=True)
+
+
+def plain_means(encoder: Encoder, token_lists: list[list[int]]) -> np.ndarray:
+    rows_VD = encoder.transformer.embedding.weight.detach().numpy()
+    return np.stack([rows_VD[tokens].mean(0) if tokens else np.zeros(encoder.width) for tokens in token_lists])
+
+
+@given(st.lists(st.lists(st.integers(0, 8), max_size=12), min_size=1, max_size=9))
+def test_an_embedding_is_the_mean_of_its_tokens_rows(token_lists):
+    rows_VD = torch.from_numpy(np.random.default_rng(1).normal(size=(9, 3)).astype(np.float32))
+    encoder = Encoder(StaticVectors.from_rows(rows_VD))
+    table = TokenTable.from_lists(token_lists)
+    expected = plain_means(encoder, token_lists)
+    np.testing.assert_allclose(encode(encoder, table)[0], expected, atol=1e-6)
+    with torch.no_grad():  # several sentences a row, as in training
+        np.testing.assert_allclose(encoder(pack(table)).numpy(), expected, atol=1e-6)
+
+
+def test_only_rows_of_the_batch_get_a_gradient():
+    encoder = Encoder(StaticVectors.from_rows(torch.ones(6, 2)))
+    encoder(pack(TokenTable.from_lists([[1, 3], [3]]))).sum().backward()
+    gradient_VD = encoder.transformer.embedding.weight.grad
+    assert gradient_VD[:, 0].tolist() == [0, 0.5, 0, 1.5, 0, 0]
+
+
+def test_it_is_the_same_when_it_is_loaded_again(encoder, tokenizer, sentences, tmp_path):
+    save_encoder(encoder, tokenizer, tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    for max_length in (MAX_LENGTH, 500):
+        before, after = tokenize(tokenizer, sentences, max_length), tokenize(again, sentences, max_length)
+        assert before.input_ids.tolist() == after.input_ids.tolist()
+        assert before.offsets.tolist() == after.offsets.tolist() and before.lengths.max() <= max_length
+    assert np.array_equal(encode(encoder, before)[0], encode(load_checkpoint(tmp_path), after)[0])
+
+
+def test_the_tokenizer_adds_nothing_and_finds_the_same_tokens(tiny_encoder_dir, tokenizer, sentences):
+    whole = AutoTokenizer.from_pretrained(tiny_encoder_dir)
+    for sentence in sentences:
+        with_specials = whole(sentence)["input_ids"]
+        assert [with_specials[0], *tokenizer(sentence)["input_ids"], with_specials[-1]] == with_specials
+
+
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sentences, tmp_path, calibrated):
+    generator = np.random.default_rng(2)
+    calibration = Affine(generator.normal(size=(WIDTH, WIDTH)), generator.normal(size=WIDTH)) if calibrated else None
+    options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": calibration}
+    export_model(encoder, tokenizer, tmp_path, card=CARD, **options)
+    expected = encode(encoder, tokenize(tokenizer, sentences, MAX_LENGTH))[0]
+    expected = calibration.transform(expected) if calibrated else expected
+    assert np.abs(by_library(tmp_path, sentences) - expected).max() < 1e-5
+    assert parity(tmp_path, encoder, tokenizer, sentences, **options) < 1e-5
+    model = load_model(str(tmp_path))
+    assert isinstance(model, NativeModel) and np.abs(model.embed(sentences)[0] - expected).max() < 1e-5
+    assert f"{MAX_LENGTH} tokens" in model.description and "mean over the vectors of tokens" in model.description
+    text = (tmp_path / "README.md").read_text()
+    assert "A table of one vector per token, which started from what tiny says of each token alone, learned to" in text
+
+
+def test_parity_sees_another_table(encoder, tokenizer, sentences, tmp_path):
+    options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
+    export_model(encoder, tokenizer, tmp_path, card=replace(CARD, name="other"), **options)
+    other = Encoder(StaticVectors.from_rows(encoder.transformer.embedding.weight.detach() + 0.01))
+    assert parity(tmp_path, other, tokenizer, sentences, **options) > 1e-3
+    assert parity(tmp_path, encoder, tokenizer, sentences, **{**options, "max_length": MAX_LENGTH - 1}) > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["sentence-transformers", "model2vec"])
+def test_tables_of_others_are_computed_here(tiny_encoder_dir, sentences, tmp_path, kind):
+    """As they are published: special tokens in the tokenizer, no maximum length, half precision, shared rows."""
+    generator = np.random.default_rng(3)
+    backend = Tokenizer.from_file(str(tiny_encoder_dir / "tokenizer.json"))
+    backend.enable_padding()
+    size = backend.get_vocab_size()
+    backend.save(str(tmp_path / "tokenizer.json"))
+    rows = torch.from_numpy(generator.normal(size=(size, WIDTH)).astype(np.float32))
+    if kind == "model2vec":
+        mapping, weights = torch.from_numpy(generator.integers(0, size, size)), torch.from_numpy(generator.random(size))
+        tensors = {"embeddings": rows.half(), "mapping": mapping, "weights": weights}
+    else:
+        tensors = {"embedding.weight": rows}
+    save_file(tensors, tmp_path / "model.safetensors")
+    kinds = ["StaticEmbedding", "Normalize"]
+    listed = [
+        {"idx": i, "name": str(i), "path": [".", "1_Normalize"][i], "type": f"sentence_transformers.models.{name}"}
+        for i, name in enumerate(kinds)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(listed))
+    (tmp_path / "1_Normalize").mkdir()
+    model = load_model(str(tmp_path))
+    assert model.description == "mean over the vectors of tokens, Normalize"
+    assert np.abs(model.embed(sentences)[0] - by_library(tmp_path, sentences)).max() < (2e-3, 1e-5)[kind[0] == "s"]
+
+
+# -- what it starts from ---------------------------------------------------------------------------------------------
+
+
+def test_a_tokens_embedding_is_that_of_the_token_as_a_sentence(tiny_encoder_dir):
+    config = make_config({"encoder": {"path": str(tiny_encoder_dir), "max_length": 20}}).encoder
+    encoder, tokenizer = load_encoder(config)
+    words = [word for word in tokenizer.get_vocab() if word.isalpha()]
+    expected = encode(encoder, tokenize(tokenizer, words, 20))[0]
+    found = token_embeddings(encoder, tokenizer)[tokenizer.convert_tokens_to_ids(words)]
+    assert len(words) > 10 and np.abs(found - expected).max() < 1e-5
+
+
+def test_rows_are_centred_and_scaled_by_frequency():
+    rows_VD = np.random.default_rng(4).normal(size=(7, 3)).astype(np.float32)
+    counts_V = np.array([50, 0, 1, 0, 900, 49, 1])
+    found = start_rows(rows_VD, counts_V, 3)
+    centre = sum(rows_VD) / 7
+    for v in range(7):
+        expected = (rows_VD[v] - centre) * SIF / (SIF + counts_V[v] / sum(counts_V))
+        np.testing.assert_allclose(found[v], expected, atol=1e-6)
+
+
+def test_narrower_rows_keep_the_dot_products_as_well_as_possible():
+    rows_VD, counts_V = np.random.default_rng(5).normal(size=(30, 6)).astype(np.float32), np.arange(30)
+    whole, narrow = start_rows(rows_VD, counts_V, 6), start_rows(rows_VD, counts_V, 2)
+    left, values, _ = np.linalg.svd(whole)
+    best_VV = left[:, :2] * values[:2] ** 2 @ left[:, :2].T
+    assert narrow.shape == (30, 2)
+    np.testing.assert_allclose(narrow @ narrow.T, best_VV, atol=1e-5)
+
+
+def settings(path: Path, **encoder) -> dict:
+    return {
+        "recipes": ["teachers-sed"],
+        "teachers": [{"path": str(path), "max_length": 20}],
+        "encoder": {"path": str(path), "layers": 1, "static": {}, **encoder},
+        "evaluation": {"layers": [1]},
+    }
+
+
+def test_the_start_is_written_as_the_parts_say(tiny_encoder_dir, tmp_path, make_sentences):
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(make_sentences(40)) + "\n")
+    long = {"max_length": 500}  # more than the encoder takes, but not more than a table does
+    config = make_config({**settings(tiny_encoder_dir, **long), "corpus": {"source": str(text)}})
+    write_static(config, tmp_path / "start")
+    encoder, tokenizer = load_checkpoint(tmp_path / "start"), AutoTokenizer.from_pretrained(tmp_path / "start")
+    own, own_tokenizer = load_encoder(config.encoder.model_copy(update={"max_length": 20}))
+    lists = [tokenizer(sentence)["input_ids"] for sentence in sorted(set(text.read_text().splitlines()))]
+    counts_V = np.bincount([token for tokens in lists for token in tokens], minlength=len(tokenizer))
+    expected = start_rows(token_embeddings(own, own_tokenizer), counts_V, own.width)
+    np.testing.assert_allclose(encoder.transformer.embedding.weight.detach(), expected, atol=1e-6)
+    write_static(config, tmp_path / "again")
+    for file in (tmp_path / "start").iterdir():
+        assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_it_has_one_layer_and_takes_sentences_of_any_length(tiny_encoder_dir):
+    assert check_encoder(make_config(settings(tiny_encoder_dir, max_length=500)).encoder) == 1
+
+
+def test_a_table_wider_than_the_encoder_is_refused(tiny_encoder_dir):
+    with pytest.raises(UserError, match=r"encoder\.static\.width is 17, but .* has a width of 16$"):
+        check(make_config(settings(tiny_encoder_dir, static={"width": 17})))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipes": ["ct-sed"], "teachers": []}, r"recipe 'ct-sed' trains members, which encoder\.static cannot be"),
+        ({"evaluation": {"layers": [1, 2]}}, r"evaluation\.layers has 2, but encoder\.static has 1 layer$"),
+    ],
+)
+def test_what_a_table_cannot_do_is_refused(tiny_encoder_dir, changes, message):
+    with pytest.raises(UserError, match=message):
+        check(make_config({**settings(tiny_encoder_dir), **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"layers": 2}, r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1"),
+        ({"scratch": {"layers": 1}}, r"encoder\.static starts from the encoder at encoder\.path; leave"),
+    ],
+)
+def test_settings_that_contradict_each_other(tiny_encoder_dir, changes, message):
+    with pytest.raises(UserError, match=message):
+        make_config(settings(tiny_encoder_dir, **changes))
+
+
+@pytest.mark.parametrize("change", [{"corpus": {"sentences": 50}}, {"encoder": {"static": {"width": 3}}}])
+def test_another_corpus_or_width_makes_another_start(tiny_encoder_dir, change):
+    before = settings(tiny_encoder_dir)
+    after = {**before, **change, "encoder": {**before["encoder"], **change.get("encoder", {})}}
+    first, second = (check(make_config(content)).inputs["encoder"] for content in (before, after))
+    assert first != second
+
+
+def test_a_checkpoint_is_a_plain_model_of_one_layer(encoder, tokenizer, sentences, tmp_path):
+    save_encoder(encoder, tokenizer, tmp_path)
+    model = load_model(str(tmp_path), (1,), MAX_LENGTH)
+    expected = encode(encoder, tokenize(tokenizer, sentences, MAX_LENGTH))[0]
+    np.testing.assert_allclose(model.embed(sentences)[0], expected, atol=1e-6)
+    with pytest.raises(UserError, match="2 layers cannot be pooled: the encoder has 1"):
+        load_model(str(tmp_path), (2,), MAX_LENGTH)

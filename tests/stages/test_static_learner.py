@@ -1,0 +1,53 @@
+"""A table of token vectors learns from a teacher, from the command to the exported model."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import raysed
+from raysed.model.load import load_model
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+_MADE = ("encoder/start", "teachers-sed/learners/00")
+
+
+def test_a_table_learns_and_is_exported(ray_cluster, tmp_path):
+    options = {
+        "teachers": ["bundled:encoder"],
+        "corpus": "bundled:everyday",
+        "layers": 1,
+        "static": True,
+        "dev": "bundled:dev",
+        "tasks": ["bundled:test"],
+        "storage": str(tmp_path),
+    }
+    settings = {
+        "recipes": ["teachers-sed", "teachers-sed-whiten"],
+        "encoder": {"static": {"width": 32}},
+        "corpus": {"sentences": 600},
+        "sed": {"batch_size": 32, "epochs": 4},
+        "export": {"recipe": "teachers-sed-whiten"},
+    }
+    first = raysed.distill(**options, settings=settings)
+    directory = tmp_path / "distilled"
+    weights = {name: (directory / name / "model.safetensors").read_bytes() for name in _MADE}
+    assert len(set(weights.values())) == len(_MADE)
+    history = (directory / "teachers-sed/learners/00/history.jsonl").read_text().splitlines()
+    losses = [entry["loss"] for entry in map(json.loads, history) if "loss" in entry]
+    assert losses[-1] < 0.7 * losses[0]
+
+    model = load_model(first.model)
+    assert model.encoder.is_static and model.encoder.width == 32
+    scored = raysed.evaluate(first.model, ["bundled:test"])["test"]["spearman"]
+    assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"], abs=0.05)
+    modules = json.loads((Path(first.model) / "modules.json").read_text())
+    assert [module["type"].rpartition(".")[2] for module in modules] == ["StaticEmbedding", "Dense"]
+
+    settings["sed"]["epochs"] = 1
+    second = raysed.distill(**options, settings=settings)
+    again = {name: (directory / name / "model.safetensors").read_bytes() for name in _MADE}
+    assert again["encoder/start"] == weights["encoder/start"]
+    assert again["teachers-sed/learners/00"] != weights["teachers-sed/learners/00"]
+    assert second.scores["base/base"] == first.scores["base/base"]
