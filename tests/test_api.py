@@ -13,3 +13,15 @@ def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_defau
     check_settings(config)
     assert config.evaluation.dev == "everyday-dev" and config.evaluation.report == ["mine"]
     assert config.sed.loss == "cosine"
+
+
+def test_a_static_learner_has_its_own_rate_unless_told_otherwise():
+    def settings(**given):
+        return distillation(["A"], "corpus.txt", "A", None, None, [], "mine", "runs", given, static=True)
+
+    config = settings()
+    check_settings(config)
+    assert config.encoder.static.width is None and config.encoder.layers == 1
+    assert (config.sed.learning_rate, config.sed.batch_size, config.sed.epochs) == (0.01, 256, 3)
+    config = settings(encoder={"static": {"width": 64}}, sed={"learning_rate": 0.5})
+    assert config.encoder.static.width == 64 and (config.sed.learning_rate, config.sed.batch_size) == (0.5, 256)

@@ -327,7 +327,7 @@ def _story(card: Card, is_static: bool = False) -> str:
     learner = card.base
     parts = [f"The encoder is {card.base} as it is"]
     if is_static:
-        learner = f"a table of one vector per token, which started from what {card.base} says of each token alone,"
+        learner = f"A table of one vector per token, which started from what {card.base} says of each token alone,"
         parts = [f"The model is a table of what {card.base} says of each token alone, weighted by frequency"]
     if recipe.members:
         stages = ", then with ".join(_STAGES[stage] for stage in recipe.members)

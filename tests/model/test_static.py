@@ -122,7 +122,7 @@ def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sen
     assert isinstance(model, NativeModel) and np.abs(model.embed(sentences)[0] - expected).max() < 1e-5
     assert f"{MAX_LENGTH} tokens" in model.description and "mean over the vectors of tokens" in model.description
     text = (tmp_path / "README.md").read_text()
-    assert "a table of one vector per token, which started from what tiny says of each token alone, learned to" in text
+    assert "A table of one vector per token, which started from what tiny says of each token alone, learned to" in text
 
 
 def test_parity_sees_another_table(encoder, tokenizer, sentences, tmp_path):
