@@ -27,7 +27,13 @@ RUN = "bsl-ablation"
 
 def run(case: dict, storage: Path, others: list[str]) -> dict:
     """Trains the members of one case; the views of the first one serve all."""
-    settings = {"recipes": "[bsl]", "bsl.views": "[entailment]", "members.count": 2, **case}
+    settings = {
+        "recipes": "[bsl]",
+        "bsl.views": "[entailment]",
+        "members.count": 2,
+        "export.allow_worse": "true",
+        **case,
+    }
     items = [f"--set={key}={value}" for key, value in settings.items()] + [f"--set={item}" for item in others]
     job = [sys.executable, ROOT / "jobs/ensemble_then_distill.py", "--config", "bundled-bsl", "--run", RUN]
     subprocess.run([*job, "--storage", storage, *items], check=True, cwd=ROOT)

@@ -27,9 +27,12 @@ class Result:
     report: Mapping[str, Any]
 
     @property
-    def model(self) -> str:
-        """Where the exported model is; `SentenceTransformer` loads it where that is a local directory."""
-        return f"{self.directory}/model"
+    def model(self) -> str | None:
+        """Where the exported model is; `SentenceTransformer` loads it where that is a local directory.
+
+        None where the export was refused (`export.allow_worse`); `report["refused"]["why"]` says why.
+        """
+        return None if "refused" in self.report else f"{self.directory}/model"
 
     @property
     def scores(self) -> dict[str, float]:

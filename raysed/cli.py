@@ -20,6 +20,8 @@ COMMANDS = {
     "reproduce": "run a table of a paper",
 }
 """By name, which is that of the module in `raysed.commands`."""
+NO_MODEL = 3
+"""Exit code of a run that is complete, but whose model is not exported, see `export.allow_worse`."""
 
 
 def main() -> int:
@@ -54,8 +56,8 @@ def main_of(
         arguments: of the command line; None: those of the process.
 
     Returns:
-        0 or the job's own code when it went well, 1 when the run failed, 2 for a user's mistake, 130 after Ctrl-C, 143
-        after SIGTERM.
+        0 or the job's own code when it went well (such as `NO_MODEL`), 1 when the run failed, 2 for a user's mistake,
+        130 after Ctrl-C, 143 after SIGTERM.
     """
     parsed = parser.parse_args(arguments)
 

@@ -819,6 +819,10 @@ class ExportConfig(Block):
     task of all models of the run, the untouched encoder and its calibrated versions among them. A trained model that is
     no better there than the untouched encoder under the same calibration is no candidate. Without a dev task it is the
     last recipe of the list."""
+    allow_worse: bool = False
+    """`true`: write `model/` also where the chosen model is worse on the dev task, by 0.1 or more, than the untouched
+    encoder or TF-IDF. `false`: such a model is not written, unless `export.recipe` names it. The run is complete all
+    the same; its report and last line say why there is no model, and the exit code is 3."""
 
 
 class ResourcesConfig(Block):

@@ -29,12 +29,15 @@ if TYPE_CHECKING:
     from raysed.plan.check import Job
 
 
-def run(config: Config, say: Callable[[str], None] = print) -> None:
+def run(config: Config, say: Callable[[str], None] = print) -> str | None:
     """Runs all stages of a configuration, or as many as are not done.
 
     Args:
         config: the settings.
         say: shows a line to the user.
+
+    Returns:
+        Why there is no model, see `export.allow_worse`; None where there is one.
 
     Raises:
         UserError: a wrong setting or input; nothing was trained, unless the error shows in training only.
@@ -45,7 +48,7 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
     with storage.lock():
         if unchanged.is_unchanged(print_, storage):
             say(_nothing_to_do(storage))
-            return
+            return unchanged.refusal(storage)
         with status_of(storage) as status:
             prepare_process()
             with ray_session(partial(importlib.import_module, "raysed.plan.check")) as dashboard:
@@ -53,6 +56,7 @@ def run(config: Config, say: Callable[[str], None] = print) -> None:
 
                 _run_checked(check(config), storage, status, dashboard, say)
         unchanged.remember(print_, storage)
+        return unchanged.refusal(storage)
 
 
 def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | None, say: Callable[[str], None]) -> None:
@@ -75,7 +79,8 @@ def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | No
 
 
 def _nothing_to_do(storage: Storage) -> str:
-    return f"nothing to do: {storage} is complete, and no setting or input has changed"
+    done = f"nothing to do: {storage} is complete, and no setting or input has changed"
+    return "\n".join(filter(None, [done, unchanged.refusal(storage)]))
 
 
 def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:

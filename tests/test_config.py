@@ -64,7 +64,10 @@ WRONG = [
         r"^unknown setting evaluation\.tasks\.mine\.sorce: did you mean evaluation\.tasks\.mine\.source\?$",
     ),
     ({"encoder": {"scratch": {"layer": 2}}}, r"^unknown .*: did you mean encoder\.scratch\.layers\?$"),
-    ({"export": {"zzz": 1}}, r"^unknown setting export\.zzz; the settings here are export\.recipe$"),
+    (
+        {"export": {"zzz": 1}},
+        r"^unknown setting export\.zzz; the settings here are export\.recipe, export\.allow_worse$",
+    ),
     ({"zzz": 1}, r"^unknown setting zzz; the settings here are run, storage, seed, recipes, "),
     # wrong types
     ({"ct": 5}, r"^ct is a block of settings: ct\.variant, .*ct\.steps, ct\.negatives, "),

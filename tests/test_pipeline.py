@@ -26,6 +26,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.evaluation.tasks import Evaluation
 from raysed.model.encoder import encode, load_checkpoint
 from raysed.recipe import parse_recipe
+from raysed.store.status import describe
 from raysed.store.storage import Checkpoints, Storage
 
 import forked_workers
@@ -48,9 +49,9 @@ def settings(**changes) -> dict:
     }
 
 
-def run(storage: Path, said: list[str] | None = None, **changes) -> None:
+def run(storage: Path, said: list[str] | None = None, **changes) -> str | None:
     config = make_config({**settings(**changes), "storage": str(storage)})
-    raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
+    return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +151,26 @@ def test_a_finished_run_has_nothing_to_do(finished):
     assert manifest(finished) == before
     assert time.monotonic() - started < 15
     assert json.loads((finished / "status.json").read_text())["state"] == "complete"
+
+
+def test_a_model_that_is_worse_than_words_alone_is_refused_until_it_is_allowed(ray_cluster, finished, tmp_path):
+    """All else is there; the model of earlier settings is gone; and to allow it trains nothing again."""
+    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
+    fresh, said, again = {"recipes": ["ct-sed"]}, [], []
+    before = manifest(tmp_path / "tiny")
+    refusal = run(tmp_path, said, **fresh, export={})
+    root = tmp_path / "tiny"
+    report = json.loads((root / "report.json").read_text())
+    (tf_idf,) = [r["metrics"]["everyday-dev"]["spearman"] for r in report["rows"] if r["recipe"] == "tf-idf"]
+    assert said[-1] == f"\n{refusal}" and f"which is worse than TF-IDF ({tf_idf:.1f}); to export" in refusal
+    assert report["status"] == "complete" and report["refused"]["why"] == refusal and "exported" not in report
+    assert "## No exported model" in (root / "report.md").read_text() and not (root / "model").exists()
+    assert run(tmp_path, again, **fresh, export={}) == refusal
+    assert again == [f"nothing to do: {root} is complete, and no setting or input has changed\n{refusal}"]
+    described, code = describe(Storage(str(tmp_path), "tiny"))
+    assert refusal in described and code == 0
+    assert run(tmp_path, **fresh, export={"allow_worse": True}) is None
+    assert remade(before, manifest(root)) == {"model", "plots"} and (root / "model/modules.json").is_file()
 
 
 def test_members_carry_their_names_in_rays_list_of_actors(finished):

@@ -21,7 +21,7 @@ BIN = Path(sys.executable).parent
 PORT = 18265
 SETTINGS = (
     *("recipes=[ct-sed]", "corpus.sentences=200", "members.count=3", "ct.steps=4", "members.evaluate_every=4"),
-    *("sed.epochs=0.5", "evaluation.layers=[2]", "resources.wait_minutes=2"),
+    *("sed.epochs=0.5", "evaluation.layers=[2]", "resources.wait_minutes=2", "export.allow_worse=true"),
 )
 
 pytestmark = [pytest.mark.nodes, pytest.mark.timeout(900)]

@@ -40,7 +40,7 @@ def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(instal
     outside = {"cwd": tmp_path, "env": {**environment, "PYTHONPATH": str(installed)}}
     found = called(sys.executable, "-c", "import raysed; print(raysed.__file__)", **outside)
     assert found == f"{installed / 'raysed/__init__.py'}\n"
-    short = ("recipes=[base-whiten]", "corpus.sentences=300", "evaluation.layers=[2]")
+    short = ("recipes=[base-whiten]", "corpus.sentences=300", "evaluation.layers=[2]", "export.allow_worse=true")
     overrides = [part for setting in short for part in ("--set", setting)]
     said = called(installed / "bin/raysed", "run", "--run", "first", *overrides, **outside)
     assert "base + whiten" in said

@@ -5,11 +5,14 @@
 
 A teacher is a sentence-transformers model or a plain transformer, by directory or hub id, or a .parquet file with the
 columns sentence and embedding. The same command continues a run that was stopped; another teacher or more text computes
-only what is not there yet.
+only what is not there yet. Exit code 3: the run is complete, but the model is worse than no training at all and is not
+exported (--allow-worse).
 """
 
 import argparse
 from typing import Any
+
+from raysed.cli import NO_MODEL
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,6 +32,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="any setting")
     result.add_argument("--storage", default="runs", help="directory or URI that holds the run directories")
     result.add_argument("--run", default="distilled", help="name of the run")
+    result.add_argument(
+        "--allow-worse", action="store_true", help="export the model also if it is worse than its encoder or TF-IDF"
+    )
     return result
 
 
@@ -37,15 +43,15 @@ def _layers(text: str) -> int | list[int]:
     return [int(part) for part in text.split(",") if part] if "," in text else int(text)
 
 
-def job(arguments: argparse.Namespace) -> None:
-    """Builds the configuration and runs the pipeline."""
+def job(arguments: argparse.Namespace) -> int:
+    """Builds the configuration and runs the pipeline; returns the exit code."""
     from raysed.api import distillation, run
     from raysed.config_text import apply_override
 
     settings: dict[str, Any] = {}
-    for override in arguments.overrides:
+    for override in [*arguments.overrides, *(["export.allow_worse=true"] if arguments.allow_worse else [])]:
         apply_override(settings, override)
-    run(
+    result = run(
         distillation(
             arguments.teachers,
             arguments.corpus,
@@ -59,3 +65,4 @@ def job(arguments: argparse.Namespace) -> None:
             arguments.static,
         )
     )
+    return NO_MODEL if result.model is None else 0

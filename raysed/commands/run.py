@@ -3,11 +3,14 @@
 On this machine:  python jobs/ensemble_then_distill.py
 On a cluster:     ray job submit --working-dir . -- python jobs/ensemble_then_distill.py --storage s3://bucket/runs
 
-The same command continues a run that was stopped, and does nothing for one that is complete.
+The same command continues a run that was stopped, and does nothing for one that is complete. Exit code 3: the run is
+complete, but its model is worse than no training at all and is not exported (--allow-worse).
 """
 
 import argparse
 import json
+
+from raysed.cli import NO_MODEL
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,19 +22,22 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
+    result.add_argument(
+        "--allow-worse", action="store_true", help="export the model also if it is worse than its encoder or TF-IDF"
+    )
     return result
 
 
-def job(arguments: argparse.Namespace) -> None:
-    """Runs the pipeline."""
+def job(arguments: argparse.Namespace) -> int:
+    """Runs the pipeline; returns the exit code."""
     from raysed.config import find_config, load_config
     from raysed.plan.consistency import check_settings
 
-    named = {"storage": arguments.storage, "run": arguments.run}
+    named = {"storage": arguments.storage, "run": arguments.run, "export.allow_worse": arguments.allow_worse}
     overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]
     config = load_config(find_config(arguments.config), overrides)
     check_settings(config)  # before the heavy libraries, which take seconds, and Ray
 
     from raysed.pipeline import run
 
-    run(config)
+    return NO_MODEL if run(config) else 0

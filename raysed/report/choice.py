@@ -1,14 +1,18 @@
 """The models of a run, and which of them is exported."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raysed.config import Config
 from raysed.errors import UserError
+from raysed.evaluation.baselines import TF_IDF
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.findings import NO_DIFFERENCE
 from raysed.report.results import Row
+
+_UNTOUCHED = "the untouched encoder"
 
 
 @dataclass(frozen=True)
@@ -21,9 +25,11 @@ class Choice:
         among: the recipes of all candidates.
         candidates: their number.
         dev: the dev task, if there is one.
-        score: of the model on it, x100.
+        score: of the model on it, x100; None where it is not defined.
         base: that of the untouched encoder.
+        tf_idf: that of TF-IDF.
         asked: whether `export.recipe` named it.
+        allow_worse: whether it is exported although it is worse than one of the two.
     """
 
     model: ScoredModel
@@ -33,22 +39,53 @@ class Choice:
     dev: str | None = None
     score: float | None = None
     base: float | None = None
+    tf_idf: float | None = None
     asked: bool = False
+    allow_worse: bool = False
+
+    @property
+    def title(self) -> str:
+        """What tables and pictures call it."""
+        return f"{self.model.recipe} ({'not ' if self.refusal else ''}exported)"
 
     def words(self) -> str:
         """Returns which model was chosen and why, in a line."""
         reasons = ["as asked for by export.recipe"] if self.asked else []
-        if self.score is None:
+        if self.dev is None:
             return ", ".join([self.model.recipe, *(reasons or ["the last recipe, because there is no dev task"])])
         if self.candidates > 1:
             reasons.append(f"the best on {self.dev} of {self.candidates} models ({', '.join(self.among)})")
         elif not self.asked:
             reasons.append(f"because nothing else in the run is better on {self.dev}")
-        gain = self.score - self.base
-        words = f"{', '.join([self.model.recipe, *reasons])}: {self.score:.1f}"
-        if self.model.recipe == BASE:
-            return words
-        return f"{words}, {abs(gain):.1f} {'above' if gain >= 0 else 'below'} the untouched encoder ({self.base:.1f})"
+        words = f"{', '.join([self.model.recipe, *reasons])}: {_shown(self.score)}"
+        shown = {_UNTOUCHED: self.base} if self.model.recipe != BASE else {}
+        shown |= {name: score for name, score in self.worse_than.items() if name != _UNTOUCHED}
+        return ", ".join([words, *(self._against(*other) for other in shown.items() if None not in other)])
+
+    def _against(self, name: str, other: float) -> str:
+        if self.score is None:
+            return f"{name} has {other:.1f}"
+        gain = self.score - other
+        return f"{abs(gain):.1f} {'above' if gain >= 0 else 'below'} {name} ({other:.1f})"
+
+    @property
+    def worse_than(self) -> dict[str, float]:
+        """What costs no training and is better on the dev task, with its score: the untouched encoder, TF-IDF."""
+        score = -math.inf if self.score is None else self.score
+        others = {_UNTOUCHED: self.base, "TF-IDF": self.tf_idf}
+        return {name: other for name, other in others.items() if other is not None and other - score >= NO_DIFFERENCE}
+
+    @property
+    def refusal(self) -> str | None:
+        """Why this model is not exported, in a sentence; None where it is."""
+        if not self.worse_than or self.asked or self.allow_worse:
+            return None
+        others = " and ".join(f"{name} ({score:.1f})" for name, score in self.worse_than.items())
+        return (
+            f"no model is exported: {self.model.recipe}, the best there is, has {_shown(self.score)} on {self.dev}, "
+            f"which is worse than {others}; to export it all the same, repeat the command with --allow-worse or set "
+            "export.allow_worse: true"
+        )
 
 
 def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -> Choice:
@@ -77,9 +114,8 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
                 f"export.recipe is {asked}, which has no model because it was left out (see above); name another recipe"
             )
     candidates = [model for model in candidates if not model.left_out] or candidates
-    scores, base_score = _dev_scores(config, rows), None
+    scores = _dev_scores(config, rows)
     if config.evaluation.dev is not None:
-        base_score = scores.get((BASE, base.index))
         candidates = [model for model in candidates if (model.recipe, model.index) in scores] or candidates
         if not asked:
             candidates = [model for model in candidates if _is_worth_it(model, scores)] or [base]
@@ -87,27 +123,32 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
     else:
         wanted = asked or _last_made(config, candidates)
         best = next(model for model in candidates if model.recipe == wanted)
-    score = scores.get((best.recipe, best.index))
     return Choice(
         best,
         base.weights,
         tuple(dict.fromkeys(model.recipe for model in candidates)),
         len(candidates),
         config.evaluation.dev,
-        score if base_score is not None else None,
-        base_score,
-        asked is not None,
+        score=scores.get((best.recipe, best.index)),
+        base=scores.get((BASE, base.index)),
+        tf_idf=scores.get((TF_IDF, 0)),
+        asked=asked is not None,
+        allow_worse=config.export.allow_worse,
     )
+
+
+def _shown(score: float | None) -> str:
+    return "no score" if score is None else f"{score:.1f}"
 
 
 def _dev_scores(config: Config, rows: Sequence[Row]) -> dict[tuple[str, int], float]:
     """By recipe and index; what has no score that is defined is not in it."""
     dev, main = config.evaluation.dev, config.encoder.layers
-    found = {
-        (row.recipe, row.index): row.score(dev)
-        for row in rows
-        if dev is not None and row.kind in ("base", "member", "learner") and row.layers == main
-    }
+    if dev is None:
+        return {}
+    single = [row for row in rows if row.kind in ("base", "member", "learner") and row.layers == main]
+    rows = [*single, *(row for row in rows if row.recipe == TF_IDF)]
+    found = {(row.recipe, row.index): row.score(dev) for row in rows}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -117,7 +158,7 @@ def _is_worth_it(model: ScoredModel, scores: dict[tuple[str, int], float]) -> bo
         return True
     like = "-".join([BASE, *parse_recipe(model.recipe).calibration])
     untouched = [score for (recipe, _), score in scores.items() if recipe == like]
-    return scores[model.recipe, model.index] - max(untouched, default=-200.0) >= NO_DIFFERENCE
+    return scores.get((model.recipe, model.index), -math.inf) - max(untouched, default=-200.0) >= NO_DIFFERENCE
 
 
 def _last_made(config: Config, candidates: Sequence[ScoredModel]) -> str:

@@ -69,7 +69,9 @@ class Report:
     exported: str | None = None
     """Recipe of the exported model."""
     export: str = ""
-    """Which model that is, and why, in a line."""
+    """Which model that is, or would be, and why, in a line."""
+    refusal: str = ""
+    """Why no model is exported, in a sentence; empty where one is."""
     worth: str = ""
     """What it is worth against the best that needs no training, in a sentence."""
     sanity: Mapping[str, int] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Report:
         )
         parts = {name: getattr(self, name) for name in names_of_parts}
         parts["exported"] = {"recipe": self.exported, "why": self.export} if self.exported else {}
+        parts["refused"] = {"chosen": self.export, "why": self.refusal} if self.refusal else {}
         return _plain(
             {
                 "run": self.run,
@@ -148,6 +151,7 @@ class Report:
             "status": self.status,
             "findings": self.findings(),
             "export": self.export,
+            "refusal": sentence(self.refusal),
             "sanity": sentence(sanity_words(self.sanity)) if self.sanity else "",
             "worth": self.worth,
             "measure": results.measure,

@@ -36,6 +36,7 @@ from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
 from raysed.report.teachers import compare, searches, teachers_table
 from raysed.report.widths import scores_by_width
+from raysed.store import unchanged
 from raysed.store.progress import steps
 from raysed.store.storage import Storage
 
@@ -47,13 +48,13 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 
 
 def is_complete(job: Job, storage: Storage) -> bool:
-    """Whether the run's report and model are there and depend on exactly these settings and inputs.
+    """Whether the run's report, and its model if any, are there and depend on exactly these settings and inputs.
 
     Args:
         job: the checked configuration.
         storage: the run directory.
     """
-    return bool(storage.finished("plots", job.depends) and storage.finished("model", job.depends))
+    return all(storage.finished(name, job.depends) for name in unchanged.results_of(storage))
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class _Finished:
 def publish(
     job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
 ) -> None:
-    """Scores all models, exports one, writes the report and says what came out.
+    """Scores all models, exports one unless that is refused, writes the report and says what came out.
 
     Args:
         job: the checked configuration.
@@ -97,46 +98,66 @@ def publish(
     """
     run = _Finished(job, storage, models, facts)
     with steps("score and report", len(models) + _FURTHER_STEPS) as begin:
-        results = _score(run, begin)
-        choice = choose(job.config, results.rows, models)
-        exported = _exported(run, choice)
-        untouched = load_start(job.config.encoder, storage, choice.base_weights)
-        shown = {BASE: _embedder(job.config, *untouched, None), choice.model.recipe: _embedder(job.config, *exported)}
-        sanity = {
-            "triples": len(triples()),
-            "exported": answered_by(shown[choice.model.recipe]),
-            "base": answered_by(shown[BASE]),
-            "words": answered_by_words(),
-        }
-        begin("export")
+        choice, report = _scored_and_written(run, begin)
+    _tell(run, choice, report, say)
+
+
+def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[Choice, Report]:
+    """All of it but words on the terminal; `begin` is told the steps."""
+    results = _score(run, begin)
+    choice = choose(run.config, results.rows, run.models)
+    exported = _exported(run, choice)
+    untouched = load_start(run.config.encoder, run.storage, choice.base_weights)
+    shown = {
+        BASE: _embedder(run.config, *untouched, None),
+        choice.model.recipe: _embedder(run.config, *exported),
+    }
+    sanity = {
+        "triples": len(triples()),
+        "exported": answered_by(shown[choice.model.recipe]),
+        "base": answered_by(shown[BASE]),
+        "words": answered_by_words(),
+    }
+    begin("export")
+    if choice.refusal:
+        run.storage.remove("model")  # of other settings or inputs
+    else:
         _export(run, choice, exported, results, sanity)
-        begin("sentences without labels")
-        sentences = _some_sentences(run)
-        unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
-        begin("embedding space and plots")
-        pictures: dict[str, str] = {}
-        space = analyse(job, storage, _shown(run))
-        storage.commit(
-            "plots", lambda path: pictures.update(_draw(run, choice.model, results, space, path)), job.depends
-        )
-        teachers = compare(job, storage, results, exported[0], shown[choice.model.recipe], choice.model)
-        if facts.shares_space_of:
-            teachers[-1:-1] = searches(job, storage, results, models, facts.shares_space_of)
-        report = _report(run, results, space, unlabelled, choice, sanity, teachers, pictures)
-        for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
-            storage.write_text(name, text)
-    say(f"\n{headline_table(results).plain()}")
-    if by_layers := layers_table(results):
+    begin("sentences without labels")
+    sentences = _some_sentences(run)
+    unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
+    begin("embedding space and plots")
+    pictures: dict[str, str] = {}
+    space = analyse(run.job, run.storage, _shown(run))
+    run.storage.commit(
+        "plots",
+        lambda path: pictures.update(_draw(run, choice, results, space, path)),
+        run.job.depends,
+        {"refusal": choice.refusal},
+    )
+    teachers = compare(run.job, run.storage, results, exported[0], shown[choice.model.recipe], choice)
+    if run.facts.shares_space_of:
+        teachers[-1:-1] = searches(run.job, run.storage, results, run.models, run.facts.shares_space_of)
+    report = _report(run, results, space, unlabelled, choice, sanity, teachers, pictures)
+    for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
+        run.storage.write_text(name, text)
+    return choice, report
+
+
+def _tell(run: _Finished, choice: Choice, report: Report, say: Callable[[str], None]) -> None:
+    say(f"\n{headline_table(report.results).plain()}")
+    if by_layers := layers_table(report.results):
         say(f"\nby pooled layers\n{by_layers.plain()}")
     if by_width := report.by_width():
         say(f"\nby width\n{by_width.plain()}")
-    if teachers:
-        say(f"\nteachers and the exported model\n{teachers_table(teachers).plain()}")
+    if report.teachers:
+        say(f"\nteachers and the exported model\n{teachers_table(report.teachers).plain()}")
     say(f"\n{report.findings()}\n")
-    say(f"report: {storage.uri('report.md')}   plots: {storage.uri('plots')}")
-    say(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(sanity)}")
-    say(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
-    say(_example(run, choice.model))
+    say(f"report: {run.storage.uri('report.md')}   plots: {run.storage.uri('plots')}")
+    if not choice.refusal:
+        say(f"model: {run.storage.uri('model')}: {choice.words()}; {sanity_words(report.sanity)}")
+    say(f"TensorBoard: tensorboard --logdir {run.storage.uri('logs')}")
+    say(f"\n{choice.refusal}" if choice.refusal else _example(run, choice.model))
 
 
 def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
@@ -276,10 +297,10 @@ def _grid_metrics(task: Task, criterion: str, value: float) -> dict[str, Any]:
 # -- pictures and words ----------------------------------------------------------------------------------------------
 
 
-def _draw(run: _Finished, chosen: ScoredModel, results: Results, space: Space, path: Path) -> dict[str, str]:
+def _draw(run: _Finished, choice: Choice, results: Results, space: Space, path: Path) -> dict[str, str]:
     task = next((task for task in results.tasks if task in run.job.evaluation.pair_tasks), None)
     base = next(model for model in run.models if model.recipe == BASE)
-    agreement = {BASE: base, f"{chosen.recipe} (exported)": chosen}
+    agreement = {BASE: base, choice.title: choice.model}
     titles = plots.write_plots(
         path,
         results,
@@ -369,8 +390,9 @@ def _report(
         transfer=facts.transfer,
         analysis={**space.words, **({"qnli": facts.qnli} if facts.qnli else {}), "unlabelled": unlabelled},
         dev=config.evaluation.dev,
-        exported=choice.model.recipe,
+        exported=None if choice.refusal else choice.model.recipe,
         export=choice.words(),
+        refusal=choice.refusal or "",
         worth=worth(results, choice.model.recipe, choice.model.kind),
         sanity=sanity,
         learners=_distances(run),

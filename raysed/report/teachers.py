@@ -12,6 +12,7 @@ from raysed.model.encoder import Encoder
 from raysed.plan.artefacts import ScoredModel, load_calibrated
 from raysed.plan.check import Job
 from raysed.recipe import SED, TEACHERS
+from raysed.report.choice import Choice
 from raysed.report.results import Results
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
@@ -23,7 +24,7 @@ _NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
 
 
 def compare(
-    job: Job, storage: Storage, results: Results, encoder: Encoder, embed: Embed, chosen: ScoredModel
+    job: Job, storage: Storage, results: Results, encoder: Encoder, embed: Embed, choice: Choice
 ) -> list[dict[str, Any]]:
     """Returns the teachers that were scored, what they say together, and the exported model.
 
@@ -36,7 +37,7 @@ def compare(
         results: the scored models.
         encoder: of the exported model.
         embed: the exported model.
-        chosen: which model that is.
+        choice: which model that is.
     """
     if not job.config.teachers:
         return []
@@ -53,8 +54,8 @@ def compare(
     width = embed(sentences).shape[1]
     speed = len(sentences) / (time.monotonic() - began)
     size = sum(tensor.numel() for tensor in encoder.parameters())
-    own = {"model": f"{chosen.recipe} (exported)", "width": width, "parameters": size, "sentences_per_second": speed}
-    return [*found, {**own, "score": rows.get((chosen.recipe, chosen.kind, chosen.index))}]
+    own = {"model": choice.title, "width": width, "parameters": size, "sentences_per_second": speed}
+    return [*found, {**own, "score": rows.get((choice.model.recipe, choice.model.kind, choice.model.index))}]
 
 
 def searches(

@@ -16,6 +16,7 @@ from typing import Any
 
 from raysed import interrupts
 from raysed.errors import UserError
+from raysed.store import unchanged
 from raysed.store.progress import repeating, told_to
 from raysed.store.storage import Entry, Storage, runs_at
 from raysed.store.text import duration
@@ -138,6 +139,8 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     if status["state"] == "running" and status.get("stage"):
         lines.append(f"stage: {status['stage']}, for {duration(now - status['stage_since'])}")
         lines += [status["line"]] if status.get("line") else []
+    refusal = unchanged.refusal(storage) if status["state"] == "complete" else None
+    lines += [refusal] if refusal else []
     halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
     finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished)) or 'nothing yet'}"]

@@ -20,7 +20,7 @@ from raysed.recipe import parse_recipes
 from raysed.store.storage import Storage, sha256_of
 
 FILE = "unchanged.json"
-RESULTS = ("plots", "model")
+_PLOTS, _MODEL = "plots", "model"
 """Artefacts that depend on every setting and input of a run."""
 _PACKAGE = Path(__file__).parents[1]
 _MOST_BYTES = 2**30
@@ -60,6 +60,17 @@ def _fingerprint(config: Config, sources: list[str]) -> str | None:
     return stable_hash([settings, [str(place) for place in places], {str(p): sha256_of(p) for p in files}])
 
 
+def results_of(storage: Storage) -> tuple[str, ...]:
+    """Returns the artefacts of a finished run that depend on every setting and input: plots, and the model if any."""
+    return (_PLOTS,) if refusal(storage) else (_PLOTS, _MODEL)
+
+
+def refusal(storage: Storage) -> str | None:
+    """Returns why a finished run has no model, in a sentence; None where it has one, or is not finished."""
+    plots = storage.entry(_PLOTS)
+    return plots.meta.get("refusal") if plots else None
+
+
 def is_unchanged(print_: str | None, storage: Storage) -> bool:
     """Whether the run is complete and intact, and was made from what has this fingerprint.
 
@@ -72,7 +83,7 @@ def is_unchanged(print_: str | None, storage: Storage) -> bool:
     if _remembered(storage.read_text("report.json")).get("status") != "complete":
         return False
     known = _remembered(storage.read_text(FILE)).get("results", {})
-    entries = {name: storage.entry(name) for name in RESULTS}
+    entries = {name: storage.entry(name) for name in results_of(storage)}
     return all(e and known.get(n) == e.fingerprint and storage.finished(n, e.depends) for n, e in entries.items())
 
 
@@ -83,7 +94,7 @@ def remember(print_: str | None, storage: Storage) -> None:
         print_: of `fingerprint`, before the inputs were read; None is not noted.
         storage: the run directory.
     """
-    entries = {name: storage.entry(name) for name in RESULTS}
+    entries = {name: storage.entry(name) for name in results_of(storage)}
     if print_ is not None and all(entries.values()):
         results = {name: entry.fingerprint for name, entry in entries.items()}
         storage.write_text(FILE, json.dumps({"fingerprint": print_, "results": results}, indent=1))

@@ -8,18 +8,19 @@ from raysed.plan.artefacts import ScoredModel
 from raysed.report.choice import choose
 from raysed.report.results import Row
 
-KINDS = {"base": "base", "ct": "member", "ct-sed": "learner"}
+KINDS = {"base": "base", "ct": "member", "ct-sed": "learner", "tf-idf": "baseline"}
 
 
 def models_and_rows(scores, left_out=()):
-    """`scores`: recipe to the dev scores of its models."""
+    """`scores`: recipe to the dev scores of its models; TF-IDF has a row and is no model."""
     models, rows = [], []
     for recipe, values in scores.items():
         plain = recipe.removesuffix("-flow").removesuffix("-whiten")
         for index, value in enumerate(values):
             out = (recipe, index) in left_out
-            models.append(ScoredModel(recipe, KINDS[plain], index, f"{recipe}/{index}", (2,), None, out))
-            for layers, score in ((2, value), (1, 99.0)):
+            if recipe != "tf-idf":
+                models.append(ScoredModel(recipe, KINDS[plain], index, f"{recipe}/{index}", (2,), None, out))
+            for layers, score in ((2, value), (1, 99.0)) if recipe != "tf-idf" else ((0, value),):
                 metrics = {"dev": {"spearman": score}, "test": {"spearman": 1.0}}
                 rows.append(Row(recipe, KINDS[plain], index, None, layers, metrics, out))
     return models, rows
@@ -86,3 +87,46 @@ def test_collapsed_models_and_calibrations_of_single_tasks_are_no_candidates():
 
 def test_a_score_that_is_not_defined_is_not_the_best():
     assert chosen({"base": [40], "ct": [float("nan")], "ct-sed": [41]}).model.recipe == "ct-sed"
+
+
+def test_what_is_worse_than_words_alone_is_refused_unless_it_is_asked_for():
+    scores = {"base": [40], "ct-sed": [47.25], "tf-idf": [56.88]}
+    choice = chosen(scores)
+    assert choice.refusal == (
+        "no model is exported: ct-sed, the best there is, has 47.2 on dev, which is worse than TF-IDF (56.9); to "
+        "export it all the same, repeat the command with --allow-worse or set export.allow_worse: true"
+    )
+    assert choice.title == "ct-sed (not exported)"
+    for export in ({"allow_worse": True}, {"recipe": "ct-sed"}):
+        allowed = chosen(scores, export=export)
+        assert allowed.refusal is None and allowed.title == "ct-sed (exported)"
+        assert allowed.words().endswith("7.2 above the untouched encoder (40.0), 9.6 below TF-IDF (56.9)")
+
+
+def test_the_untouched_encoder_is_refused_like_any_other():
+    choice = chosen({"base": [40], "ct-sed": [39], "tf-idf": [56.88]})
+    assert "base, the best there is, has 40.0 on dev, which is worse than TF-IDF (56.9);" in choice.refusal
+    assert choice.words() == "base, because nothing else in the run is better on dev: 40.0, 16.9 below TF-IDF (56.9)"
+
+
+def test_what_is_worse_than_the_untouched_encoder_is_exported_by_name_only_and_both_are_said():
+    choice = chosen({"base": [58], "ct-sed": [40], "tf-idf": [57]}, export={"recipe": "ct-sed"})
+    assert choice.refusal is None
+    assert choice.words().endswith(": 40.0, 18.0 below the untouched encoder (58.0), 17.0 below TF-IDF (57.0)")
+
+
+@pytest.mark.parametrize(("tf_idf", "is_refused"), [(47.0, False), (47.05, False), (47.15, True), (None, False)])
+def test_less_than_a_tenth_and_a_score_that_is_not_there_refuse_nothing(tf_idf, is_refused):
+    scores = {"base": [40], "ct-sed": [47.0], **({} if tf_idf is None else {"tf-idf": [tf_idf]})}
+    assert bool(chosen(scores).refusal) == is_refused
+
+
+def test_a_model_without_a_score_is_worse_than_any_score():
+    nothing = float("nan")
+    choice = chosen({"base": [nothing], "ct-sed": [nothing], "tf-idf": [12.0]})
+    assert "base, the best there is, has no score on dev, which is worse than TF-IDF (12.0)" in choice.refusal
+    assert chosen({"base": [nothing], "ct-sed": [nothing], "tf-idf": [nothing]}).refusal is None
+
+
+def test_without_a_dev_task_nothing_is_refused():
+    assert chosen({"base": [40], "ct-sed": [47], "tf-idf": [90]}, dev=None).refusal is None

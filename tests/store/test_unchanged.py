@@ -12,7 +12,7 @@ import pytest
 import raysed.pipeline
 from raysed.config import make_config
 from raysed.store.storage import Storage
-from raysed.store.unchanged import fingerprint, is_unchanged, remember
+from raysed.store.unchanged import fingerprint, is_unchanged, refusal, remember
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIRS = "0.5\tA cat sleeps.\tA dog runs.\n4.5\tIt rains.\tRain falls.\n"
@@ -44,14 +44,31 @@ def settings(tmp_path) -> dict:
     }
 
 
-def complete(config) -> Storage:
+def complete(config, refusal: str | None = None) -> Storage:
     """A run directory as a complete run leaves it."""
     storage = Storage(config.storage, config.run)
-    for name in ("plots", "model"):
-        storage.commit(name, lambda path: (path / "file").write_text("x"), {"config": 1})
+    for name in ("plots",) if refusal else ("plots", "model"):
+        storage.commit(name, lambda path: (path / "file").write_text("x"), {"config": 1}, {"refusal": refusal})
     storage.write_text("report.json", json.dumps({"status": "complete"}))
     remember(fingerprint(config), storage)
     return storage
+
+
+def test_a_run_whose_model_was_refused_is_complete_without_it(settings):
+    config = make_config(settings)
+    storage = complete(config, "no model is exported")
+    assert is_unchanged(fingerprint(config), storage) and refusal(storage) == "no model is exported"
+    allowed = make_config({**settings, "export": {"allow_worse": True}})
+    assert not is_unchanged(fingerprint(allowed), storage)
+    storage.remove("plots")
+    assert not is_unchanged(fingerprint(config), storage) and refusal(storage) is None
+
+
+def test_a_run_that_has_lost_its_model_is_not_complete(settings):
+    config = make_config(settings)
+    storage = complete(config)
+    storage.remove("model")
+    assert not is_unchanged(fingerprint(config), storage) and refusal(storage) is None
 
 
 def test_nothing_has_changed(settings):
