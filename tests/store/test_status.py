@@ -1,6 +1,7 @@
 """Where a run is, as the run directory tells it."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -72,7 +73,7 @@ def test_how_a_run_ended_is_told(storage, error, state, sentence):
     with pytest.raises(type(error)), status_of(storage):
         raise error
     assert status(storage)["state"] == state
-    assert describe(storage)[0][0] == sentence
+    assert re.sub(r"\d+ s", "0 s", describe(storage)[0][0]) == sentence  # a busy machine takes its time
 
 
 @pytest.mark.parametrize("error", [UserError("sed.workers is 3, but …"), KeyboardInterrupt(), RuntimeError("no Ray")])
