@@ -811,6 +811,9 @@ class CalibrationConfig(Block):
     scores best on the dev task."""
 
 
+Format = Literal["onnx", "int8", "int8_avx2"]
+
+
 class ExportConfig(Block):
     """The model that ends up in `model/`."""
 
@@ -823,6 +826,10 @@ class ExportConfig(Block):
     """`true`: write `model/` also where the chosen model is worse on the dev task, by 0.1 or more, than the untouched
     encoder or TF-IDF. `false`: such a model is not written, unless `export.recipe` names it. The run is complete all
     the same; its report and last line say why there is no model, and the exit code is 3."""
+    formats: list[Format] = []
+    """Further formats of the exported transformer, for sentence-transformers' `backend="onnx"`: `onnx`; `int8`, for
+    processors with AVX-512 VNNI or for ARM64; `int8_avx2`, for older ones (see [formats](distill.md#onnx-and-int8)).
+    They need `pip install 'raysed[onnx]'`, and `encoder.layers: 1`."""
 
 
 class ResourcesConfig(Block):

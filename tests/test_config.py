@@ -66,7 +66,7 @@ WRONG = [
     ({"encoder": {"scratch": {"layer": 2}}}, r"^unknown .*: did you mean encoder\.scratch\.layers\?$"),
     (
         {"export": {"zzz": 1}},
-        r"^unknown setting export\.zzz; the settings here are export\.recipe, export\.allow_worse$",
+        r"^unknown setting export\.zzz; the settings here are export\.recipe, export\.allow_worse, export\.formats$",
     ),
     ({"zzz": 1}, r"^unknown setting zzz; the settings here are run, storage, seed, recipes, "),
     # wrong types

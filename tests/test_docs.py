@@ -61,7 +61,8 @@ model/README.md model/config.json model/model.safetensors model/tokenizer.json m
 model/modules.json model/sentence_bert_config.json model/config_sentence_transformers.json model/glow.py
 model/1_WeightedLayerPooling/config.json model/1_WeightedLayerPooling/model.safetensors model/2_Pooling/config.json
 model/3_FlowHead/config.json model/3_FlowHead/model.safetensors model/3_Dense/config.json
-model/3_Dense/model.safetensors .tmp/5d41402abc4b2a76/model.safetensors
+model/3_Dense/model.safetensors model/onnx/model.onnx model/onnx/model_qint8_avx512_vnni.onnx
+model/onnx/model_quint8_avx2.onnx .tmp/5d41402abc4b2a76/model.safetensors
 .replaced/ct%2Fmembers%2F00/model.safetensors
 tune/ct-1795229333/tuner.pkl train/ct-sed-learners-00-1795229377/.validate_storage_marker
 """.split()

@@ -22,12 +22,13 @@ from tokenizers import Tokenizer
 from torch.nn.functional import embedding_bag
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
 
-from raysed.config import Layers
+from raysed.config import Format, Layers
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of, encode, save_encoder
 from raysed.model.flow import Flow
+from raysed.model.formats import FILES
 from raysed.model.glow import FlowHead
 from raysed.model.static import STATIC
 from raysed.recipe import TEACHERS, Recipe, parse_recipe
@@ -92,6 +93,7 @@ class Card:
         teachers: names of the teachers from outside, where it has learnt from some.
         widths: at which its embeddings may be cut short.
         searches: the teacher whose documents its queries can search, because it shares its space.
+        formats: those that it is exported in beside torch's.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
     """
 
@@ -117,6 +119,7 @@ class Card:
     teachers: Sequence[str] = ()
     widths: Sequence[int] = ()
     searches: str | None = None
+    formats: Sequence[Format] = ()
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,7 @@ def _write_transformer(
     save_encoder(encoder, tokenizer, path, max_length)
     config = _read_json(path / "config.json")
     _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
+    _rename_tokenizer(path / "tokenizer_config.json")
     _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     return "", f"{_BUILT_IN}Transformer"
 
@@ -260,6 +264,13 @@ def _write_module(directory: Path, config: Mapping[str, Any], tensors: Mapping[s
         save_file(dict(tensors), directory / "model.safetensors")
 
 
+def _rename_tokenizer(path: Path) -> None:
+    """Names a plain tokenizer as transformers 4 and 5 both know it; releases with an ONNX backend need 4."""
+    config = _read_json(path)
+    if config["tokenizer_class"] == "TokenizersBackend":
+        _write_json(path, {**config, "tokenizer_class": "PreTrainedTokenizerFast"})
+
+
 def _write_versions(path: Path) -> None:
     """Writes the settings of the model as a whole."""
     versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
@@ -293,6 +304,7 @@ def _card_text(card: Card, encoder: Encoder, layers: Layers, max_length: int, co
         recipe=card.recipe,
         story=_story(card, encoder.is_static),
         code=code,
+        files=[FILES[name] for name in card.formats],
         scores=card.scores,
         choice=card.choice,
         worth=card.worth,
@@ -411,15 +423,14 @@ def parity(
     expected_ND = encode(encoder, tokenize(tokenizer, sentences, max_length), (layers,))[0]
     if calibration is not None:
         expected_ND = calibration.transform(expected_ND)
-    return float(np.abs(_exported_vectors(path, sentences) - expected_ND).max() / np.abs(expected_ND).max())
+    return largest_difference(_exported_vectors(path, sentences), expected_ND)
 
 
-@torch.inference_mode()
 def _exported_vectors(path: Path, sentences: Sequence[str]) -> np.ndarray:
     modules = [(entry["type"].rpartition(".")[2], path / entry["path"]) for entry in _read_json(path / "modules.json")]
     (first, directory), *modules = modules
     if first != STATIC:
-        return _transformer_vectors(path, modules, sentences)
+        return ExportedModel(path).embed(sentences)
     values = _static_vectors(directory, sentences)
     for name, place in modules:
         values = _apply(name, place, values)
@@ -434,21 +445,50 @@ def _static_vectors(directory: Path, sentences: Sequence[str]) -> torch.Tensor:
     return embedding_bag(torch.tensor([token for tokens in lists for token in tokens]), rows_VD, offsets, mode="mean")
 
 
-def _transformer_vectors(path: Path, modules: Sequence[tuple[str, Path]], sentences: Sequence[str]) -> np.ndarray:
-    trusted = _has_own_code(path)  # which has run in this process already
-    transformer = AutoModel.from_pretrained(path, use_safetensors=True, trust_remote_code=trusted).eval()
-    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
-    options = {"padding": True, "truncation": True, "return_tensors": "pt"}
-    options["max_length"] = _read_json(path / "sentence_bert_config.json")["max_seq_length"]
-    batches = []
-    for start in range(0, len(sentences), _PARITY_ROWS):
-        batch = tokenizer(list(sentences[start : start + _PARITY_ROWS]), **options)
-        output = transformer(**batch)
-        values = output.last_hidden_state
-        for name, directory in modules:
-            values = _apply(name, directory, values, output.hidden_states, batch["attention_mask"])
-        batches.append(values)
-    return torch.cat(batches).numpy()
+def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
+    """Returns that of any coordinate, as a share of the largest coordinate.
+
+    Args:
+        found_ND: vectors.
+        expected_ND: what they should be.
+    """
+    return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
+
+
+class ExportedModel:
+    """An exported directory, followed module by module on padded batches, as sentence-transformers does it.
+
+    Args:
+        path: what `export_model` wrote.
+        transformer: runs in place of the directory's own, called like it; None: that one.
+    """
+
+    def __init__(self, path: Path, transformer: Callable[..., Any] | None = None):
+        trusted = _has_own_code(path)  # which has run in this process already
+        self._transformer = (
+            transformer or AutoModel.from_pretrained(path, use_safetensors=True, trust_remote_code=trusted).eval()
+        )
+        self._tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+        self._length = _read_json(path / "sentence_bert_config.json")["max_seq_length"]
+        self._modules = [(entry["type"], path / entry["path"]) for entry in _read_json(path / "modules.json")[1:]]
+
+    @torch.inference_mode()
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Returns vectors, float32 [N, D].
+
+        Args:
+            sentences: N texts.
+        """
+        options = {"padding": True, "truncation": True, "return_tensors": "pt", "max_length": self._length}
+        batches = []
+        for start in range(0, len(sentences), _PARITY_ROWS):
+            batch = self._tokenizer(list(sentences[start : start + _PARITY_ROWS]), **options)
+            output = self._transformer(**batch)
+            values, mask_BL = output.last_hidden_state, batch["attention_mask"]
+            for kind, directory in self._modules:
+                values = _apply(kind.rpartition(".")[2], directory, values, output.hidden_states, mask_BL)
+            batches.append(values)
+        return torch.cat(batches).numpy()
 
 
 def _apply(

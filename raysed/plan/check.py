@@ -20,6 +20,7 @@ from raysed.evaluation.tasks import Evaluation, load_any_task
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.combination import OF_EQUAL_WIDTHS
 from raysed.model.encoder import check_encoder, encoder_path, width_of
+from raysed.model.formats import check_formats
 from raysed.model.teacher import check_teacher
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
@@ -82,6 +83,7 @@ def check(config: Config) -> Job:
     check_depths(config, layers)
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
+    check_formats(config.export.formats, config.encoder)
     corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
     tasks = [load_any_task(name, task, config.seed) for name, task in config.evaluation.tasks.items()]
     evaluation = Evaluation(tasks, config.evaluation.aggregation)

@@ -19,6 +19,16 @@ def check_settings(config: Config) -> list[Recipe]:
         raise UserError(
             f"export.recipe is {config.export.recipe!r}, which is not in recipes ({', '.join(config.recipes)})"
         )
+    if config.export.formats and config.encoder.static is not None:
+        raise UserError(
+            f"export.formats has {config.export.formats[0]}, which is for transformers, but encoder.static makes a "
+            "table of vectors; leave export.formats out"
+        )
+    if config.export.formats and config.encoder.layers != 1:
+        raise UserError(
+            f"export.formats has {config.export.formats[0]}, which gives the last layer only, but encoder.layers is "
+            f"{config.encoder.layers}; set encoder.layers: 1, or leave export.formats out"
+        )
     _check_dev(config)
     _check_teachers(config, recipes)
     _check_static(config, recipes)

@@ -57,6 +57,7 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
         worth=worth(results, choice.model.recipe, choice.model.kind),
         measure=results.measure,
         sanity=sanity_words(sanity),
+        formats=config.export.formats,
         fitted_on=results.fitted_on if recipe.calibration else None,
         aggregation=config.evaluation.aggregation,
         settings=_settings(job, recipe),

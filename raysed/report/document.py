@@ -16,6 +16,7 @@ from typing import Any
 from raysed.evaluation.transfer import SED_TASKS, main_score
 from raysed.evaluation.unlabelled import CANNOT_BE_TOLD
 from raysed.report.findings import findings
+from raysed.report.formats import formats_table
 from raysed.report.results import (
     NO_LABELS,
     Group,
@@ -84,6 +85,8 @@ class Report:
     """Teachers from outside and what was made of them, see `raysed.report.teachers.compare`."""
     choices: Sequence[str] = ()
     """What was chosen of the teachers on the dev task, in a line each."""
+    formats: Sequence[Mapping[str, Any]] = ()
+    """Formats of the exported model, where others than torch's were asked for, see `raysed.report.formats`."""
     command: str = ""
     """What was typed to start the run."""
     repeat: str = ""
@@ -116,6 +119,7 @@ class Report:
             "widths",
             "teachers",
             "choices",
+            "formats",
             "sanity",
         )
         parts = {name: getattr(self, name) for name in names_of_parts}
@@ -174,6 +178,7 @@ class Report:
             "teachers": teachers_table(self.teachers),
             "choices": self.choices,
             "searches": any("searches" in model for model in self.teachers),
+            "formats": formats_table(self.formats, self.dev),
             "transfer": _transfer_table(self.transfer),
             "isotropy": _isotropy_table(analysis.get("isotropy") or {}),
             "edit_distance_task": edit_distance["task"],

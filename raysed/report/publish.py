@@ -24,6 +24,7 @@ from raysed.evaluation.unlabelled import unlabelled_scores
 from raysed.model.affine import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder, encode, load_start
 from raysed.model.export import export_model, parity
+from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibrated
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
@@ -32,6 +33,7 @@ from raysed.report.card import card_of, labels_by_stage, seen_by_calibrations, v
 from raysed.report.choice import Choice, choose
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table, sanity_words
 from raysed.report.findings import worth
+from raysed.report.formats import compare_formats, formats_table
 from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
 from raysed.report.teachers import compare, searches, teachers_table
@@ -119,10 +121,11 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
         "words": answered_by_words(),
     }
     begin("export")
+    formats: list[dict[str, Any]] = []
     if choice.refusal:
         run.storage.remove("model")  # of other settings or inputs
     else:
-        _export(run, choice, exported, results, sanity)
+        formats = _export(run, choice, exported, results, sanity)
     begin("sentences without labels")
     sentences = _some_sentences(run)
     unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
@@ -138,7 +141,7 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
     teachers = compare(run.job, run.storage, results, exported[0], shown[choice.model.recipe], choice)
     if run.facts.shares_space_of:
         teachers[-1:-1] = searches(run.job, run.storage, results, run.models, run.facts.shares_space_of)
-    report = _report(run, results, space, unlabelled, choice, sanity, teachers, pictures)
+    report = _report(run, results, space, unlabelled, choice, sanity, teachers, formats, pictures)
     for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
         run.storage.write_text(name, text)
     return choice, report
@@ -152,6 +155,8 @@ def _tell(run: _Finished, choice: Choice, report: Report, say: Callable[[str], N
         say(f"\nby width\n{by_width.plain()}")
     if report.teachers:
         say(f"\nteachers and the exported model\n{teachers_table(report.teachers).plain()}")
+    if report.formats:
+        say(f"\nformats of the exported model\n{formats_table(report.formats, run.config.evaluation.dev).plain()}")
     say(f"\n{report.findings()}\n")
     say(f"report: {run.storage.uri('report.md')}   plots: {run.storage.uri('plots')}")
     if not choice.refusal:
@@ -234,11 +239,17 @@ def _exported(run: _Finished, choice: Choice) -> _Exported:
     return encoder, tokenizer, load_calibration(place)
 
 
-def _export(run: _Finished, choice: Choice, exported: _Exported, results: Results, sanity: Mapping[str, int]) -> None:
+def _export(
+    run: _Finished, choice: Choice, exported: _Exported, results: Results, sanity: Mapping[str, int]
+) -> list[dict[str, Any]]:
     """Writes `model/`, and compares its vectors with the model in memory before it is published.
+
+    Returns:
+        What `compare_formats` returned.
 
     Raises:
         RuntimeError: they differ.
+        RunFailed: those of another format do.
     """
     config, storage, chosen = run.config, run.storage, choice.model
     encoder, tokenizer, calibration = exported
@@ -248,13 +259,21 @@ def _export(run: _Finished, choice: Choice, exported: _Exported, results: Result
         "calibration": calibration,
     }
 
+    sentences, dev = run.job.evaluation.sentences, run.job.evaluation.tasks.get(config.evaluation.dev)
+    tolerance = _PARITY if calibration is None else _CALIBRATED_PARITY
+    formats: list[dict[str, Any]] = []
+
     def write(path: Path) -> None:
         export_model(encoder, tokenizer, path, card=card_of(run.job, run.facts, choice, results, sanity), **options)
-        difference = parity(path, encoder, tokenizer, run.job.evaluation.sentences[:_PARITY_SENTENCES], **options)
-        if not difference < (_PARITY if calibration is None else _CALIBRATED_PARITY):
+        difference = parity(path, encoder, tokenizer, sentences[:_PARITY_SENTENCES], **options)
+        if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
+        write_formats(path, config.export.formats)
+        formats[:] = compare_formats(path, config.export.formats, sentences, expected_ND, tolerance, dev)
 
+    expected_ND = _embedder(config, *exported)(sentences[:_PARITY_SENTENCES])
     storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})
+    return formats
 
 
 def _some_sentences(run: _Finished) -> list[str]:
@@ -373,6 +392,7 @@ def _report(
     choice: Choice,
     sanity: Mapping[str, int],
     teachers: Sequence[Mapping[str, Any]],
+    formats: Sequence[Mapping[str, Any]],
     pictures: Mapping[str, str],
 ) -> Report:
     config, storage, facts = run.config, run.storage, run.facts
@@ -399,6 +419,7 @@ def _report(
         widths=scores_by_width(config, run.job.evaluation, storage, run.models),
         teachers=teachers,
         choices=run.facts.choices,
+        formats=formats,
         command=_typed(),
         repeat=how_to_repeat(storage.location, storage.run, _main_job()),
         plots=pictures,

@@ -30,6 +30,14 @@ HEAVY = {"torch", "transformers", "ray", "deepspeed", "datasets", "scipy", "matp
             r"flow\.per_task fits on each task's own",
         ),
         ({"flow": {"per_task": True, "fit_on": "tasks"}, "export": {"recipe": "base-flow"}}, r"model; export base$"),
+        (
+            {"export": {"formats": ["onnx"]}, "encoder": {"layers": 1, "static": {}}, "recipes": ["base"]},
+            r"^export\.formats has onnx, which is for transformers, but encoder\.static makes a table of vectors; leave",
+        ),
+        (
+            {"export": {"formats": ["int8"]}, "encoder": {"layers": 2}},
+            r"^export\.formats has int8, which gives the last layer only, but encoder\.layers is 2; set",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other(settings, message):

@@ -1,0 +1,164 @@
+"""The exported transformer in further formats, as the files that sentence-transformers' `backend="onnx"` looks for.
+
+That backend runs the transformer alone in ONNX; pooling and calibration stay modules of sentence-transformers. It gives
+the last layer's states and no others. What it needs itself, optimum-onnx, does not go with transformers 5, so the files
+are written by torch's exporter and ONNX Runtime's quantization.
+"""
+
+import importlib.util
+import logging
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+
+from raysed.config import EncoderConfig, Format
+from raysed.errors import UserError, first_line
+from raysed.model.encoder import encoder_path
+
+FILES: Mapping[Format, str] = {
+    "onnx": "onnx/model.onnx",
+    "int8": "onnx/model_qint8_avx512_vnni.onnx",
+    "int8_avx2": "onnx/model_quint8_avx2.onnx",
+}
+"""The names of sentence-transformers' `export_dynamic_quantized_onnx_model`."""
+_SIGNED = {"int8": True, "int8_avx2": False}
+"""Whether weights are signed: without VNNI, a processor's sums of signed products may overflow."""
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_OPSET = 18
+"""What every ONNX Runtime since 1.14 reads."""
+_EXAMPLE = ["A man plays the guitar.", "It rains."]
+
+
+def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
+    """Checks that an encoder can be written in these formats, by doing it with random weights.
+
+    Args:
+        formats: of `export`.
+        encoder: the settings of `encoder`.
+
+    Raises:
+        UserError: a package is missing, the encoder has code of its own, or torch cannot write it.
+    """
+    if not formats:
+        return
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"export.formats needs {' and '.join(missing)}: run pip install 'raysed[onnx]', or leave export.formats out"
+        )
+    if encoder.scratch:
+        return  # a plain BERT
+    path = encoder_path(encoder)
+    config = AutoConfig.from_pretrained(path, trust_remote_code=encoder.trust_remote_code, **encoder.model_kwargs)
+    if encoder.trust_remote_code and getattr(config, "auto_map", None):
+        raise UserError(
+            f"export.formats: {encoder.path!r} has code of its own, which sentence-transformers' ONNX backend does not "
+            "run; leave export.formats out"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _write_onnx(AutoModel.from_config(config), AutoTokenizer.from_pretrained(path), Path(folder) / "model.onnx")
+        except Exception as error:  # whatever torch's exporter meets
+            raise UserError(
+                f"export.formats: {encoder.path!r} cannot be written as ONNX ({first_line(error)}); leave "
+                "export.formats out"
+            ) from None
+
+
+def write_formats(path: Path, formats: Sequence[Format]) -> None:
+    """Writes further formats beside an exported model.
+
+    Args:
+        path: the directory of the exported model; the files are made from what it holds.
+        formats: which.
+    """
+    if not formats:
+        return
+    model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
+    places = {name: path / FILES[name] for name in formats}
+    for place in places.values():
+        place.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        plain = places.pop("onnx", Path(folder) / "model.onnx")
+        _write_onnx(model, AutoTokenizer.from_pretrained(path), plain)
+        for name, place in places.items():
+            _quantize(plain, place, _SIGNED[name])
+
+
+class OnnxTransformer:
+    """A transformer in an ONNX file, called like the transformer that it was made from.
+
+    Args:
+        file: written by `write_formats`.
+    """
+
+    def __init__(self, file: Path):
+        from onnxruntime import InferenceSession, SessionOptions
+
+        options = SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self._session = InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        self._inputs = [given.name for given in self._session.get_inputs()]
+
+    def __call__(self, **batch: torch.Tensor) -> Any:
+        """Returns `last_hidden_state`, float32 [B, L, D], and no other layer."""
+        given = {name: batch[name].numpy() for name in self._inputs}
+        (states_BLD,) = self._session.run(["last_hidden_state"], given)
+        return SimpleNamespace(last_hidden_state=torch.from_numpy(states_BLD), hidden_states=None)
+
+
+class _LastStates(torch.nn.Module):
+    """What the backend reads of a transformer; a pooler is left out of the file."""
+
+    def __init__(self, transformer: torch.nn.Module):
+        super().__init__()
+        self.transformer = transformer
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return self.transformer(**batch).last_hidden_state
+
+
+def _write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
+    batch = dict(tokenizer(_EXAMPLE, padding=True, return_tensors="pt"))
+    axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
+    with _quiet():
+        program = torch.onnx.export(
+            _LastStates(transformer.eval()),
+            kwargs={"batch": batch},
+            dynamic_shapes={"batch": {name: axes for name in batch}},
+            input_names=list(batch),
+            output_names=["last_hidden_state"],
+            opset_version=_OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+        program.save(file)
+
+
+def _quantize(plain: Path, file: Path, signed: bool) -> None:
+    """Weights to 8 bits, a scale for each output; activations are quantized as they come (dynamically)."""
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    kind = QuantType.QInt8 if signed else QuantType.QUInt8
+    with _quiet():
+        quantize_dynamic(plain, file, per_channel=True, weight_type=kind, extra_options={"WeightSymmetric": True})
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the notes of the exporters on themselves."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

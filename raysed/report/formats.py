@@ -1,0 +1,122 @@
+"""The formats of an exported model side by side: whether they say the same, their size, speed and dev score."""
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysed.config import Format
+from raysed.errors import RunFailed
+from raysed.evaluation.tasks import Task, main_score
+from raysed.model.export import ExportedModel, largest_difference
+from raysed.model.formats import FILES, OnnxTransformer
+from raysed.store.text import Table, number, size
+
+LEAST_COSINE = 0.95
+"""Mean cosine of 8-bit and trained vectors; docs/distill.md says what real encoders have."""
+_TIMED = 1000
+"""Sentences on which speed is measured."""
+_MOST_SCORED = 20_000
+"""Texts of a dev task; a larger one is not embedded again by every format."""
+_TORCH = "torch"
+
+
+def compare_formats(
+    path: Path,
+    formats: Sequence[Format],
+    sentences: Sequence[str],
+    expected_ND: np.ndarray,
+    tolerance: float,
+    dev: Task | None,
+) -> list[dict[str, Any]]:
+    """Checks the formats of an exported model against the trained model, and measures them on this machine's CPU.
+
+    Args:
+        path: the exported model, with its formats.
+        formats: which there are beside that of torch.
+        sentences: N texts or more, to compare and to measure on.
+        expected_ND: the trained model's vectors of the first N.
+        tolerance: the largest difference that is rounding, as a share of the largest coordinate.
+        dev: the task that choices are made on, if there is one.
+
+    Returns:
+        Of each format, torch first: `format`, `file`, `bytes`, `sentences_per_second`, `score` on the dev task (x100,
+        None where there is none), `cosine` with the trained model on average, and `difference`, the largest of any
+        coordinate as a share of the largest coordinate. None where no format is asked for.
+
+    Raises:
+        RunFailed: a format says something else than the trained model.
+    """
+    found = []
+    for name in [_TORCH, *formats] if formats else []:
+        file = FILES.get(name, "model.safetensors")
+        model = ExportedModel(path, None if name == _TORCH else OnnxTransformer(path / file))
+        row = {"format": name, "file": file, "bytes": (path / file).stat().st_size}
+        row |= _likeness(model.embed(sentences[: len(expected_ND)]), expected_ND)
+        _refuse_other_vectors(row, tolerance)
+        found.append({**row, "sentences_per_second": _speed(model, sentences), "score": _score(model, dev)})
+    return found
+
+
+def _likeness(found_ND: np.ndarray, expected_ND: np.ndarray) -> dict[str, float]:
+    lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
+    cosine = float(((found_ND * expected_ND).sum(1) / lengths_N).mean())
+    return {"cosine": cosine, "difference": largest_difference(found_ND, expected_ND)}
+
+
+def _refuse_other_vectors(row: Mapping[str, Any], tolerance: float) -> None:
+    name = row["format"]
+    if name in (_TORCH, "onnx"):
+        problem = (
+            f"differ from the trained model's by {row['difference']:.2g} of the largest coordinate, more than rounding"
+        )
+        is_same = row["difference"] < tolerance
+    else:
+        problem = f"have a mean cosine of {row['cosine']:.3f} with the trained model's, less than {LEAST_COSINE}"
+        is_same = row["cosine"] >= LEAST_COSINE
+    if not is_same:  # also where it is not a number
+        raise RunFailed(
+            f"the exported model's vectors as {name} {problem}; leave {name} out of export.formats, and the same "
+            "command exports without training again"
+        )
+
+
+def _speed(model: ExportedModel, sentences: Sequence[str]) -> float:
+    """Sentences of like length go together, as sentence-transformers does it."""
+    timed = sorted(sentences[:_TIMED], key=len)
+    began = time.monotonic()
+    model.embed(timed)
+    return len(timed) / (time.monotonic() - began)
+
+
+def _score(model: ExportedModel, dev: Task | None) -> float | None:
+    if dev is None or len(dev.sentences) > _MOST_SCORED:
+        return None
+    order = sorted(range(len(dev.sentences)), key=lambda row: len(dev.sentences[row]))
+    sorted_UD = model.embed([dev.sentences[row] for row in order])
+    x_UD = np.empty_like(sorted_UD)
+    x_UD[order] = sorted_UD
+    return main_score(dev.metrics(dev.outcome(x_UD)))
+
+
+def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:
+    """Returns the formats of an exported model as a table.
+
+    Args:
+        formats: from `compare_formats`.
+        dev: name of the dev task.
+    """
+    lines = [
+        [
+            row["format"],
+            row["file"],
+            size(row["bytes"]),
+            f"{row['sentences_per_second']:,.0f}",
+            number(row["score"]),
+            f"{row['cosine']:.4f}",
+        ]
+        for row in formats
+    ]
+    return Table(["format", "file", "size", "sentences/s", dev or "dev", "cosine"], lines)
