@@ -1,8 +1,8 @@
 """What a run measures on further sentences, apart from graded pairs: transfer tasks and QNLI.
 
-The base, and members and learners of every recipe are scored, calibrated or not: the first of each, or all. Each
-encoder embeds the further sentences once; probes are Ray tasks, and their results artefacts. TF-IDF is given the
-transfer tasks, too.
+The base, all teachers from outside, and members and learners of every recipe are scored, calibrated or not: the first
+of each, or all. Each encoder embeds the further sentences once; probes are Ray tasks, and their results artefacts.
+TF-IDF is given the transfer tasks, too.
 """
 
 import json
@@ -27,7 +27,7 @@ from raysed.evaluation.transfer import SED_TASKS, ProbeJob, combine, jobs, run_p
 from raysed.model.affine import load_calibration
 from raysed.model.encoder import load_start
 from raysed.plan.artefacts import Embedding, ScoredModel
-from raysed.recipe import parse_recipe
+from raysed.recipe import TEACHERS, parse_recipe
 from raysed.stages.frozen import embed_all
 from raysed.store.progress import Progress
 from raysed.store.storage import Storage
@@ -37,13 +37,19 @@ Embedded = Mapping[str | None, Embedding]
 
 
 def probe(
-    further: FurtherTasks, models: Sequence[ScoredModel], config: Config, storage: Storage, share: Share | None
+    further: FurtherTasks,
+    models: Sequence[ScoredModel],
+    of_teachers: Embedded,
+    config: Config,
+    storage: Storage,
+    share: Share | None,
 ) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """Scores the models of every recipe that `evaluation.transfer.models` means.
 
     Args:
         further: what is asked.
         models: all models of the run.
+        of_teachers: what teachers from outside have made of the sentences; others are not scored.
         config: the run's settings.
         storage: the run directory.
         share: for embedding, see `frozen.embed_all`.
@@ -52,8 +58,10 @@ def probe(
         What `Report.transfer` and, as `qnli`, `Report.analysis` take.
     """
     layers = config.evaluation.transfer.layers or config.encoder.layers
+    models = [model for model in models if model.recipe != TEACHERS or model.weights in of_teachers]
     shown = [model for model in asked_models(models, config) if _can_be_asked(model, layers, config)]
-    embedded = _embed(further, models, shown, layers, config, storage, share)
+    own = [model for model in models if model.recipe != TEACHERS]
+    embedded = {**of_teachers, **_embed(further, own, shown, layers, config, storage, share)}
     transfer = _transfer(further, shown, embedded, layers, config, storage) if further.transfer else []
     qnli = {}
     if further.qnli:
@@ -63,7 +71,7 @@ def probe(
 
 
 def asked_models(models: Sequence[ScoredModel], config: Config) -> list[ScoredModel]:
-    """Returns the first healthy model of every recipe, or all healthy ones; the first where none is healthy.
+    """Returns the first healthy model of every recipe, or all healthy ones; the first where none is; and all teachers.
 
     Args:
         models: of all recipes.
@@ -73,8 +81,8 @@ def asked_models(models: Sequence[ScoredModel], config: Config) -> list[ScoredMo
     for model in models:
         groups.setdefault(model.recipe, []).append(model)
     many = None if config.evaluation.transfer.models == "all" else 1
-    chosen = [[model for model in group if not model.left_out] or group[:1] for group in groups.values()]
-    return [model for group in chosen for model in group[:many]]
+    chosen = {recipe: [model for model in group if not model.left_out] or group[:1] for recipe, group in groups.items()}
+    return [model for recipe, group in chosen.items() for model in group[: None if recipe == TEACHERS else many]]
 
 
 def names_of(shown: Sequence[ScoredModel]) -> dict[ScoredModel, str]:

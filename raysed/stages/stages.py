@@ -31,7 +31,7 @@ from raysed.cluster.resources import (
     waste_of_members,
 )
 from raysed.cluster.usage import measured
-from raysed.config import Config, derive_seed
+from raysed.config import Config, derive_seed, stable_hash
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import tokenize_pairs, write_pairs
 from raysed.data.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
@@ -541,17 +541,30 @@ class Stages:
 
     def probe(self) -> None:
         """Scores models of every recipe on transfer tasks and QNLI, where there are some."""
-        if self.job.further:  # teachers from outside are scored by the run's tasks alone
+        if self.job.further:
             asked = {on_base(recipe) for recipe in self.job.recipes} | {recipe.text for recipe in self.job.recipes}
             models = [
-                model
-                for model in self.lineage.models()
-                if model.recipe != TEACHERS and (model.kind != "base" or model.recipe in {BASE, *asked})
+                model for model in self.lineage.models() if model.kind != "base" or model.recipe in {BASE, *asked}
             ]
             with self._timed("transfer"):
                 self.transfer, self.qnli = probing.probe(
-                    self.job.further, models, self.config, self.storage, self._frozen_share()
+                    self.job.further, models, self._probed_teachers(), self.config, self.storage, self._frozen_share()
                 )
+
+    def _probed_teachers(self) -> dict[str | None, Embedding]:
+        """What each teacher from outside makes of the further sentences; files of embeddings may not have them."""
+        sentences, identity = self.job.further.sentences, self.job.further.identity
+        layers = self.config.evaluation.transfer.layers or self.config.encoder.layers
+        found: dict[str | None, Embedding] = {}
+        for index, (name, depends) in self.lineage.teachers().items():
+            teacher = self._asked()[index]
+            needs = {"teacher": stable_hash(depends), "sentences": identity, "layers": layers}
+            job = Embedding(f"{TEACHERS}/probes/{index:02d}", name, (layers,), needs, index)
+            if teacher.config.is_members:
+                continue  # they are scored as members
+            if embed_sentences(job.name, job.depends, teacher, sentences, layers, self.storage):
+                found[name] = job
+        return found
 
     # helpers
 
