@@ -15,6 +15,7 @@ from typing import Any
 
 from raysed.evaluation.transfer import SED_TASKS, main_score
 from raysed.evaluation.unlabelled import CANNOT_BE_TOLD
+from raysed.report.failures import failures_table
 from raysed.report.findings import findings
 from raysed.report.formats import formats_table
 from raysed.report.results import (
@@ -87,6 +88,8 @@ class Report:
     """What was chosen of the teachers on the dev task, in a line each."""
     formats: Sequence[Mapping[str, Any]] = ()
     """Formats of the exported model, where others than torch's were asked for, see `raysed.report.formats`."""
+    failures: Mapping[str, Any] = field(default_factory=dict)
+    """Where there are graded pairs: `task`, `model` and `pairs`, what `worst_pairs` returned."""
     command: str = ""
     """What was typed to start the run."""
     repeat: str = ""
@@ -120,6 +123,7 @@ class Report:
             "teachers",
             "choices",
             "formats",
+            "failures",
             "sanity",
         )
         parts = {name: getattr(self, name) for name in names_of_parts}
@@ -179,6 +183,8 @@ class Report:
             "choices": self.choices,
             "searches": any("searches" in model for model in self.teachers),
             "formats": formats_table(self.formats, self.dev),
+            "failures": failures_table(self.failures.get("pairs", ())),
+            "failures_of": f"{self.failures['model']} on {self.failures['task']}" if self.failures else "",
             "transfer": _transfer_table(self.transfer),
             "isotropy": _isotropy_table(analysis.get("isotropy") or {}),
             "edit_distance_task": edit_distance["task"],

@@ -119,4 +119,4 @@ def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Tabl
         ]
         for row in formats
     ]
-    return Table(["format", "file", "size", "sentences/s", dev or "dev", "cosine"], lines)
+    return Table(["format", "file", "size", "sentences/s", dev or "dev", "cosine"], lines, text=3)

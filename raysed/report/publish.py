@@ -32,6 +32,7 @@ from raysed.report import plots
 from raysed.report.card import card_of, labels_by_stage, seen_by_calibrations, versions
 from raysed.report.choice import Choice, choose
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table, sanity_words
+from raysed.report.failures import worst_pairs
 from raysed.report.findings import worth
 from raysed.report.formats import compare_formats, formats_table
 from raysed.report.results import Draws, Group, Results, Row
@@ -420,10 +421,23 @@ def _report(
         teachers=teachers,
         choices=run.facts.choices,
         formats=formats,
+        failures=_failures(run, choice, results),
         command=_typed(),
         repeat=how_to_repeat(storage.location, storage.run, _main_job()),
         plots=pictures,
     )
+
+
+def _failures(run: _Finished, choice: Choice, results: Results) -> dict[str, Any]:
+    """The pairs of the first headline task of pairs on which the chosen model fails most."""
+    evaluation = run.job.evaluation
+    name = next((name for name in results.tasks if name in evaluation.pair_tasks), None)
+    if name is None:
+        return {}
+    cosine_P, gold_P = evaluation.cosines(run.embeddings(choice.model), name)
+    task = evaluation.tasks[name]
+    pairs = worst_pairs(task.first, task.second, gold_P, cosine_P)
+    return {"task": name, "model": choice.title, "pairs": pairs} if pairs else {}
 
 
 def _typed() -> str:

@@ -870,3 +870,36 @@ def test_equal_spectra_do_not_hide_each_other(tmp_path, drawn):
     assert all(line.get_linewidth() < widest.get_linewidth() / 2 for line in lines if line is not widest)
     assert lines[3] is not widest and len({line.get_linestyle() for line in lines}) == 4
     assert in_legend(drawn["s"]) == [["base", "base-flow", "ct-sed", "ct-sed-flow"]]
+
+
+def test_the_report_shows_where_the_model_fails_its_formats_and_why_there_is_none():
+    pair = {"score": 4.6, "cosine": 0.1, "rank_by_score": 95.0, "rank_by_cosine": 5.0}
+    pair |= {"sentence1": "A | B", "sentence2": "C"}
+    formats = [
+        {"format": name, "file": file, "bytes": 5e6, "cosine": 1.0, "difference": 0.0, "sentences_per_second": 1234.5}
+        for name, file in (("torch", "model.safetensors"), ("onnx", "onnx/model.onnx"))
+    ]
+    report = Report(
+        "r",
+        scored(full_run()),
+        dev="dev",
+        exported="ct",
+        export="ct, the last recipe",
+        formats=[{**row, "score": 58.0} for row in formats],
+        failures={"task": "sts12", "model": "ct (exported)", "pairs": [pair]},
+    )
+    text = report.to_markdown()
+    assert_is_tidy(text)
+    assert "| onnx   | onnx/model.onnx   | 5.0 MB |       1,234 | 58.00 | 1.0000 |" in text
+    assert "The pairs that ct (exported) on sts12 ranks most differently than people do." in text
+    assert "| A / B | C | 4.60 | 0.10 | 95 | 5 |" in text
+    found = json.loads(report.to_json())
+    assert found["failures"]["pairs"] == [pair] and found["formats"][1]["file"] == "onnx/model.onnx"
+    refused = Report("r", scored(full_run()), export="ct: 40.0", refusal="no model is exported: ct has 40.0")
+    text = refused.to_markdown()
+    assert_is_tidy(text)
+    said = "## No exported model\n\nNo model is exported: ct has 40.0. The model would be: ct: 40.0."
+    assert said in text and "## The exported model" not in text
+    found = json.loads(refused.to_json())
+    assert found["refused"] == {"chosen": "ct: 40.0", "why": "no model is exported: ct has 40.0"}
+    assert "exported" not in found

@@ -1,0 +1,40 @@
+"""The pairs on which a model fails most, against a plain count of ranks."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysed.report.failures import failures_table, worst_pairs
+
+
+def rank(values: list[float], place: int) -> float:
+    """0 for the least of all, 100 for the greatest; equal ones share their mean."""
+    less = sum(other < values[place] for other in values)
+    equal = sum(other == values[place] for other in values) - 1
+    return 100 * (less + equal / 2) / max(len(values) - 1, 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(-3, 3)), min_size=1, max_size=30), st.integers(1, 12))
+def test_they_are_those_with_the_largest_difference_of_ranks(pairs, count):
+    gold, cosine = ([float(pair[side]) for pair in pairs] for side in (0, 1))
+    names = [str(place) for place in range(len(pairs))]
+    found = worst_pairs(names, names[::-1], np.array(gold), np.array(cosine), count)
+    differences = {name: abs(rank(gold, place) - rank(cosine, place)) for place, name in enumerate(names)}
+    shown = [pair["sentence1"] for pair in found]
+    expected = sorted((d for d in differences.values() if d > 1e-9), reverse=True)[:count]
+    assert [differences[name] for name in shown] == pytest.approx(expected) and len(set(shown)) == len(shown)
+    for pair in found:
+        place = int(pair["sentence1"])
+        assert pair["sentence2"] == names[::-1][place]
+        assert (pair["score"], pair["cosine"]) == (gold[place], cosine[place])
+        assert pair["rank_by_score"] == pytest.approx(rank(gold, place))
+        assert pair["rank_by_cosine"] == pytest.approx(rank(cosine, place))
+
+
+def test_long_sentences_are_cut_and_what_is_no_number_shows_nothing():
+    long, gold_P = "word " * 30, np.array([1.0, 2.0])
+    (pair, _) = worst_pairs([long, "a"], ["x" * 80, "b"], gold_P, np.array([0.9, 0.1]))
+    assert len(pair["sentence1"]) == 80 and pair["sentence1"].endswith("…") and pair["sentence2"] == "x" * 80
+    assert failures_table([pair]).lines[0][2:] == ["1.00", "0.90", "0", "100"]
+    assert worst_pairs(["a", "b"], ["c", "d"], gold_P, np.array([0.9, np.nan])) == []
