@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,7 @@ def serve(place: Path, told: int) -> None:
         except TimeoutError:
             continue
         content, files, _, _ = socket.recv_fds(connection, LARGEST, 3)
+        draw_ids()
         if content and os.fork() == 0:
             listening.close()
             connection.send(b"!")
@@ -114,6 +116,21 @@ def serve(place: Path, told: int) -> None:
         connection.close()
         for file in files:
             os.close(file)
+
+
+def draw_ids() -> None:
+    """Draws from Ray's generators of ids, so that the next fork's ids are not those of the last one.
+
+    A fork inherits the generator of the main thread and the source that other threads' generators are seeded from. Two
+    workers that start at the same time with the same ids take each other's first object for their own, and one dies;
+    Ray then waits for it for ever.
+    """
+    from ray._raylet import ObjectID
+
+    ObjectID.from_random()
+    thread = threading.Thread(target=ObjectID.from_random)
+    thread.start()
+    thread.join()
 
 
 def become_worker(request: dict[str, Any], files: list[int]) -> None:

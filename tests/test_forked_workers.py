@@ -1,6 +1,8 @@
 """The workers of the tests' Ray."""
 
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import ray
@@ -17,3 +19,29 @@ def test_workers_have_imported_what_all_import(ray_cluster):
         return [name for name in names if name not in sys.modules]
 
     assert ray.get(missing.remote(IMPORTED)) == []
+
+
+FORKS = """
+import os, threading
+from ray._raylet import ObjectID
+from forked_workers import draw_ids
+
+ObjectID.from_random()  # as imports may have done
+for _ in range(3):
+    draw_ids()
+    if os.fork() == 0:
+        show = lambda: print(ObjectID.from_random().hex(), flush=True)
+        show()
+        thread = threading.Thread(target=show)
+        thread.start()
+        thread.join()
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_no_two_workers_draw_the_same_ids():
+    """Neither in their main threads nor in others."""
+    here = Path(__file__).parent
+    found = subprocess.run([sys.executable, "-c", FORKS], cwd=here, capture_output=True, text=True, check=True).stdout
+    assert len(set(found.split())) == len(found.split()) == 6
