@@ -15,15 +15,19 @@ MODELS = [
     model("base"),
     *(model("nli", 0, left_out=True), model("nli", 1), model("nli", 2)),
     *(model("bsl", 0, left_out=True), model("bsl", 1, left_out=True)),
+    *(model("teachers", 0), model("teachers", 1)),
 ]
 
 
 @pytest.mark.parametrize(
     ("models", "names"),
-    [("first", ["base", "nli", "bsl"]), ("all", ["base", "nli/01", "nli/02", "bsl"])],
+    [
+        ("first", ["base", "nli", "bsl", "teachers/00", "teachers/01"]),
+        ("all", ["base", "nli/01", "nli/02", "bsl", "teachers/00", "teachers/01"]),
+    ],
 )
 def test_the_models_that_are_asked(models, names):
-    """Collapsed ones are not asked, unless a recipe has no others; the first asked is the first healthy one."""
+    """Collapsed ones are not asked, unless a recipe has no others; the first healthy one is, and every teacher."""
     config = make_config({"evaluation": {"transfer": {"models": models}}})
     asked = asked_models(MODELS, config)
     assert list(names_of(asked).values()) == names

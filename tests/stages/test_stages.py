@@ -289,7 +289,8 @@ def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_clus
     ]
     (tmp_path / "qnli.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *qnli]) + "\n")
     changes = {
-        "recipes": ["base-whiten"],
+        "recipes": ["base-whiten", "teachers"],
+        "teachers": [{"path": "bundled:encoder", "layers": 2}],
         "flow": {"fit_on": "tasks"},
         "evaluation": {
             "layers": [2],
@@ -299,14 +300,15 @@ def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_clus
     }
     run(tmp_path, **changes)
     found = report(tmp_path)
-    assert [row["recipe"] for row in found["transfer"]] == ["tf-idf", "base", "base-whiten"]
+    rows = {row["recipe"]: row["scores"] for row in found["transfer"]}
+    assert list(rows) == ["tf-idf", "base", "base-whiten", "teachers"]
     (task, _) = tasks = load_transfer(make_config(changes).evaluation.transfer)
     words = transfer_baselines(tasks)["tf-idf"]
     assert found["transfer"][0]["scores"] == words and found["transfer"][0]["kind"] == "baseline"
     for row in found["transfer"]:
         assert row["scores"]["SICKEntailment"]["accuracy"] > 50  # a third are the same sentence twice
         assert set(row["scores"]) == {"SICKEntailment", "SICKRelatedness"}
-    assert set(found["analysis"]["qnli"]) == {"base", "base-whiten"} and found["analysis"]["qnli"]["base"] > 90
+    assert set(found["analysis"]["qnli"]) == {*rows} - {"tf-idf"} and found["analysis"]["qnli"]["base"] > 90
     text = (tmp_path / "stages/report.md").read_text()
     assert f"| TF-IDF | tf-idf | - | {words[task.name]['accuracy']:.2f} |" in " ".join(text.split())
     assert "## Transfer tasks" in text and "### Question and answer" in text and "### Isotropy" in text
