@@ -162,7 +162,7 @@ class Encoder(nn.Module):
             ValueError: the transformer has fewer blocks than a pooling takes.
         """
         if self.is_static:
-            return [self.transformer(tokens)] * len(poolings)
+            return [self._through_head(self.transformer(tokens))] * len(poolings)
         states = self._hidden_states(tokens, all_layers=any(pooling != 1 for pooling in poolings))
         pooled: dict[int, torch.Tensor] = {}
 

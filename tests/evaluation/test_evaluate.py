@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cards import plain_card
 from safetensors.torch import save_file
 
 from raysed import bundled
@@ -17,7 +18,7 @@ from raysed.cli import main_of
 from raysed.commands import evaluate
 from raysed.config import FlowConfig, TransferConfig, make_config
 from raysed.data.graded import StsTask
-from raysed.data.tokens import LengthReport, tokenize
+from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.evaluation.baselines import transfer_baselines, word_overlap
 from raysed.evaluation.tasks import Evaluation
@@ -32,20 +33,7 @@ from raysed.training.flow_fit import fit_flow
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LENGTH = 12
 SCORED = 60
-CARD = export.Card(
-    name="tiny",
-    recipe="ct",
-    base="tiny",
-    members=1,
-    left_out=0,
-    corpus="none",
-    lengths=LengthReport(MAX_LENGTH),
-    scores="",
-    measure="Spearman correlation, x100, mean over toy",
-    aggregation="mean",
-    settings={},
-    versions={},
-)
+CARD = plain_card(MAX_LENGTH)
 EXPORTS = ["1", "2", "first_last", "whiten", "flow"]
 
 

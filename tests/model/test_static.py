@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cards import plain_card
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -15,32 +16,18 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from raysed.config import make_config
-from raysed.data.tokens import LengthReport, TokenTable, pack, tokenize
+from raysed.data.tokens import TokenTable, pack, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder, check_encoder, encode, load_checkpoint, load_encoder, save_encoder
-from raysed.model.export import Card, export_model, parity
+from raysed.model.export import export_model, parity
 from raysed.model.load import NativeModel, load_model
 from raysed.model.static import StaticVectors, without_special_tokens
 from raysed.model.static_start import SIF, start_rows, token_embeddings, write_static
 from raysed.plan.check import check
 
 MAX_LENGTH, WIDTH = 6, 5
-CARD = Card(
-    name="tiny",
-    recipe="teachers-sed",
-    base="tiny",
-    members=1,
-    left_out=0,
-    corpus="some text",
-    lengths=LengthReport(MAX_LENGTH),
-    scores="",
-    measure="Spearman correlation, x100, mean over toy",
-    aggregation="mean",
-    settings={},
-    versions={},
-    teachers=["the teacher"],
-)
+CARD = plain_card(MAX_LENGTH, recipe="teachers-sed", corpus="some text", teachers=["the teacher"])
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +110,21 @@ def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sen
     assert f"{MAX_LENGTH} tokens" in model.description and "mean over the vectors of tokens" in model.description
     text = (tmp_path / "README.md").read_text()
     assert "A table of one vector per token, which started from what tiny says of each token alone, learned to" in text
+
+
+def test_a_head_leads_from_the_table_to_wider_targets(encoder, tokenizer, sentences, tmp_path):
+    """In what is embedded, and in what is exported."""
+    weight_HD = np.random.default_rng(1).normal(size=(WIDTH, 9)).astype(np.float32)
+    table = tokenize(tokenizer, sentences, MAX_LENGTH)
+    plain_ND = encode(encoder, table)[0]
+    headed = Encoder(encoder.transformer)
+    headed.set_head(weight_HD)
+    np.testing.assert_allclose(encode(headed, table)[0], plain_ND @ weight_HD, atol=1e-5)
+    options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
+    export_model(headed, tokenizer, tmp_path, card=CARD, **options)
+    assert parity(tmp_path, headed, tokenizer, sentences, **options) < 1e-5
+    found_ND = load_model(str(tmp_path)).embed(sentences)[0]
+    np.testing.assert_allclose(found_ND, plain_ND @ weight_HD, atol=1e-5)
 
 
 def test_parity_sees_another_table(encoder, tokenizer, sentences, tmp_path):
