@@ -1,7 +1,7 @@
 """One run of ensemble.yaml for each way of combining its teachers, and the scores of all of them in one table.
 
     python jobs/ensemble_then_distill.py --config benchmarks/ensemble-teachers.yaml
-    python benchmarks/combinations.py
+    python benchmarks/combinations.py --output FILE
 
 All runs share a run directory, so every teacher is asked once.
 """

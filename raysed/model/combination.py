@@ -12,6 +12,7 @@ import numpy as np
 import scipy.linalg
 
 from raysed.config import CombinationConfig
+from raysed.model.directions import principal_directions
 
 UNIT = ("unit_mean", "aligned_mean", "generalised_mean", "concatenated")
 """Ways of combining that see directions only: each teacher's vectors are brought to length 1 first."""
@@ -214,11 +215,8 @@ def _to_width(products_FF: np.ndarray, width: int | None, is_ordered: bool) -> t
     width = width or found
     if found <= width and not is_ordered:
         return np.eye(found, width), 1.0
-    values_F, vectors_FF = np.linalg.eigh(products_FF)
-    chosen_FG = vectors_FF[:, ::-1][:, :width]
-    signs_G = np.sign(chosen_FG[np.abs(chosen_FG).argmax(0), np.arange(chosen_FG.shape[1])])  # else the library's whim
-    share = values_F[::-1][:width].sum() / values_F.sum() if found > width else 1.0
-    return np.pad(chosen_FG * signs_G, ((0, 0), (0, max(width - found, 0)))), float(share)
+    directions_FG, share = principal_directions(products_FF, min(width, found))
+    return np.pad(directions_FG, ((0, 0), (0, max(width - found, 0)))), share
 
 
 # -- ways of combining: moments, widths and weights -> weight [E, F] and offset [F] ----------------------------------

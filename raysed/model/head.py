@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
+from raysed.model.directions import with_fixed_signs
+
 _FILE = "head.safetensors"
 START = "head.npy"
 """Beside targets: the matrix [H, D] that learners start with."""
@@ -43,5 +45,4 @@ def fold(weight_HE: np.ndarray) -> np.ndarray:
     ((3, 3), True)
     """
     left_HD, values_D, _ = np.linalg.svd(weight_HE.astype(np.float64), full_matrices=False)
-    signs_D = np.sign(left_HD[np.abs(left_HD).argmax(0), np.arange(len(values_D))])  # else they are the library's whim
-    return (left_HD * signs_D * values_D).astype(np.float32)
+    return (with_fixed_signs(left_HD) * values_D).astype(np.float32)

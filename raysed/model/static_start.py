@@ -16,6 +16,7 @@ from raysed.config import Config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
+from raysed.model.directions import principal_directions
 from raysed.model.encoder import Encoder, encode, load_encoder, save_encoder
 from raysed.model.static import StaticVectors, without_special_tokens
 from raysed.store.progress import Progress
@@ -104,6 +105,5 @@ def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndar
     share_V = counts_V / max(counts_V.sum(), 1)
     x_VD *= (SIF / (SIF + share_V))[:, None]
     if width < x_VD.shape[1]:
-        _, directions_DD = np.linalg.eigh(x_VD.T @ x_VD)
-        x_VD = x_VD @ directions_DD[:, ::-1][:, :width]
+        x_VD = x_VD @ principal_directions(x_VD.T @ x_VD, width)[0]
     return x_VD.astype(np.float32)

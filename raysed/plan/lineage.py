@@ -172,18 +172,10 @@ class Lineage:
         depends = {"targets": stable_hash(target_depends), "sed": {**settings, "keep": keep}, **self.corpus()}
         if start:
             depends["start"] = start.fingerprint
+        if keep != "last":
+            depends["selection"] = self.config.sed.model_dump(include={"evaluate_every", "patience"})
         if keep == "best_on_dev":
-            depends["selection"] = {
-                "dev": self.job.inputs["dev"],
-                "layers": self.config.encoder.layers,
-                "evaluate_every": self.config.sed.evaluate_every,
-                "patience": self.config.sed.patience,
-            }
-        elif keep == "best_on_held_out":
-            depends["selection"] = {
-                "evaluate_every": self.config.sed.evaluate_every,
-                "patience": self.config.sed.patience,
-            }
+            depends["selection"] |= {"dev": self.job.inputs["dev"], "layers": self.config.encoder.layers}
         is_base = self.config.sed.start == "encoder" and not self.config.sed.head
         start_dev = self.base_dev.get("spearman") if is_base else None
         learners = []
