@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from raysed.evaluation.analysis import effective_rank
 from raysed.evaluation.similarity import spearman
@@ -69,6 +69,7 @@ def write_plots(
     agreement_task: str = "",
     grids: Sequence[Mapping[str, Any]] = (),
     distances: Pairs | None = None,
+    teachers: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str]:
     """Draws every picture that there are numbers for.
 
@@ -81,6 +82,7 @@ def write_plots(
         agreement_task: the task that it is about.
         grids: see `plot_grid`; a picture each.
         distances: see `plot_edit_distance`.
+        teachers: see `plot_speed`.
 
     Returns:
         `<name of the directory>/<file>` to title, the scores first: what `Report.plots` takes.
@@ -88,6 +90,7 @@ def write_plots(
     directory.mkdir(parents=True, exist_ok=True)
     titles = {
         "scores.png": plot_scores(directory / "scores.png", results),
+        "speed.png": plot_speed(directory / "speed.png", teachers, results),
         **{name: plot_grid(directory / name, grid) for grid in grids for name in [f"grid-{grid['recipe']}.png"]},
         **{
             name: plot_training(directory / name, node, training)
@@ -162,6 +165,72 @@ def _scores_title(means: Mapping[tuple[str, str], float]) -> str:
 def _shorten(tasks: Sequence[str]) -> str:
     names = ", ".join(tasks)
     return names if len(names) <= 50 else f"the mean of {len(tasks)} tasks"
+
+
+def plot_speed(path: Path, models: Sequence[Mapping[str, Any]], results: Results) -> str | None:
+    """Draws score against speed, a dot per model, with lines for what has no speed of its own to compare.
+
+    Args:
+        path: the PNG file.
+        models: what `raysed.report.teachers.compare` returned: teachers, what they say together, the exported model.
+        results: the scored models, for words alone and the untouched encoder.
+
+    Returns:
+        The title; None where there are not two models of which speed and score are known.
+    """
+    dots = [model for model in models if model["sentences_per_second"] and model["score"] is not None]
+    if len(dots) < 2 or dots[-1] is not models[-1]:
+        return None
+    lines = _lines_of(models, results)
+    figure = Figure(figsize=(8, 4.2 + 0.22 * (len(dots) + len(lines))), layout="constrained")
+    axes = figure.add_subplot()
+    exported = dots[-1]
+    for place, model in enumerate(dots, start=1):
+        colour = GREEN if model is exported else BLUE
+        x, y = model["sentences_per_second"], model["score"]
+        axes.scatter(x, y, s=150, color=colour, linewidths=0, alpha=0.85, zorder=3, label=_dot_words(place, model))
+        axes.annotate(place, (x, y), ha="center", va="center", color="white", fontsize=8, weight="bold", zorder=4)
+    for (name, value), (colour, dashes) in zip(lines.items(), _REFERENCES):
+        axes.axhline(value, color=colour, linestyle=dashes, linewidth=1.4, zorder=1, label=f"{name}: {value:.1f}")
+    axes.set_xscale("log")
+    axes.margins(x=0.15, y=0.15)
+    _label_in_full(axes)
+    axes.set_xlabel("sentences per second on one process of this machine")
+    axes.set_ylabel(_wrapped(f"{results.short_measure} x100 on {_shorten(results.tasks)}", 3.4))
+    figure.legend(loc="outside lower left", frameon=False, fontsize=9, markerscale=0.6)
+    _clean(axes)
+    best = max(dots[:-1], key=lambda model: model["score"])
+    times = exported["sentences_per_second"] / best["sentences_per_second"]
+    title = f"{exported['model']}: {exported['score']:.1f}, at {times:.2g} times the speed of the best teacher"
+    return _save(figure, path, f"{title} ({best['model']}, {best['score']:.1f})")
+
+
+def _label_in_full(axes: Axes) -> None:
+    """Numbers such as 2,000 instead of powers of ten, on a logarithmic axis that may be shorter than one of them."""
+    least, most = axes.get_xlim()
+    decades = np.log10(most / least)
+    subs = range(1, 10) if decades < 1 else (1, 2, 5) if decades < 3 else (1,)
+    axes.xaxis.set_major_locator(LogLocator(subs=subs))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _dot_words(place: int, model: Mapping[str, Any]) -> str:
+    parameters = f", {model['parameters'] / 1e6:.3g} million parameters" if model["parameters"] else ""
+    speed = f"{model['sentences_per_second']:,.0f} sentences per second"
+    return f"{place}  {model['model']}: {model['score']:.1f}, {speed}, {model['width']} dimensions{parameters}"
+
+
+def _lines_of(models: Sequence[Mapping[str, Any]], results: Results) -> dict[str, float]:
+    """Scores of what is not a dot: all teachers together, the best of words alone, and the untouched encoder."""
+    found = {m["model"]: m["score"] for m in models[:-1] if m["width"] is None and m["score"] and "searches" not in m}
+    rows = [(row, row.average(results.tasks)) for row in results.counted]
+    words = [(score, row.recipe) for row, score in rows if row.kind == "baseline" and score is not None]
+    if words:
+        score, recipe = max(words)
+        found[display_name(recipe, "baseline")] = score
+    untouched = [score for row, score in rows if row.kind == "base" and score is not None]
+    return found | ({"untouched encoder": untouched[0]} if untouched else {})
 
 
 def plot_grid(path: Path, grid: Mapping[str, Any]) -> str | None:

@@ -133,13 +133,13 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
     begin("embedding space and plots")
     pictures: dict[str, str] = {}
     space = analyse(run.job, run.storage, _shown(run))
+    teachers = compare(run.job, run.storage, results, exported[0], shown[choice.model.recipe], choice)
     run.storage.commit(
         "plots",
-        lambda path: pictures.update(_draw(run, choice, results, space, path)),
+        lambda path: pictures.update(_draw(run, choice, results, space, teachers, path)),
         run.job.depends,
         {"refusal": choice.refusal},
     )
-    teachers = compare(run.job, run.storage, results, exported[0], shown[choice.model.recipe], choice)
     if run.facts.shares_space_of:
         teachers[-1:-1] = searches(run.job, run.storage, results, run.models, run.facts.shares_space_of)
     report = _report(run, results, space, unlabelled, choice, sanity, teachers, formats, pictures)
@@ -318,7 +318,14 @@ def _grid_metrics(task: Task, criterion: str, value: float) -> dict[str, Any]:
 # -- pictures and words ----------------------------------------------------------------------------------------------
 
 
-def _draw(run: _Finished, choice: Choice, results: Results, space: Space, path: Path) -> dict[str, str]:
+def _draw(
+    run: _Finished,
+    choice: Choice,
+    results: Results,
+    space: Space,
+    teachers: Sequence[Mapping[str, Any]],
+    path: Path,
+) -> dict[str, str]:
     task = next((task for task in results.tasks if task in run.job.evaluation.pair_tasks), None)
     base = next(model for model in run.models if model.recipe == BASE)
     agreement = {BASE: base, choice.title: choice.model}
@@ -333,6 +340,7 @@ def _draw(run: _Finished, choice: Choice, results: Results, space: Space, path: 
         agreement_task=task,
         grids=run.facts.grids,
         distances=space.distances,
+        teachers=teachers,
     )
     return {f"plots/{Path(file).name}": title for file, title in titles.items()}
 

@@ -26,6 +26,7 @@ from raysed.report.plots import (
     plot_agreement,
     plot_edit_distance,
     plot_grid,
+    plot_speed,
     plot_scores,
     plot_spectra,
     plot_training,
@@ -653,8 +654,9 @@ def test_all_pictures_are_written_and_named(tmp_path):
         agreement={"base": (rng.normal(size=50), rng.integers(0, 6, 50).astype(float))},
         grids=[grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]}), grid({0.0: [1.0], 0.1: [2.0]}, "nli-sts")],
         distances={"gold score": (np.arange(9.0), np.arange(9, 0, -1))},
+        teachers=[of_speed("large", 80.0, 100.0), of_speed("learner", 78.0, 250.0)],
     )
-    names = ["scores", "grid-sts", "grid-nli-sts", "training-ct", "training-ct-sed", "spectrum", "agreement"]
+    names = ["scores", "speed", "grid-sts", "grid-nli-sts", "training-ct", "training-ct-sed", "spectrum", "agreement"]
     names.append("edit-distance")
     assert list(titles) == [f"plots/{name}.png" for name in names]
     assert all(is_picture(tmp_path / path) for path in titles)
@@ -664,6 +666,23 @@ def test_all_pictures_are_written_and_named(tmp_path):
     assert "flow 8" in titles["plots/spectrum.png"]
     assert titles["plots/grid-sts.png"] == "sts: lower bound 0.5 wins, mean 80.10; 0.90 above the next, 0"
     assert titles["plots/edit-distance.png"] == "Similarity and edit distance; Spearman: gold score -100.0"
+
+
+def of_speed(name, score, speed, width=384):
+    return {"model": name, "score": score, "sentences_per_second": speed, "width": width, "parameters": 22_713_216}
+
+
+def test_the_picture_of_speed_says_how_much_faster_the_exported_model_is(tmp_path):
+    together = {**of_speed("all of them together", 81.0, None), "width": None, "parameters": None}
+    api = {**of_speed("an API", 83.0, None, 1536), "parameters": None}
+    models = [of_speed("large", 80.0, 100.0), of_speed("small", 70.0, 900.0), api, together, of_speed("ours", 78.0, 250)]
+    title = plot_speed(tmp_path / "speed.png", models, scored(full_run()))
+    assert title == "ours: 78.0, at 2.5 times the speed of the best teacher (large, 80.0)"
+    assert is_picture(tmp_path / "speed.png")
+    without = [api, of_speed("ours", 78.0, 250.0)]
+    assert plot_speed(tmp_path / "none.png", without, scored(full_run())) is None  # nothing to compare its speed with
+    unscored = [of_speed("large", 80.0, 100.0), of_speed("small", 70.0, 900.0), of_speed("ours", None, 250.0)]
+    assert plot_speed(tmp_path / "none.png", unscored, scored(full_run())) is None
 
 
 def test_pictures_without_numbers_are_skipped(tmp_path):
