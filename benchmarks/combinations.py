@@ -28,7 +28,8 @@ def variants() -> dict[str, list[str]]:
     teachers = [teacher.model_dump(include={"path", "name"}) for teacher in load_config(CONFIG).teachers]
     alone = {name: [f"teachers={json.dumps([teachers[index]])}"] for name, index in ALONE.items()}
     ways = {way: [f"combination.how={way}"] for way in WAYS}
-    chosen = {"concatenated, chosen on dev": ["combination.leave_out=true", "combination.weights=dev"]}
+    choice = ["combination.leave_out=true", "combination.weights=dev"]
+    chosen = {f"{way}, chosen on dev": [*ways[way], *choice] for way in ("mean", "concatenated")}
     return {**alone, **ways, **chosen}
 
 
