@@ -93,6 +93,7 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     storage.write_text("config.yaml", dump_config(job.config))  # from here on an earlier run of that name is changed
     stages.write_corpus()
     stages.write_pairs()
+    stages.gather_cluster()
     stages.write_views()
     stages.train_encoder()
     stages.embed_base()

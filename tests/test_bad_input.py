@@ -365,7 +365,9 @@ def test_what_the_cluster_never_has_is_named(refused, tmp_path, setting, sentenc
 def test_a_disk_that_is_too_small_is_named(refused, monkeypatch):
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     line = refused(stages_begin=True)
-    assert re.fullmatch(r"storage: .*/runs/quickstart has 0\.0 GB free, but this run needs .* [\d.]+ GB; free .*", line)
+    assert re.fullmatch(
+        r"storage: .*/runs/quickstart has 0\.0 GB free, but this run needs .* [\d.]+ GB, .* for models; free .*", line
+    )
 
 
 def test_a_storage_that_cannot_be_written_is_named(refused, write):

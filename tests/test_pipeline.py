@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,9 @@ import yaml
 
 import raysed.cluster.session
 import raysed.pipeline
+import raysed.stages.learner
+import raysed.stages.stages
+from raysed.cluster.resources import plan_learners
 from raysed.config import Config, make_config
 from raysed.data.graded import load_task
 from raysed.data.tokens import tokenize
@@ -317,6 +321,28 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster
     assert [(m["recipe"], m["index"]) for m in report["members"]] == [("ct", 1)]
     assert sum(row["kind"] == "member" and row["layers"] == 2 for row in report["rows"]) == 2
     assert any("left out: ct/members/01" in line for line in said)
+
+
+def test_learners_that_train_at_the_same_time_are_those_that_train_alone(finished, tmp_path, monkeypatch):
+    """Two trainings share three learners; of the two that are new, and the one that was made again, none differs."""
+    shutil.copytree(finished, tmp_path / "tiny")
+    (tmp_path / "tiny/manifest/ct-sed/learners/00.json").unlink()
+    lanes, start = [], raysed.stages.learner._trainer
+
+    def started(lane, place, board):
+        lanes.append(lane)
+        return start(lane, place, board)
+
+    def plan(*arguments):
+        share, _ = plan_learners(*arguments)
+        return replace(share, cpus=1), 2
+
+    monkeypatch.setattr(raysed.stages.learner, "_trainer", started)
+    monkeypatch.setattr(raysed.stages.stages, "plan_learners", plan)
+    run(tmp_path, sed={**settings()["sed"], "learners": 3})
+    assert digest(tmp_path / "tiny", "ct-sed/learners/00") == digest(finished, "ct-sed/learners/00")
+    assert len({digest(tmp_path / "tiny", f"ct-sed/learners/{index:02d}") for index in range(3)}) == 3
+    assert [[learner.name[-2:] for learner in lane] for lane in lanes] == [["00", "02"], ["01"]]
 
 
 @pytest.fixture

@@ -7,7 +7,14 @@ from contextlib import contextmanager
 
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from raysed.cluster.resources import MEMBERS_PER_GPU, Cluster, current_cluster, uses_gpu, what_is_missing
+from raysed.cluster.resources import (
+    Cluster,
+    Need,
+    current_cluster,
+    members_per_gpu,
+    uses_gpu,
+    what_is_missing,
+)
 from raysed.config import Config
 from raysed.errors import UserError
 
@@ -16,7 +23,7 @@ _SETTLED = 120.0
 """Seconds without a new node after which a cluster of unknown limits is taken to have all its nodes."""
 
 
-def gather(config: Config, say: Callable[[str], None]) -> Cluster:
+def gather(config: Config, need: Need, learners: int, say: Callable[[str], None]) -> Cluster:
     """Returns the cluster to plan for.
 
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
@@ -26,6 +33,8 @@ def gather(config: Config, say: Callable[[str], None]) -> Cluster:
 
     Args:
         config: the run's settings.
+        need: of the largest member.
+        learners: how many are to be trained.
         say: shows a message.
 
     Raises:
@@ -36,28 +45,33 @@ def gather(config: Config, say: Callable[[str], None]) -> Cluster:
         if missing := needs(cluster):
             raise UserError(missing)
         return cluster
-    places = places_to_ask_for(config, cluster)
+    places = places_to_ask_for(config, cluster, need, learners)
     with _asked_for(places) as granted:
         return _awaited(needs, len(places), granted, config.resources.wait_minutes, say)
 
 
-def places_to_ask_for(config: Config, cluster: Cluster) -> list[dict[str, float]]:
-    """Returns what members and learner can use at once, as resources of one place each; at least one.
+def places_to_ask_for(
+    config: Config, cluster: Cluster, need: Need | None = None, learners: int = 0
+) -> list[dict[str, float]]:
+    """Returns what members and learners can use at once, as resources of one place each; at least one.
 
     Args:
         config: the run's settings.
         cluster: what there is.
+        need: of the largest member; None: a small one.
+        learners: how many are to be trained.
 
     >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
     """
-    res, workers = config.resources, config.sed.workers or 1
+    res = config.resources
     place: dict[str, float] = {"CPU": res.cpus_per_member or 1}
-    count = max(config.members.count, workers)
+    count = max(config.members.count, config.sed.workers or 1)
     if uses_gpu(config, cluster):
-        of_member = res.gpus_per_member or 1 / MEMBERS_PER_GPU
+        of_member = res.gpus_per_member or 1 / members_per_gpu(cluster.gpu_bytes, need or Need())
         place["GPU"] = max(of_member, 1)
-        count = max(math.ceil(config.members.count * min(of_member, 1)), workers)
+        of_learners = max(learners, 1) * (config.sed.workers or 1)
+        count = max(math.ceil(config.members.count * min(of_member, 1)), of_learners)
     if cluster.most:
         limits = dict(zip(("CPU", "GPU"), cluster.most))
         count = min(count, *(int(limits[kind] // amount) for kind, amount in place.items()))

@@ -6,27 +6,53 @@ error.
 
 import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysed.config import Config
+from raysed.errors import UserError
 
 log = logging.getLogger(__name__)
 
 MOST_RESTARTS = 100
 """Of one training by Ray, whatever was lost; `max_retries` counts those without a new checkpoint in between."""
+_ASKED_SECONDS = 60
 _MUCH = 0.3
 """The part of all places that has to be empty before it is worth a word."""
-_PROCESS_BYTES = 7e8
+PROCESS_BYTES = 7e8
 """Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
-MEMBERS_PER_GPU = 4
-_GPU_GB = {
+_GPU_PART = 0.85
+"""The part of a GPU's memory that is planned for."""
+_SMALL_MEMBER = 1.5e9
+"""What a member takes of a GPU where that is not known."""
+GPU_GB = {
     **{"K80": 12, "P100": 12, "P4": 8, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
     **{"A100-40G": 40, "A100-80G": 80, "H100": 80, "H20": 96, "H200": 141, "B200": 180},
 }
-"""Memory by Ray's accelerator type, in GB; the smallest that is sold under the name."""
+"""Memory by Ray's accelerator type, in GB, of GPUs that are not there to be asked; the smallest sold under the name."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """What one training worker needs at its peak, in bytes.
+
+    Attributes:
+        what: is trained, for messages.
+        device: of its GPU; 0 where it trains on the CPU.
+        host: of its machine.
+        least: of its GPU, when batches are cut into the smallest parts.
+    """
+
+    what: str = ""
+    device: float = 0.0
+    host: float = PROCESS_BYTES
+    least: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -39,13 +65,15 @@ class Cluster:
         node_bytes: memory that Ray may use on the smallest node.
         gpu_bytes: memory of the smallest GPU.
         most: CPUs and GPUs that it may have when it has grown, if that is known.
+        gpu: Ray's accelerator type of the smallest GPU; empty where that is not known.
     """
 
     nodes: tuple[tuple[float, float], ...]
     autoscaling: bool = False
-    node_bytes: float = 4e9
+    node_bytes: float = 64e9
     gpu_bytes: float = 8e9
     most: tuple[float, float] | None = None
+    gpu: str = ""
 
     @property
     def cpus(self) -> float:
@@ -62,17 +90,21 @@ class Cluster:
         """CPUs of the largest node: no actor can have more."""
         return max((cpus for cpus, _ in self.nodes), default=0.0)
 
-    def fit(self, cpus: float, gpus: float = 0.0) -> int:
-        """Returns how many workers of that size can run at once; each needs its CPUs and GPUs on one node.
+    def fit(self, cpus: float, gpus: float = 0.0, memory: float = 0.0) -> int:
+        """Returns how many workers of that size can run at once; each needs all of its share on one node.
 
         Args:
             cpus: of each.
             gpus: of each.
+            memory: bytes of each; every node counts as having that of the smallest.
 
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
         (3, 2)
+        >>> Cluster(((4, 0), (3, 0)), node_bytes=4e9).fit(1, memory=2e9)
+        4
         """
-        return sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf) for c, g in self.nodes)
+        room = _times(self.node_bytes, memory) if memory else math.inf
+        return sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf, room) for c, g in self.nodes)
 
     def __str__(self) -> str:
         return f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {self.cpus:g} CPUs, {self.gpus:g} GPUs"
@@ -87,12 +119,20 @@ class Share:
         cpus: CPUs of each.
         gpus: GPUs of each, a fraction where several share one.
         threads: torch threads of each.
+        memory: bytes of the machine that each asks Ray for; 0: nothing is asked.
     """
 
     workers: int
     cpus: float
     gpus: float
     threads: int
+    memory: int = field(default=0, repr=False)
+
+    @property
+    def resources(self) -> dict[str, float]:
+        """What each asks Ray for."""
+        asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
+        return {name: amount for name, amount in asked.items() if amount}
 
     @property
     def device(self) -> str:
@@ -116,7 +156,7 @@ def current_cluster() -> Cluster:
         node_bytes=min(
             (node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")), default=Cluster.node_bytes
         ),
-        gpu_bytes=min((_gpu_bytes(node) for node in has if node.get("GPU")), default=Cluster.gpu_bytes),
+        **_smallest_gpu([node for node in alive if node["Resources"].get("GPU")]),
         most=_most_resources() if autoscaling else None,
     )
 
@@ -167,27 +207,60 @@ def uses_gpu(config: Config, cluster: Cluster) -> bool:
     return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
 
 
-def plan_members(cluster: Cluster, config: Config, count: int) -> Share:
+def plan_members(cluster: Cluster, config: Config, count: int, need: Need | None = None) -> Share:
     """Shares the cluster among members.
 
-    On CPUs one core each, and more where there are fewer members than cores; on GPUs up to four members on one, because
-    a small encoder does not fill it alone.
+    On CPUs one core each, and more where there are fewer members than cores; on GPUs as many on one as its memory and
+    the CPUs beside it allow, because a small encoder does not fill it alone.
 
     Args:
         cluster: what there is.
         config: the run's settings.
         count: members to train.
+        need: of each; None: a small encoder.
 
     >>> plan_members(Cluster(((2, 0),)), Config(), 10)
     Share(workers=2, cpus=1, gpus=0.0, threads=1)
     >>> plan_members(Cluster(((16, 4),)), Config(), 10)
     Share(workers=10, cpus=1, gpus=0.333, threads=1)
+    >>> plan_members(Cluster(((48, 4),), node_bytes=9e10, gpu_bytes=24e9), Config(), 10, Need("ct", 13e9, 6e9))
+    Share(workers=4, cpus=12, gpus=1.0, threads=12)
+
+    Raises:
+        UserError: not even one fits.
     """
-    res = config.resources
-    gpus = (res.gpus_per_member or _gpu_fraction(cluster, count)) if uses_gpu(config, cluster) else 0.0
-    cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus)
-    workers = min(cluster.fit(cpus, gpus), count, res.concurrent_members or count)
-    return Share(max(workers, 1), cpus, gpus, threads=max(1, int(cpus)))
+    res, need = config.resources, need or Need()
+    if problem := too_large(cluster, config, need):
+        raise UserError(problem)
+    gpus = (res.gpus_per_member or _gpu_fraction(cluster, count, need)) if uses_gpu(config, cluster) else 0.0
+    cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus, need.host)
+    workers = min(cluster.fit(cpus, gpus, need.host), count, res.concurrent_members or count)
+    return Share(max(workers, 1), cpus, gpus, max(1, int(cpus)), int(need.host))
+
+
+def too_large(cluster: Cluster, config: Config, need: Need) -> str | None:
+    """Returns why a training cannot be done on a cluster, as a sentence; None where it can.
+
+    Args:
+        cluster: what there is.
+        config: the run's settings.
+        need: of the training.
+
+    >>> too_large(Cluster(((8, 1),), gpu_bytes=8e9), Config(), Need("a member of ct", 13e9, 2e9, least=11e9))[:66]
+    'a member of ct needs about 11.0 GB of GPU memory, but the smallest'
+    """
+    if uses_gpu(config, cluster) and need.least > _GPU_PART * cluster.gpu_bytes:
+        there, planned = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
+        return (
+            f"{need.what} needs about {need.least / 1e9:.1f} GB of GPU memory, but the smallest GPU has {there:.1f} "
+            f"GB, of which {planned:.1f} GB are planned for; use a larger GPU or a smaller encoder"
+        )
+    if need.what and need.host > cluster.node_bytes:
+        return (
+            f"{need.what} needs about {need.host / 1e9:.1f} GB of memory, but Ray may use "
+            f"{cluster.node_bytes / 1e9:.1f} GB of the smallest node; use nodes with more memory or a smaller encoder"
+        )
+    return None
 
 
 def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: int) -> tuple[Share, int]:
@@ -227,7 +300,7 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     if gpu:
         return Share(places // groups, cpus, 1.0, threads=1), groups
     threads = max(1, int(cpus))
-    actors = int(memory / 2 // (_PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
+    actors = int(memory / 2 // (PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
     actors = max(1, min(actors, threads))
     return Share(places // groups * actors, _rounded_down(cpus / actors), 0.0, threads // actors), groups
 
@@ -242,8 +315,10 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
         config: the run's settings.
         weights: bytes of the models that one actor loads; without any, GPUs are of no use.
 
-    >>> plan_rewriters(Cluster(((8, 2),)), Config(), 10**9), plan_rewriters(Cluster(((2, 0),)), Config(), 10**9)
-    (Share(workers=2, cpus=1, gpus=1.0, threads=1), Share(workers=1, cpus=1, gpus=0.0, threads=2))
+    >>> plan_rewriters(Cluster(((8, 2),)), Config(), 10**9)
+    Share(workers=2, cpus=1, gpus=1.0, threads=1)
+    >>> plan_rewriters(Cluster(((2, 0),), node_bytes=4e9), Config(), 10**9)
+    Share(workers=1, cpus=1, gpus=0.0, threads=2)
     >>> plan_rewriters(Cluster(((16, 0),), node_bytes=16e9), Config(), 10**9)
     Share(workers=4, cpus=1, gpus=0.0, threads=4)
     """
@@ -251,25 +326,45 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
         places, cpus = _places_on_gpus(cluster)
         return Share(places, cpus, 1.0, threads=1)
     total = cluster.fit(1, 0.0)
-    per_node = int(cluster.node_bytes / 2 // (_PROCESS_BYTES + weights))
+    per_node = int(cluster.node_bytes / 2 // (PROCESS_BYTES + weights))
     workers = max(1, min(total, per_node * len(cluster.nodes)))
     return Share(workers, 1, 0.0, threads=max(1, total // workers))
 
 
-def plan_learner(cluster: Cluster, config: Config) -> Share:
-    """Plans the training workers: one per GPU, at most one per sentence of a batch, or one with all CPUs of a node.
+def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | None = None) -> tuple[Share, int]:
+    """Plans the training workers of learners: one per learner, and as many learners at a time as there is room for.
+
+    Each has a GPU of its own, or all CPUs of a node. More workers for one learner exchange its gradients at every
+    update, which pays for large batches only, so `sed.workers` has to ask for them.
 
     Args:
         cluster: what there is.
         config: the run's settings.
+        count: learners to train.
+        need: of each worker; None: of a small encoder.
 
-    >>> plan_learner(Cluster(((8, 2),)), Config())
-    Share(workers=2, cpus=4, gpus=1.0, threads=4)
+    >>> plan_learners(Cluster(((8, 2),)), Config(), 3)
+    (Share(workers=1, cpus=4, gpus=1.0, threads=4), 2)
+    >>> plan_learners(Cluster(((8, 0),)), Config(), 3)
+    (Share(workers=1, cpus=8, gpus=0.0, threads=8), 1)
+
+    Returns:
+        The share of one learner, and how many of them are trained at the same time.
+
+    Raises:
+        UserError: not even one fits.
     """
-    gpus = 1.0 if uses_gpu(config, cluster) else 0.0
-    workers = config.sed.workers or (min(cluster.fit(1, gpus), config.sed.batch_size) if gpus else 1)
-    cpus = _whole_cpus(cluster, workers, gpus)
-    return Share(workers, cpus, gpus, threads=cpus)
+    need = need or Need()
+    if problem := too_large(cluster, config, need):
+        raise UserError(f"{problem}, or share it among GPUs with sed.workers and sed.zero_stage: 3")
+    gpus, workers = (1.0 if uses_gpu(config, cluster) else 0.0), config.sed.workers or 1
+    if gpus:
+        at_once = min(count, max(1, cluster.fit(1, gpus, need.host) // workers))
+        cpus = _whole_cpus(cluster, at_once * workers, gpus, need.host)
+    else:
+        cpus = _whole_cpus(cluster, workers, gpus, need.host)
+        at_once = min(count, max(1, cluster.fit(cpus, gpus, need.host) // workers))
+    return Share(workers, cpus, gpus, cpus, int(need.host)), at_once
 
 
 def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
@@ -300,10 +395,38 @@ def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int)
     )
 
 
-def _gpu_bytes(node: dict[str, float]) -> float:
-    """By the type that Ray found; a type that is not in the table counts as a small one."""
-    kind = next((key.partition(":")[2] for key in node if key.startswith("accelerator_type:")), "")
-    return 1e9 * _GPU_GB[kind] if kind in _GPU_GB else Cluster.gpu_bytes
+def _smallest_gpu(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Memory and type of the smallest GPU: as its node says, else by the type that Ray found, else a small one."""
+    found = []
+    for node in nodes:
+        kind = next((key.partition(":")[2] for key in node["Resources"] if key.startswith("accelerator_type:")), "")
+        size = _gpu_bytes_on(node["NodeID"]) or (1e9 * GPU_GB[kind] if kind in GPU_GB else Cluster.gpu_bytes)
+        found.append((size, kind))
+    size, kind = min(found, default=(Cluster.gpu_bytes, ""))
+    return {"gpu_bytes": size, "gpu": kind}
+
+
+@cache
+def _gpu_bytes_on(node: str) -> float | None:
+    """What the driver of a node's GPUs says of the smallest one; None where it says nothing within a minute."""
+    there = NodeAffinitySchedulingStrategy(node, soft=False)
+    asked = _ask_driver.options(scheduling_strategy=there).remote()
+    ready, _ = ray.wait([asked], timeout=_ASKED_SECONDS)
+    try:
+        return ray.get(ready[0]) if ready else None
+    except ray.exceptions.RayError as error:
+        log.debug("node %s does not say how much memory its GPUs have: %s", node, error)
+        return None
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _ask_driver() -> float | None:
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=_ASKED_SECONDS / 2, check=True).stdout
+        return min(float(line) for line in said.split()) * 2**20
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
 
 
 def _times(whole: float, part: float) -> int:
@@ -313,7 +436,7 @@ def _times(whole: float, part: float) -> int:
 
 def _no_room_for_a_member(config: Config, cluster: Cluster, gpu: bool) -> str | None:
     cpus = config.resources.cpus_per_member or 1
-    gpus = config.resources.gpus_per_member or (1 / MEMBERS_PER_GPU if gpu else 0.0)
+    gpus = config.resources.gpus_per_member or float(gpu)
     if cluster.fit(cpus, gpus):
         return None
     return (
@@ -330,17 +453,30 @@ def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | 
     return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
 
 
-def _gpu_fraction(cluster: Cluster, count: int) -> float:
+def members_per_gpu(gpu_bytes: float, need: Need) -> int:
+    """Returns how many members of that size a GPU holds, at least one.
+
+    Args:
+        gpu_bytes: its memory.
+        need: of each.
+
+    >>> members_per_gpu(24e9, Need(device=6e9))
+    3
+    """
+    return max(1, int(_GPU_PART * gpu_bytes // (need.device or _SMALL_MEMBER)))
+
+
+def _gpu_fraction(cluster: Cluster, count: int, need: Need) -> float:
     """The part of a GPU for each member: no smaller than the CPUs of its node can make use of."""
     beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
-    per_gpu = max(1, min(math.ceil(count / cluster.gpus), MEMBERS_PER_GPU, beside))
+    per_gpu = max(1, min(math.ceil(count / cluster.gpus), members_per_gpu(cluster.gpu_bytes, need), beside))
     return math.floor(1000 / per_gpu) / 1000
 
 
-def _whole_cpus(cluster: Cluster, workers: int, gpus: float) -> int:
-    """The most CPUs that each of so many workers can have at once, at least 1."""
-    most = range(int(cluster.largest_cpus), 1, -1)
-    return next((cpus for cpus in most if cluster.fit(cpus, gpus) >= workers), 1)
+def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0) -> int:
+    """The most CPUs that each of so many workers, or of all that there is memory for, can have at once, at least 1."""
+    most, workers = range(int(cluster.largest_cpus), 1, -1), min(workers, cluster.fit(1, gpus, memory))
+    return next((cpus for cpus in most if cluster.fit(cpus, gpus, memory) >= workers), 1)
 
 
 def _places_on_gpus(cluster: Cluster) -> tuple[int, float]:

@@ -11,6 +11,7 @@ import argparse
 import json
 
 from raysed.cli import NO_MODEL
+from raysed.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,6 +26,17 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--allow-worse", action="store_true", help="export the model also if it is worse than its encoder or TF-IDF"
     )
+    result.add_argument(
+        "--plan", action="store_true", help="show trainings, memory, storage and time, and train nothing"
+    )
+    result.add_argument(
+        "--cluster",
+        metavar="NxGxTYPE",
+        help="with --plan: for nodes such as 2x8xH100 or 1x16xCPU",
+    )
+    result.add_argument(
+        "--sentences", type=int, metavar="N", help="with --plan: sentences of the corpus, which is not read then"
+    )
     return result
 
 
@@ -37,7 +49,19 @@ def job(arguments: argparse.Namespace) -> int:
     overrides = [*arguments.overrides, *(f"{key}={json.dumps(value)}" for key, value in named.items() if value)]
     config = load_config(find_config(arguments.config), overrides)
     check_settings(config)  # before the heavy libraries, which take seconds, and Ray
+    if arguments.plan:
+        from raysed.plan.show import show_plan
+
+        print(show_plan(config, arguments.cluster, arguments.sentences))
+        return 0
+    _refuse_without_plan(arguments)
 
     from raysed.pipeline import run
 
     return NO_MODEL if run(config) else 0
+
+
+def _refuse_without_plan(arguments: argparse.Namespace) -> None:
+    for name in ("cluster", "sentences"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name} describes what to plan for; add --plan, or leave it out")

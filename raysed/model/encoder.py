@@ -439,7 +439,7 @@ def check_encoder(config: EncoderConfig) -> int:
     """
     if config.scratch:
         return config.scratch.layers
-    found = _configuration(config)
+    found = configuration_of(config)
     if config.static is None:  # whose sentences may be of any length
         _check_length(config, getattr(found, "max_position_embeddings", None))
     elif (config.static.width or 1) > found.hidden_size:
@@ -466,10 +466,11 @@ def width_of(config: EncoderConfig) -> int:
     """Returns the width of an encoder's embeddings by its configuration only; raises as `check_encoder` does."""
     if config.scratch:
         return config.scratch.width
-    return (config.static and config.static.width) or _configuration(config).hidden_size
+    return (config.static and config.static.width) or configuration_of(config).hidden_size
 
 
-def _configuration(config: EncoderConfig) -> PretrainedConfig:
+def configuration_of(config: EncoderConfig) -> PretrainedConfig:
+    """Returns the model's own configuration; raises as `check_encoder` does."""
     path = encoder_path(config)
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)

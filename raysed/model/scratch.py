@@ -81,15 +81,25 @@ def random_encoder(tokenizer: PreTrainedTokenizerFast, config: EncoderConfig, se
         config: the settings of `encoder`.
         seed: of the weights.
     """
-    scratch = config.scratch
     torch.manual_seed(seed)
-    bert = BertConfig(
-        vocab_size=len(tokenizer),
+    bert = bert_config(config, len(tokenizer))
+    bert.pad_token_id = tokenizer.pad_token_id
+    return Encoder(BertModel(bert))
+
+
+def bert_config(config: EncoderConfig, vocabulary: int) -> BertConfig:
+    """Returns the sizes of the BERT that `config.scratch` describes.
+
+    Args:
+        config: the settings of `encoder`.
+        vocabulary: rows of its table of tokens.
+    """
+    scratch = config.scratch
+    return BertConfig(
+        vocab_size=vocabulary,
         hidden_size=scratch.width,
         num_hidden_layers=scratch.layers,
         num_attention_heads=scratch.heads,
         intermediate_size=4 * scratch.width,
         max_position_embeddings=2 * config.max_length,
-        pad_token_id=tokenizer.pad_token_id,
     )
-    return Encoder(BertModel(bert))

@@ -40,28 +40,31 @@ def _names(learners: Sequence[Learner]) -> str:
     return ", ".join(f"{count} learner{'s' * (count > 1)} of {recipe}" for recipe, count in counts.items())
 
 
-def distill(learners: Sequence[Learner], config: Config, storage: Storage, share: Share) -> None:
+def distill(learners: Sequence[Learner], config: Config, storage: Storage, share: Share, at_once: int = 1) -> None:
     """Trains and publishes learners with Ray Train.
 
-    Each start of workers trains one learner after the other. A learner continues from its newest checkpoint, and one
-    that is published is not trained again when workers are started anew.
+    Learners are dealt out to as many trainings as run at the same time. Each start of a training's workers trains its
+    learners one after the other. A learner continues from its newest checkpoint, and one that is published is not
+    trained again when workers are started anew.
 
     Args:
         learners: what to train.
         config: the run's settings.
         storage: the run directory.
-        share: workers, CPUs, GPUs and threads.
+        share: workers, CPUs, GPUs and threads of one learner.
+        at_once: how many learners are trained at the same time.
 
     Raises:
         UserError: a loss is not finite.
         RunFailed: workers failed more often than `sed.max_retries` without a new checkpoint in between.
     """
-    names = _names(learners)
-    log.info("distilling %s: starting %s worker%s", names, share.workers, "s" * (share.workers > 1))
+    lanes = [learners[start::at_once] for start in range(min(at_once, len(learners)))]
+    workers = len(lanes) * share.workers
+    log.info("distilling %s: starting %s worker%s", _names(learners), workers, "s" * (workers > 1))
     board = beside_driver(ProgressBoard)
     with watched(config.resources.silence_seconds, share) as watch:
         place = Workplace(config, storage, share, watch)
-        _fit(_trainer(learners, place, board), learners, board)
+        _fit([_trainer(lane, place, board) for lane in lanes], learners, board)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     done = [entry.meta for learner in learners if (entry := storage.finished(learner.name, learner.depends))]
     tell(sentences=sum(meta["steps"] - meta["resumed_at"] for meta in done) * config.sed.batch_size)
@@ -82,7 +85,7 @@ def _trainer(learners: Sequence[Learner], place: Workplace, board: Any) -> Torch
             # With fewer than planned where nodes are lost, and with all again when others come.
             num_workers=(1, share.workers) if share.workers > 1 else 1,
             use_gpu=share.gpus > 0,
-            resources_per_worker={"CPU": share.cpus, **({"GPU": share.gpus} if share.gpus else {})},
+            resources_per_worker=share.resources,
         ),
         torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo"),
         run_config=RunConfig(
@@ -106,26 +109,27 @@ def _light(worker: Callable[..., None]) -> Callable[[dict[str, Any]], None]:
     return work
 
 
-def _fit(trainer: TorchTrainer, learners: Sequence[Learner], board: Any) -> None:
-    """Waits for the training and shows what its workers say.
+def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Learner], board: Any) -> None:
+    """Waits for the trainings and shows what their workers say.
 
-    The training is awaited in a thread of its own: in the main one Ray Train would take Ctrl-C for itself and end the
-    process with exit code 0.
+    Each is awaited in a thread of its own: in the main one Ray Train would take Ctrl-C for itself and end the process
+    with exit code 0.
     """
     errors: list[BaseException] = []
 
-    def wait() -> None:
+    def wait(trainer: TorchTrainer) -> None:
         try:
             trainer.fit()
         except BaseException as error:  # handed to the main thread
             errors.append(error)
 
-    waiting = threading.Thread(target=wait, daemon=True)
-    waiting.start()
+    threads = [threading.Thread(target=wait, args=(trainer,), daemon=True) for trainer in trainers]
+    for thread in threads:
+        thread.start()
     title = f"distil {_names(learners)}"
     progress: Progress | None = None
-    while waiting.is_alive():
-        waiting.join(1.0)
+    while any(thread.is_alive() for thread in threads):
+        threads[0].join(1.0) if threads[0].is_alive() else time.sleep(1.0)
         said = [words for words in ray.get(board.latest.remote()).values() if "step" in words]
         if said:
             progress = progress or Progress(title, said[0]["total"] * len(learners))

@@ -265,7 +265,9 @@ def _tuner(
     name: str, queue: _Queue, storage: Storage, share: Share, place: Any, progress: "_ProgressCallback"
 ) -> tune.Tuner:
     return tune.Tuner(
-        tune.with_resources(tune.with_parameters(_train_member, place=place), {"cpu": share.cpus, "gpu": share.gpus}),
+        tune.with_resources(
+            tune.with_parameters(_train_member, place=place), tune.PlacementGroupFactory([share.resources])
+        ),
         tune_config=tune.TuneConfig(
             search_alg=queue,
             num_samples=-1,

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from raysed.cluster.autoscaling import gather
 from raysed.cluster.resources import (
     Cluster,
+    Need,
     Share,
     current_cluster,
-    plan_learner,
+    plan_learners,
     plan_members,
     plan_rewriters,
     plan_teachers,
@@ -40,12 +41,14 @@ from raysed.errors import RunFailed, UserError
 from raysed.evaluation.tasks import comparable, main_score, mean_embeddings, score_by
 from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
-from raysed.model.encoder import Encoder, load_start
+from raysed.model.encoder import load_start
 from raysed.model.scratch import write_scratch
+from raysed.model.shape import shape_of
 from raysed.model.static_start import write_static
 from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
 from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
+from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, member_nodes, node_of, parse_recipe
 from raysed.stages import members, probing
 from raysed.stages.frozen import calibrate_all, embed_all
@@ -55,7 +58,7 @@ from raysed.stages.teacher_mean import TeacherPlan, write_targets
 from raysed.stages.teachers import COMBINATION, AskedTeacher, TaughtTable, combine, embed_corpus, embed_sentences
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
-from raysed.training.setups import predictor_parameters, tables_of
+from raysed.training.setups import tables_of
 
 log = logging.getLogger(__name__)
 
@@ -91,16 +94,36 @@ class Stages:
     qnli: dict[str, float] = field(default_factory=dict)
     together: str | None = None
     choices: list[str] = field(default_factory=list)
+    _is_gathered: bool = False
 
     def __post_init__(self) -> None:
         config = self.job.config
         self.config, self.lineage = config, Lineage(self.job)
-        self.cluster = gather(config, self.say)
+        self.shape = shape_of(config.encoder)
+        self.cluster = current_cluster()
         self.gpu = uses_gpu(config, self.cluster)
-        self.share = plan_members(self.cluster, config, config.members.count)
-        self.say(f"cluster: {self.cluster}; members: {self.share}")
+        if not self.cluster.autoscaling:
+            self.gather_cluster()
+        self._check_disk(known_rows(self.job))
         if self.storage.is_local and len(self.cluster.nodes) > 1:
             log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", self.storage)
+
+    def gather_cluster(self) -> None:
+        """Waits for the machines that can be used, where more may come, and refuses what fits on none of them."""
+        if self._is_gathered:
+            return
+        nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
+        need = self._need(nodes)
+        learners = self.config.sed.learners * len(self._distilling())
+        self.cluster = gather(self.config, need, learners, self.say)
+        share = plan_members(self.cluster, self.config, self.config.members.count, need)
+        if learners:
+            plan_learners(self.cluster, self.config, learners, need_of_learner(self.config, self.shape, gpu=self.gpu))
+        self.say(f"cluster: {self.cluster}; members: {share}")
+        self._is_gathered = True
+
+    def _need(self, nodes: Sequence[str]) -> Need:
+        return largest_need(nodes, self.config, self.shape, gpu=self.gpu)
 
     # encoder, corpus and tokens
 
@@ -113,10 +136,9 @@ class Stages:
             entry = self._made("encoder", start, depends, lambda path, meta: write(config, path))
             if config.encoder.static:  # which needs no training before it is of use
                 self.lineage.encoder = entry
-        encoder, self.tokenizer = load_start(config.encoder, self.storage, start)
+        _, self.tokenizer = load_start(config.encoder, self.storage, start)
         check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
         self.tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
-        self._check_disk(encoder)
 
     def train_encoder(self) -> None:
         """Trains an encoder from scratch by masked language modelling."""
@@ -125,7 +147,7 @@ class Stages:
             seed = derive_seed(self.config.seed, "encoder")
             encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
             with self._timed("encoder"):
-                share = plan_members(self._cluster_now(), self.config, 1)
+                share = plan_members(self._cluster_now(), self.config, 1, self._need(["mlm"]))
                 outcome = members.train_members({"encoder": [encoder]}, self.config, self.storage, share, self._rows())
             self._leave_out(outcome.failed)
             self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
@@ -138,6 +160,7 @@ class Stages:
         entry = self._made("corpus", "corpus", self.lineage.corpus(), self._write_corpus)
         self.say(f"corpus: {entry.meta['summary']}")
         self.say(f"tokens: {entry.meta['length_summary']}")
+        self._check_disk({**known_rows(self.job), "corpus": entry.meta["lengths"]["sentences"]})
         for warning in _too_little(self.config, self.job.recipes, entry.meta["lengths"]["sentences"]):
             log.warning(warning)
 
@@ -226,7 +249,7 @@ class Stages:
         planned = {node: self._to_train(node) for node in nodes}
         count = sum(len(group) for group in planned.values())
         cluster = self._cluster_now()
-        share = plan_members(cluster, self.config, count)
+        share = plan_members(cluster, self.config, count, self._need(nodes))
         if waste := waste_of_members(cluster, self.config, share, count):
             log.warning(waste)
         with self._timed("+".join(nodes)):
@@ -481,14 +504,15 @@ class Stages:
         return list(dict.fromkeys(nodes))
 
     def distil(self) -> None:
-        """Trains all learners that are not there, one after the other, each with all workers."""
+        """Trains all learners that are not there, as many at a time as there is room for."""
         recipes = {recipe.uncalibrated: self.lineage.learners(recipe) for recipe in self._distilling()}
         missing = {text: learners for text, learners in recipes.items() if self._missing(learners)}
         if missing:
             learners = self._missing([learner for group in missing.values() for learner in group])
-            share = plan_learner(self._cluster_now(), self.config)
+            need = need_of_learner(self.config, self.shape, gpu=self.gpu)
+            share, at_once = plan_learners(self._cluster_now(), self.config, len(learners), need)
             with self._timed("+".join(missing)):
-                distill(learners, self.config, self.storage, share)
+                distill(learners, self.config, self.storage, share, at_once)
             for learner in self._missing(learners):
                 raise RunFailed(f"{learner.name} ended without a result; see its log at {self.storage.uri('train')}")
         with self._timed("evaluation"):
@@ -634,21 +658,14 @@ class Stages:
         targets = self.storage.entry(self.lineage.targets(recipe)[0])
         return self.config.teachers[0].title if targets.meta.get("shared") else None
 
-    def _check_disk(self, encoder: Encoder) -> None:
-        """Two checkpoints of both models with their optimizer state, and the result, for every member in flight."""
-        config, free = self.config, self.storage.free_bytes()
-        size = sum(p.numel() for p in encoder.parameters()) * 4
-        nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
-        grid = len(config.sts.lower_bounds) * config.sts.models
-        models = sum(grid if node.endswith("sts") else config.members.count for node in nodes)
-        states = 8 * size  # of bsl two encoders and the predictor, of which one encoder has no optimizer state
-        if any("bsl" in recipe.members for recipe in self.job.recipes):
-            states = max(states, 2 * (4 * size + 12 * predictor_parameters(config.bsl, encoder.width)))
-        needed = size * (models + 4 * config.sed.learners) + states * self.share.workers
+    def _check_disk(self, rows: Mapping[str, int]) -> None:
+        plan = plan_run(self.config, self.job.recipes, self.shape, rows, self.cluster, widths=self.job.widths)
+        needed, free = sum(plan.storage.values()), self.storage.free_bytes()
         if free is not None and free < needed:
+            most = max(plan.storage, key=plan.storage.__getitem__)
             raise UserError(
                 f"storage: {self.storage} has {free / 1e9:.1f} GB free, but this run needs about {needed / 1e9:.1f} "
-                "GB; free some space, or choose another --storage"
+                f"GB, {plan.storage[most] / 1e9:.1f} of them for {most}; free some space, or choose another --storage"
             )
 
 

@@ -1,22 +1,29 @@
 """Plans for many clusters: they never ask for what no node has, and always leave room for the tasks that read."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 
+from raysed.cluster import resources
 from raysed.cluster.resources import (
     Cluster,
+    Need,
     Share,
     current_cluster,
-    plan_learner,
+    plan_learners,
     plan_members,
     plan_teachers,
+    too_large,
     uses_gpu,
     waste_of_members,
     what_is_missing,
 )
 from raysed.config import Config, make_config
+from raysed.errors import UserError
 
 ONE_CPU, LAPTOP, BIG = ((1, 0),), ((2, 0),), ((16, 0),)
 NODES = [
@@ -72,16 +79,20 @@ def test_members_fit(nodes, count):
     ],
 )
 def test_shares_of_members(nodes, count, expected):
-    assert plan_members(Cluster(nodes), Config(), count) == expected
+    assert without_memory(plan_members(Cluster(nodes), Config(), count)) == expected
+
+
+def without_memory(share):
+    return replace(share, memory=0)
 
 
 def test_members_as_the_settings_say():
     config = make_config({"resources": {"cpus_per_member": 0.5, "concurrent_members": 3}})
-    assert plan_members(Cluster(LAPTOP), config, 10) == Share(3, 0.5, 0.0, 1)
+    assert without_memory(plan_members(Cluster(LAPTOP), config, 10)) == Share(3, 0.5, 0.0, 1)
     config = make_config({"resources": {"gpus_per_member": 0.1}})
-    assert plan_members(Cluster(((16, 1),)), config, 10) == Share(10, 1, 0.1, 1)
+    assert without_memory(plan_members(Cluster(((16, 1),)), config, 10)) == Share(10, 1, 0.1, 1)
     config = make_config({"resources": {"gpu": False}})
-    assert plan_members(Cluster(((16, 1),)), config, 10) == Share(10, 1, 0.0, 1)
+    assert without_memory(plan_members(Cluster(((16, 1),)), config, 10)) == Share(10, 1, 0.0, 1)
 
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)
@@ -130,32 +141,85 @@ def test_too_little_memory_for_the_teachers_is_said(caplog):
 
 
 @pytest.mark.parametrize("nodes", NODES, ids=str)
-@pytest.mark.parametrize("batch", [32, 33, 7])
-def test_learners_fit_and_have_work(nodes, batch):
-    cluster = Cluster(nodes)
-    share = plan_learner(cluster, make_config({"sed": {"batch_size": batch}}))
-    assert share.workers <= batch
-    assert share.workers <= cluster.fit(share.cpus, share.gpus)
-    assert share.workers == 1 or share.workers <= cluster.gpus
+@pytest.mark.parametrize("count", [1, 3, 20])
+@pytest.mark.parametrize("size", [GB // 10, 9 * GB])
+def test_learners_fit_beside_each_other(nodes, count, size):
+    cluster = Cluster(nodes, node_bytes=10 * GB, gpu_bytes=16 * GB)
+    share, at_once = plan_learners(cluster, Config(), count, Need("a learner", size, size, size))
+    assert share.workers == 1 <= at_once <= count
+    assert at_once <= cluster.fit(share.cpus, share.gpus, share.memory)
+    assert at_once <= cluster.gpus or not cluster.gpus
     assert share.threads == share.cpus >= 1
 
 
 @pytest.mark.parametrize(
-    ("nodes", "workers", "expected"),
+    ("nodes", "workers", "expected", "at_once"),
     [
-        (LAPTOP, None, Share(1, 2, 0.0, 2)),
-        (LAPTOP, 2, Share(2, 1, 0.0, 1)),
-        (((3, 0), (1, 0)), 2, Share(2, 1, 0.0, 1)),
-        (((64, 8),), None, Share(8, 8, 1.0, 8)),
-        (((64, 8),), 4, Share(4, 16, 1.0, 16)),
-        (((64, 3),), None, Share(3, 21, 1.0, 21)),
-        (((64, 40),), None, Share(32, 2, 1.0, 2)),  # of 32 sentences
-        (((16, 0), (4, 4)), None, Share(4, 1, 1.0, 1)),
-        (((4, 8),), None, Share(4, 1, 1.0, 1)),
+        (LAPTOP, None, Share(1, 2, 0.0, 2), 1),
+        (LAPTOP, 2, Share(2, 1, 0.0, 1), 1),
+        (((3, 0), (1, 0)), 2, Share(2, 1, 0.0, 1), 2),
+        (((16, 0), (16, 0)), None, Share(1, 16, 0.0, 16), 2),
+        (((64, 8),), None, Share(1, 8, 1.0, 8), 8),
+        (((64, 8),), 4, Share(4, 8, 1.0, 8), 2),
+        (((64, 3),), None, Share(1, 21, 1.0, 21), 3),
+        (((16, 0), (4, 4)), None, Share(1, 1, 1.0, 1), 4),
+        (((4, 8),), None, Share(1, 1, 1.0, 1), 4),
     ],
 )
-def test_shares_of_learners(nodes, workers, expected):
-    assert plan_learner(Cluster(nodes), make_config({"sed": {"workers": workers}})) == expected
+def test_shares_of_learners(nodes, workers, expected, at_once):
+    cluster, config = Cluster(nodes), make_config({"sed": {"workers": workers}})
+    found, together = plan_learners(cluster, config, 10)
+    assert (without_memory(found), together) == (expected, at_once)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("device", "gpu_bytes", "gpus", "workers"),
+    [
+        (13e9, 24e9, 1.0, 4),
+        (5e9, 24e9, 0.333, 10),
+        (8e9, 24e9, 0.5, 8),
+        (13e9, 80e9, 0.333, 10),
+        (1e9, 24e9, 0.333, 10),
+    ],
+)
+def test_as_many_members_share_a_gpu_as_fit(device, gpu_bytes, gpus, workers):
+    cluster = Cluster(((48, 4),), gpu_bytes=gpu_bytes)
+    share = plan_members(cluster, Config(), 10, Need("a member of ct", device, 2e9))
+    assert (share.gpus, share.workers) == (gpus, workers)
+    assert share.resources == {"CPU": share.cpus, "GPU": gpus, "memory": 2e9}
+
+
+@given(st.integers(1, 40), st.floats(1e8, 3e10), st.floats(8e9, 1.4e11), st.integers(1, 64))
+def test_members_on_a_gpu_never_need_more_than_is_planned_for(count, device, gpu_bytes, cpus):
+    cluster = Cluster(((cpus, 2), (cpus, 1)), gpu_bytes=gpu_bytes)
+    need = Need("a member", device, 1e9, least=device)
+    if too_large(cluster, Config(), need):
+        assert device > 0.85 * gpu_bytes
+        return
+    share = plan_members(cluster, Config(), count, need)
+    assert round(1 / share.gpus) * device <= 0.85 * gpu_bytes
+
+
+def test_memory_of_the_machine_limits_the_members():
+    config, need = Config(), Need("a member of ct", 0.0, 3e9)
+    assert plan_members(Cluster(((16, 0),), node_bytes=10e9), config, 10, need).workers == 3
+    assert plan_members(Cluster(((16, 0), (16, 0)), node_bytes=10e9), config, 10, need).workers == 6
+    assert plan_members(Cluster(((16, 0),), node_bytes=10e9), config, 10, need).cpus == 5  # of which none is idle
+
+
+def test_what_fits_nowhere_is_one_sentence():
+    need = Need("a member of ct", 13e9, 9e9, least=12e9)
+    with pytest.raises(
+        UserError, match=r"^a member of ct needs about 12\.0 GB of GPU memory, but the smallest GPU has 8"
+    ):
+        plan_members(Cluster(((8, 1),), gpu_bytes=8e9), Config(), 10, need)
+    with pytest.raises(UserError, match=r"^a member of ct needs about 9\.0 GB of memory, but Ray may use 8\.0 GB of "):
+        plan_members(Cluster(((8, 0),), node_bytes=8e9), Config(), 10, need)
+    with pytest.raises(UserError, match=r"encoder, or share it among GPUs with sed\.workers and sed\.zero_stage: 3$"):
+        plan_learners(Cluster(((8, 1),), gpu_bytes=8e9), Config(), 1, need)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +268,7 @@ MISSING = [
         {"resources": {"gpus_per_member": 2}},
         r"^a member needs 1 CPU .* and 2 GPU .*, but no node has both \(1 no",
     ),
-    (((8, 0), (2, 2)), {"resources": {"cpus_per_member": 4}}, r"^a member needs 4 CPU .* and 0\.25 GPU"),
+    (((8, 0), (2, 2)), {"resources": {"cpus_per_member": 4}}, r"^a member needs 4 CPU .* and 1 GPU"),
     (((8, 0), (0, 2)), {}, r"^a member needs 1 CPU"),
     (
         BIG,
@@ -246,7 +310,16 @@ def test_gpus_that_may_come_are_used_and_missed():
 
 def node(group: str = "", alive: bool = True, **resources: float) -> dict:
     labels = {"ray.io/node-id": "c7", **({"ray.io/node-group": group} if group else {})}
-    return {"Alive": alive, "Resources": {"object_store_memory": 1.0, **resources}, "Labels": labels}
+    has = {"object_store_memory": 1.0, **resources}
+    return {"Alive": alive, "NodeID": f"{group}{len(resources)}", "Resources": has, "Labels": labels}
+
+
+@pytest.fixture(autouse=True)
+def said_of_gpus(monkeypatch):
+    """What the drivers of GPUs say, by node; nothing at first."""
+    said: dict[str, float] = {}
+    monkeypatch.setattr(resources, "_gpu_bytes_on", said.get)
+    return said
 
 
 def test_a_ray_of_ones_own(monkeypatch):
@@ -264,13 +337,32 @@ def test_a_launched_cluster_may_grow(monkeypatch):
         node("workers", alive=False, CPU=99.0),
     ]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    assert current_cluster() == Cluster(((0.0, 0.0), (8.0, 2.0), (4.0, 1.0)), True, node_bytes=30e9, gpu_bytes=16e9)
+    there = ((0.0, 0.0), (8.0, 2.0), (4.0, 1.0))
+    assert current_cluster() == Cluster(there, True, node_bytes=30e9, gpu_bytes=16e9, gpu="T4")
 
 
 def test_an_unknown_gpu_counts_as_a_small_one(monkeypatch):
     for kind in ({}, {"accelerator_type:X9": 1.0}):
         monkeypatch.setattr(ray, "nodes", lambda kind=kind: [node(CPU=8.0, GPU=2.0, **kind)])
         assert current_cluster().gpu_bytes == 8e9
+
+
+def test_what_the_driver_says_of_a_gpu_counts_more_than_its_type(monkeypatch, said_of_gpus):
+    monkeypatch.setattr(ray, "nodes", lambda: [node("a", CPU=8.0, GPU=2.0, **{"accelerator_type:A100": 1.0})])
+    assert current_cluster().gpu_bytes == 40e9
+    said_of_gpus[ray.nodes()[0]["NodeID"]] = 85.8e9
+    assert current_cluster().gpu_bytes == 85.8e9
+
+
+@pytest.mark.parametrize(
+    ("prints", "expected"), [("81559\n40536", 40536 * 2**20), ("[N/A]", None), ("", None), ("exit 9", None)]
+)
+def test_the_driver_is_asked_by_its_own_tool(tmp_path, monkeypatch, prints, expected):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{prints if 'exit' in prints else f'printf {prints!r}'}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert resources._ask_driver._function() == expected
 
 
 def test_shares_as_text():

@@ -26,9 +26,9 @@ from raysed.report.plots import (
     plot_agreement,
     plot_edit_distance,
     plot_grid,
-    plot_speed,
     plot_scores,
     plot_spectra,
+    plot_speed,
     plot_training,
     write_plots,
 )
@@ -675,7 +675,13 @@ def of_speed(name, score, speed, width=384):
 def test_the_picture_of_speed_says_how_much_faster_the_exported_model_is(tmp_path):
     together = {**of_speed("all of them together", 81.0, None), "width": None, "parameters": None}
     api = {**of_speed("an API", 83.0, None, 1536), "parameters": None}
-    models = [of_speed("large", 80.0, 100.0), of_speed("small", 70.0, 900.0), api, together, of_speed("ours", 78.0, 250)]
+    models = [
+        of_speed("large", 80.0, 100.0),
+        of_speed("small", 70.0, 900.0),
+        api,
+        together,
+        of_speed("ours", 78.0, 250),
+    ]
     title = plot_speed(tmp_path / "speed.png", models, scored(full_run()))
     assert title == "ours: 78.0, at 2.5 times the speed of the best teacher (large, 80.0)"
     assert is_picture(tmp_path / "speed.png")

@@ -1,0 +1,79 @@
+"""How large an encoder is, by its configuration only: no weights are loaded."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import AutoModel, PretrainedConfig
+
+from raysed.config import EncoderConfig
+from raysed.model.encoder import configuration_of
+from raysed.model.scratch import bert_config
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of an encoder.
+
+    Attributes:
+        parameters: all of them.
+        products: those that every token is multiplied by: the weights of linear layers.
+        layers: blocks; 0 of a table of vectors.
+        width: of the hidden states.
+        inner: of the feed-forward layers within blocks.
+        heads: of the attention.
+        vocabulary: rows of the table of tokens.
+    """
+
+    parameters: int
+    products: int
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    vocabulary: int
+
+
+def shape_of(config: EncoderConfig) -> Shape:
+    """Returns the sizes of the encoder that these settings describe.
+
+    Args:
+        config: the settings of `encoder`.
+
+    Raises:
+        UserError: see `check_encoder`.
+    """
+    found = bert_config(config, config.scratch.vocabulary) if config.scratch else configuration_of(config)
+    if config.static:
+        width = config.static.width or found.hidden_size
+        return Shape(found.vocab_size * width, 0, 0, width, 0, 0, found.vocab_size)
+    if config.keep_layers is not None:
+        found.num_hidden_layers = len(config.keep_layers)
+    return shape_of_model(found, config.trust_remote_code)
+
+
+def shape_of_model(found: PretrainedConfig, trust_remote_code: bool = False) -> Shape:
+    """Returns the sizes of the architecture of a configuration, which is built without memory for its weights.
+
+    Args:
+        found: of transformers.
+        trust_remote_code: whether code that comes with the model may run.
+
+    >>> from transformers import BertConfig
+    >>> shape = shape_of_model(BertConfig())
+    >>> shape.parameters, shape.products == 12 * (4 * 768**2 + 2 * 768 * 3072)
+    (108891648, True)
+    """
+    with torch.device("meta"):
+        model = AutoModel.from_config(found, trust_remote_code=trust_remote_code)
+    named = [(name, module) for name, module in model.named_modules() if "pooler" not in name]
+    linear = [module for _, module in named if isinstance(module, nn.Linear)]
+    return Shape(
+        parameters=sum(p.numel() for name, p in model.named_parameters() if "pooler" not in name),
+        products=sum(module.weight.numel() for module in linear),
+        layers=found.num_hidden_layers,
+        width=found.hidden_size,
+        inner=max((max(module.weight.shape) for module in linear), default=0),
+        heads=found.num_attention_heads,
+        vocabulary=found.vocab_size,
+    )

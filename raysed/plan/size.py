@@ -1,0 +1,422 @@
+"""What a run needs, from its settings alone: trainings, updates, memory, storage, network and time.
+
+Sizes are arithmetic. Times are the products of the trainings at a stated rate, and so a guess: scoring, calibrations
+and the start of workers are not counted.
+"""
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from raysed.cluster.resources import (
+    GPU_GB,
+    Cluster,
+    Need,
+    Share,
+    plan_learners,
+    plan_members,
+    uses_gpu,
+)
+from raysed.config import Config
+from raysed.errors import UserError
+from raysed.model.shape import Shape
+from raysed.plan.check import Job
+from raysed.recipe import TEACHERS, Recipe, member_nodes
+from raysed.store.text import Table, duration, size
+from raysed.training.memory import checkpoint_bytes, learner_need, member_need
+from raysed.training.setups import rows_per_update, steps_of
+
+TOKENS = 24
+"""Of a sentence, where that is not known."""
+_LONG_BATCH = 1.5
+"""By how much the largest of many batches exceeds the mean."""
+_REACHED = 0.2
+"""The part of a device's products that small batches reach."""
+_LAYER_SECONDS = {"cuda": 2e-3, "cpu": 1e-3}
+"""What a layer costs in every update, however small: starting its operations, forward, backward and optimizer."""
+_TFLOPS = {
+    **{"K80": (4, 4), "P4": (5, 5), "P100": (9, 9), "T4": (8, 8), "V100": (15, 15), "L4": (60, 120)},
+    **{"A10G": (35, 70), "L40S": (180, 360), "A100": (156, 312), "A100-40G": (156, 312), "A100-80G": (156, 312)},
+    **{"H20": (74, 148), "H100": (495, 990), "H200": (495, 990), "B200": (1100, 2250)},
+}
+"""Products of a GPU by Ray's accelerator type, in 10^12 operations per second: in fp32 (TF32 where it has that) and in
+bf16; the makers' figures without sparsity."""
+_CPUS_PER_GPU, _GB_PER_GPU, _GB_PER_CPU = 8, 32, 4
+"""What a described cluster has beside each GPU, and beside each CPU where it has none."""
+_FORWARD, _TRAINED = 2, 6
+"""Operations per weight and token, without and with gradients."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Like trainings.
+
+    Attributes:
+        node: what they make, e.g. `ct` or `ct-sed`.
+        what: they are: `member`, `grid model` or `learner`.
+        trainings: how many.
+        updates: of each.
+        at_once: how many at a time.
+        workers: of each.
+        share: what a worker gets.
+        need: the memory of one worker.
+        seconds: of all of them.
+    """
+
+    node: str
+    what: str
+    trainings: int
+    updates: int
+    at_once: int
+    workers: int
+    share: Share
+    need: Need
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run needs.
+
+    Attributes:
+        config: the run's settings.
+        cluster: that it is planned for.
+        shape: of the encoder.
+        steps: in the order of the run.
+        storage: bytes of the run directory at its fullest, by what they are.
+        network: bytes that each worker of a learner sends at every update.
+        rate: operations per second of one training, and where the number is from.
+        shared: which recipes use an ensemble, where there are several.
+    """
+
+    config: Config
+    cluster: Cluster
+    shape: Shape
+    steps: Sequence[Step]
+    storage: Mapping[str, float]
+    network: float
+    rate: tuple[float, str]
+    shared: Sequence[str]
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it trains on GPUs."""
+        return uses_gpu(self.config, self.cluster)
+
+    def table(self) -> Table:
+        """Returns a line for each step."""
+        header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "time"]
+        lines = [
+            [
+                step.node,
+                f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
+                f"{step.updates:,}",
+                f"{step.at_once}",
+                f"{step.workers * step.share.cpus:g}",
+                f"{step.workers * step.share.gpus:g}",
+                size(step.need.device) if step.need.device else "-",
+                size(step.need.host),
+                duration(step.seconds),
+            ]
+            for step in self.steps
+        ]
+        return Table(header, lines, text=2)
+
+    def words(self) -> str:
+        """Returns all of it as people read it."""
+        shape, gpu = self.shape, f", {self.cluster.gpu or 'GPUs'} of {size(self.cluster.gpu_bytes)}"
+        learners = [step for step in self.steps if step.what == "learner"]
+        lines = [
+            f"plan of {self.config.run} for {self.cluster}{gpu if self.gpu else ''}",
+            f"encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.width:,}; "
+            f"{size(4 * shape.parameters)}",
+            "",
+            self.table().plain() if self.steps else "nothing is trained",
+            "",
+            *self.shared,
+            f"storage: about {size(sum(self.storage.values()))}: "
+            + ", ".join(f"{size(count)} of {what}" for what, count in self.storage.items() if count),
+        ]
+        if learners and self.network:
+            lines.append(f"network: every worker of a learner sends {size(self.network)} per update")
+        seconds, per_layer = sum(step.seconds for step in self.steps), _LAYER_SECONDS["cuda" if self.gpu else "cpu"]
+        lines.append(
+            f"time: {duration(seconds)} for the trainings, at {self.rate[1]} and {1000 * per_layer:g} ms per layer and "
+            f"update, for sentences of {tokens_of_sentence(self.config)} tokens; reading, teachers, scoring and "
+            "calibrations are not counted"
+        )
+        return "\n".join(lines)
+
+
+def plan_run(
+    config: Config,
+    recipes: Sequence[Recipe],
+    shape: Shape,
+    rows: Mapping[str, int],
+    cluster: Cluster,
+    rate: tuple[float, str] = (math.inf, ""),
+    widths: Sequence[int] = (),
+) -> Plan:
+    """Plans a run.
+
+    Args:
+        config: the run's settings.
+        recipes: parsed.
+        shape: of the encoder.
+        rows: sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
+        cluster: that it is planned for.
+        rate: operations per second of a training that has a device alone, and where the number is from; by default
+            nothing takes time.
+        widths: of the teachers from outside.
+
+    Raises:
+        UserError: a training fits on no node.
+    """
+    gpu = uses_gpu(config, cluster)
+    steps = []
+    for depth in member_nodes(list(recipes)):
+        counts = {node: _count(node, config) for node in depth}
+        need = largest_need(depth, config, shape, gpu=gpu)
+        share = plan_members(cluster, config, sum(counts.values()), need)
+        for node, count in counts.items():
+            stage = node.rpartition("-")[2]
+            updates = steps_of(stage, config, rows)
+            at_once = max(1, round(share.workers * count / sum(counts.values())))  # nodes of a depth share the places
+            what = "grid model" if stage == "sts" and len(config.sts.lower_bounds) > 1 else "member"
+            copies = 2 if stage in ("ct", "bsl") else 1
+            each = updates * _update_seconds(_operations(stage, config, shape), copies, shape, share, rate[0])
+            steps.append(Step(node, what, count, updates, at_once, 1, share, need, math.ceil(count / at_once) * each))
+    learners = list(dict.fromkeys(recipe.uncalibrated for recipe in recipes if recipe.distils))
+    network = 0.0
+    if learners:
+        steps_of_learners, network = _learners(learners, config, shape, rows["corpus"], cluster, rate[0])
+        steps += steps_of_learners
+    storage = storage_bytes(config, recipes, shape, rows, steps, widths)
+    return Plan(config, cluster, shape, steps, storage, network, rate, _shared(recipes))
+
+
+def known_rows(job: Job) -> dict[str, int]:
+    """Returns the sizes of the tables that are learnt from, as far as they are known before anything is read.
+
+    Args:
+        job: the checked configuration.
+
+    Returns:
+        By artefact; a corpus of which all is kept counts as one sentence.
+    """
+    corpus = job.config.corpus.sentences or 1
+    rows = {f"pairs/{kind}": len(pairs) for kind, pairs in job.pairs.items()}
+    rows |= {f"views/{kind}": corpus if views is None else len(views) for kind, views in job.views.items()}
+    return rows | ({"corpus": corpus} if job.needs_corpus else {})
+
+
+def needs_of(stages: Sequence[str], config: Config, shape: Shape, *, gpu: bool) -> list[Need]:
+    """Returns what a member of each stage needs.
+
+    Args:
+        stages: e.g. `ct`, or nodes that end in one.
+        config: the run's settings.
+        shape: of the encoder.
+        gpu: whether it trains on a GPU.
+    """
+    bf16 = config.members.precision == "bf16" or (gpu and config.members.precision == "auto")
+    names = [node.rpartition("-")[2] for node in stages]
+    return [
+        member_need(stage, config, shape, _LONG_BATCH * _tokens(stage, config), gpu=gpu, bf16=bf16) for stage in names
+    ]
+
+
+def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool) -> Need:
+    """Returns what the largest member of these nodes needs; they are trained in one experiment, with equal shares.
+
+    Args:
+        nodes: e.g. `ct` and `nli-ct`.
+        config: the run's settings.
+        shape: of the encoder.
+        gpu: whether they train on GPUs.
+    """
+    return max(needs_of(nodes, config, shape, gpu=gpu), key=lambda need: (need.device, need.host), default=Need())
+
+
+def need_of_learner(config: Config, shape: Shape, *, gpu: bool) -> Need:
+    """Returns what a worker of a learner needs.
+
+    Args:
+        config: the run's settings.
+        shape: of the encoder.
+        gpu: whether it trains on a GPU.
+    """
+    bf16, workers = config.sed.precision == "bf16" or (gpu and config.sed.precision == "auto"), config.sed.workers or 1
+    tokens = _LONG_BATCH * config.sed.batch_size / workers * tokens_of_sentence(config)
+    return learner_need(config, shape, tokens, workers, gpu=gpu, bf16=bf16)
+
+
+def storage_bytes(
+    config: Config,
+    recipes: Sequence[Recipe],
+    shape: Shape,
+    rows: Mapping[str, int],
+    steps: Sequence[Step],
+    widths: Sequence[int] = (),
+) -> dict[str, float]:
+    """Returns what lies in the run directory when it is fullest, by what it is.
+
+    Args:
+        config: the run's settings.
+        recipes: parsed.
+        shape: of the encoder.
+        rows: sizes of the tables, by artefact.
+        steps: what is trained.
+        widths: of the teachers from outside.
+    """
+    weights = 4 * shape.parameters
+    in_flight = max(
+        (
+            2 * step.at_once * checkpoint_bytes(_stage(step), config, shape)  # the two newest of each training
+            for step in steps
+        ),
+        default=0.0,
+    )
+    corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
+    of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
+    return {
+        "models": weights * (sum(step.trainings for step in steps) + 1),
+        "checkpoints": in_flight,
+        "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
+        "targets": 4.0 * corpus * (len(ensembles) * shape.width + of_teachers),
+        "teachers' embeddings": 4.0 * corpus * sum(widths),
+    }
+
+
+def tokens_of_sentence(config: Config) -> int:
+    """Returns how many tokens a sentence is taken to have."""
+    return min(TOKENS, config.encoder.max_length)
+
+
+def described(text: str) -> Cluster:
+    """Returns the cluster that a description stands for.
+
+    Args:
+        text: nodes x GPUs of each x Ray's accelerator type, or nodes x CPUs of each x `CPU`.
+
+    >>> str(described("2x8xH100")), str(described("1x16xCPU"))
+    ('2 nodes, 128 CPUs, 16 GPUs', '1 node, 16 CPUs, 0 GPUs')
+
+    Raises:
+        UserError: it is none.
+    """
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([\w-]+)", text.strip())
+    kinds = ["CPU", *GPU_GB]
+    if not match or match[3] not in kinds:
+        raise UserError(
+            f"--cluster {text!r} is not NODES x GPUS x TYPE, such as 2x8xH100, or NODES x CPUS x CPU, such as 1x16xCPU;"
+            f" the types are {', '.join(kinds)}"
+        )
+    nodes, count, kind = int(match[1]), int(match[2]), match[3]
+    if kind == "CPU":
+        return Cluster(((float(count), 0.0),) * nodes, node_bytes=1e9 * _GB_PER_CPU * count)
+    node = (float(_CPUS_PER_GPU * count), float(count))
+    return Cluster((node,) * nodes, node_bytes=1e9 * _GB_PER_GPU * count, gpu_bytes=1e9 * GPU_GB[kind], gpu=kind)
+
+
+def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
+    """Returns the operations per second of a training that has a device alone, and where the number is from.
+
+    Args:
+        cluster: that is planned for.
+        config: the run's settings.
+    """
+    if not uses_gpu(config, cluster):
+        rate = _measured_here()
+        return _REACHED * 2 * rate, f"{_REACHED * 2:.0%} of {rate / 1e9:.0f} GFLOP/s per CPU, measured on this machine"
+    kind = cluster.gpu if cluster.gpu in _TFLOPS else "T4"
+    is_bf16 = config.members.precision != "fp32"
+    peak = _TFLOPS[kind][is_bf16]
+    return _REACHED * peak * 1e12, f"{_REACHED:.0%} of {peak} TFLOP/s per GPU ({kind}, {'bf16' if is_bf16 else 'fp32'})"
+
+
+def _measured_here() -> float:
+    """Operations per second of one thread, by products of the size of a small encoder's."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        a, b = torch.randn(1024, 384), torch.randn(384, 1536)
+        times = []
+        for _ in range(20):
+            began = time.perf_counter()
+            a @ b
+            times.append(time.perf_counter() - began)
+        return 2 * 1024 * 384 * 1536 / min(times)  # others may use this machine at the moment
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _count(node: str, config: Config) -> int:
+    """Trainings of a node."""
+    if node.rpartition("-")[2] == "sts":
+        return len(config.sts.lower_bounds) * config.sts.models
+    return config.members.count
+
+
+def _stage(step: Step) -> str | None:
+    return None if step.what == "learner" else step.node.rpartition("-")[2]
+
+
+def _sentences(stage: str, config: Config) -> int:
+    """Of a batch; all but masked language modelling learn from pairs, of which CT's are given to a model each."""
+    return rows_per_update(stage, config) * (1 if stage == "mlm" else 2)
+
+
+def _tokens(stage: str, config: Config) -> float:
+    return _sentences(stage, config) * tokens_of_sentence(config)
+
+
+def _operations(stage: str, config: Config, shape: Shape) -> float:
+    """Of one update; the second encoder of `bsl` sees every sentence too, without a gradient."""
+    per_token = _TRAINED + (_FORWARD if stage == "bsl" else 0)
+    products = shape.products + (config.mlm.rate * shape.vocabulary * shape.width if stage == "mlm" else 0)
+    return per_token * products * _tokens(stage, config)
+
+
+def _update_seconds(operations: float, copies: int, shape: Shape, share: Share, rate: float) -> float:
+    """Of one worker; those that share a GPU share its rate, and several CPUs have the rate of each."""
+    device = min(share.gpus, 1.0) if share.gpus else share.cpus
+    if math.isinf(rate):
+        return 0.0
+    return operations / (rate * device) + _LAYER_SECONDS[share.device] * shape.layers * copies
+
+
+def _learners(
+    names: Sequence[str], config: Config, shape: Shape, rows: int, cluster: Cluster, rate: float
+) -> tuple[list[Step], float]:
+    """Steps of all learners, and what each of their workers sends at an update."""
+    sed, gpu = config.sed, uses_gpu(config, cluster)
+    need, total = need_of_learner(config, shape, gpu=gpu), len(names) * sed.learners
+    share, at_once = plan_learners(cluster, config, total, need)
+    batch = min(sed.batch_size, rows)
+    updates = max(1, int(rows // batch * sed.epochs))
+    operations = _TRAINED * shape.products * batch * tokens_of_sentence(config) / share.workers
+    each = updates * _update_seconds(operations, 1, shape, share, rate)
+    rounds = math.ceil(total / at_once)
+    steps = [
+        Step(name, "learner", sed.learners, updates, min(at_once, total), share.workers, share, need, seconds)
+        for name, seconds in zip(names, [rounds * each / len(names)] * len(names))
+    ]
+    network = 2 * (share.workers - 1) / share.workers * 4 * shape.parameters
+    return steps, network
+
+
+def _shared(recipes: Sequence[Recipe]) -> list[str]:
+    """Ensembles that several recipes use, a sentence each."""
+    found = {}
+    for recipe in recipes:
+        found.setdefault(recipe.ensemble, []).append(recipe.text)
+    return [
+        f"{node} is trained once for {', '.join(texts)}"
+        for node, texts in found.items()
+        if len(texts) > 1 and any(recipe.members for recipe in recipes if recipe.ensemble == node)
+    ]

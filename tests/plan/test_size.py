@@ -1,0 +1,263 @@
+"""What a run needs: every count of the plan against what is really trained, kept and written."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import AutoConfig, BertConfig, BertModel, RobertaConfig
+
+from raysed.cluster.resources import Cluster, Need
+from raysed.config import Config, find_config, load_config, make_config
+from raysed.data.tokens import TokenTable, pack
+from raysed.errors import UserError
+from raysed.model.encoder import Encoder, load_encoder
+from raysed.model.shape import Shape, shape_of, shape_of_model
+from raysed.plan.show import show_plan
+from raysed.plan.size import described, largest_need, need_of_learner, plan_run, tokens_of_sentence
+from raysed.recipe import parse_recipes
+from raysed.training.memory import checkpoint_bytes, learner_need, member_need, saved_per_token
+
+BASE = shape_of_model(BertConfig())
+LARGE = shape_of_model(
+    BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, intermediate_size=4096)
+)
+GB = 1e9
+
+
+# -- sizes of encoders -----------------------------------------------------------------------------------------------
+
+
+def test_the_shape_of_the_bundled_encoder_is_that_of_its_weights():
+    encoder, _ = load_encoder(Config().encoder)
+    shape = shape_of(Config().encoder)
+    weights = {name: p for name, p in encoder.transformer.named_parameters() if "pooler" not in name}
+    assert shape.parameters == sum(p.numel() for p in weights.values())
+    assert (shape.width, shape.layers) == (encoder.width, encoder.transformer.config.num_hidden_layers)
+    linear = [m.weight.numel() for n, m in encoder.named_modules() if isinstance(m, torch.nn.Linear)]
+    pooler = sum(p.numel() for n, p in encoder.named_parameters() if "pooler" in n and p.ndim == 2)
+    assert shape.products == sum(linear) - pooler
+
+
+@pytest.mark.parametrize(
+    ("encoder", "parameters", "layers"),
+    [
+        ({"scratch": {"layers": 2, "width": 64, "heads": 4, "vocabulary": 500}}, None, 2),
+        ({"keep_layers": [0, 2]}, None, 2),
+        ({"model_kwargs": {"num_hidden_layers": 1}}, None, 1),
+        ({"static": {}}, "vocabulary", 0),
+        ({"static": {"width": 16}}, "vocabulary", 0),
+    ],
+    ids=str,
+)
+def test_shapes_follow_the_settings(encoder, parameters, layers):
+    config = make_config({"encoder": {"layers": 1, **encoder}}).encoder
+    shape, whole = shape_of(config), shape_of(Config().encoder)
+    assert shape.layers == layers
+    if parameters:
+        assert shape.parameters == shape.vocabulary * (encoder["static"].get("width") or whole.width)
+    elif "scratch" not in encoder:
+        assert shape.products == whole.products * layers / whole.layers
+
+
+def test_no_weights_are_held_for_a_shape():
+    with torch.device("meta"):
+        model = BertModel(BertConfig())
+    assert sum(p.numel() for n, p in model.named_parameters() if "pooler" not in n) == BASE.parameters
+    assert LARGE.parameters == pytest.approx(335e6, rel=0.01)  # BERT-large
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def kept_for_gradients(config: BertConfig, *, bf16: bool, dropout: bool) -> float:
+    """Bytes per token that torch keeps of a forward pass, weights not counted."""
+    encoder = Encoder(BertModel(config)).train(dropout)
+    weights = {p.untyped_storage().data_ptr() for p in encoder.parameters()}
+    kept = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage, storage.nbytes()
+        return tensor
+
+    ids = np.random.default_rng(0).integers(5, config.vocab_size, 32 * 24).astype(np.int32)
+    tokens = pack(TokenTable(np.arange(32), ids, np.arange(33) * 24))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            result = encoder(tokens)
+        del result
+    return sum(size for _, size in kept.values()) / tokens.input_ids.numel()
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize(("width", "inner", "layers"), [(64, 256, 2), (128, 512, 3), (128, 256, 2), (192, 768, 4)])
+def test_an_update_keeps_what_the_plan_says(width, inner, layers, bf16):
+    config = BertConfig(
+        vocab_size=500,
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    planned = saved_per_token(shape_of_model(config), bf16=bf16, dropout=False)
+    assert planned == pytest.approx(kept_for_gradients(config, bf16=bf16, dropout=False), rel=0.15)
+
+
+def test_a_member_of_bert_large_under_ct_needs_what_it_takes():
+    """Two copies with gradients and two moments each, in fp32: 16 bytes for every parameter of both."""
+    need = largest_need(["ct"], Config(), LARGE, gpu=True)
+    assert 2 * 16 * LARGE.parameters < need.least <= need.device < 16 * GB
+    assert need.what == "a member of ct" and need.host > 2 * 12 * LARGE.parameters
+
+
+def test_the_largest_member_counts():
+    config = Config()
+    need = largest_need(["nli", "nli-ct", "sts"], config, BASE, gpu=True)
+    assert need.what == "a member of ct"
+    assert largest_need([], config, BASE, gpu=True) == Need()
+
+
+@given(
+    stage=st.sampled_from(["mlm", "nli", "ct", "bsl", "contrastive", "sts"]),
+    tokens=st.integers(1, 10_000),
+    gpu=st.booleans(),
+    bf16=st.booleans(),
+)
+def test_needs_grow_with_batch_and_encoder(stage, tokens, gpu, bf16):
+    def need(shape: Shape, count: int) -> Need:
+        return member_need(stage, Config(), shape, count, gpu=gpu, bf16=bf16)
+
+    here, larger, more = need(BASE, tokens), need(LARGE, tokens), need(BASE, 2 * tokens)
+    assert (larger.device > here.device and more.device > here.device >= here.least > 0) or not gpu
+    assert larger.host > here.host and more.host >= here.host
+    assert (here.device == here.least == 0) == (not gpu)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_workers_of_a_learner_share_what_zero_shares(stage):
+    config = make_config({"sed": {"zero_stage": stage}})
+    size = LARGE.parameters
+
+    def of(workers: int) -> float:
+        return learner_need(config, LARGE, 0, workers, gpu=True, bf16=False).device
+
+    shared = {0: 0, 1: 8, 2: 12, 3: 16}[stage]
+    assert of(1) - of(4) == pytest.approx(1.1 * shared * size * 3 / 4)
+
+
+def test_the_checkpoint_of_ct_holds_both_copies():
+    assert checkpoint_bytes("ct", Config(), BASE) == 2 * checkpoint_bytes("nli", Config(), BASE)
+    assert checkpoint_bytes(None, Config(), BASE) == 12 * BASE.parameters
+    assert checkpoint_bytes("bsl", Config(), BASE) > 16 * BASE.parameters
+
+
+# -- plans -----------------------------------------------------------------------------------------------------------
+
+
+def planned(cluster: str, settings=None, recipes=("ct", "ct-sed", "ct-sed-flow"), shape=LARGE, rows=100_000, **more):
+    config = make_config({"recipes": list(recipes), **(settings or {})})
+    return plan_run(config, parse_recipes(list(recipes)), shape, {"corpus": rows}, described(cluster), **more)
+
+
+def test_ten_members_of_bert_large_on_gpus_of_24_gb():
+    """Each holds one, not four: `cluster.yaml` has such machines."""
+    ct, learners = planned("4x1xA10G", {"ct": {"steps": 50_000}}).steps
+    assert (ct.trainings, ct.updates, ct.at_once, ct.share.gpus) == (10, 50_000, 4, 1.0)
+    assert ct.need.device < 0.85 * 24 * GB < 2 * ct.need.device
+    assert (learners.what, learners.at_once, learners.workers) == ("learner", 1, 1)
+
+
+def test_what_fits_on_no_gpu_is_refused_with_the_number():
+    with pytest.raises(
+        UserError, match=r"^a member of ct needs about 1\d\.\d GB of GPU memory, but the smallest GPU has"
+    ):
+        planned("4x1xP4")
+
+
+def test_learners_run_side_by_side_and_send_nothing():
+    plan = planned("1x8xH100", {"sed": {"learners": 10, "batch_size": 32}})
+    learner = plan.steps[-1]
+    assert (learner.trainings, learner.at_once, learner.workers, learner.updates) == (10, 8, 1, 3125)
+    assert plan.network == 0
+    shared = planned("2x8xH100", {"sed": {"workers": 16}})
+    assert shared.network == pytest.approx(2 * 15 / 16 * 4 * LARGE.parameters)
+    assert "network: every worker of a learner sends 2.5 GB per update" in shared.words()
+
+
+def test_a_grid_counts_every_model():
+    bounds = [b / 20 for b in range(20)]
+    settings = {"sts": {"lower_bounds": bounds, "models": 10, "epochs": 4, "batch_size": 16}}
+    config = make_config({"recipes": ["sts"], **settings})
+    plan = plan_run(config, parse_recipes(["sts"]), LARGE, {"pairs/sts": 5749}, described("2x8xH100"))
+    (grid,) = plan.steps
+    assert (grid.what, grid.trainings, grid.updates) == ("grid model", 200, 1436)
+    assert plan.storage["models"] == 4 * LARGE.parameters * 201
+
+
+def test_what_is_shared_is_said_once():
+    words = planned("1x1xH100").words()
+    assert "ct is trained once for ct, ct-sed, ct-sed-flow" in words
+    assert planned("1x1xH100", recipes=("ct",)).shared == []
+
+
+def test_more_machines_take_less_time():
+    rate = (1e14, "a rate")
+    times = [sum(s.seconds for s in planned(cluster, rate=rate).steps) for cluster in ("1x1xH100", "1x8xH100")]
+    assert times[0] > 3 * times[1] > 0
+    assert all(step.seconds == 0 for step in planned("1x1xH100", rate=(math.inf, "")).steps)
+
+
+def test_teachers_from_outside_take_room():
+    without = planned("1x1xH100", recipes=("teachers-sed",))
+    plan = planned("1x1xH100", recipes=("teachers-sed",), widths=(384, 3072))
+    assert plan.storage["teachers' embeddings"] == 4 * 100_000 * (384 + 3072)
+    assert plan.storage["targets"] == 4 * 100_000 * 3072 > without.storage["targets"]
+
+
+def test_sentences_are_no_longer_than_the_encoder_takes():
+    assert tokens_of_sentence(make_config({"encoder": {"max_length": 16}})) == 16
+
+
+@pytest.mark.parametrize("text", ["2x8", "8xH100", "0x1xH100", "1x0xH100", "2x8xZ9", "2x8xh100", "x", "1x2x3xH100"])
+def test_other_descriptions_are_refused(text):
+    with pytest.raises(
+        UserError, match=r"^--cluster '.*' is not NODES x GPUS x TYPE, such as 2x8xH100, or .* are CPU, K"
+    ):
+        described(text)
+
+
+@pytest.mark.parametrize("name", ["quickstart", "bundled-sts", "bundled-bsl", "bundled-encoder"])
+def test_every_bundled_config_has_a_plan(name):
+    config = load_config(find_config(name))
+    words = show_plan(config, "1x2xCPU")
+    assert words.startswith(f"plan of {config.run} for 1 node, 2 CPUs, 0 GPUs\nencoder: ")
+    assert re.search(r"^storage: about [\d.]+ [MG]B: ", words, re.MULTILINE)
+    assert re.search(r"^time: .* measured on this machine and 1 ms per layer and update, for sen", words, re.MULTILINE)
+
+
+def test_sentences_may_be_given():
+    config = load_config(find_config("quickstart"))
+    few, many = (re.findall(r"ct-sed +\d+ learners? +([\d,]+)", show_plan(config, "1x2xCPU", n)) for n in (640, 64_000))
+    assert int(few[0].replace(",", "")) * 100 == int(many[0].replace(",", ""))
+    with pytest.raises(UserError, match=r"^--sentences is 0; it must be at least 1$"):
+        show_plan(config, "1x2xCPU", 0)
+
+
+def test_other_architectures_have_a_shape():
+    roberta = shape_of_model(RobertaConfig())
+    assert roberta.layers == 12 and roberta.width == 768
+    found = AutoConfig.for_model("distilbert")
+    assert shape_of_model(found).layers == 6 and shape_of_model(found).inner == 3072
+
+
+def test_a_cluster_without_gpus_is_planned_for_its_cpus():
+    need = need_of_learner(Config(), BASE, gpu=False)
+    assert need.device == 0 and need.host > 12 * BASE.parameters
+    assert described("3x4xCPU") == Cluster(((4.0, 0.0),) * 3, node_bytes=16e9)
