@@ -46,8 +46,9 @@ bench: .venv/installed-bench  ## measure every figure of speed, about two hours 
 lint: .venv/installed-tests  ## check style, and who imports whom
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
 
-docs: .venv/installed  ## write the tables of docs/configuration.md from the docstrings of the settings
+docs: .venv/installed  ## write the tables of docs/configuration.md and the plans of docs/size.md
 	$(BIN)/python tools/settings_page.py
+	$(BIN)/python tools/size_page.py
 
 clean:  ## remove what installs and runs made
 	rm -rf .venv runs build *.egg-info

@@ -723,8 +723,9 @@ class SedConfig(Block):
     clip: float | None = Field(None, gt=0)
     """Largest global gradient norm. `null`: no clipping."""
     workers: int | None = Field(None, ge=1)
-    """Training workers, at most one per sentence of a batch. `null`: one per GPU, and one on machines without a GPU.
-    There are fewer for as long as nodes are missing."""
+    """Training workers of each learner. `null`: one, and as many learners at a time as there are GPUs, or nodes without
+    a GPU. More workers exchange gradients at every update, which pays for large batches. There are fewer for as long as
+    nodes are missing."""
     zero_stage: Literal[0, 1, 2, 3] = 0
     """DeepSpeed's ZeRO stage, 0 to 3: what is spread over the workers (nothing, optimizer state, gradients,
     weights)."""
@@ -838,8 +839,8 @@ class ResourcesConfig(Block):
     cpus_per_member: float | None = Field(None, gt=0)
     """CPUs of each member. `null`: one, or more where there are fewer members than cores."""
     gpus_per_member: float | None = Field(None, gt=0)
-    """GPUs of each member: a fraction where several share one, or a whole number. `null`: up to four members on each
-    GPU."""
+    """GPUs of each member: a fraction where several share one, or a whole number. `null`: as many on
+    each GPU as fit in 85 % of its memory, see docs/size.md."""
     concurrent_members: int | None = Field(None, ge=1)
     """The most members that train at the same time. `null`: as many as fit."""
     gpu: bool | None = None

@@ -144,11 +144,12 @@ class Plan:
         if learners and self.network:
             lines.append(f"network: every worker of a learner sends {size(self.network)} per update")
         seconds, per_layer = sum(step.seconds for step in self.steps), _LAYER_SECONDS["cuda" if self.gpu else "cpu"]
-        lines.append(
+        lines += [
             f"time: {duration(seconds)} for the trainings, at {self.rate[1]} and {1000 * per_layer:g} ms per layer and "
-            f"update, for sentences of {tokens_of_sentence(self.config)} tokens; reading, teachers, scoring and "
-            "calibrations are not counted"
-        )
+            "update",
+            f"not counted: reading, teachers, scoring, calibrations; a sentence counts as "
+            f"{tokens_of_sentence(self.config)} tokens",
+        ]
         return "\n".join(lines)
 
 

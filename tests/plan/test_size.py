@@ -239,7 +239,7 @@ def test_every_bundled_config_has_a_plan(name):
     words = show_plan(config, "1x2xCPU")
     assert words.startswith(f"plan of {config.run} for 1 node, 2 CPUs, 0 GPUs\nencoder: ")
     assert re.search(r"^storage: about [\d.]+ [MG]B: ", words, re.MULTILINE)
-    assert re.search(r"^time: .* measured on this machine and 1 ms per layer and update, for sen", words, re.MULTILINE)
+    assert re.search(r"^time: .* measured on this machine and 1 ms per layer and update$", words, re.MULTILINE)
 
 
 def test_sentences_may_be_given():
