@@ -22,19 +22,20 @@ from raysed.config import Config, dump_config
 from raysed.recipe import member_nodes
 from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
-from raysed.store.status import Status, status_of
+from raysed.store.status import Status, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
     from raysed.plan.check import Job
 
 
-def run(config: Config, say: Callable[[str], None] = print) -> str | None:
+def run(config: Config, say: Callable[[str], None] = print, take_over: bool = False) -> str | None:
     """Runs all stages of a configuration, or as many as are not done.
 
     Args:
         config: the settings.
         say: shows a line to the user.
+        take_over: whether a job that is at work on the run, on remote storage, is ended instead of this one.
 
     Returns:
         Why there is no model, see `export.allow_worse`; None where there is one.
@@ -45,6 +46,9 @@ def run(config: Config, say: Callable[[str], None] = print) -> str | None:
     """
     check_stays(config.storage)
     print_, storage = unchanged.fingerprint(config), Storage(config.storage, config.run)
+    if not (take_over or storage.is_local):
+        storage.reach()
+        refuse_at_work(storage)
     with storage.lock():
         if unchanged.is_unchanged(print_, storage):
             say(_nothing_to_do(storage))

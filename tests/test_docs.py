@@ -25,7 +25,7 @@ JOBS = sorted(ROOT.glob("jobs/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 FILES_OF_A_RUN = """
-.lock unchanged.json config.yaml report.json report.md timings.json status.json
+.lock .claim.json attempt-0f/model.safetensors unchanged.json config.yaml report.json report.md timings.json status.json
 plots/agreement.png plots/scores.png plots/speed.png plots/spectrum.png plots/training-ct.png plots/training-ct-sed.png
 plots/grid-sts.png plots/edit-distance.png
 corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet 

@@ -1,6 +1,5 @@
 """Whole runs on a shared Ray: what they publish, what they skip, and what survives faults."""
 
-import hashlib
 import json
 import os
 import re
@@ -8,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-import yaml
+from started_jobs import digest, manifest, remade, tiny_settings
 
 import raysed.cluster.session
 import raysed.pipeline
@@ -33,28 +31,12 @@ from raysed.recipe import parse_recipe
 from raysed.store.status import describe
 from raysed.store.storage import Checkpoints, Storage
 
-import forked_workers
-
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def settings(**changes) -> dict:
-    """A run that takes seconds; rates are high so that a few updates leave their mark."""
-    return {
-        "run": "tiny",
-        "recipes": ["ct-sed-flow"],
-        "export": {"recipe": changes.get("recipes", ["ct-sed-flow"])[-1]},  # a few updates gain nothing
-        "corpus": {"source": "bundled:everyday", "sentences": 300},
-        "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
-        "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
-        "sed": {"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 9},
-        **changes,
-    }
-
-
 def run(storage: Path, said: list[str] | None = None, **changes) -> str | None:
-    config = make_config({**settings(**changes), "storage": str(storage)})
+    config = make_config({**tiny_settings(**changes), "storage": str(storage)})
     return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
 
 
@@ -64,20 +46,6 @@ def finished(ray_cluster, tmp_path_factory) -> Path:
     storage = tmp_path_factory.mktemp("undisturbed")
     run(storage)
     return storage / "tiny"
-
-
-def digest(run_directory: Path, name: str) -> str:
-    return hashlib.sha256((run_directory / name / "model.safetensors").read_bytes()).hexdigest()
-
-
-def manifest(run_directory: Path) -> dict[str, float]:
-    """When each artefact was published."""
-    root = run_directory / "manifest"
-    return {p.relative_to(root).with_suffix("").as_posix(): p.stat().st_mtime_ns for p in root.rglob("*.json")}
-
-
-def remade(before: dict[str, float], after: dict[str, float]) -> set[str]:
-    return {name for name in after if after[name] != before.get(name)}
 
 
 def test_the_report_has_every_row_and_says_it_is_complete(finished):
@@ -129,7 +97,7 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
 
 
 def test_members_differ_and_their_mean_is_the_target(finished):
-    assert len({digest(finished, f"ct/members/{i:02d}") for i in range(3)}) == 3
+    assert len({digest(finished / f"ct/members/{i:02d}") for i in range(3)}) == 3
     entry = json.loads((finished / "manifest/ct-sed/targets.json").read_text())
     assert entry["meta"]["teachers"] == 3
     assert entry["meta"]["verified"] < 1e-5
@@ -199,7 +167,7 @@ def test_a_mistake_leaves_a_complete_run_as_it_is(ray_cluster, finished, tmp_pat
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     kept = ("status.json", "report.json", "report.md", "config.yaml")
     before = {name: (tmp_path / "tiny" / name).read_text() for name in kept}
-    for changes in ({"corpus": {"source": "no/such/file.txt"}}, {"sed": {**settings()["sed"], "workers": 77}}):
+    for changes in ({"corpus": {"source": "no/such/file.txt"}}, {"sed": {**tiny_settings()["sed"], "workers": 77}}):
         with pytest.raises(UserError):
             run(tmp_path, **changes)
         assert {name: (tmp_path / "tiny" / name).read_text() for name in kept} == before
@@ -218,7 +186,7 @@ def test_a_changed_setting_remakes_what_depends_on_it(ray_cluster, finished, tmp
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     before = manifest(tmp_path / "tiny")
     with caplog.at_level("INFO", logger="raysed"):
-        run(tmp_path, sed={**settings()["sed"], "learning_rate": 2e-3})
+        run(tmp_path, sed={**tiny_settings()["sed"], "learning_rate": 2e-3})
     assert remade(before, manifest(tmp_path / "tiny")) == {
         "ct-sed/learners/00", "ct-sed/embeddings/00", "ct-sed-flow/calibrations/00", "model", "plots",
     }  # fmt: skip
@@ -232,14 +200,15 @@ def test_a_damaged_member_is_trained_again_and_comes_out_the_same(ray_cluster, f
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     copy = tmp_path / "tiny"
     weights = copy / "ct/members/01/model.safetensors"
-    expected = digest(copy, "ct/members/01")
+    expected = digest(copy / "ct/members/01")
     weights.write_bytes(weights.read_bytes()[:1000])
-    (copy / "manifest/plots.json").unlink()
+    (copy / "report.json").unlink()  # as if the run had ended before it
     before = manifest(copy)
     run(tmp_path)
-    assert digest(copy, "ct/members/01") == expected
+    assert json.loads((copy / "report.json").read_text())["status"] == "complete"
+    assert digest(copy / "ct/members/01") == expected
     assert "ct/members/00" not in remade(before, manifest(copy))
-    assert digest(copy, "model") == digest(finished, "model")
+    assert digest(copy / "model") == digest(finished / "model")
 
 
 class FaultyStorage(Storage):
@@ -294,23 +263,23 @@ def test_a_member_that_is_lost_after_every_checkpoint_gets_there(ray_cluster, fi
     Only losses without a new checkpoint in between count against `max_retries`.
     """
     marks = faulty()
-    run(tmp_path, recipes=["ct"], members={**settings()["members"], "max_retries": 0})
+    run(tmp_path, recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 0})
     assert sorted(mark.name for mark in marks.iterdir()) == ["0-4", "1-8"]
     entry = json.loads((tmp_path / "tiny/manifest/ct/members/01.json").read_text())
     assert entry["meta"]["resumed_at"] == 8
-    assert digest(tmp_path / "tiny", "ct/members/01") == digest(finished, "ct/members/01")
+    assert digest(tmp_path / "tiny" / "ct/members/01") == digest(finished / "ct/members/01")
 
 
 def test_a_member_that_is_lost_before_any_checkpoint_is_given_up(ray_cluster, faulty, tmp_path):
     marks = faulty(kill="before")
     reason = "ct/members/01: its worker was lost 2 times without a new checkpoint in between"
     with pytest.raises(RunFailed, match=rf"2 of 3 members of ct .* {reason}"):
-        run(tmp_path, recipes=["ct"], members={**settings()["members"], "max_retries": 1})
+        run(tmp_path, recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 1})
     assert len(list(marks.iterdir())) == 2
 
 
 def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster, faulty, tmp_path):
-    members = {**settings()["members"], "max_retries": 1}
+    members = {**tiny_settings()["members"], "max_retries": 1}
     faulty(kill=False)
     with pytest.raises(RunFailed, match=r"only 2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):
         run(tmp_path, recipes=["ct"], members=members)
@@ -339,99 +308,7 @@ def test_learners_that_train_at_the_same_time_are_those_that_train_alone(finishe
 
     monkeypatch.setattr(raysed.stages.learner, "_trainer", started)
     monkeypatch.setattr(raysed.stages.stages, "plan_learners", plan)
-    run(tmp_path, sed={**settings()["sed"], "learners": 3})
-    assert digest(tmp_path / "tiny", "ct-sed/learners/00") == digest(finished, "ct-sed/learners/00")
-    assert len({digest(tmp_path / "tiny", f"ct-sed/learners/{index:02d}") for index in range(3)}) == 3
+    run(tmp_path, sed={**tiny_settings()["sed"], "learners": 3})
+    assert digest(tmp_path / "tiny" / "ct-sed/learners/00") == digest(finished / "ct-sed/learners/00")
+    assert len({digest(tmp_path / "tiny" / f"ct-sed/learners/{index:02d}") for index in range(3)}) == 3
     assert [[learner.name[-2:] for learner in lane] for lane in lanes] == [["00", "02"], ["01"]]
-
-
-@pytest.fixture
-def short_path():
-    """A directory of few letters: the names of Ray's sockets below it may have 107."""
-    path = Path(os.path.realpath(tempfile.mkdtemp(prefix="r")))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-
-
-def start_job(config: Path, storage: Path) -> subprocess.Popen:
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    job = ["jobs/ensemble_then_distill.py", "--config", str(config), "--storage", str(storage)]
-    command = [sys.executable, forked_workers.__file__, "run", *job]
-    return subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env={**environment, "RAY_TMPDIR": str(storage.parent / "r")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_until(condition, process: subprocess.Popen, seconds: float = 200) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
-            pytest.fail(f"the job ended or hung before the fault:\n{process.communicate()[0][-3000:]}")
-        time.sleep(0.02)
-
-
-def processes_of(storage: Path) -> list[str]:
-    """Command lines of processes that belong to a job's Ray, or to the job."""
-    listing = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True).stdout
-    return [line for line in listing.splitlines() if str(storage.parent) in line and " Z" not in line[:12]]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished, short_path):
-    """Each time the same command continues, loses nothing, and in the end has bitwise the undisturbed model.
-
-    Ctrl-C while members train; then the end of all processes, Ray's own among them, as `timeout` tells them: while
-    members train, and while the learner does; then SIGKILL.
-    """
-    storage = short_path / "s"
-    config = storage.parent / "tiny.yaml"
-    config.write_text(yaml.safe_dump(settings()))
-    root = storage / "tiny"
-    made: dict[str, float] = {}
-    stopped = "stopped; the same command continues from here\n"
-
-    def job_that_makes(what: str) -> subprocess.Popen:
-        """Returns when the job has published something new of that name."""
-        before = manifest(root)
-        job = start_job(config, storage)
-        wait_until(lambda: any(name.startswith(what) for name in remade(before, manifest(root))), job)
-        return job
-
-    def ended(job: subprocess.Popen, status: int, seconds: float, last_words: str = "") -> None:
-        """Ends in time, says so, and nothing that was made is lost or made again."""
-        output = job.communicate(timeout=seconds)[0]
-        assert job.returncode == status and output.endswith(last_words), output
-        assert made.items() <= manifest(root).items()
-        made.update({name: time for name, time in manifest(root).items() if name.startswith("ct/")})
-
-    job = job_that_makes("checkpoints/ct/members/")
-    job.send_signal(signal.SIGINT)
-    ended(job, 130, 60, stopped)
-    assert not processes_of(storage)
-    for training in ("checkpoints/ct/members/", "checkpoints/ct-sed/learners/00/"):
-        job = job_that_makes(training)
-        os.killpg(job.pid, signal.SIGTERM)
-        ended(job, 143, 30, stopped)
-        assert json.loads((root / "status.json").read_text())["state"] == "stopped"
-        assert not processes_of(storage)
-    job = job_that_makes("")
-    job.kill()
-    ended(job, -signal.SIGKILL, 60)
-    ended(start_job(config, storage), 0, 300)
-    assert {"ct/members/00", "ct/members/01", "ct/members/02"} <= made.keys()
-    learner = json.loads((root / "manifest/ct-sed/learners/00.json").read_text())
-    assert learner["meta"]["resumed_at"] >= 5
-    for name in ("ct/members/00", "ct/members/02", "ct-sed/learners/00", "model"):
-        assert digest(root, name) == digest(finished, name), name
-    deadline = time.monotonic() + 60
-    while processes_of(storage) and time.monotonic() < deadline:
-        time.sleep(1)
-    assert not processes_of(storage)

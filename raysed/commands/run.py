@@ -27,6 +27,9 @@ def parser() -> argparse.ArgumentParser:
         "--allow-worse", action="store_true", help="export the model also if it is worse than its encoder or TF-IDF"
     )
     result.add_argument(
+        "--take-over", action="store_true", help="on remote storage: end a job that is at work on this run"
+    )
+    result.add_argument(
         "--plan", action="store_true", help="show trainings, memory, storage and time, and train nothing"
     )
     result.add_argument(
@@ -58,7 +61,7 @@ def job(arguments: argparse.Namespace) -> int:
 
     from raysed.pipeline import run
 
-    return NO_MODEL if run(config) else 0
+    return NO_MODEL if run(config, take_over=arguments.take_over) else 0
 
 
 def _refuse_without_plan(arguments: argparse.Namespace) -> None:

@@ -57,7 +57,8 @@ def is_complete(job: Job, storage: Storage) -> bool:
         job: the checked configuration.
         storage: the run directory.
     """
-    return all(storage.finished(name, job.depends) for name in unchanged.results_of(storage))
+    names = unchanged.results_of(storage)
+    return unchanged.has_report(storage) and all(storage.finished(name, job.depends) for name in names)
 
 
 @dataclass(frozen=True)
@@ -131,20 +132,23 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
     sentences = _some_sentences(run)
     unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
     begin("embedding space and plots")
-    pictures: dict[str, str] = {}
     space = analyse(run.job, run.storage, _shown(run))
     teachers = compare(run.job, run.storage, results, exported[0], shown[choice.model.recipe], choice)
-    run.storage.commit(
-        "plots",
-        lambda path: pictures.update(_draw(run, choice, results, space, teachers, path)),
-        run.job.depends,
-        {"refusal": choice.refusal},
-    )
+    searching: list[dict[str, Any]] = []
     if run.facts.shares_space_of:
-        teachers[-1:-1] = searches(run.job, run.storage, results, run.models, run.facts.shares_space_of)
-    report = _report(run, results, space, unlabelled, choice, sanity, teachers, formats, pictures)
-    for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
-        run.storage.write_text(name, text)
+        searching = searches(run.job, run.storage, results, run.models, run.facts.shares_space_of)
+    report: Report | None = None
+
+    def write(path: Path) -> None:
+        nonlocal report
+        pictures = _draw(run, choice, results, space, teachers, path)
+        listed = [*teachers[:-1], *searching, *teachers[-1:]]
+        report = _report(run, results, space, unlabelled, choice, sanity, listed, formats, pictures)
+        for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
+            run.storage.write_text(name, text)
+
+    # The report is written before the manifest names the plots, so a run that counts as complete has one.
+    run.storage.commit("plots", write, run.job.depends, {"refusal": choice.refusal})
     return choice, report
 
 

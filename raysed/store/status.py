@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
+
 from raysed import interrupts
 from raysed.errors import UserError
 from raysed.store import unchanged
@@ -111,6 +113,30 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
         status.end(state="failed", error=str(error))
         raise
     status.end(state="complete")
+
+
+def refuse_at_work(storage: Storage, now: float | None = None) -> None:
+    """Refuses to start on a remote run that another job is at work on, as far as its `status.json` says so.
+
+    A job of this machine whose process is gone is none.
+
+    Args:
+        storage: the run directory.
+        now: seconds since 1970; None: the present.
+
+    Raises:
+        UserError: says which job, and what to do.
+    """
+    now = time.time() if now is None else now
+    status = _parsed(storage.read_text(FILE))
+    if status["state"] not in _AT_WORK or _is_gone(status, now):
+        return
+    if status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"]):
+        return
+    raise UserError(
+        f"run {storage.run!r} is in use by a job on {status['host']} (process {status['pid']}), which said so "
+        f"{duration(now - status['told'])} ago; wait for it, choose another --run, or end that job with --take-over"
+    )
 
 
 # -- reading ---------------------------------------------------------------------------------------------------------

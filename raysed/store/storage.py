@@ -3,8 +3,9 @@
 An artefact (a member, a learner, a target table, …) is a directory. It is written under a temporary name, flushed,
 check-summed and renamed, and only then entered in the manifest, one small file per artefact, with everything that it
 depends on. What it replaces is kept aside until then, so a crash at any point leaves the old artefact or the new one.
-Object stores cannot rename: there the old one goes, the files follow, and the manifest entry comes last, so a crash
-leaves the old artefact, the new one or none. Readers accept only what the manifest names and the checksums confirm.
+Object stores cannot rename: there every attempt has a directory of its own within the artefact's, and the manifest
+entry names the attempt; what it replaces goes afterwards. Readers accept only what the manifest names and the checksums
+confirm. Of a remote artefact, whether it is finished is told by the sizes of its files, without reading them.
 """
 
 import errno
@@ -14,6 +15,7 @@ import logging
 import os
 import re
 import shutil
+import socket
 import tempfile
 import time
 import uuid
@@ -27,7 +29,8 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow.fs as pafs
 
 from raysed.config import stable_hash
-from raysed.errors import UserError, first_line
+from raysed.errors import RunFailed, UserError, first_line
+from raysed.store.cache import directory, make_room, used
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +40,14 @@ _Result = TypeVar("_Result")
 _DIGEST = re.compile(r'"[0-9a-f]{16,}"')
 _PAUSES = (1.0, 2.0, 4.0, 8.0)
 """Seconds before each further attempt at a remote operation."""
+_ATTEMPT = "attempt-"
+"""How the directory of an attempt's files begins."""
+_BUCKETS = ("s3", "gcs")
+"""File systems whose paths begin with a bucket."""
+_CLAIM = ".claim.json"
+"""Which job may publish in a remote run."""
+_OPENED = ("model", "plots")
+"""Artefacts that people and other programs open: a copy of the files lies in the artefact's own directory."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +59,21 @@ class Entry:
         depends: every setting and input that the artefact depends on.
         files: SHA-256 of each file, by path below the artefact.
         meta: small facts that later stages and the report read (scores, seconds, counts).
+        sizes: bytes of each file; empty in entries of earlier versions.
+        attempt: directory of the files within the artefact's; empty where they lie in the artefact's own.
     """
 
     name: str
     depends: dict[str, Any]
     files: dict[str, str]
     meta: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    attempt: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where its files lie, below the run directory."""
+        return f"{self.name}/{self.attempt}".rstrip("/")
 
     @property
     def fingerprint(self) -> str:
@@ -80,10 +100,12 @@ class Storage:
         self._root = f"{base.rstrip('/')}/{run}"
         self.is_local = isinstance(self._fs, pafs.LocalFileSystem)
         self._verified: dict[str, tuple[dict[str, str], Path]] = {}
+        self._there: dict[str, str] = {}
         self._said: set[str] = set()
+        self._job = ""
 
     def __reduce__(self) -> tuple:
-        return Storage, (self.location, self.run)
+        return _of_job, (self.location, self.run, self._job)
 
     def __str__(self) -> str:
         return self.uri("")
@@ -137,7 +159,10 @@ class Storage:
                 self._enter(name, scratch, depends[name], metas[name])
 
     def _enter(self, name: str, scratch: Path, depends: Mapping[str, Any], meta: Mapping[str, Any]) -> Entry:
-        entry = Entry(name, _plain(depends), _flush_and_hash(scratch), _plain(meta))
+        files = _flush_and_hash(scratch)
+        sizes = {file: (scratch / file).stat().st_size for file in files}
+        attempt = "" if self.is_local else f"{_ATTEMPT}{uuid.uuid4().hex[:12]}"
+        entry = Entry(name, _plain(depends), files, _plain(meta), sizes, attempt)
         self._verified.pop(name, None)
         publish = self._publish if self.is_local else self._upload
         publish(scratch, entry)
@@ -168,7 +193,7 @@ class Storage:
         if changes:
             self._say_once(logging.INFO, f"{name} is made again: {_listed(changes)}")
             return None
-        if self._intact(entry) is None:
+        if not self._is_there(entry):
             self._say_once(logging.WARNING, f"{name} is made again: its files are missing or damaged")
             return None
         return entry
@@ -188,6 +213,10 @@ class Storage:
         entry = self.entry(name)
         path = self._intact(entry) if entry else None
         if path is None:
+            if entry and not self.is_local:  # its sizes may be right all the same
+                self._persistently(lambda: self._delete(f"manifest/{name}.json"))
+                self._there.pop(name, None)
+                log.warning("%s is damaged; the same command makes it again", self.uri(name))
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
@@ -202,7 +231,7 @@ class Storage:
             if run != self.run:
                 other = Storage(self.location, run)
                 entry = other.entry(name)
-                if entry and entry.depends == _plain(depends) and other._intact(entry):
+                if entry and entry.depends == _plain(depends) and other._is_there(entry):
                     return other
         return None
 
@@ -224,8 +253,22 @@ class Storage:
     def remove(self, name: str) -> None:
         """Takes an artefact, or all below a path, out of the manifest, then deletes the files."""
         self._verified.pop(name, None)
+        self._there.pop(name, None)
         for path in (f"manifest/{name}.json", f"manifest/{name}", name):
             self._persistently(lambda path=path: self._delete(path))
+
+    def _is_there(self, entry: Entry) -> bool:
+        """Whether the files are there; of remote ones the sizes are asked for once per process, and nothing is read."""
+        if self.is_local or not entry.sizes.keys() >= entry.files.keys():
+            return self._intact(entry) is not None
+        if self._there.get(entry.name) != entry.attempt:
+            paths = [f"{self._root}/{entry.place}/{file}" for file in entry.files]
+            infos = self._persistently(lambda: self._fs.get_file_info(paths)) if paths else []
+            found = dict(zip(entry.files, (info.size if info.type == pafs.FileType.File else None for info in infos)))
+            if found != {file: entry.sizes[file] for file in entry.files}:
+                return False
+            self._there[entry.name] = entry.attempt
+        return True
 
     def _intact(self, entry: Entry) -> Path | None:
         """Where the artefact's files are, checked once per process; None where they are missing or damaged."""
@@ -284,13 +327,14 @@ class Storage:
     def lock(self) -> Iterator[None]:
         """Holds the run, so that a second process of the same name is refused; ends with the process.
 
-        Only on local storage: object stores have no lock that dies with its owner.
+        Object stores have no lock that dies with its owner. There the run is claimed for this job: from then on no
+        other job that has claimed it before can publish anything in it.
 
         Raises:
             UserError: another process has it, or the storage cannot be written or reached.
         """
         if not self.is_local:
-            self._reach()
+            self._claim()
             yield
             return
         import fcntl
@@ -308,11 +352,38 @@ class Storage:
             self._tidy()
             yield
 
-    def _reach(self) -> None:
+    def reach(self) -> None:
+        """Checks that remote storage answers.
+
+        Raises:
+            UserError: it does not, or there is no such bucket.
+        """
+        bucket = self._root.lstrip("/").partition("/")[0]
         try:
-            self._fs.get_file_info(self._root)
+            found = self._fs.get_file_info(bucket if self._fs.type_name in _BUCKETS else self._root)
         except OSError as error:
             raise UserError(f"storage: {self} cannot be reached: {_reason(error)}") from None
+        if self._fs.type_name in _BUCKETS and found.type == pafs.FileType.NotFound:
+            raise UserError(
+                f"storage: {self} cannot be used: there is no bucket {bucket!r}; create it, or name another"
+            )
+
+    def _claim(self) -> None:
+        self.reach()
+        self._job = uuid.uuid4().hex
+        claim = {"job": self._job, "host": socket.gethostname(), "pid": os.getpid()}
+        try:
+            self.write_text(_CLAIM, json.dumps(claim))
+        except OSError as error:
+            raise UserError(f"storage: {self} cannot be written: {_reason(error)}") from None
+
+    def _refuse_for_another_job(self) -> None:
+        """What was claimed by nobody, or before there were claims, may be published."""
+        claim = json.loads(self.read_text(_CLAIM) or "{}") if self._job else {}
+        if claim and claim["job"] != self._job:
+            raise RunFailed(
+                f"{self} has been taken over by a job on {claim['host']} (process {claim['pid']}), so this one ends"
+            )
 
     def _tidy(self) -> None:
         """Clears what a killed process left; nobody else writes while the lock is held."""
@@ -390,40 +461,69 @@ class Storage:
     # -- any filesystem ----------------------------------------------------------------------------------------------
 
     def _upload(self, scratch: Path, entry: Entry) -> None:
-        """Without renaming: the manifest forgets the old files first and learns of the new ones last."""
-        target = f"{self._root}/{entry.name}"
+        """Without renaming: a directory of its own, the manifest entry, and then the attempts before it go."""
+        before = self.entry(entry.name)
+        self._refuse_for_another_job()
+        self._copy_there(scratch, entry.place)
+        if entry.name in _OPENED:
+            self._persistently(lambda: self._delete_all_but_attempts(entry.name))
+            self._copy_there(scratch, entry.name)
+        self._refuse_for_another_job()
+        self.write_text(f"manifest/{entry.name}.json", _entry_text(entry))
+        self._there[entry.name] = entry.attempt
+        if before and not before.attempt and entry.name not in _OPENED:
+            self._persistently(lambda: self._delete_all_but_attempts(entry.name))
+        for old in self._attempts(entry.name):
+            if old != entry.attempt:
+                self._persistently(lambda old=old: self._delete(f"{entry.name}/{old}"))
+
+    def _copy_there(self, directory: Path, name: str) -> None:
+        target = f"{self._root}/{name}"
 
         def copy() -> None:
-            self._delete(entry.name)
-            self._creating(target, lambda: pafs.copy_files(str(scratch), target, destination_filesystem=self._fs))
+            self._creating(target, lambda: pafs.copy_files(str(directory), target, destination_filesystem=self._fs))
 
-        self._persistently(lambda: self._delete(f"manifest/{entry.name}.json"))
         self._persistently(copy)
-        self.write_text(f"manifest/{entry.name}.json", _entry_text(entry))
+
+    def _attempts(self, name: str) -> list[str]:
+        selector = pafs.FileSelector(f"{self._root}/{name}", allow_not_found=True)
+        infos = self._persistently(lambda: self._fs.get_file_info(selector))
+        return [info.base_name for info in infos if info.base_name.startswith(_ATTEMPT)]
+
+    def _delete_all_but_attempts(self, name: str) -> None:
+        for path in self._list(name):
+            if not path.removeprefix(f"{name}/").startswith(_ATTEMPT):
+                self._fs.delete_file(f"{self._root}/{path}")
 
     def _download(self, entry: Entry) -> Path | None:
-        """A verified copy on this machine, which all its processes share."""
-        path = Path(_cache(), stable_hash([str(self), entry.name, entry.files]))
+        """A verified copy on this machine, which all its processes share; what arrives damaged is read once more."""
+        path = Path(_cache(), stable_hash([str(self), entry.place, entry.files]))
         if _matches(path, entry.files):
+            used(path)
             return path
+        try:
+            return self._copied_here(entry, path) or self._copied_here(entry, path)
+        except FileNotFoundError:
+            return None
+
+    def _copied_here(self, entry: Entry, path: Path) -> Path | None:
         scratch = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
         try:
-            self._persistently(lambda: self._copy_here(entry.name, scratch))
+            self._persistently(lambda: self._copy_here(entry.place, scratch))
             if not _matches(scratch, entry.files):
                 return None
             if not _matches(path, entry.files):  # another process may have been faster
                 shutil.rmtree(path, ignore_errors=True)
                 os.rename(scratch, path)
+                make_room(path.parent)
             return path
-        except FileNotFoundError:
-            return None
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _copy_here(self, name: str, path: Path) -> None:
+    def _copy_here(self, place: str, path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True, mode=0o700)
-        pafs.copy_files(f"{self._root}/{name}", str(path), source_filesystem=self._fs)
+        pafs.copy_files(f"{self._root}/{place}", str(path), source_filesystem=self._fs)
 
     def _put(self, path: str, data: bytes) -> None:
         with self._creating(os.path.dirname(path), lambda: self._fs.open_output_stream(path)) as stream:
@@ -455,7 +555,7 @@ class Storage:
 
     def _list(self, name: str) -> list[str]:
         selector = pafs.FileSelector(f"{self._root}/{name}", recursive=True, allow_not_found=True)
-        infos = self._fs.get_file_info(selector)
+        infos = self._persistently(lambda: self._fs.get_file_info(selector))
         return [info.path.removeprefix(self._root + "/") for info in infos if info.type == pafs.FileType.File]
 
     def _delete(self, name: str) -> None:
@@ -659,7 +759,14 @@ def sha256_of(path: Path) -> str:
 
 
 def _cache() -> str:
-    return os.path.join(tempfile.gettempdir(), f"raysed-cache-{os.getuid()}")
+    return str(directory())
+
+
+def _of_job(location: str, run: str, job: str) -> Storage:
+    """A run directory as another process of the job has it."""
+    storage = Storage(location, run)
+    storage._job = job
+    return storage
 
 
 @contextmanager

@@ -65,6 +65,11 @@ def results_of(storage: Storage) -> tuple[str, ...]:
     return (_PLOTS,) if refusal(storage) else (_PLOTS, _MODEL)
 
 
+def has_report(storage: Storage) -> bool:
+    """Whether there is a report, and it is that of a complete run."""
+    return _remembered(storage.read_text("report.json")).get("status") == "complete"
+
+
 def refusal(storage: Storage) -> str | None:
     """Returns why a finished run has no model, in a sentence; None where it has one, or is not finished."""
     plots = storage.entry(_PLOTS)
@@ -80,7 +85,7 @@ def is_unchanged(print_: str | None, storage: Storage) -> bool:
     """
     if print_ is None or _remembered(storage.read_text(FILE)).get("fingerprint") != print_:
         return False
-    if _remembered(storage.read_text("report.json")).get("status") != "complete":
+    if not has_report(storage):
         return False
     known = _remembered(storage.read_text(FILE)).get("results", {})
     entries = {name: storage.entry(name) for name in results_of(storage)}

@@ -15,7 +15,8 @@ import pyarrow.fs as pafs
 import pytest
 
 import raysed.store.storage
-from raysed.errors import UserError
+from raysed.config import stable_hash
+from raysed.errors import RunFailed, UserError
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -627,7 +628,7 @@ def test_a_remote_run_directory_works_like_a_local_one(remote, tmp_path, caplog)
     assert remote.read_text("nothing") is None
     assert remote.free_bytes() is None
     assert remote.uri(NAME) == f"mock://bucket/runs/run/{NAME}"
-    assert content(tmp_path / "bucket/runs/run" / NAME) == files_of(NEW)
+    assert list(content(tmp_path / "bucket/runs/run" / NAME).values()) == list(files_of(NEW).values())
     assert seen("mock://bucket/runs") == NEW
     assert "ct.steps was 2, is 1" in caplog.text
     remote.remove(NAME)
@@ -642,12 +643,88 @@ def test_remote_checkpoints(remote):
     assert newest(remote) is None
 
 
+def files_there(tmp_path, name: str = NAME) -> Path:
+    """Where the bucket has the files of the artefact that the manifest names."""
+    return tmp_path / "bucket/runs/run" / Storage("mock://bucket/runs", "run").entry(name).place
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_remote_damage_is_noticed(remote, tmp_path, damage):
+    """Before anything is read, but for bytes that are others in a file of the same size; when it is read, always."""
     commit(remote, OLD)
-    DAMAGES[damage](tmp_path / "bucket/runs/run" / NAME / "model.bin")
-    assert seen("mock://bucket/runs") is None
+    DAMAGES[damage](files_there(tmp_path) / "model.bin")
+    other = Storage("mock://bucket/runs", "run")
+    assert (other.finished(NAME, OLD) is not None) == (damage == "one byte flipped")
+    with pytest.raises(FileNotFoundError, match="not a finished artefact"):
+        other.fetch(NAME)
     assert list((tmp_path / "cache").iterdir()) == []
+    assert seen("mock://bucket/runs") is None  # and the next start makes it again
+    commit(remote, OLD)
+    assert seen("mock://bucket/runs") == OLD
+
+
+def test_whether_it_is_finished_is_told_without_reading_it(remote, tmp_path, monkeypatch):
+    commit(remote, OLD)
+    monkeypatch.setattr(pafs, "copy_files", lambda *arguments, **named: pytest.fail("downloaded"))
+    assert Storage("mock://bucket/runs", "run").finished(NAME, OLD)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_files_of_earlier_versions_are_read_and_replaced(remote, tmp_path):
+    """They lay in the artefact's own directory, and nobody had noted their sizes."""
+    commit(remote, OLD)
+    directory = tmp_path / "bucket/runs/run" / NAME
+    attempt = files_there(tmp_path)
+    shutil.copytree(attempt, directory, dirs_exist_ok=True)
+    shutil.rmtree(attempt)
+    entry = remote.entry(NAME)
+    kept = {"name": entry.name, "depends": entry.depends, "files": entry.files, "meta": entry.meta}
+    text = json.dumps({**kept, "checksum": stable_hash(kept)})
+    remote.write_text(f"manifest/{NAME}.json", text)
+    assert seen("mock://bucket/runs") == OLD
+    commit(remote, NEW)
+    assert seen("mock://bucket/runs") == NEW
+    assert {file.partition("-")[0] for file in content(directory)} == {"attempt"}
+
+
+def test_what_people_open_lies_where_its_name_says(remote, tmp_path):
+    for depends in (OLD, NEW):
+        commit(remote, depends, "model")
+        there = {p: d for p, d in content(tmp_path / "bucket/runs/run/model").items() if not p.startswith("attempt-")}
+        assert there == files_of(depends)
+        assert seen("mock://bucket/runs", "model") == depends
+
+
+def test_what_arrives_damaged_is_read_once_more(remote, monkeypatch):
+    commit(remote, OLD)
+    real, calls = pafs.copy_files, 0
+
+    def damaging(source, target, **named):
+        nonlocal calls
+        real(source, target, **named)
+        calls += 1
+        if calls == 1:
+            Path(target, "model.bin").write_bytes(b"noise")
+
+    monkeypatch.setattr(pafs, "copy_files", damaging)
+    assert content(Storage("mock://bucket/runs", "run").fetch(NAME)) == files_of(OLD) and calls == 2
+
+
+def test_a_job_that_was_taken_over_publishes_nothing_more(remote, tmp_path):
+    """Nor do the workers of the job."""
+    with remote.lock():
+        commit(remote, OLD)
+        worker = pickle.loads(pickle.dumps(remote))
+        other = Storage("mock://bucket/runs", "run")
+        with other.lock():
+            for late in (remote, worker):
+                with pytest.raises(
+                    RunFailed, match=r"has been taken over by a job on .* \(process \d+\), so this one end"
+                ):
+                    commit(late, NEW)
+            assert seen("mock://bucket/runs") == OLD
+            commit(pickle.loads(pickle.dumps(other)), NEW)
+    assert seen("mock://bucket/runs") == NEW
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -685,8 +762,8 @@ class Interrupted(BaseException):
     """A death of the process as far as `Storage` is concerned."""
 
 
-def test_a_crash_at_any_remote_write_never_leaves_a_mixture(remote, monkeypatch):
-    """Without renaming the old artefact may be gone, but what is accepted is whole; the next commit works."""
+def test_a_crash_at_any_remote_write_leaves_the_old_artefact_or_the_new(remote, tmp_path, monkeypatch):
+    """The old artefact is there until the new one is; the next commit works, and takes away what was left behind."""
     outcomes = []
     for point in range(1, 20):
         commit(remote, OLD)
@@ -715,7 +792,10 @@ def test_a_crash_at_any_remote_write_never_leaves_a_mixture(remote, monkeypatch)
         if left > 0:
             break
     assert outcomes[0] == OLD and outcomes[-1] == NEW
-    assert set(map(str, outcomes[1:-1])) <= {str(OLD), "None"} and len(outcomes) > 4
+    assert None not in outcomes and outcomes == sorted(outcomes, key=lambda depends: depends == NEW)
+    assert OLD in outcomes[1:] and len(outcomes) > 3
+    commit(remote, OLD)
+    assert len(list((tmp_path / "bucket/runs/run" / NAME).iterdir())) == 1
 
 
 def test_a_remote_that_fails_now_and_then_is_tried_again(remote, monkeypatch, caplog):
@@ -750,6 +830,8 @@ def test_a_remote_that_keeps_failing_raises(remote, monkeypatch):
 
 def test_a_remote_that_cannot_be_reached_is_a_sentence(remote, monkeypatch):
     class Broken:
+        type_name = "s3"
+
         def get_file_info(self, path):
             raise OSError("AWS Error ACCESS_DENIED during HeadBucket\nmore")
 

@@ -1,0 +1,82 @@
+"""Whole jobs in processes of their own, with a Ray of their own: to be watched, stopped and killed."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import forked_workers
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def tiny_settings(**changes) -> dict:
+    """A run that takes seconds; rates are high so that a few updates leave their mark."""
+    return {
+        "run": "tiny",
+        "recipes": ["ct-sed-flow"],
+        "export": {"recipe": changes.get("recipes", ["ct-sed-flow"])[-1]},  # a few updates gain nothing
+        "corpus": {"source": "bundled:everyday", "sentences": 300},
+        "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
+        "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
+        "sed": {"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 9},
+        **changes,
+    }
+
+
+def start_job(config: Path, storage: str, place: Path) -> subprocess.Popen:
+    """Starts the main job in a session of its own.
+
+    Args:
+        config: a YAML file.
+        storage: directory or URI.
+        place: a directory of few letters: the names of Ray's sockets below it may have 107.
+    """
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    job = ["jobs/ensemble_then_distill.py", "--config", str(config), "--storage", storage]
+    return subprocess.Popen(
+        [sys.executable, forked_workers.__file__, "run", *job],
+        cwd=ROOT,
+        env={**environment, "RAY_TMPDIR": str(place / "r")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 200) -> None:
+    """Waits for a condition while a job works; fails where the job ends or takes too long."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            pytest.fail(f"the job ended or hung before the fault:\n{process.communicate()[0][-3000:]}")
+        time.sleep(0.02)
+
+
+def processes_of(place: Path) -> list[str]:
+    """Command lines of processes that belong to a job's Ray, or to the job."""
+    listing = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True).stdout
+    return [line for line in listing.splitlines() if str(place) in line and " Z" not in line[:12]]
+
+
+def digest(artefact: Path) -> str:
+    """Returns what tells the weights in a directory from others."""
+    return hashlib.sha256((artefact / "model.safetensors").read_bytes()).hexdigest()
+
+
+def manifest(run_directory: Path) -> dict[str, float]:
+    """When each artefact was published."""
+    root = run_directory / "manifest"
+    return {p.relative_to(root).with_suffix("").as_posix(): p.stat().st_mtime_ns for p in root.rglob("*.json")}
+
+
+def remade(before: dict[str, float], after: dict[str, float]) -> set[str]:
+    """Names of what was published between two looks at the manifest."""
+    return {name for name in after if after[name] != before.get(name)}
