@@ -88,12 +88,12 @@ class Work:
         """Tokenises and runs the stage, on as many CPUs as the peer has threads."""
         storage = Storage(self.location, "run")  # a new one: it checks files once, as every run does
         _, tokenizer = load_encoder(ENCODER)
-        with tempfile.TemporaryDirectory() as out, ray_session(self.options.threads) as started:
+        with ray_session(self.options.threads) as started:
             with timed() as tokenising:
                 storage.commit("corpus", partial(write_sentence_table, self.texts, tokenizer), {"round": number})
             with timed() as averaging:
-                write_targets({Path(out): self.names}, storage, self._plan(storage))
-            column = pq.read_table(Path(out) / TARGET_FILE).column("target").combine_chunks()
+                write_targets({"targets": (self.names, {"round": number})}, storage, self._plan(storage))
+            column = pq.read_table(storage.fetch("targets") / TARGET_FILE).column("target").combine_chunks()
         self.means["raysed"] = column.flatten().to_numpy().reshape(len(self.texts), -1)
         self.starts.append(started)
         self.tokenising += tokenising

@@ -45,7 +45,7 @@ ct/embeddings/02/layers-2.npy
 teachers/rows/0f1e/000001/embeddings.npy teachers/members/00/teacher teachers/together/layers-1.npy
 teachers-sed/targets/combination.npz
 teachers-sed/targets/head.npy
-ct-sed/targets/part-00000.parquet ct-sed/targets/mean.npy
+ct-sed/targets/part-00000.parquet ct-sed/targets/mean.npy ct-sed/targets.blocks/0f1e/000000256/part-00000.parquet
 ct-sed/learners/00/model.safetensors ct-sed/learners/00/raysed.json ct-sed/learners/00/history.jsonl
 ct-sed/embeddings/00/layers-3.npy
 ct-sed-flow/calibrations/00/layers-2.npy ct-sed-flow/calibrations/00/layers-2/config.json

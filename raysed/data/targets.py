@@ -184,13 +184,9 @@ class TargetWriter:
         if not len(table):
             return
         targets_BD = matrix(table.column("target"))
-        ids = table.column("id").to_numpy()
-        broken = ~np.isfinite(targets_BD).all(axis=1)
-        if broken.any():
-            raise UserError(
-                f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids[broken][:10]))}"
-            )
-        self._ids.append(ids)
+        if failure := not_finite(table, targets_BD):
+            raise UserError(failure)
+        self._ids.append(table.column("id").to_numpy())
         self._sum = self._sum + targets_BD.sum(axis=0, dtype=np.float64)
         self.rows += len(table)
         self._waiting.append(table)
@@ -224,6 +220,20 @@ class TargetWriter:
                 self._writer = pq.ParquetWriter(self._directory / TARGET_FILE, group.schema)
             self._writer.write_table(group, row_group_size=ROWS_PER_GROUP)
             self._waiting = [rest] if len(rest) else []
+
+
+def not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
+    """Returns a sentence that names the sentences whose targets are not finite; empty where all are.
+
+    Args:
+        table: B rows, with their ids.
+        targets_BD: their targets.
+    """
+    broken = ~np.isfinite(targets_BD).all(axis=1)
+    if not broken.any():
+        return ""
+    ids = table.column("id").to_numpy()[broken][:10]
+    return f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids))}"
 
 
 def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:

@@ -472,26 +472,22 @@ class Stages:
 
     def average_teachers(self) -> None:
         """Streams the means of the ensembles' embeddings into target tables, all in one pass over the corpus."""
-        teachers, depends = {}, {}
+        ensembles = {}
         for node in self._averaged():
             name, needs = self.lineage.targets(parse_recipe(f"{node}-{SED}"))
             if not self.storage.finished(name, needs):
-                teachers[name] = [entry.name for entry in self.lineage.healthy(node)]
-                depends[name] = needs
-        if not teachers:
+                ensembles[name] = [entry.name for entry in self.lineage.healthy(node)], needs
+        if not ensembles:
             return
-        sizes = [sum(p.stat().st_size for p in self.storage.fetch(names[0]).iterdir()) for names in teachers.values()]
-        share, groups = plan_teachers(self._cluster_now(), self.config, sum(map(len, teachers.values())), max(sizes))
+        first = [self.storage.fetch(names[0]) for names, _ in ensembles.values()]
+        sizes = [sum(p.stat().st_size for p in path.iterdir()) for path in first]
+        count = sum(len(names) for names, _ in ensembles.values())
+        share, groups = plan_teachers(self._cluster_now(), self.config, count, max(sizes))
         res = self.config.resources
         trusted = self.config.encoder.trust_remote_code
         plan = TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds, trusted)
-
-        def write(paths: dict[str, Path]) -> dict[str, dict[str, Any]]:
-            counts = write_targets({path: teachers[name] for name, path in paths.items()}, self.storage, plan)
-            return {name: counts[path] for name, path in paths.items()}
-
-        with self._timed("+".join(teachers)):
-            self.storage.commit_all(depends, write)
+        with self._timed("+".join(ensembles)):
+            write_targets(ensembles, self.storage, plan)
 
     def _averaged(self) -> list[str]:
         """The ensembles of which something is to be made that needs their mean."""

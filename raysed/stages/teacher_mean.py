@@ -1,12 +1,13 @@
-"""Ray Data: places in the corpus -> running sum over groups of teachers -> mean, streamed into the target table.
+"""Ray Data: places in the corpus -> running sum over groups of teachers -> mean, in blocks -> the target table.
 
 Nothing holds more than a few blocks: teachers add their embeddings into one float32 sum per sentence, so memory in
-flight is O(D) per sentence and ensemble whatever the number of teachers, and the corpus passes through once.
+flight is O(D) per sentence and ensemble whatever the number of teachers, and the corpus passes through once. The actors
+publish every finished block, so a run that was stopped goes on with those that are missing; and what the driver gets
+are the blocks' places.
 """
 
 import itertools
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +21,20 @@ import ray
 from raysed.cluster.heartbeat import Watch, beating, watched
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
-from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, matrix, with_column
+from raysed.config import stable_hash
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, matrix, not_finite, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
+from raysed.errors import UserError
 from raysed.model.encoder import encode, load_checkpoint
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
 
-_SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 1024
-"""Sentences that are worked on at once: enough of equal length, few enough for little memory."""
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096
+"""Sentences of a block: what is lost where its worker is lost."""
+_AT_ONCE = 1024
+"""Sentences that are embedded at once: enough of equal length, few enough for little memory."""
 _VERIFIED_ROWS = 32
 
 
@@ -52,108 +57,149 @@ class TeacherPlan:
     trust_remote_code: bool = False
 
 
-def write_targets(
-    ensembles: Mapping[Path, Sequence[str]], storage: Storage, plan: TeacherPlan
-) -> dict[Path, dict[str, Any]]:
-    """Writes target tables: id, input_ids and the float32 mean of an ensemble's last-layer embeddings.
+@dataclass(frozen=True)
+class _Targets:
+    """A target table to make: its artefact, what that depends on, and the artefacts of the teachers."""
 
-    All tables are written in one pass over the corpus, with one start of actors.
+    name: str
+    depends: dict[str, Any]
+    teachers: Sequence[str]
+
+    @property
+    def blocks(self) -> str:
+        """Artefacts of the blocks lie below this one."""
+        return f"{self.name}.blocks"
+
+    def block(self, start: int) -> str:
+        """Returns the artefact of the block that begins with a sentence."""
+        return f"{self.blocks}/{stable_hash(self.depends)}/{start:09d}"
+
+
+def write_targets(
+    ensembles: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]], storage: Storage, plan: TeacherPlan
+) -> None:
+    """Publishes target tables: id, input_ids and the float32 mean of an ensemble's last-layer embeddings.
+
+    All tables are made in one pass over the corpus, with one start of actors. An artefact has `part-00000.parquet` with
+    row groups of 4,096 rows in id order, and `mean.npy`, the mean target [D] in float64.
 
     Args:
-        ensembles: artefact names of the teachers of each table, by its directory, which is empty and gets
-            `part-00000.parquet` with row groups of 4,096 rows in id order, and `mean.npy`, the mean target [D] in
-            float64.
+        ensembles: artefact names of the teachers of each table and what the table depends on, by its artefact.
         storage: where the teachers and the sentence table are.
         plan: from `resources.plan_teachers`, for the teachers of all tables together.
-
-    Returns:
-        Counts for the manifest, by directory.
 
     Raises:
         UserError: an embedding is not finite; names the sentence ids.
         RuntimeError: rows were lost, repeated or mixed up on the way.
     """
-    expected = len(SentenceTable(storage.fetch("corpus")))
-    count = sum(map(len, ensembles.values()))
-    log.info("averaging %d teachers over %s sentences: %s", count, f"{expected:,}", plan.share)
-    progress = Progress("average teachers", expected)
-    writers = [TargetWriter(directory) for directory in ensembles]
+    targets = [_Targets(name, dict(depends), teachers) for name, (teachers, depends) in ensembles.items()]
+    rows, count = len(SentenceTable(storage.fetch("corpus"))), sum(len(target.teachers) for target in targets)
+    starts = range(0, rows, _block_rows(rows))
+    missing = [start for start in starts if any(not _has(storage, target, start) for target in targets)]
+    log.info("averaging %d teachers over %s sentences: %s", count, f"{rows:,}", plan.share)
+    if len(missing) < len(starts):
+        log.info("%d of %d blocks are already there", len(starts) - len(missing), len(starts))
+    progress = Progress("average teachers", rows)
+    places = [{"start": start, "stop": min(start + starts.step, rows)} for start in missing]
+    done = rows - sum(place["stop"] - place["start"] for place in places)
+    progress.start_from(done)
     with watched(plan.silence_seconds, plan.share, least=plan.groups) as watch:
-        for table in stream_targets(list(ensembles.values()), storage, plan, watch, expected):
-            if not len(table):
-                continue
-            for index, writer in enumerate(writers):
-                target = table.column(_column(index))
-                writer.add(table.select(["id", "input_ids"]).append_column("target", target))
-            progress.update(writers[0].rows, f"{writers[0].rows:,} of {expected:,} sentences, {count} teachers")
-    tell(sentences=writers[0].rows * count)
-    counts = {}
-    for writer, (directory, teachers) in zip(writers, ensembles.items(), strict=True):
-        writer.close(expected)
-        largest = verify_targets(directory, teachers, storage, plan.trust_remote_code)
-        counts[directory] = {"rows": writer.rows, "teachers": len(teachers), "verified": largest}
-    largest = max(found["verified"] for found in counts.values())
-    progress.close(f"{expected:,} sentences, re-encoded {_VERIFIED_ROWS} rows: largest difference {largest:.1e}")
-    return counts
+        for finished, failure in _make_blocks(places, targets, storage, plan, watch):
+            if failure:
+                raise UserError(failure)
+            done += finished
+            progress.update(done, f"{done:,} of {rows:,} sentences, {count} teachers")
+    tell(sentences=count * sum(place["stop"] - place["start"] for place in places))
+    joined = [_join.remote(target, starts, rows, storage, plan.trust_remote_code) for target in targets]
+    largest = max(ray.get(joined))
+    for target in targets:
+        storage.remove(target.blocks)
+    progress.close(f"{rows:,} sentences, re-encoded {_VERIFIED_ROWS} rows: largest difference {largest:.1e}")
 
 
-def stream_targets(
-    ensembles: Sequence[Sequence[str]], storage: Storage, plan: TeacherPlan, watch: Watch, rows: int
-) -> Iterator[pa.Table]:
-    """Yields tables id, input_ids, target-0, target-1, ... in id order, while the cluster works on the next ones.
+def _has(storage: Storage, target: _Targets, start: int) -> bool:
+    return storage.finished(target.block(start), target.depends) is not None
+
+
+def _make_blocks(
+    places: Sequence[Mapping[str, int]],
+    targets: Sequence[_Targets],
+    storage: Storage,
+    plan: TeacherPlan,
+    watch: Watch,
+) -> Iterator[tuple[int, str]]:
+    """Yields the sentences of each block as it is published, and what is wrong with it, if anything is.
 
     Args:
-        ensembles: artefact names of the teachers of each target.
-        storage: where they and the sentence table are.
+        places: first sentence of each block, and the one after its last.
+        targets: what is to be made.
+        storage: where teachers and sentence table are.
         plan: see `write_targets`.
         watch: over the actors.
-        rows: how many sentences there are.
     """
-    quiet_ray_data().execution_options.preserve_order = True
+    if not places:
+        return
+    quiet_ray_data()
     # Actors read for themselves: tasks that read would need a CPU, and wait for ever where actors have taken all of
     # them, as they do when a node is lost.
-    block = _block_rows(rows, plan.share.workers)
-    places = [{"start": start, "stop": min(start + block, rows)} for start in range(0, rows, block)]
-    dataset = ray.data.from_items(places, override_num_blocks=len(places))
-    teachers = [(_column(index), name) for index, names in enumerate(ensembles) for name in names]
-    divisors = {_column(index): len(names) for index, names in enumerate(ensembles)}
+    dataset = ray.data.from_items(list(places), override_num_blocks=len(places))
+    teachers = [(_column(index), name) for index, target in enumerate(targets) for name in target.teachers]
     for first, last in itertools.pairwise(len(teachers) * group // plan.groups for group in range(plan.groups + 1)):
         dataset = dataset.map_batches(
             _TeacherGroup,
-            fn_constructor_args=(teachers[first:last], storage, plan, watch, divisors if last == len(teachers) else {}),
+            fn_constructor_args=(teachers[first:last], storage, plan, watch, targets if last == len(teachers) else ()),
             batch_format="pyarrow",
             batch_size=None,
             compute=ray.data.ActorPoolStrategy(size=plan.share.workers),
             num_cpus=plan.share.cpus,
             num_gpus=plan.share.gpus,
         )
-    yield from dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=2)
+    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for row in table.to_pylist():
+            yield row["sentences"], row["failure"]
 
 
-def _block_rows(rows: int, workers: int) -> int:
-    """Small where a small corpus is to keep all actors busy.
+def _block_rows(rows: int) -> int:
+    """Small where a small corpus is to keep several actors busy; the same whatever their number.
 
-    >>> _block_rows(10**6, 2), _block_rows(6000, 2), _block_rows(6000, 16)
-    (1024, 1000, 256)
+    >>> _block_rows(10**6), _block_rows(6000), _block_rows(300)
+    (4096, 500, 256)
     """
-    return min(max(math.ceil(rows / (3 * workers)), _SMALLEST_BLOCK), _LARGEST_BLOCK)
+    return min(max(rows // 12, _SMALLEST_BLOCK), _LARGEST_BLOCK)
 
 
 def _column(index: int) -> str:
     return f"target-{index}"
 
 
+@ray.remote(num_cpus=0, max_retries=3)
+def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, trust_remote_code: bool) -> float:
+    """Publishes a target table of its blocks; returns the largest difference of those rows that are encoded again."""
+    meta: dict[str, Any] = {"teachers": len(target.teachers)}
+
+    def write(path: Path) -> None:
+        writer = TargetWriter(path)
+        for start in starts:
+            writer.add(pq.read_table(storage.fetch(target.block(start)) / TARGET_FILE))
+        writer.close(rows)
+        verified = verify_targets(path, target.teachers, storage, trust_remote_code)
+        meta.update(rows=writer.rows, verified=verified)
+
+    storage.commit(target.name, write, target.depends, meta)
+    return meta["verified"]
+
+
 class _TeacherGroup:
     """An actor that adds its teachers' embeddings to the running sums.
 
-    The first of the chain reads the sentences at the places that it is told, the last divides.
+    The first of the chain reads the sentences at the places that it is told, the last divides and publishes.
 
     Args:
         teachers: the column that a teacher's embeddings are added to, and its artefact.
         storage: where the artefacts are.
         plan: says what one actor may use.
         watch: over it, as long as its process lives.
-        divisors: number of teachers of every column, for the last group of the chain; otherwise empty.
+        targets: what is published, for the last group of the chain; otherwise empty.
     """
 
     def __init__(
@@ -162,7 +208,7 @@ class _TeacherGroup:
         storage: Storage,
         plan: TeacherPlan,
         watch: Watch,
-        divisors: Mapping[str, int],
+        targets: Sequence[_Targets],
     ):
         prepare_worker(plan.share.threads)
         self._heard = beating(watch, "the mean of the teachers")
@@ -174,7 +220,7 @@ class _TeacherGroup:
             column: teacher_sum(own, plan.token_budget, plan.share.device, plan.trust_remote_code)
             for column, own in paths.items()
         }
-        self._divisors = divisors
+        self._targets, self._storage = targets, storage
         self._sentences = SentenceTable(storage.fetch("corpus"))
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -185,13 +231,31 @@ class _TeacherGroup:
             table = self._sentences.rows(place["start"], place["stop"], ("id", "input_ids"))
         tokens = TokenTable.from_arrow(table)
         for column, add in self._adds.items():
-            sums_BD = add(tokens)
+            parts = [add(tokens.take(rows)) for rows in np.split(np.arange(len(tokens)), _cuts(len(tokens)))]
+            sums_BD = np.concatenate(parts)
             if column in table.column_names:
                 sums_BD += matrix(table.column(column))
             table = with_column(table, column, sums_BD)
-        for column, divisor in self._divisors.items():
-            table = with_column(table, column, matrix(table.column(column)) / np.float32(divisor))
-        return table
+        return self._publish(table) if self._targets else table
+
+    def _publish(self, table: pa.Table) -> pa.Table:
+        """Publishes the block of each target table; returns how many sentences it has, and what is wrong."""
+        failure = ""
+        for index, target in enumerate(self._targets):
+            means_BD = matrix(table.column(_column(index))) / np.float32(len(target.teachers))
+            failure = failure or not_finite(table, means_BD)
+            if failure:
+                break
+            block = with_column(table.select(["id", "input_ids"]), "target", means_BD)
+            name = target.block(table.column("id")[0].as_py())
+            self._storage.commit(
+                name, lambda path, block=block: pq.write_table(block, path / TARGET_FILE), target.depends
+            )
+        return pa.table({"sentences": [len(table)], "failure": [failure]})
+
+
+def _cuts(rows: int) -> range:
+    return range(_AT_ONCE, rows, _AT_ONCE)
 
 
 def teacher_sum(
@@ -237,9 +301,11 @@ def verify_targets(
     """
     sample = _sample(pq.ParquetFile(directory / TARGET_FILE))
     tokens = TokenTable.from_arrow(sample)
-    paths = [storage.fetch(name) for name in teachers]
-    add = teacher_sum(paths, token_budget=1, trust_remote_code=trust_remote_code)
-    difference_BD = np.abs(add(tokens) / len(teachers) - matrix(sample.column("target")))
+    sums_BD = np.zeros(1, np.float32)
+    for name in teachers:  # one at a time: all of them may not fit
+        add = teacher_sum([storage.fetch(name)], token_budget=1, trust_remote_code=trust_remote_code)
+        sums_BD = sums_BD + add(tokens)
+    difference_BD = np.abs(sums_BD / len(teachers) - matrix(sample.column("target")))
     scale = max(float(np.abs(matrix(sample.column("target"))).max()), 1.0)
     largest = float(difference_BD.max())
     if largest > 2e-2 * scale:

@@ -20,7 +20,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -136,27 +136,6 @@ class Storage:
         with self._scratch() as scratch, _disk_errors(self.uri(name)):
             write(scratch)
             return self._enter(name, scratch, depends, meta or {})
-
-    def commit_all(
-        self,
-        depends: Mapping[str, Mapping[str, Any]],
-        write: Callable[[dict[str, Path]], Mapping[str, Mapping[str, Any]]],
-    ) -> None:
-        """Publishes artefacts that are made together, one after the other.
-
-        Args:
-            depends: everything that each depends on, by name.
-            write: fills the directories, by name, and returns facts for later stages, by name.
-
-        Raises:
-            UserError: the disk is full.
-        """
-        with ExitStack() as stack:
-            stack.enter_context(_disk_errors(str(self)))
-            scratches = {name: stack.enter_context(self._scratch()) for name in depends}
-            metas = write(scratches)
-            for name, scratch in scratches.items():
-                self._enter(name, scratch, depends[name], metas[name])
 
     def _enter(self, name: str, scratch: Path, depends: Mapping[str, Any], meta: Mapping[str, Any]) -> Entry:
         files = _flush_and_hash(scratch)

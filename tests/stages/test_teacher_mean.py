@@ -8,12 +8,13 @@ import torch
 from transformers import AutoModel, BertConfig, BertModel
 
 from raysed.cluster.resources import Share
-from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter
+from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.stages.teacher_mean import (
     TeacherPlan,
+    _Targets,
     verify_targets,
     write_targets,
 )
@@ -69,22 +70,70 @@ def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, work
     storage = Storage(str(tmp_path), "run")
     names = save_teachers(storage, 3)
     save_corpus(storage, 450)
-    out = tmp_path / "out"
-    out.mkdir()
-    ensembles = {out / "all": names, out / "two": names[1:]}
-    for directory in ensembles:
-        directory.mkdir()
-    counts = write_targets(ensembles, storage, plan(groups, workers))
-    for directory, teachers in ensembles.items():
+    ensembles = {"all": names, "two": names[1:]}
+    given = {name: (teachers, {"teachers": teachers}) for name, teachers in ensembles.items()}
+    write_targets(given, storage, plan(groups, workers))
+    for name, teachers in ensembles.items():
+        entry, directory = storage.finished(name, given[name][1]), storage.fetch(name)
         table = pq.read_table(directory / TARGET_FILE)
         assert table.column_names == ["id", "input_ids", "target"]
-        assert (counts[directory]["rows"], counts[directory]["teachers"]) == (450, len(teachers))
+        assert (entry.meta["rows"], entry.meta["teachers"]) == (450, len(teachers))
         assert table["id"].to_pylist() == list(range(450))
         assert table["target"].type == pa.list_(pa.float32(), WIDTH)
         found = np.stack(table["target"].to_numpy())
         expected = plain_mean(storage, teachers)
         assert np.abs(found - expected).max() < 1e-6
         assert np.allclose(np.load(directory / "mean.npy"), expected.mean(0), atol=1e-6)
+    assert storage.entries("all.blocks") == []
+
+
+@pytest.mark.cluster
+def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
+    """Of 600 sentences in blocks of 256, one was made before the job was lost; its file tells whether it is used."""
+    storage = Storage(str(tmp_path), "run")
+    names = save_teachers(storage, 1)
+    save_corpus(storage, 600)
+    depends = {"teachers": names}
+    target = _Targets("ct-sed/targets", depends, names)
+    expected = plain_mean(storage, names).astype(np.float32)
+    expected[256:512] = 7.0
+
+    def write(path):
+        corpus = pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"]).slice(256, 256)
+        pq.write_table(with_column(corpus, "target", expected[256:512]), path / TARGET_FILE)
+
+    storage.commit(target.block(256), write, depends)
+    with pytest.raises(RuntimeError, match="is not the mean of its teachers"):  # so the block was taken as it was
+        write_targets({"ct-sed/targets": (names, depends)}, storage, plan())
+    starts = [int(entry.name[-9:]) for entry in storage.entries("ct-sed/targets.blocks")]
+    assert starts == [0, 256, 512]
+    storage.remove(target.block(256))
+    before = {entry.name: storage.written_at(entry.name) for entry in storage.entries("ct-sed/targets.blocks")}
+    write_targets({"ct-sed/targets": (names, depends)}, storage, plan())
+    found = np.stack(pq.read_table(storage.fetch("ct-sed/targets") / TARGET_FILE)["target"].to_numpy())
+    assert np.abs(found - plain_mean(storage, names)).max() < 1e-6
+    assert len(before) == 2
+
+
+@pytest.mark.cluster
+def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(ray_cluster, tmp_path):
+    storage = Storage(str(tmp_path), "run")
+    save_corpus(storage, 30)
+
+    def broken(path):
+        config = BertConfig(
+            vocab_size=VOCABULARY, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        )
+        model = BertModel(config)
+        torch.nn.init.constant_(model.embeddings.LayerNorm.weight, float("nan"))
+        model.save_pretrained(path)
+
+    storage.commit("ct/members/00", broken, {})
+    with pytest.raises(
+        UserError, match=r"^teacher embeddings are not finite for sentence ids 0, 1, 2, 3, 4, 5, 6, 7, 8, 9$"
+    ):
+        write_targets({"ct-sed/targets": (["ct/members/00"], {"a": 1})}, storage, plan())
+    assert storage.entries("ct-sed") == []
 
 
 def test_row_groups_do_not_depend_on_how_blocks_are_cut(tmp_path):

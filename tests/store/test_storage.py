@@ -339,29 +339,6 @@ def test_meta_may_be_filled_while_writing(storage):
     assert storage.entry("x").meta == {"rows": 3}
 
 
-def test_artefacts_that_are_made_together(storage, tmp_path):
-    """Each has its own files, dependencies and facts; a failure while they are made publishes none of them."""
-
-    def write(paths: dict[str, Path]) -> dict[str, dict]:
-        for name, path in paths.items():
-            (path / "file").write_text(name)
-        return {name: {"rows": len(name)} for name in paths}
-
-    def fail(paths: dict[str, Path]) -> dict[str, dict]:
-        write(paths)
-        raise RuntimeError("lost")
-
-    depends = {"one/targets": {"seed": 1}, "three/targets": {"seed": 3}}
-    with pytest.raises(RuntimeError, match="lost"):
-        storage.commit_all(depends, fail)
-    assert storage.entries() == [] and not list((tmp_path / "run/.tmp").iterdir())
-    storage.commit_all(depends, write)
-    for name, needs in depends.items():
-        assert storage.finished(name, needs).meta == {"rows": len(name)}
-        assert (storage.fetch(name) / "file").read_text() == name
-    assert not list((tmp_path / "run/.tmp").iterdir())
-
-
 def test_entries_lists_what_lies_below(storage):
     for name in ("ct/members/01", "ct/members/00", "ct/embeddings/00", "ct-sed/learners/00"):
         storage.commit(name, lambda path: None, {})
