@@ -29,6 +29,9 @@ programs, one of which takes milliseconds to write for AMX, and GPUs want such l
 _AT_ONCE = 1 << 16
 """Sentences that are tokenised at once where there may be many."""
 
+_FLAT = {"ids.i64": "<i8", "tokens.i32": "<i4", "offsets.i64": "<i8"}
+"""Files of `FlatTokens`, in the order of `TokenTable`, and the type of their numbers."""
+
 SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("input_ids", pa.list_(pa.int32()))])
 
 
@@ -56,10 +59,11 @@ class TokenTable:
 
     def take(self, rows: np.ndarray) -> "TokenTable":
         """Returns the sentences at `rows` (positions, not ids), in that order."""
-        lengths = self.lengths[rows]
+        starts = self.offsets[:-1][rows]
+        lengths = self.offsets[1:][rows] - starts  # of these alone: a batch must not cost what the table costs
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         # Position of every wanted token: the start of its sentence plus its place within it.
-        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[:-1][rows], lengths)
+        places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, lengths)
         return TokenTable(self.ids[rows], self.input_ids[places], offsets)
 
     @classmethod
@@ -324,6 +328,48 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
         start = stop
 
 
+class FlatTokens:
+    """Writes the tokens of a table as flat files, which processes map into memory and share.
+
+    Args:
+        directory: gets `ids.i64`, `tokens.i32` and `offsets.i64`, the arrays of `TokenTable` as little-endian numbers.
+    """
+
+    def __init__(self, directory: Path):
+        self._files = {name: open(directory / name, "wb") for name in _FLAT}
+        self._tokens = 0
+        self._write("offsets.i64", np.zeros(1, np.int64))
+
+    def add(self, table: TokenTable) -> None:
+        """Appends sentences."""
+        self._write("ids.i64", table.ids)
+        self._write("tokens.i32", table.input_ids)
+        self._write("offsets.i64", table.offsets[1:] + self._tokens)
+        self._tokens += len(table.input_ids)
+
+    def close(self) -> None:
+        """Ends the files."""
+        for file in self._files.values():
+            file.close()
+
+    def _write(self, name: str, values: np.ndarray) -> None:
+        self._files[name].write(np.ascontiguousarray(values, _FLAT[name]).tobytes())
+
+
 def read_tokens(directory: Path) -> TokenTable:
-    """Reads ids and tokens of a sentence table (Parquet files in name order), not its text."""
-    return TokenTable.from_arrow(pq.read_table(directory, columns=["id", "input_ids"]))
+    """Reads ids and tokens of a sentence table, not its text.
+
+    Flat files are mapped: their pages are shared by all processes of a machine, and only what is used is read. Tables
+    without them, which other tables are and those of earlier versions, are read from Parquet files in name order.
+
+    Args:
+        directory: of the table.
+    """
+    if not (directory / "tokens.i32").is_file():
+        return TokenTable.from_arrow(pq.read_table(directory, columns=["id", "input_ids"]))
+    ids, tokens, offsets = (_mapped(directory / name, kind) for name, kind in _FLAT.items())
+    return TokenTable(ids, tokens, offsets)
+
+
+def _mapped(path: Path, kind: str) -> np.ndarray:
+    return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,7 +35,7 @@ from raysed.cluster.usage import measured
 from raysed.config import Config, derive_seed, stable_hash
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import tokenize_pairs, write_pairs
-from raysed.data.tokens import SENTENCE_SCHEMA, LengthReport, TokenTable, tokenize
+from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, TokenTable, tokenize
 from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
 from raysed.evaluation.tasks import comparable, main_score, mean_embeddings, score_by
@@ -168,10 +168,14 @@ class Stages:
         config = self.config
         report, lengths = CorpusReport(), LengthReport(config.encoder.max_length)
         progress = Progress("read corpus", config.corpus.sentences or 0)
-        with pq.ParquetWriter(path / "part-00000.parquet", SENTENCE_SCHEMA) as writer:
+        with (
+            pq.ParquetWriter(path / "part-00000.parquet", SENTENCE_SCHEMA) as writer,
+            closing(FlatTokens(path)) as flat,
+        ):
             for ids, sentences in sentence_chunks(config.corpus, config.seed, report):
                 table = tokenize(self.tokenizer, sentences, config.encoder.max_length, ids, lengths)
                 writer.write_table(_sentence_rows(table, sentences))
+                flat.add(table)
                 progress.update(int(ids[-1]) + 1)
         tell(sentences=lengths.sentences)
         meta |= {

@@ -599,6 +599,17 @@ class Checkpoints:
                 log.warning("%s is damaged; using the checkpoint before it", self._storage.uri(entry.name))
         return None
 
+    def at(self, step: int) -> Path:
+        """Returns the directory of the state after so many updates.
+
+        Args:
+            step: what `newest` said elsewhere.
+
+        Raises:
+            FileNotFoundError: it is not there, or it is damaged.
+        """
+        return self._storage.fetch(f"{self._name}/step-{step:09d}")
+
     def clear(self) -> None:
         """Deletes all states."""
         self._storage.remove(self._name)

@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import random
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -317,6 +318,22 @@ def train(
     """
     run = _Run(objective, plan, engine, evaluate)
     run.restore(checkpoints)
+    with _Background() as saving:
+        return _trained(run, batch_at, checkpoints, is_writer, on_metrics, until, warned, saving)
+
+
+def _trained(
+    run: "_Run",
+    batch_at: Callable[[int], Any],
+    checkpoints: Checkpoints | None,
+    is_writer: bool,
+    on_metrics: Callable[[Metrics], None],
+    until: int | None,
+    warned: Callable[[], bool],
+    saving: "_Background",
+) -> Result:
+    """The updates of `train`, after the state was restored."""
+    objective, plan, engine = run.objective, run.plan, run.engine
     objective.train()
     for entry in run.result.history:
         on_metrics(entry)
@@ -335,12 +352,50 @@ def train(
             on_metrics(entry)
         is_due = run.step % plan.checkpoint_every == 0 or (run.step % _ASKED_EVERY == 0 and warned())
         if checkpoints and is_due and run.step < plan.steps:
-            run.save(checkpoints, is_writer)
+            run.save(checkpoints, is_writer, saving)
     if until is not None and until < plan.steps and not run.is_hopeless():
         if checkpoints and run.step % plan.checkpoint_every:
-            run.save(checkpoints, is_writer)
+            run.save(checkpoints, is_writer, saving)
+        saving.wait()
         return run.result
+    saving.wait()
     return run.finish()
+
+
+class _Background:
+    """Saves in a thread while training goes on, one state at a time; whatever happens, none is left half saved."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> "_Background":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread:
+            self._thread.join()
+
+    def start(self, action: Callable[[], None]) -> None:
+        """Does something, after what was started before; raises what went wrong with that."""
+        self.wait()
+        self._thread = threading.Thread(target=self._do, args=(action,), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when nothing is being saved any more; raises what went wrong."""
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+        if self._error:
+            error, self._error = self._error, None
+            raise error
+
+    def _do(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BaseException as error:  # handed to the training
+            self._error = error
 
 
 class _Run:
@@ -411,21 +466,32 @@ class _Run:
         if self.plan.keep == "best" and is_best:
             self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
 
-    def save(self, checkpoints: Checkpoints, is_writer: bool) -> None:
+    def save(self, checkpoints: Checkpoints, is_writer: bool, saving: _Background) -> None:
+        """Copies the state, and has it written while training goes on."""
         state = {
             "engine": self.engine.state_dict(),
             "best": self.best,
             "step": self.step,
             "result": vars(self.result),
         }
-        if is_writer:
-            checkpoints.save(self.step, lambda path: save_state(state, path))
+        if not is_writer:
+            return
+        saving.wait()  # before there are two copies in memory
+        tensors: dict[str, torch.Tensor] = {}
+        text = json.dumps(_take_tensors(state, "", tensors))
+        copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+        step = self.step
+        saving.start(lambda: checkpoints.save(step, lambda path: _write_state(text, copies, path)))
 
     def restore(self, checkpoints: Checkpoints | None) -> None:
-        newest = checkpoints.newest() if checkpoints else None
-        if newest is None:
+        """Takes the newest state; the first worker says which that is."""
+        if checkpoints is None:
             return
-        state = load_state(newest[1])
+        newest = checkpoints.newest() if _is_first() else None
+        step = int(said_by_the_first(newest[0] if newest else -1, next(self.objective.parameters()).device))
+        if step < 0:
+            return
+        state = load_state(newest[1] if newest else checkpoints.at(step))
         self.engine.load_state_dict(state["engine"])
         self.step, self.best = state["step"], state["best"]
         self.result = Result(**{**state["result"], "resumed_at": self.step})
@@ -441,6 +507,10 @@ class _Run:
             self.result.kept_step = self.step
         self.objective.eval()
         return self.result
+
+
+def _is_first() -> bool:
+    return not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
 
 
 def said_by_the_first(value: float, device: torch.device) -> float:
@@ -500,11 +570,13 @@ def save_state(state: Mapping[str, Any], path: Path) -> None:
         path: a directory.
     """
     tensors: dict[str, torch.Tensor] = {}
-    rest = _take_tensors(state, "", tensors)
-    save_file(
-        {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path / "state.safetensors"
-    )
-    (path / "state.json").write_text(json.dumps(rest))
+    text = json.dumps(_take_tensors(state, "", tensors))
+    _write_state(text, {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path)
+
+
+def _write_state(text: str, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    save_file(tensors, path / "state.safetensors")
+    (path / "state.json").write_text(text)
 
 
 def load_state(path: Path) -> dict[str, Any]:

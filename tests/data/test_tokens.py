@@ -1,5 +1,8 @@
 """Tokens: tables against lists of lists, and packing against what it must never do."""
 
+import tracemalloc
+from contextlib import closing
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 from raysed.data.tokens import (
     ROW_TOKENS,
     SENTENCE_SCHEMA,
+    FlatTokens,
     LengthReport,
     TokenTable,
     batches_by_tokens,
@@ -202,3 +206,37 @@ def test_the_length_report_says_what_a_maximum_costs():
         "2,000 sentences, 29,400 tokens (mean 14.7); cut at 12 tokens: 2.50 % of the sentences, 2.00 % of the tokens"
     )
     assert "0 sentences" in str(LengthReport(12))
+
+
+# -- flat files ------------------------------------------------------------------------------------------------------
+
+
+@given(lists=st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=6), max_size=12), cut=st.integers(1, 5))
+def test_flat_files_hold_the_table(lists, cut, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("flat")
+    table = TokenTable.from_lists(lists, np.arange(len(lists)) + 7)
+    with closing(FlatTokens(directory)) as flat:
+        for start in range(0, len(table), cut):
+            flat.add(table.take(np.arange(start, min(start + cut, len(table)))))
+    found = read_tokens(directory)
+    for name in ("ids", "input_ids", "offsets"):
+        assert getattr(found, name).tolist() == getattr(table, name).tolist()
+    if len(lists):
+        rows = np.array([len(lists) - 1, 0])
+        assert lists_of(found.take(rows)) == [lists[-1], lists[0]]
+
+
+def test_flat_files_are_mapped_and_a_batch_reads_its_own_part(tmp_path):
+    """The arrays are pages of the file, which every process of the machine shares; none is copied to take a batch."""
+    table = TokenTable.from_lists([[row, row] for row in range(1000)])
+    with closing(FlatTokens(tmp_path)) as flat:
+        flat.add(table)
+    found = read_tokens(tmp_path)
+    assert all(isinstance(getattr(found, name).base, np.memmap) for name in ("ids", "input_ids", "offsets"))
+    tracemalloc.start()
+    assert lists_of(found.take(np.array([999, 3]))) == [[999, 999], [3, 3]]
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 4000  # the offsets alone have 8,008 bytes
+    with pytest.raises(ValueError, match="read-only"):
+        found.input_ids[0] = 1

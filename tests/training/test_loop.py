@@ -3,7 +3,10 @@
 import json
 import math
 import random
+import tempfile
+import threading
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -458,6 +461,74 @@ def test_a_seed_and_a_step_fix_all_randomness():
     assert draws(2**61 + 1, 7) == draws(2**61 + 1, 7)
     rows = [draws(seed, step) for seed, step in ((0, 0), (0, 1), (1, 0), (2**61, 0), (2**61 + 1, 0))]
     assert all(len(set(column)) == len(rows) for column in zip(*rows))
+
+
+# -- saving while training goes on -----------------------------------------------------------------------------------
+
+
+class Slow:
+    """Checkpoints that are not written before the test says so, and fail where it says so."""
+
+    def __init__(self, error: Exception | None = None):
+        self.may_write, self.error, self.saved = threading.Event(), error, {}
+
+    def newest(self) -> None:
+        return None
+
+    def save(self, step: int, write) -> None:
+        assert self.may_write.wait(30), "the training waited for its checkpoint"
+        if self.error:
+            raise self.error
+        with tempfile.TemporaryDirectory() as directory:
+            write(Path(directory))
+            self.saved[step] = load_state(Path(directory))
+
+
+def line_with(checkpoints: Slow, steps: int = 9, on_metrics=lambda entry: None) -> Line:
+    line = Line()
+    plan = Plan(steps, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters(), lr=1.0))
+    train(line, lambda step: step, plan, engine, checkpoints=checkpoints, on_metrics=on_metrics)
+    return line
+
+
+def test_a_state_is_written_while_training_goes_on_and_is_that_of_its_step():
+    checkpoints, reached = Slow(), []
+
+    def on_metrics(entry):
+        reached.append(entry["step"])
+        if entry["step"] == 7:  # three updates after the state was due
+            checkpoints.may_write.set()
+
+    line_with(checkpoints, on_metrics=on_metrics)
+    assert reached == list(range(1, 10)) and list(checkpoints.saved) == [4, 8]
+    alone = Slow()
+    alone.may_write.set()
+    line_with(alone)
+    for step in (4, 8):
+        assert_equal_state(checkpoints.saved[step], alone.saved[step])
+
+
+def test_a_state_that_cannot_be_written_ends_the_training():
+    checkpoints = Slow(UserError("no disk space left"))
+    checkpoints.may_write.set()
+    for steps in (9, 5):  # found at the next checkpoint, and at the end
+        with pytest.raises(UserError, match="no disk space left"):
+            line_with(checkpoints, steps)
+
+
+def test_all_workers_continue_from_the_state_that_the_first_names(monkeypatch, tmp_path):
+    """One whose copy of the newest state is damaged would otherwise take the one before, and never meet the others."""
+    storage = Storage(str(tmp_path), "run")
+    line = Line()
+    plan = Plan(9, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters(), lr=1.0))
+    train(line, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {}))
+    monkeypatch.setattr(loop, "_is_first", lambda: False)
+    monkeypatch.setattr(loop, "said_by_the_first", lambda value, device: 4.0)
+    other = Line()
+    engine = TorchEngine(other, torch.optim.SGD(other.parameters(), lr=1.0))
+    assert train(other, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {})).resumed_at == 4
 
 
 # -- states on disk --------------------------------------------------------------------------------------------------
