@@ -856,6 +856,10 @@ class ResourcesConfig(Block):
     """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
     for this long stands still: it was stopped or swapped out, or its machine is frozen. It is ended and started again,
     as if it had died."""
+    stall_seconds: float = Field(1800.0, gt=0)
+    """A training worker that lives but makes no update for this long is ended and started again, too. It waits for a
+    worker that is gone, or for a read that never ends. Evaluations between updates count, so it has to be longer than
+    the longest of them."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":

@@ -1,12 +1,15 @@
 """Workers that stand still: each says every few seconds that it is alive, and one that has gone silent is ended.
 
 Ray notices when a worker dies, and starts it again. It does not notice one that is stopped, swapped out or on a frozen
-machine, and the run would wait for it for ever. So such a worker is killed, and Ray does the rest.
+machine, and the run would wait for it for ever. Nor does it notice one that lives and gets nowhere: in a collective
+operation that another worker never joins, or in a read that never ends; so a training also says when it last made a
+step. Such a worker is killed, and Ray does the rest.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import time
@@ -40,18 +43,21 @@ class Pulse:
     """Knows when each worker was heard last; an actor beside the driver."""
 
     def __init__(self) -> None:
-        self._heard: dict[tuple[str, int, int], tuple[float, str]] = {}
+        self._heard: dict[tuple[str, int, int], tuple[float, float, str]] = {}
         self._gpu_uses: list[float] = []
 
-    def beat(self, worker: tuple[str, int, int], work: str, gpu_use: float | None = None) -> None:
+    def beat(
+        self, worker: tuple[str, int, int], work: str, gpu_use: float | None = None, without_step: float = 0.0
+    ) -> None:
         """Hears a worker: its node, process and when that was started; and how busy its GPUs are.
 
         Args:
             worker: its node, its process, and when that was started.
             work: what it works on, for people.
             gpu_use: of its node's GPUs, 0 to 1; None without any.
+            without_step: seconds since it made a step; 0 where it makes none.
         """
-        self._heard[worker] = time.monotonic(), work
+        self._heard[worker] = time.monotonic(), without_step, work
         if gpu_use is not None:
             self._gpu_uses.append(gpu_use)
 
@@ -63,11 +69,20 @@ class Pulse:
         """Hears that a worker has finished its work."""
         self._heard.pop(worker, None)
 
-    def silent(self, seconds: float) -> list[tuple[tuple[str, int, int], str]]:
-        """Returns the workers that were not heard for so long, with what they work on, and forgets them."""
-        before = time.monotonic() - seconds
-        found = [(worker, work) for worker, (heard, work) in self._heard.items() if heard < before]
-        for worker, _ in found:
+    def to_end(self, seconds: float, stall: float = math.inf) -> list[tuple[tuple[str, int, int], str, str]]:
+        """Returns the workers that stand still, with what they work on and why they are ended, and forgets them.
+
+        Args:
+            seconds: after so long without a word.
+            stall: after so long without a step.
+        """
+        before, found = time.monotonic() - seconds, []
+        for worker, (heard, without_step, work) in self._heard.items():
+            if heard < before:
+                found.append((worker, work, f"gave no sign of life for {seconds:g} s"))
+            elif without_step > stall:
+                found.append((worker, work, f"made no step for {stall:g} s"))
+        for worker, *_ in found:
             del self._heard[worker]
         return found
 
@@ -86,21 +101,22 @@ class Watch:
 
 
 @contextmanager
-def watched(seconds: float, share: Share, least: int = 1) -> Iterator[Watch]:
+def watched(seconds: float, share: Share, least: int = 1, stall: float = math.inf) -> Iterator[Watch]:
     """Watches the workers of a stage, which get what this yields; and says when there is no room for them.
 
     Args:
         seconds: after so long without a word a worker is ended.
         share: of one worker.
         least: how many workers there have to be at once.
+        stall: after so long without a step a worker is ended, if it makes steps (see `made_step`).
     """
     pulse = beside_driver(Pulse)
 
     def watch() -> None:
         try:
             _say_what_is_missing(share, least)
-            for worker, work in ray.get(pulse.silent.remote(seconds), timeout=_ANSWER):
-                _end(worker, work, seconds)
+            for worker, work, why in ray.get(pulse.to_end.remote(seconds, stall), timeout=_ANSWER):
+                _end(worker, work, why)
         except ray.exceptions.RayError as error:  # a cluster that is busy losing a node
             log.debug("workers could not be watched: %s", error)
 
@@ -120,6 +136,7 @@ def watched_tasks(
     work: str,
     share: Share,
     seconds: float,
+    stall: float = math.inf,
 ) -> Iterator[Any]:
     """Calls a function for every job, each as a Ray task; yields what they return as they end.
 
@@ -132,11 +149,12 @@ def watched_tasks(
         work: what they do, for people.
         share: of one task.
         seconds: after so long without a word a task is ended.
+        stall: see `watched`.
 
     Raises:
         RunFailed: a task has failed, or was lost too often.
     """
-    with watched(seconds, share) as watch:
+    with watched(seconds, share, stall=stall) as watch:
         task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(_beating_task).options(name=work)
         waiting = [task.remote(function, watch, work, job, *arguments) for job in jobs]
         while waiting:
@@ -169,7 +187,9 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
     worker = (ray.get_runtime_context().get_node_id(), os.getpid(), _started_at(os.getpid()))
 
     def beat() -> None:
-        watch.pulse.beat.remote(worker, work, gpu_use())
+        last = _last_step
+        without_step = 0.0 if last is None else time.monotonic() - last
+        watch.pulse.beat.remote(worker, work, gpu_use(), without_step)
 
     ray.get(watch.pulse.beat.remote(worker, work))  # heard once, before anything can stop it
     try:
@@ -177,6 +197,22 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
             yield
     finally:
         watch.pulse.forget.remote(worker)
+
+
+_last_step: float | None = None
+"""When this process made its last step; None while it makes none."""
+
+
+def made_step() -> None:
+    """Notes that this process gets on; from now on it has to go on doing so, until `makes_no_steps`."""
+    global _last_step
+    _last_step = time.monotonic()
+
+
+def makes_no_steps() -> None:
+    """Notes that what this process does from now on, such as publishing, has no steps."""
+    global _last_step
+    _last_step = None
 
 
 def _tell_gpu_use(pulse: Any) -> None:
@@ -203,13 +239,13 @@ def _pause(seconds: float) -> float:
     return min(seconds / _BEATS, _LONGEST_PAUSE)
 
 
-def _end(worker: tuple[str, int, int], work: str, seconds: float) -> None:
+def _end(worker: tuple[str, int, int], work: str, why: str) -> None:
     """Kills a process on its own node, if it is still the same one: one that has died is silent, too."""
     node, pid, started = worker
     there = NodeAffinitySchedulingStrategy(node, soft=False)
     killed = ray.remote(num_cpus=0, scheduling_strategy=there, max_retries=0)(_kill).remote(pid, started)
     if ray.get(killed, timeout=_ANSWER):
-        log.warning("%s: its worker (process %d) gave no sign of life for %g s and was ended", work, pid, seconds)
+        log.warning("%s: its worker (process %d) %s and was ended", work, pid, why)
 
 
 def _kill(pid: int, started: int) -> bool:

@@ -62,7 +62,8 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
     workers = len(lanes) * share.workers
     log.info("distilling %s: starting %s worker%s", _names(learners), workers, "s" * (workers > 1))
     board = beside_driver(ProgressBoard)
-    with watched(config.resources.silence_seconds, share) as watch:
+    res = config.resources
+    with watched(res.silence_seconds, share, stall=res.stall_seconds) as watch:
         place = Workplace(config, storage, share, watch)
         _fit([_trainer(lane, place, board) for lane in lanes], learners, board)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest

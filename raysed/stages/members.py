@@ -233,7 +233,8 @@ def _run_trials(queue: _Queue, config: Config, storage: Storage, share: Share) -
     """Runs one Tune experiment; returns why trials failed, by member, and whether the user can mend it."""
     name = "+".join(queue.nodes())
     progress = _ProgressCallback(name, queue.trainings, queue.updates)
-    with watched(config.resources.silence_seconds, share) as watch:
+    res = config.resources
+    with watched(res.silence_seconds, share, stall=res.stall_seconds) as watch:
         place = ray.put(Workplace(config, storage, share, watch))
         results = _tuner(name, queue, storage, share, place, progress).fit()
     progress.finish()

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from raysed.cluster.heartbeat import Watch
+from raysed.cluster.heartbeat import Watch, made_step, makes_no_steps
 from raysed.cluster.resources import Share
 from raysed.config import Config
 from raysed.evaluation.dev import dev_score
@@ -95,18 +95,25 @@ class Training:
                 dev = max(entry["dev"].values()) if "dev" in entry else None
                 report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": dev})
 
-        return loop.train(
-            setup.objective,
-            setup.batch_at,
-            setup.plan,
-            setup.engine,
-            evaluate=_said_by_the_first(evaluate),
-            checkpoints=self._checkpoints,
-            is_writer=self._metrics is not None,
-            on_metrics=on_metrics,
-            until=until,
-            warned=warned,
-        )
+        def batch_at(step: int) -> Any:
+            made_step()
+            return setup.batch_at(step)
+
+        try:
+            return loop.train(
+                setup.objective,
+                batch_at,
+                setup.plan,
+                setup.engine,
+                evaluate=_said_by_the_first(evaluate),
+                checkpoints=self._checkpoints,
+                is_writer=self._metrics is not None,
+                on_metrics=on_metrics,
+                until=until,
+                warned=warned,
+            )
+        finally:
+            makes_no_steps()
 
     def publish(
         self, encoder: Encoder, result: loop.Result, description: Mapping[str, Any], meta: Mapping[str, Any]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import raysed.cluster.heartbeat
-from raysed.cluster.heartbeat import Pulse, watched_tasks
+from raysed.cluster.heartbeat import Pulse, made_step, makes_no_steps, watched_tasks
 from raysed.cluster.resources import Cluster, Share
 from raysed.errors import RunFailed
 
@@ -25,12 +25,12 @@ def test_a_worker_is_silent_when_it_was_not_heard_for_so_long(monkeypatch):
     pulse.forget(three)
     now[0] = 5.0
     pulse.beat(two, "sts")
-    assert pulse.silent(6.0) == []
+    assert pulse.to_end(6.0) == []
     now[0] = 7.0
-    assert pulse.silent(6.0) == [(one, "ct")]
-    assert pulse.silent(6.0) == []  # said once
+    assert pulse.to_end(6.0) == [(one, "ct", "gave no sign of life for 6 s")]
+    assert pulse.to_end(6.0) == []  # said once
     now[0] = 12.0
-    assert pulse.silent(6.0) == [(two, "sts")]
+    assert pulse.to_end(6.0) == [(two, "sts", "gave no sign of life for 6 s")]
 
 
 def test_a_process_that_took_the_number_of_another_is_left_alone():
@@ -60,6 +60,15 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
     ]
 
 
+def test_a_worker_is_ended_when_it_made_no_step_for_so_long():
+    pulse, one, two = Pulse(), ("node", 1, 10), ("node", 2, 10)
+    pulse.beat(one, "ct", None, 5.0)
+    pulse.beat(two, "sts")
+    assert pulse.to_end(60.0) == pulse.to_end(60.0, stall=5.0) == []
+    assert pulse.to_end(60.0, stall=4.0) == [(one, "ct", "made no step for 4 s")]
+    assert pulse.to_end(60.0, stall=4.0) == []
+
+
 @pytest.mark.cluster
 @pytest.mark.slow
 def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_cluster, tmp_path, caplog):
@@ -83,6 +92,28 @@ def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_
     assert sorted(results) == [("busy", 0), ("short", 0), ("stopped", 1)] and results[0] == ("short", 0)
     assert len(caplog.messages) == 1 and caplog.messages[0].startswith("work: its worker (process ")
     assert "gave no sign of life for 3 s and was ended" in caplog.text
+
+
+@pytest.mark.cluster
+def test_a_task_that_lives_and_gets_nowhere_is_ended_and_run_again(ray_cluster, tmp_path, caplog):
+    """As one in a collective operation that nobody else joins. One that makes no steps at all may take its time."""
+
+    def work(job: str, marks: Path) -> str:
+        (marks / job).touch()
+        starts = len(list(marks.glob(f"{job}*")))
+        (marks / f"{job}-{os.getpid()}").touch()
+        if job == "stuck" and starts == 1:
+            made_step()
+            time.sleep(60)
+        if job == "without steps":
+            makes_no_steps()
+            time.sleep(4)
+        return job
+
+    jobs = ["stuck", "without steps"]
+    results = list(watched_tasks(work, jobs, tmp_path, work="work", share=SMALL, seconds=SILENCE, stall=1.5))
+    assert sorted(results) == jobs
+    assert len(caplog.messages) == 1 and "made no step for 1.5 s and was ended" in caplog.text
 
 
 @pytest.mark.cluster
