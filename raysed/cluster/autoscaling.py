@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
+from raysed.cluster.need import Need
 from raysed.cluster.resources import (
     Cluster,
-    Need,
     current_cluster,
     members_per_gpu,
     uses_gpu,

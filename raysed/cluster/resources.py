@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysed.cluster.need import PROCESS_BYTES, Need
 from raysed.config import Config
 from raysed.errors import UserError
 
@@ -25,8 +26,6 @@ MOST_RESTARTS = 100
 _ASKED_SECONDS = 60
 _MUCH = 0.3
 """The part of all places that has to be empty before it is worth a word."""
-PROCESS_BYTES = 7e8
-"""Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
 _GPU_PART = 0.85
 """The part of a GPU's memory that is planned for."""
 _SMALL_MEMBER = 1.5e9
@@ -36,23 +35,6 @@ GPU_GB = {
     **{"A100-40G": 40, "A100-80G": 80, "H100": 80, "H20": 96, "H200": 141, "B200": 180},
 }
 """Memory by Ray's accelerator type, in GB, of GPUs that are not there to be asked; the smallest sold under the name."""
-
-
-@dataclass(frozen=True)
-class Need:
-    """What one training worker needs at its peak, in bytes.
-
-    Attributes:
-        what: is trained, for messages.
-        device: of its GPU; 0 where it trains on the CPU.
-        host: of its machine.
-        least: of its GPU, when batches are cut into the smallest parts.
-    """
-
-    what: str = ""
-    device: float = 0.0
-    host: float = PROCESS_BYTES
-    least: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import torch
 
+from raysed.cluster.need import Need
 from raysed.cluster.resources import (
     GPU_GB,
     Cluster,
-    Need,
     Share,
     plan_learners,
     plan_members,

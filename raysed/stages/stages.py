@@ -19,9 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.cluster.autoscaling import gather
+from raysed.cluster.need import Need
 from raysed.cluster.resources import (
     Cluster,
-    Need,
     Share,
     current_cluster,
     plan_learners,

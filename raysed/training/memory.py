@@ -4,7 +4,7 @@ Numbers are bytes. What an update keeps for its gradients was counted on the ten
 them again.
 """
 
-from raysed.cluster.resources import PROCESS_BYTES, Need
+from raysed.cluster.need import PROCESS_BYTES, Need
 from raysed.config import Config
 from raysed.model.shape import Shape
 from raysed.training.setups import predictor_parameters

@@ -6,7 +6,8 @@ import pytest
 
 import raysed.cluster.autoscaling
 from raysed.cluster.autoscaling import gather, places_to_ask_for
-from raysed.cluster.resources import Cluster, Need
+from raysed.cluster.need import Need
+from raysed.cluster.resources import Cluster
 from raysed.config import Config, make_config
 from raysed.errors import UserError
 

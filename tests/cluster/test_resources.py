@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed.cluster import resources
+from raysed.cluster.need import Need
 from raysed.cluster.resources import (
     Cluster,
-    Need,
     Share,
     current_cluster,
     plan_learners,
