@@ -43,6 +43,9 @@ test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they
 bench: .venv/installed-bench  ## measure every figure of speed, about two hours on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)
 
+gpu-check: .venv/installed  ## check and measure a GPU in under nine minutes (GPU_CHECK="--device cpu": the check itself)
+	$(BIN)/python benchmarks/gpu_check.py $(GPU_CHECK)
+
 lint: .venv/installed-tests  ## check style, and who imports whom
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
 

@@ -59,6 +59,7 @@ def main() -> None:
     for name in arguments.only or variants():
         options = [option for override in variants()[name] for option in ("--set", override)]
         job = [sys.executable, str(HERE.parent / "jobs/ensemble_then_distill.py"), "--config", str(CONFIG), *options]
+        job.append("--allow-worse")  # all learners are wanted, whatever comes out
         subprocess.run(job, check=True)
         report = json.loads((Path(config.storage) / config.run / "report.json").read_text())
         found[name] = {**scores(report, tasks), "choices": report.get("choices", [])}
