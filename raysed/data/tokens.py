@@ -237,16 +237,24 @@ class PackedTokens:
         return len(self.lengths)
 
     def attention_mask(self) -> torch.Tensor:
-        """Returns [R, 1, L, L], true where two tokens are of the same sentence.
-
-        Empty places see each other, so that no row of the softmax is empty.
-        """
-        return (self.segments[:, :, None] == self.segments[:, None, :])[:, None]
+        """Returns `same_sentence` of its segments."""
+        return same_sentence(self.segments)
 
     def to(self, device: torch.device | str) -> "PackedTokens":
         """Returns the same batch on another device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+
+
+def same_sentence(segments: torch.Tensor) -> torch.Tensor:
+    """Returns the mask of attention, [R, 1, L, L], true where two tokens are of the same sentence.
+
+    Empty places see each other, so that no row of the softmax is empty.
+
+    Args:
+        segments: see `PackedTokens`, [R, L].
+    """
+    return (segments[:, :, None] == segments[:, None, :])[:, None]
 
 
 def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:

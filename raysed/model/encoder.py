@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from transformers.utils import logging as transformers_logging
 
 from raysed.bundled import ENCODER, PREFIX
 from raysed.config import PACKAGE, EncoderConfig, Layers, package_folder
-from raysed.data.tokens import PackedTokens, TokenTable, batches_by_tokens, pack
+from raysed.data.tokens import PackedTokens, TokenTable, batches_by_tokens, pack, same_sentence
 from raysed.errors import UserError, first_line
 from raysed.model.attention import full_precision_attention
 from raysed.model.head import load_head, save_head
@@ -192,28 +192,28 @@ class Encoder(nn.Module):
         """States of the embedding layer and every block (or of the last block only), each [R, L, D]."""
         if self._feed is None:
             return _padded_states(self.transformer, tokens, all_layers)
+        tensors = tokens.input_ids, tokens.position_ids, tokens.segments
         rows = len(tokens.input_ids)
         if self.parts == 1 or rows == 1:
-            return self._states_of_rows(tokens, slice(None), all_layers)
+            return self._states_of_rows(*tensors, all_layers)
         edges = [rows * part // min(self.parts, rows) for part in range(min(self.parts, rows) + 1)]
+        # Tensors, not the batch: `checkpoint` keeps the state of random numbers of those devices only whose tensors it
+        # is given, and does not see the ones in a dataclass. Without it the second pass on a GPU would draw other
+        # dropout masks than the first. Check: `test_parts_are_computed_again_with_the_same_dropout_of_their_device`.
         parts = [
-            checkpoint(self._states_of_rows, tokens, slice(*pair), all_layers, use_reentrant=False)
+            checkpoint(self._states_of_rows, *(x[slice(*pair)] for x in tensors), all_layers, use_reentrant=False)
             for pair in itertools.pairwise(edges)
         ]
         return [torch.cat(block) for block in zip(*parts, strict=True)]
 
-    def _states_of_rows(self, tokens: PackedTokens, rows: slice, all_layers: bool) -> tuple[torch.Tensor, ...]:
-        part = replace(
-            tokens,
-            input_ids=tokens.input_ids[rows],
-            position_ids=tokens.position_ids[rows],
-            segments=tokens.segments[rows],
-        )
-        with full_precision_attention(part.input_ids.device):
+    def _states_of_rows(
+        self, input_ids: torch.Tensor, position_ids: torch.Tensor, segments: torch.Tensor, all_layers: bool
+    ) -> tuple[torch.Tensor, ...]:
+        with full_precision_attention(input_ids.device):
             output = self.transformer(
-                input_ids=part.input_ids,
-                attention_mask=_mask(part, self._feed, self.transformer.dtype),
-                position_ids=part.position_ids + self._feed.position_offset,
+                input_ids=input_ids,
+                attention_mask=_mask(segments, self._feed, self.transformer.dtype),
+                position_ids=position_ids + self._feed.position_offset,
                 output_hidden_states=all_layers,
             )
         return tuple(_states(output, all_layers))
@@ -501,8 +501,8 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     return sums[:count] / tokens.lengths[:, None].clamp(min=1)
 
 
-def _mask(tokens: PackedTokens, feed: _Feed, dtype: torch.dtype) -> torch.Tensor:
-    mask = tokens.attention_mask()
+def _mask(segments: torch.Tensor, feed: _Feed, dtype: torch.dtype) -> torch.Tensor:
+    mask = same_sentence(segments)
     if feed.boolean_mask:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
@@ -573,7 +573,7 @@ def _gives(transformer: PreTrainedModel, tokens: PackedTokens, feed: _Feed, expe
     try:
         output = transformer(
             input_ids=tokens.input_ids,
-            attention_mask=_mask(tokens, feed, transformer.dtype),
+            attention_mask=_mask(tokens.segments, feed, transformer.dtype),
             position_ids=tokens.position_ids + feed.position_offset,
         )
         found = _mean_pool(output.last_hidden_state, tokens)

@@ -226,10 +226,11 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
     Raises:
         UserError: the smallest part is too large.
     """
-    # The failed try has used up random numbers. Putting the states back gives every try the same dropout masks and
-    # negatives, so that an update does not depend on how much memory there is. Check: the tests of test_loop.py with
-    # `little_memory` in their names, which plant an error and compare with the undisturbed updates.
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    # The failed try has used up random numbers. Putting the states back, that of the model's GPU included, gives every
+    # try the same negatives and hidden words, so that an update does not depend on how much memory there is. With
+    # dropout, parts draw other masks than the whole batch would. Check: the tests of test_loop.py with `little_memory`
+    # in their names, which plant an error and compare with the undisturbed updates.
+    restore = _random_state(next(objective.parameters()).device)
     while True:
         try:
             return action()
@@ -238,9 +239,22 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
                 raise
         # Outside of the except block, whose traceback keeps the tensors of the failed try alive.
         _make_room([module for module in objective.modules() if isinstance(module, Encoder)])
+        restore()
+
+
+def _random_state(device: torch.device) -> Callable[[], None]:
+    """Returns what puts random numbers back to where they are now: those of Python, numpy, the CPU and the device."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def restore() -> None:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         torch.set_rng_state(states[2])
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu, device)
+
+    return restore
 
 
 def _make_room(encoders: Sequence[Encoder]) -> None:

@@ -5,6 +5,9 @@ import json
 import logging
 import shutil
 import socket
+import sys
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -235,6 +238,85 @@ def test_dropout_works_while_training(make_encoder):
     assert not torch.equal(encoder(batch), encoder(batch))
     frozen = [name for name, p in encoder.named_parameters() if not p.requires_grad]
     assert frozen == ["transformer.pooler.dense.weight", "transformer.pooler.dense.bias"]
+
+
+class DropoutOf(torch.nn.Dropout):
+    """Dropout that draws from a generator of its own, as a GPU's does."""
+
+    def __init__(self, generator: torch.Generator):
+        super().__init__()
+        self.generator = generator
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (torch.rand(x.shape, generator=self.generator) > 0.3)
+
+
+@pytest.fixture
+def pretended_gpu(monkeypatch) -> torch.Generator:
+    """Lets `checkpoint` take tensors of the CPU for those of a GPU; returns the generator of that GPU."""
+    generator = torch.Generator()
+
+    def states(*arguments):
+        leaves = torch.utils._pytree.tree_leaves(arguments)  # as `get_device_states` looks for tensors
+        found = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
+        return ([0], [generator.get_state()]) if found else ([], [])
+
+    def put_back(devices, states, device_type):
+        for state in states:
+            generator.set_state(state)
+
+    @contextmanager
+    def fork(**named):
+        before = torch.get_rng_state(), generator.get_state()
+        yield
+        torch.set_rng_state(before[0])
+        generator.set_state(before[1])
+
+    checkpointing = sys.modules["torch.utils.checkpoint"]
+    monkeypatch.setattr(checkpointing, "_get_device_module", lambda kind: SimpleNamespace(_initialized=True))
+    monkeypatch.setattr(checkpointing, "get_device_states", states)
+    monkeypatch.setattr(checkpointing, "set_device_states", put_back)
+    monkeypatch.setattr(torch.random, "fork_rng", fork)
+    return generator
+
+
+def gradients_in_parts(encoder: Encoder, batch: PackedTokens, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    generator.manual_seed(1)
+    torch.manual_seed(1)
+    encoder.parts = 3
+    weight_BD = torch.randn(len(batch), encoder.width, generator=torch.Generator().manual_seed(3))
+    encoder.zero_grad()
+    (encoder(batch) * weight_BD.to(batch.input_ids.device)).sum().backward()
+    return {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
+
+
+def without_second_pass(monkeypatch) -> None:
+    """Parts keep their inner states, so that there is one pass only."""
+    monkeypatch.setattr("raysed.model.encoder.checkpoint", lambda function, *others, use_reentrant: function(*others))
+
+
+def test_parts_are_computed_again_with_the_same_dropout_of_their_device(make_encoder, pretended_gpu, monkeypatch):
+    encoder, batch = make_encoder("bert"), make_batch()
+    for module in list(encoder.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, torch.nn.Dropout):
+                setattr(module, name, DropoutOf(pretended_gpu))
+    found = gradients_in_parts(encoder, batch, pretended_gpu)
+    without_second_pass(monkeypatch)
+    expected = gradients_in_parts(encoder, batch, pretended_gpu)
+    assert len(found) > 40
+    for name, gradient in expected.items():
+        assert torch.equal(found[name], gradient), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_parts_are_computed_again_with_the_same_dropout_on_a_gpu(make_encoder, monkeypatch):
+    encoder, batch = make_encoder("bert").cuda(), make_batch().to("cuda")
+    found = gradients_in_parts(encoder, batch, torch.Generator())
+    without_second_pass(monkeypatch)
+    expected = gradients_in_parts(encoder, batch, torch.Generator())
+    for name, gradient in expected.items():
+        assert torch.allclose(found[name], gradient, atol=1e-4), name
 
 
 # -- loading and saving ----------------------------------------------------------------------------------------------

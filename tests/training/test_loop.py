@@ -720,6 +720,46 @@ def test_with_little_memory_parts_are_smaller_and_the_batch_is_the_same(
     assert caplog.text.count("not enough memory for a whole batch: from now on it is encoded in") == len(refused)
 
 
+class OnGpu(nn.Module):
+    """An objective whose parameters say that they are on the second GPU; it has room after one try."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def parameters(self, recurse=True):
+        return iter([SimpleNamespace(device=torch.device("cuda", 1))])
+
+
+def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_encoder, monkeypatch):
+    numbers = {torch.device("cuda", 0): 10, torch.device("cuda", 1): 20}  # how many each GPU has drawn
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: numbers[device])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: numbers.update({device: state}))
+    tries = []
+
+    def draw():
+        tries.append((*numbers.values(), torch.rand(()).item(), np.random.random(), random.random()))  # noqa: NPY002
+        numbers[torch.device("cuda", 1)] += 1
+        if len(tries) < 3:
+            raise torch.OutOfMemoryError("planted")
+
+    loop.in_memory(OnGpu(make_encoder("bert")), draw)
+    assert len(tries) == 3 and len(set(tries)) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_with_little_memory_a_gpu_draws_the_same_numbers_again(make_encoder):
+    drawn = []
+
+    def draw():
+        drawn.append(torch.rand(5, device="cuda").tolist())
+        if len(drawn) == 1:
+            raise torch.OutOfMemoryError("planted")
+
+    loop.in_memory(make_encoder("bert").cuda(), draw)
+    assert drawn[0] == drawn[1]
+
+
 def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):
     with pytest.raises(
         UserError, match=r"not enough memory .* lower the batch_size of this stage or encoder\.max_length"
