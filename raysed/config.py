@@ -329,8 +329,8 @@ class MembersConfig(Block):
     checkpoint_every: int = Field(500, ge=1)
     """Updates between two checkpoints. A crash costs at most this many."""
     precision: Precision = "auto"
-    """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs that have it, `fp32` elsewhere. On
-    CPUs `bf16` pays with AMX, see docs/speed.md."""
+    """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs whose hardware has it (A100, L4 and
+    later, not V100 and T4), `fp32` elsewhere. On CPUs `bf16` pays with AMX, see docs/speed.md."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":

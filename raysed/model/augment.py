@@ -33,6 +33,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed, stable_hash
 from raysed.errors import UserError, first_line
 from raysed.model.encoder import LOAD_ERRORS, encoder_path
+from raysed.model.precision import has_bf16
 
 Pairs = list[tuple[str, str]]
 """The two views of each sentence."""
@@ -333,7 +334,7 @@ class MaskedAugmenter(Augmenter):
         views: `mlm_rate` and `mlm_model` are used.
         encoder: fills where `mlm_model` is None.
         seed: of what is drawn.
-        device: of the model; on a GPU it runs in bf16.
+        device: of the model; on a GPU that has bf16 it runs in that.
     """
 
     unit = "tokens"
@@ -500,7 +501,7 @@ class BackTranslationAugmenter(Augmenter):
     Args:
         views: `pivots` and `beams` are used.
         encoder: its `max_length` is how many tokens of a sentence are read; a translation may have twice as many.
-        device: of the models; on a GPU they run in bf16.
+        device: of the models; on a GPU that has bf16 they run in that.
     """
 
     unit = "sentences"
@@ -611,8 +612,7 @@ def _no_safetensors(setting: str, name: str) -> UserError:
 
 
 def _dtype(device: str) -> torch.dtype:
-    is_gpu = torch.device(device).type == "cuda"
-    return torch.bfloat16 if is_gpu and torch.cuda.is_bf16_supported() else torch.float32
+    return torch.bfloat16 if has_bf16(device) else torch.float32
 
 
 def _limit(max_length: int, model: PreTrainedModel) -> int:

@@ -21,7 +21,7 @@ from raysed.cluster.resources import (
     plan_members,
     uses_gpu,
 )
-from raysed.config import Config
+from raysed.config import Config, Precision
 from raysed.errors import UserError
 from raysed.model.shape import Shape
 from raysed.plan.check import Job
@@ -39,12 +39,12 @@ _REACHED = 0.2
 _LAYER_SECONDS = {"cuda": 2e-3, "cpu": 1e-3}
 """What a layer costs in every update, however small: starting its operations, forward, backward and optimizer."""
 _TFLOPS = {
-    **{"K80": (4, 4), "P4": (5, 5), "P100": (9, 9), "T4": (8, 8), "V100": (15, 15), "L4": (60, 120)},
-    **{"A10G": (35, 70), "L40S": (180, 360), "A100": (156, 312), "A100-40G": (156, 312), "A100-80G": (156, 312)},
-    **{"H20": (74, 148), "H100": (495, 990), "H200": (495, 990), "B200": (1100, 2250)},
+    **{"K80": (4, 0), "P4": (5, 0), "P100": (9, 0), "T4": (8, 0), "V100": (15, 0), "L4": (30, 120)},
+    **{"A10G": (35, 70), "L40S": (91, 360), "A100": (19, 312), "A100-40G": (19, 312), "A100-80G": (19, 312)},
+    **{"H20": (44, 148), "H100": (67, 990), "H200": (67, 990), "B200": (80, 2250)},
 }
-"""Products of a GPU by Ray's accelerator type, in 10^12 operations per second: in fp32 (TF32 where it has that) and in
-bf16; the makers' figures without sparsity."""
+"""Products of a GPU by Ray's accelerator type, in 10^12 operations per second: in fp32 (not in TF32, which is off), and
+in bf16 where its hardware has that, else 0; the makers' figures without sparsity."""
 _CPUS_PER_GPU, _GB_PER_GPU, _GB_PER_CPU = 8, 32, 4
 """What a described cluster has beside each GPU, and beside each CPU where it has none."""
 _FORWARD, _TRAINED = 2, 6
@@ -181,7 +181,7 @@ def plan_run(
     steps = []
     for depth in member_nodes(list(recipes)):
         counts = {node: _count(node, config) for node in depth}
-        need = largest_need(depth, config, shape, gpu=gpu)
+        need = largest_need(depth, config, shape, gpu=gpu, kind=cluster.gpu)
         share = plan_members(cluster, config, sum(counts.values()), need)
         for node, count in counts.items():
             stage = node.rpartition("-")[2]
@@ -215,7 +215,20 @@ def known_rows(job: Job) -> dict[str, int]:
     return rows | ({"corpus": corpus} if job.needs_corpus else {})
 
 
-def needs_of(stages: Sequence[str], config: Config, shape: Shape, *, gpu: bool) -> list[Need]:
+def plans_bf16(precision: Precision, kind: str) -> bool:
+    """Whether forward passes on a GPU are planned in bf16.
+
+    Args:
+        precision: the setting.
+        kind: Ray's accelerator type; one that is not known counts as having bf16.
+
+    >>> plans_bf16("auto", "A100"), plans_bf16("auto", "V100"), plans_bf16("fp32", "A100")
+    (True, False, False)
+    """
+    return precision == "bf16" or (precision == "auto" and _TFLOPS.get(kind, (1, 1))[1] > 0)
+
+
+def needs_of(stages: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> list[Need]:
     """Returns what a member of each stage needs.
 
     Args:
@@ -223,15 +236,20 @@ def needs_of(stages: Sequence[str], config: Config, shape: Shape, *, gpu: bool) 
         config: the run's settings.
         shape: of the encoder.
         gpu: whether it trains on a GPU.
+        kind: of that, see `plans_bf16`.
     """
-    bf16 = config.members.precision == "bf16" or (gpu and config.members.precision == "auto")
+    bf16 = _bf16(config.members.precision, gpu, kind)
     names = [node.rpartition("-")[2] for node in stages]
     return [
         member_need(stage, config, shape, _LONG_BATCH * _tokens(stage, config), gpu=gpu, bf16=bf16) for stage in names
     ]
 
 
-def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool) -> Need:
+def _bf16(precision: Precision, gpu: bool, kind: str) -> bool:
+    return plans_bf16(precision, kind) if gpu else precision == "bf16"
+
+
+def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
     """Returns what the largest member of these nodes needs; they are trained in one experiment, with equal shares.
 
     Args:
@@ -239,19 +257,23 @@ def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: boo
         config: the run's settings.
         shape: of the encoder.
         gpu: whether they train on GPUs.
+        kind: of those, see `plans_bf16`.
     """
-    return max(needs_of(nodes, config, shape, gpu=gpu), key=lambda need: (need.device, need.host), default=Need())
+    return max(
+        needs_of(nodes, config, shape, gpu=gpu, kind=kind), key=lambda need: (need.device, need.host), default=Need()
+    )
 
 
-def need_of_learner(config: Config, shape: Shape, *, gpu: bool) -> Need:
+def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
     """Returns what a worker of a learner needs.
 
     Args:
         config: the run's settings.
         shape: of the encoder.
         gpu: whether it trains on a GPU.
+        kind: of that, see `plans_bf16`.
     """
-    bf16, workers = config.sed.precision == "bf16" or (gpu and config.sed.precision == "auto"), config.sed.workers or 1
+    bf16, workers = _bf16(config.sed.precision, gpu, kind), config.sed.workers or 1
     tokens = _LONG_BATCH * config.sed.batch_size / workers * tokens_of_sentence(config)
     return learner_need(config, shape, tokens, workers, gpu=gpu, bf16=bf16)
 
@@ -335,8 +357,8 @@ def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
         rate = _measured_here()
         return _REACHED * 2 * rate, f"{_REACHED * 2:.0%} of {rate / 1e9:.0f} GFLOP/s per CPU, measured on this machine"
     kind = cluster.gpu if cluster.gpu in _TFLOPS else "T4"
-    is_bf16 = config.members.precision != "fp32"
-    peak = _TFLOPS[kind][is_bf16]
+    is_bf16 = plans_bf16(config.members.precision, kind)
+    peak = _TFLOPS[kind][is_bf16] or _TFLOPS[kind][0]
     return _REACHED * peak * 1e12, f"{_REACHED:.0%} of {peak} TFLOP/s per GPU ({kind}, {'bf16' if is_bf16 else 'fp32'})"
 
 
@@ -396,7 +418,7 @@ def _learners(
 ) -> tuple[list[Step], float]:
     """Steps of all learners, and what each of their workers sends at an update."""
     sed, gpu = config.sed, uses_gpu(config, cluster)
-    need, total = need_of_learner(config, shape, gpu=gpu), len(names) * sed.learners
+    need, total = need_of_learner(config, shape, gpu=gpu, kind=cluster.gpu), len(names) * sed.learners
     share, at_once = plan_learners(cluster, config, total, need)
     batch = min(sed.batch_size, rows)
     updates = max(1, int(rows // batch * sed.epochs))

@@ -118,12 +118,15 @@ class Stages:
         self.cluster = gather(self.config, need, learners, self.say)
         share = plan_members(self.cluster, self.config, self.config.members.count, need)
         if learners:
-            plan_learners(self.cluster, self.config, learners, need_of_learner(self.config, self.shape, gpu=self.gpu))
+            plan_learners(self.cluster, self.config, learners, self._learners_need())
         self.say(f"cluster: {self.cluster}; members: {share}")
         self._is_gathered = True
 
     def _need(self, nodes: Sequence[str]) -> Need:
-        return largest_need(nodes, self.config, self.shape, gpu=self.gpu)
+        return largest_need(nodes, self.config, self.shape, gpu=self.gpu, kind=self.cluster.gpu)
+
+    def _learners_need(self) -> Need:
+        return need_of_learner(self.config, self.shape, gpu=self.gpu, kind=self.cluster.gpu)
 
     # encoder, corpus and tokens
 
@@ -509,7 +512,7 @@ class Stages:
         missing = {text: learners for text, learners in recipes.items() if self._missing(learners)}
         if missing:
             learners = self._missing([learner for group in missing.values() for learner in group])
-            need = need_of_learner(self.config, self.shape, gpu=self.gpu)
+            need = self._learners_need()
             share, at_once = plan_learners(self._cluster_now(), self.config, len(learners), need)
             with self._timed("+".join(missing)):
                 distill(learners, self.config, self.storage, share, at_once)

@@ -24,6 +24,7 @@ from torch import nn
 from raysed.config import Precision
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
+from raysed.model.precision import has_bf16
 from raysed.store.storage import Checkpoints
 
 log = logging.getLogger(__name__)
@@ -278,11 +279,10 @@ def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
     """Whether a forward pass on this device is to be in bf16.
 
     Args:
-        precision: the setting.
+        precision: the setting; `auto` is bf16 where the hardware has it.
         device: where it is computed.
     """
-    on_gpu = torch.device(device).type == "cuda"
-    return precision == "bf16" or (precision == "auto" and on_gpu and torch.cuda.is_bf16_supported())
+    return precision == "bf16" or (precision == "auto" and has_bf16(device))
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:

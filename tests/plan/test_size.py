@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from raysed.errors import UserError
 from raysed.model.encoder import Encoder, load_encoder
 from raysed.model.shape import Shape, shape_of, shape_of_model
 from raysed.plan.show import show_plan
-from raysed.plan.size import described, largest_need, need_of_learner, plan_run, tokens_of_sentence
+from raysed.plan.size import described, largest_need, need_of_learner, plan_run, rate_of, tokens_of_sentence
 from raysed.recipe import parse_recipes
 from raysed.training.memory import checkpoint_bytes, learner_need, member_need, saved_per_token
 
@@ -116,6 +117,17 @@ def test_a_member_of_bert_large_under_ct_needs_what_it_takes():
     need = largest_need(["ct"], Config(), LARGE, gpu=True)
     assert 2 * 16 * LARGE.parameters < need.least <= need.device < 16 * GB
     assert need.what == "a member of ct" and need.host > 2 * 12 * LARGE.parameters
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("A100", "bf16"), ("", "bf16"), ("V100", "fp32"), ("T4", "fp32")])
+def test_a_gpu_without_bf16_is_planned_in_fp32(kind, precision):
+    auto, bf16, fp32 = (Config(members={"precision": p}, sed={"precision": p}) for p in ("auto", "bf16", "fp32"))
+    same, other = (bf16, fp32) if precision == "bf16" else (fp32, bf16)
+    for need in (partial(largest_need, ["nli"]), need_of_learner):
+        found = need(auto, LARGE, gpu=True, kind=kind)
+        assert found == need(same, LARGE, gpu=True, kind=kind) != need(other, LARGE, gpu=True, kind=kind)
+    if kind:
+        assert rate_of(described(f"1x1x{kind}"), auto) == rate_of(described(f"1x1x{kind}"), same)
 
 
 def test_the_largest_member_counts():

@@ -23,6 +23,7 @@ from raysed.data.batches import EpochBatches
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
+from raysed.model.augment import _dtype as views_dtype
 from raysed.model.encoder import Encoder, encode
 from raysed.plan.artefacts import plan_node
 from raysed.store.storage import Entry, Storage
@@ -645,11 +646,16 @@ def test_a_cpu_takes_bf16_only_where_it_is_asked_for(precision, on_cpu):
     assert uses_bf16(precision, torch.device("cpu")) is on_cpu
 
 
-def test_a_gpu_takes_bf16_where_it_has_it(monkeypatch):
-    for has in (True, False):
-        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda has=has: has)
-        assert uses_bf16("auto", "cuda") is has
-        assert uses_bf16("fp32", "cuda") is False and uses_bf16("bf16", "cuda") is True
+@pytest.mark.parametrize(("generation", "has"), [(7, False), (8, True), (9, True)])  # V100 and T4, A100, H100
+def test_a_gpu_takes_bf16_where_its_hardware_has_it(monkeypatch, generation, has):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=generation))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)  # CUDA emulates it
+    assert torch.cuda.is_bf16_supported()
+    assert uses_bf16("auto", "cuda") is has
+    assert uses_bf16("fp32", "cuda") is False and uses_bf16("bf16", "cuda") is True
+    assert views_dtype("cuda") is (torch.bfloat16 if has else torch.float32)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
