@@ -13,6 +13,7 @@ from raysed.config import SedConfig
 from raysed.data.targets import TargetBatch
 from raysed.training import loop
 from raysed.training.objectives.distillation import Distillation
+from raysed.training.optimizers import make_moments
 
 
 def prepare_deepspeed(gpu: bool) -> None:
@@ -62,7 +63,9 @@ class DeepSpeedEngine:
         if not math.isfinite(value):
             return value
         self._backward(batch, loss)
-        if not self._step():
+        with loop.shortage_said(self._objective):
+            is_applied = self._step()
+        if not is_applied:
             return math.nan
         self._updates += 1
         return value
@@ -117,6 +120,10 @@ class DeepSpeedEngine:
             model_parameters=list(self._parameters.values()),
             config=self._config,
         )
+        made = self._engine.optimizer
+        # ZeRO hands the parts of this worker to torch's optimizer in its groups; stage 3 only while it makes an update.
+        parts = made.fp32_partitioned_groups_flat if sed.zero_stage == 3 else None
+        make_moments(getattr(made, "optimizer", made), parts)
         if self._world == 1 and sed.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # with one worker it would copy all gradients to no avail
         if self._pending is not None:

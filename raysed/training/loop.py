@@ -10,8 +10,8 @@ import logging
 import math
 import random
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -26,6 +26,7 @@ from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.precision import has_bf16
 from raysed.store.storage import Checkpoints
+from raysed.store.text import size
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ Metrics = dict[str, Any]
 _Result = TypeVar("_Result")
 _NAMED_ROWS = 40
 _MOST_PARTS = 64
+CUDA_CONTEXT = 6e8
+"""What a process takes of a GPU before its first tensor: context, kernels and workspaces, in bytes."""
+_MUCH_BYTES = 1e9
+"""Of other processes on a GPU, so much that they are to blame when memory runs out."""
 _ASKED_EVERY = 10
 """Updates between two checks for a preemption notice: each costs a message between workers."""
 
@@ -178,7 +183,8 @@ class TorchEngine:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         value = in_memory(self.objective, lambda: self._gradient(batch))
-        return value if math.isfinite(value) and self._step() else math.nan
+        with shortage_said(self.objective):
+            return value if math.isfinite(value) and self._step() else math.nan
 
     def _gradient(self, batch: Any) -> float:
         """Returns the loss; computes its gradient if it is finite."""
@@ -239,7 +245,7 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
             if not _is_out_of_memory(error):
                 raise
         # Outside of the except block, whose traceback keeps the tensors of the failed try alive.
-        _make_room([module for module in objective.modules() if isinstance(module, Encoder)])
+        _make_room(objective)
         restore()
 
 
@@ -258,21 +264,61 @@ def _random_state(device: torch.device) -> Callable[[], None]:
     return restore
 
 
-def _make_room(encoders: Sequence[Encoder]) -> None:
+def _make_room(objective: nn.Module) -> None:
+    encoders = [module for module in objective.modules() if isinstance(module, Encoder)]
+    others = _held_by_others(next(objective.parameters()).device)
     if not encoders or not all(encoder.padding_free and encoder.parts < _MOST_PARTS for encoder in encoders):
+        mended_by = _SHARED if others else "lower the batch_size of this stage or encoder.max_length"
         raise UserError(
-            "there is not enough memory for a batch, even when it is processed in small parts; "
-            "lower the batch_size of this stage or encoder.max_length"
+            f"there is not enough memory for a batch, even when it is processed in small parts{others}; {mended_by}"
         )
     for encoder in encoders:
         encoder.parts *= 2
-    log.warning("not enough memory for a whole batch: from now on it is encoded in %d parts", encoders[0].parts)
+    parts = encoders[0].parts
+    log.warning("not enough memory for a whole batch%s: from now on it is encoded in %d parts", others, parts)
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
+@contextmanager
+def shortage_said(objective: nn.Module) -> Iterator[None]:
+    """Says in a sentence that memory has run out where nothing can be done in parts, and no try can be repeated.
+
+    Args:
+        objective: what is trained.
+
+    Raises:
+        UserError: memory has run out.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        others = _held_by_others(next(objective.parameters()).device)
+        mended_by = _SHARED if others else "use a smaller encoder, or a machine or GPU with more memory"
+        raise UserError(f"there is not enough memory to update the weights{others}; {mended_by}") from error
+
+
+_SHARED = "raise resources.gpus_per_member, so that fewer members share a GPU, or end what else runs on it"
+
+
+def _held_by_others(device: torch.device) -> str:
+    """Says how much of a GPU's memory other processes hold; nothing where that is little."""
+    if device.type != "cuda":
+        return ""
+    free, total = torch.cuda.mem_get_info(device)
+    others = total - free - torch.cuda.memory_reserved(device) - CUDA_CONTEXT
+    return f", because other processes hold {size(others)} of the GPU's {size(total)}" if others > _MUCH_BYTES else ""
+
+
+_SHORTAGES = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
+"""What torch's CPU allocator, CUDA's runtime and its libraries, such as cuBLAS, say; the latter in a RuntimeError."""
+
+
 def _is_out_of_memory(error: Exception) -> bool:
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "allocate memory" in str(error)
+    is_said = any(words in str(error) for words in _SHORTAGES)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_said
 
 
 def uses_bf16(precision: Precision, device: torch.device | str) -> bool:

@@ -7,10 +7,9 @@ them again.
 from raysed.cluster.need import PROCESS_BYTES, Need
 from raysed.config import Config
 from raysed.model.shape import Shape
+from raysed.training.loop import CUDA_CONTEXT
 from raysed.training.setups import predictor_parameters
 
-CUDA_CONTEXT = 6e8
-"""What a process takes of a GPU before its first tensor: context, kernels and workspaces."""
 _FP32, _BF16 = 4, 2
 _ADAM = 2 * _FP32
 """Two moments; the optimizer of CT keeps as much."""

@@ -1,6 +1,6 @@
 """RMSprop, and Adam with decoupled decay; biases and normalisations are not decayed."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -46,14 +46,22 @@ class RMSprop(torch.optim.AdamW):
     For everything else this is Adam whose first moment is the gradient (beta 0) and whose moments are not corrected, so
     torch's fused kernel does it in one pass.
 
+    Its state is made at once, so the parameters must be on their device already.
+
     Args:
         parameters: what is trained.
         alpha: decay of the squared gradients' average.
         eps: added to its root.
+        sparse: those of the parameters whose gradients will be sparse.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], alpha: float, eps: float):
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], alpha: float, eps: float, sparse: Collection[nn.Parameter] = ()
+    ):
         super().__init__(parameters, lr=1.0, betas=(0.0, alpha), eps=eps, weight_decay=0.0, fused=True)
+        ids = {id(parameter) for parameter in sparse}
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter] = _rows_state(parameter) if id(parameter) in ids else _late_state(parameter)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -68,18 +76,10 @@ class RMSprop(torch.optim.AdamW):
         return super().step(closure)
 
     def _prepare(self, parameter: nn.Parameter) -> None:
-        """Makes the state when a gradient is first seen, because it depends on the kind of gradient."""
-        if self.state[parameter]:
-            return
-        if not parameter.grad.is_sparse:
-            self.state[parameter] = _late_state(parameter)
-            return
-        # Counts are floats, because loading a state gives everything the parameter's type.
-        self.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
-            "seen": torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device),
-            "exp_avg_sq": torch.zeros_like(parameter),
-        }
+        """Makes the state anew where the first gradient is of the other kind than it was made for."""
+        is_sparse, state = parameter.grad.is_sparse, self.state[parameter]
+        if not state or ("seen" in state) != is_sparse:
+            self.state[parameter] = _rows_state(parameter) if is_sparse else _late_state(parameter)
 
     def _step_rows(self, parameter: nn.Parameter, rate: float, alpha: float, eps: float) -> None:
         state, gradient = self.state[parameter], parameter.grad.coalesce()
@@ -110,7 +110,23 @@ def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
         module: to train.
         weight_decay: decoupled.
     """
-    return torch.optim.AdamW(_groups(module, weight_decay), lr=1.0, eps=1e-6, fused=True)
+    optimizer = torch.optim.AdamW(_groups(module, weight_decay), lr=1.0, eps=1e-6, fused=True)
+    make_moments(optimizer)
+    return optimizer
+
+
+def make_moments(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor] | None = None) -> None:
+    """Makes the state of a fused Adam, as torch does in the first update; so no update fails for want of its memory.
+
+    Args:
+        optimizer: torch's Adam or AdamW; what has state already is left as it is.
+        parameters: that it will be given; None: those that it has.
+    """
+    if parameters is None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+    for parameter in parameters:
+        if not optimizer.state[parameter]:
+            optimizer.state[parameter] = _moments(parameter, steps=0)
 
 
 def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -127,8 +143,21 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 def _late_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
     """The state of a fused Adam that believes to be at its end, so that it corrects no bias."""
+    return _moments(parameter, steps=1e9)
+
+
+def _moments(parameter: nn.Parameter, steps: float) -> dict[str, torch.Tensor]:
     return {
-        "step": torch.full((), 1e9, dtype=torch.float32, device=parameter.device),
-        "exp_avg": torch.zeros_like(parameter),
+        "step": torch.full((), steps, dtype=torch.float32, device=parameter.device),
+        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+    }
+
+
+def _rows_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """The state for sparse gradients; counts are floats, because loading gives everything the parameter's type."""
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+        "seen": torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device),
         "exp_avg_sq": torch.zeros_like(parameter),
     }

@@ -111,6 +111,9 @@ def spoiled(stage):
     objective = Distillation(tiny_learner())
     engine = DeepSpeedEngine(objective, SedConfig(batch_size=8, zero_stage=stage), world, bf16=False)
     batches, factor = TargetBatches(directory, 8, 5, rank, world), 1.0
+    engine._initialise(batches(0))
+    inner = getattr(engine._engine.optimizer, "optimizer", engine._engine.optimizer)
+    made = sum(state["exp_avg"].numel() + state["exp_avg_sq"].numel() for state in inner.state.values())
     objective.learner.transformer.encoder.layer[1].output.dense.weight.register_hook(lambda grad: grad * factor)
     losses = [engine.update(batches(step), RATE) for step in range(2)]
     before = {{name: weight.clone() for name, weight in engine._weights().items()}}
@@ -118,7 +121,7 @@ def spoiled(stage):
     losses.append(engine.update(batches(2), RATE))
     after = engine._weights()
     engine.close()
-    return losses, all(torch.equal(before[name], after[name]) for name in before)
+    return losses, all(torch.equal(before[name], after[name]) for name in before), made
 
 found = {{}}
 for stage in map(int, stages):
@@ -191,8 +194,17 @@ def test_deepspeed_makes_the_plain_updates(continued, stage):
 def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued, stage):
     """The gradient of one of two workers: both are told by the loss."""
     found, _ = continued
-    losses, unchanged = found[stage][-1]
+    losses, unchanged, _ = found[stage][-1]
     assert np.isfinite(losses[:2]).all() and np.isnan(losses[2]) and unchanged
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", "0123")
+def test_deepspeed_has_its_moments_before_the_first_update(continued, stage):
+    """Of two workers; so memory that suffices for the gradient suffices for the update."""
+    found, _ = continued
+    numbers = sum(p.numel() for p in Distillation(tiny_learner()).parameters() if p.requires_grad)
+    assert found[stage][-1][-1] >= 2 * numbers / (1 if stage == "0" else 2)
 
 
 @pytest.mark.slow

@@ -737,7 +737,15 @@ class OnGpu(nn.Module):
         return iter([SimpleNamespace(device=torch.device("cuda", 1))])
 
 
+def holds(monkeypatch, others: float) -> None:
+    """A GPU of 16 GB, of which this process holds 3, its context included."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (13e9 - others, 16e9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3e9 - loop.CUDA_CONTEXT)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: None)
+
+
 def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_encoder, monkeypatch):
+    holds(monkeypatch, others=0.0)
     numbers = {torch.device("cuda", 0): 10, torch.device("cuda", 1): 20}  # how many each GPU has drawn
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: numbers[device])
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: numbers.update({device: state}))
@@ -764,6 +772,66 @@ def test_with_little_memory_a_gpu_draws_the_same_numbers_again(make_encoder):
 
     loop.in_memory(make_encoder("bert").cuda(), draw)
     assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_memory"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 15.7 GiB", True),
+        ("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("CUDA error: device-side assert triggered", False),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", False),
+    ],
+)
+def test_what_cuda_says_of_memory_is_understood(make_encoder, said, is_memory):
+    tries = []
+
+    def action():
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError(said)
+
+    if not is_memory:
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            loop.in_memory(make_encoder("bert"), action)
+        return
+    encoder = make_encoder("bert")
+    loop.in_memory(encoder, action)
+    assert encoder.parts == 2 and len(tries) == 2
+
+
+@pytest.mark.parametrize("others", [0.0, 0.4e9, 9e9])
+def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypatch, caplog, others):
+    holds(monkeypatch, others)
+    if others > 1e9:
+        said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member, so that"
+    else:
+        said = "even when it is processed in small parts; lower the batch_size of this stage or encoder.max_length"
+
+    def action():
+        raise torch.OutOfMemoryError("planted")
+
+    with pytest.raises(UserError) as refused:
+        loop.in_memory(OnGpu(make_encoder("bert")), action)
+    assert said in str(refused.value)
+    assert ("hold 9.0 GB of the GPU's 16.0 GB: from now on it is encoded in 2 parts" in caplog.text) is (others > 1e9)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: bad")])
+def test_an_update_that_does_not_fit_is_a_sentence(make_encoder, make_table, monkeypatch, error):
+    """It cannot be repeated, because some weights may have changed."""
+
+    def fail(self):
+        raise error
+
+    monkeypatch.setattr(torch.optim.SGD, "step", fail)
+    kind, said = (UserError, r"^there is not enough memory to update the weights; use a smaller encoder")
+    if type(error) is RuntimeError:
+        kind, said = RuntimeError, "bad"
+    with pytest.raises(kind, match=said):
+        train_ten(make_encoder, make_table, lambda encoder: None)
 
 
 def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):

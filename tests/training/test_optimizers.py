@@ -1,5 +1,7 @@
 """AdamW without bias correction and RMSprop against their formulas, groups, and state across an interruption."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -11,9 +13,9 @@ from raysed.data.tokens import pack
 from raysed.store.storage import Storage
 from raysed.training.flow_fit import FlowAdam
 from raysed.training.loop import Plan, TorchEngine, dense_part, load_state, save_state, train
-from raysed.training.objectives.contrastive_tension import ContrastiveTension, PairSampler
+from raysed.training.objectives.contrastive_tension import ContrastiveTension, PairSampler, ct_optimizer
 from raysed.training.objectives.siamese_nli import SiameseNLI
-from raysed.training.optimizers import RMSprop, UncorrectedAdamW, bert_optimizer
+from raysed.training.optimizers import RMSprop, UncorrectedAdamW, adam_optimizer, bert_optimizer, make_moments
 
 
 def generator(seed: int) -> torch.Generator:
@@ -96,6 +98,62 @@ def test_the_optimizer_of_the_flow_decays_everything():
     optimizer.step()
     for parameter in parameters:
         torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, 1 - 0.5 * 0.01))
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], int]:
+    """Where each number of the state lies in memory."""
+    return {
+        (place, key): value.data_ptr()
+        for place, p in enumerate(p for group in optimizer.param_groups for p in group["params"])
+        for key, value in optimizer.state[p].items()
+    }
+
+
+@pytest.mark.parametrize(
+    "make", [ct_optimizer, partial(bert_optimizer, weight_decay=0.1), partial(adam_optimizer, weight_decay=0.1)]
+)
+def test_no_update_makes_state(make_encoder, make_table, make):
+    """What is not there before the first update may not fit into memory at its end."""
+    objective = ContrastiveTension(make_encoder("bert"))
+    if make is not ct_optimizer:
+        for embedding in (m for m in objective.modules() if isinstance(m, nn.Embedding)):
+            embedding.sparse = False
+    optimizer = make(objective)
+    before = state_of(optimizer)
+    objective.loss(PairSampler(make_table(20), CtConfig(), 0)(0)).backward()
+    optimizer.step()
+    assert before and state_of(optimizer) == before
+
+
+def test_moments_that_are_made_ahead_are_those_of_torch():
+    parameters = [nn.Parameter(torch.randn(3, 4, generator=generator(1))) for _ in range(2)]
+    optimizers = [torch.optim.AdamW([p], lr=0.1, fused=True) for p in parameters]
+    make_moments(optimizers[0])
+    for step in range(3):
+        for parameter, optimizer in zip(parameters, optimizers):
+            parameter.grad = torch.randn(3, 4, generator=generator(step))
+            optimizer.step()
+    assert torch.equal(*parameters)
+    states = [optimizer.state[p] for p, optimizer in zip(parameters, optimizers)]
+    assert states[0].keys() == states[1].keys()
+    for key, value in states[1].items():
+        assert torch.equal(states[0][key], value) and states[0][key].dtype == value.dtype
+
+
+@pytest.mark.parametrize("expected_sparse", [True, False])
+def test_rms_makes_state_anew_for_a_gradient_of_the_other_kind(expected_sparse):
+    """As of a model whose own code looks rows up in another way than its embedding says."""
+    found = []
+    for sparse in (expected_sparse, not expected_sparse):
+        parameter = nn.Parameter(torch.ones(4, 2))
+        optimizer = RMSprop([parameter], 0.9, 1e-7, sparse=[parameter] if sparse else [])
+        optimizer.param_groups[0]["lr"] = 0.1
+        for _ in range(3):
+            gradient = torch.tensor([[1.0, 2.0], [0, 0], [3, 4], [0, 0]])
+            parameter.grad = gradient.to_sparse(1) if expected_sparse else gradient
+            optimizer.step()
+        found.append(parameter.detach())
+    assert torch.equal(*found)
 
 
 # -- across an interruption ------------------------------------------------------------------------------------------

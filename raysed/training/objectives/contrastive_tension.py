@@ -179,7 +179,8 @@ def contrastive_tension(
 
 def ct_optimizer(objective: nn.Module) -> torch.optim.Optimizer:
     """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
-    return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7)
+    sparse = [m.weight for m in objective.modules() if isinstance(m, nn.Embedding) and m.sparse]
+    return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7, sparse=sparse)
 
 
 def ct_schedule(config: CtConfig) -> Callable[[int], float]:
