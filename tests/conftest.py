@@ -6,6 +6,7 @@ import ipaddress
 import logging
 import os
 import socket
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,21 @@ def make_transformer() -> Callable[..., PreTrainedModel]:
 def make_encoder() -> Callable[..., Encoder]:
     """Builds an encoder around a tiny random transformer; arguments as for `make_transformer`."""
     return lambda *arguments, **settings: Encoder(_transformer(*arguments, **settings))
+
+
+@pytest.fixture
+def most_alive(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Counts the encoders that this process holds; says how many there were at most since the test began."""
+    alive: weakref.WeakSet = weakref.WeakSet()
+    counts, make = [0], Encoder.__init__
+
+    def counted(self: Encoder, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        alive.add(self)
+        counts.append(len(alive))
+
+    monkeypatch.setattr(Encoder, "__init__", counted)
+    return lambda: max(counts)
 
 
 @pytest.fixture(scope="session")

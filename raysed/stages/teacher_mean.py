@@ -285,7 +285,7 @@ def teacher_sum(
 def verify_targets(
     directory: Path, teachers: Sequence[str], storage: Storage, trust_remote_code: bool = False
 ) -> float:
-    """Encodes 32 random rows again, one by one, and compares.
+    """Encodes 32 random rows again, one by one, and compares; this process holds one teacher at a time.
 
     Args:
         directory: of the target table.
@@ -301,12 +301,14 @@ def verify_targets(
     """
     sample = _sample(pq.ParquetFile(directory / TARGET_FILE))
     tokens = TokenTable.from_arrow(sample)
-    sums_BD = np.zeros(1, np.float32)
-    for name in teachers:  # one at a time: all of them may not fit
+    target_BD = matrix(sample.column("target"))
+    sums_BD = np.zeros_like(target_BD)
+    for name in teachers:
         add = teacher_sum([storage.fetch(name)], token_budget=1, trust_remote_code=trust_remote_code)
-        sums_BD = sums_BD + add(tokens)
-    difference_BD = np.abs(sums_BD / len(teachers) - matrix(sample.column("target")))
-    scale = max(float(np.abs(matrix(sample.column("target"))).max()), 1.0)
+        sums_BD += add(tokens)
+        del add  # before the next teacher is loaded
+    difference_BD = np.abs(sums_BD / len(teachers) - target_BD)
+    scale = max(float(np.abs(target_BD).max()), 1.0)
     largest = float(difference_BD.max())
     if largest > 2e-2 * scale:
         wrong = tokens.ids[difference_BD.max(1).argmax()]

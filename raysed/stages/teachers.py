@@ -5,7 +5,6 @@ that another teacher, way of combining or larger corpus computes only what is no
 that read and write the run directory; the driver sees names only.
 """
 
-import functools
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -141,10 +140,17 @@ def _embed_block(block: _Block, storage: Storage, token_budget: int | None, shar
     return len(sentences), None
 
 
-@functools.lru_cache(maxsize=1)
+_held: dict[tuple[str, int | None, str], Teacher | EmbeddingFile] = {}
+"""The teacher of this process' last task."""
+
+
 def _loaded(config: str, token_budget: int | None, device: str) -> Teacher | EmbeddingFile:
-    """Ray gives a process one task after the other, most of them for the same teacher."""
-    return load_teacher(TeacherConfig.model_validate_json(config), token_budget, device)
+    """Ray gives a process one task after the other, most of them for the same teacher; memory is for one of them."""
+    key = config, token_budget, device
+    if key not in _held:
+        _held.clear()
+        _held[key] = load_teacher(TeacherConfig.model_validate_json(config), token_budget, device)
+    return _held[key]
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,19 @@ def plan(groups: int = 1, workers: int = 1) -> TeacherPlan:
     return TeacherPlan(Share(workers, 0.3, 0.0, 1), groups, token_budget=512, silence_seconds=300)
 
 
+def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
+    storage = Storage(str(tmp_path), "run")
+    names = save_teachers(storage, 4)
+    save_corpus(storage, 60)
+    writer = TargetWriter(tmp_path)
+    corpus = pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"])
+    writer.add(with_column(corpus, "target", plain_mean(storage, names).astype(np.float32)))
+    writer.close(60)
+    most_alive = request.getfixturevalue("most_alive")  # from here on
+    assert verify_targets(tmp_path, names, storage) < 1e-5
+    assert most_alive() == 1
+
+
 @pytest.mark.cluster
 @pytest.mark.parametrize(("groups", "workers"), [(1, 1), (3, 1), (1, 2)])
 def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, workers):

@@ -1,0 +1,53 @@
+"""Work on frozen encoders in the driver's own process."""
+
+import numpy as np
+import pytest
+
+from raysed.config import TeacherConfig, make_config
+from raysed.data.tokens import tokenize
+from raysed.model.encoder import load_encoder, save_encoder
+from raysed.plan.artefacts import Embedding
+from raysed.stages.frozen import embed_all
+from raysed.stages.teachers import AskedTeacher, _held, _loaded, embed_sentences
+from raysed.store.storage import Storage
+
+
+@pytest.fixture
+def run(tiny_encoder_dir, tmp_path):
+    config = make_config({"encoder": {"path": str(tiny_encoder_dir), "max_length": 20}})
+    return config, Storage(str(tmp_path), "run")
+
+
+def test_the_driver_holds_one_member_at_a_time(run, tiny_tokenizer, make_sentences, request):
+    """Ten members of BERT-large would be 13 GB."""
+    config, storage = run
+    names = [f"ct/members/{index:02d}" for index in range(4)]
+    for name in names:
+        storage.commit(name, lambda path: save_encoder(*load_encoder(config.encoder), path), {})
+    jobs = [Embedding(name.replace("members", "embeddings"), name, (1,), {"of": name}) for name in names]
+    most_alive = request.getfixturevalue("most_alive")  # from here on
+    embed_all(jobs, tokenize(tiny_tokenizer, make_sentences(30), 20), config, storage, share=None)
+    assert most_alive() == 1
+    assert all(np.load(storage.fetch(job.name) / "layers-1.npy").shape == (30, 16) for job in jobs)
+
+
+def asked(path, length: int) -> AskedTeacher:
+    return AskedTeacher(TeacherConfig(path=str(path), max_length=length), f"{length}", 16)
+
+
+def test_the_driver_holds_one_teacher_at_a_time(run, tiny_encoder_dir, make_sentences, most_alive):
+    _, storage = run
+    for length in (8, 12, 16):
+        name = f"teachers/embeddings/{length}"
+        assert embed_sentences(name, {}, asked(tiny_encoder_dir, length), make_sentences(30), 1, storage)
+    assert most_alive() == 1
+
+
+def test_a_task_holds_one_teacher_at_a_time(tiny_encoder_dir, most_alive):
+    """And keeps it for the next task."""
+    made = []
+    for length in (8, 8, 12, 12, 8):
+        made.append(id(_loaded(asked(tiny_encoder_dir, length).config.model_dump_json(), None, "cpu")))
+    assert made[0] == made[1] and made[2] == made[3]
+    assert most_alive() == 1
+    _held.clear()
