@@ -900,7 +900,7 @@ class Config(Block):
     password is refused."""
     seed: int = Field(0, ge=0)
     """The seeds of the draw from the corpus and of every member, learner and flow are derived from it. The same seed on
-    the same machine gives the same files."""
+    the same machine gives the same files, on GPUs up to rounding (see docs/faults.md)."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share are done once."""
     teachers: list[TeacherConfig] = []

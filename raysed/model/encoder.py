@@ -496,9 +496,20 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     """[R, L, D] -> emb_BD; the last slot collects the empty places and is dropped."""
     count, width = len(tokens), states.shape[-1]
     states = states.to(torch.promote_types(states.dtype, torch.float32))
-    sums = states.new_zeros(count + 1, width)
-    sums = sums.index_add(0, tokens.segments.reshape(-1), states.reshape(-1, width))
+    sums = _sums(states.reshape(-1, width), tokens.segments.reshape(-1), count + 1, states.device.type)
     return sums[:count] / tokens.lengths[:, None].clamp(min=1)
+
+
+def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
+    """Adds up the states of each segment, [count, D].
+
+    On CUDA `index_add` adds with atomic operations, in another order each time; `index_put` sorts first, and adds in
+    the order of the tokens. On CPUs it is the other way around, but for one thread, with which both are equal.
+    """
+    zeros = states_TD.new_zeros(count, states_TD.shape[1])
+    if device_type == "cuda":
+        return zeros.index_put((segments_T,), states_TD, accumulate=True)
+    return zeros.index_add(0, segments_T, states_TD)
 
 
 def _mask(segments: torch.Tensor, feed: _Feed, dtype: torch.dtype) -> torch.Tensor:

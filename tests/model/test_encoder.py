@@ -21,6 +21,7 @@ from raysed.data.tokens import PackedTokens, TokenTable, pack, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import (
     Encoder,
+    _sums,
     blocks_of,
     check_encoder,
     encode,
@@ -129,6 +130,30 @@ def test_bfloat16_pools_in_float32(make_encoder):
     assert under_autocast.dtype == halved.dtype == torch.float32
     for found in (under_autocast, halved):
         assert 1e-6 < (found - expected).abs().max() < 0.1
+
+
+def test_on_a_gpu_tokens_are_added_in_their_order(monkeypatch):
+    """By an operation that gives on a CPU what the CPU's own gives; neither is used on the other device."""
+    segments = make_batch(row_tokens=64).segments.flatten()
+    states = torch.randn(len(segments), 16, generator=torch.Generator().manual_seed(1))
+    weight = torch.randn(len(LENGTHS) + 1, 16, generator=torch.Generator().manual_seed(2))
+    found = {}
+    for device, unused in (("cuda", "index_add"), ("cpu", "index_put")):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.Tensor, unused, None)
+            own = states.clone().requires_grad_()
+            sums = _sums(own, segments, len(LENGTHS) + 1, device)
+            (sums * weight).sum().backward()
+            found[device] = sums.detach(), own.grad
+    for one, two in zip(*found.values(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_same_embeddings_each_time(make_encoder, make_table):
+    encoder, table = make_encoder("bert").cuda(), make_table(2000)
+    first, *others = (encode(encoder, table)[0] for _ in range(5))
+    assert all(np.array_equal(first, other) for other in others)
 
 
 def test_a_sentence_without_tokens_is_a_zero_vector(make_encoder):
