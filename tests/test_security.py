@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -11,11 +12,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import raysed
+from raysed.cluster.resources import Share
 from raysed.config import CorpusConfig, EncoderConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.labelled import load_nli
+from raysed.data.labelled import load_nli, read_pairs
+from raysed.data.targets import TargetBatches, held_out_batches
+from raysed.data.tokens import SentenceTable, read_tokens
+from raysed.data.views import read_views
 from raysed.errors import UserError
 from raysed.model.encoder import load_checkpoint, load_encoder
+from raysed.model.teacher import EmbeddingFile
+from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
 from raysed.training.loop import load_state
 
@@ -72,6 +80,48 @@ def test_pairs_of_pickled_objects_are_refused(hostile, tmp_path):
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet, column 'label' has the type"):
         load_nli(make_config({"nli": {"train": str(tmp_path / "a.parquet")}}).nli)
+
+
+TABLES = {
+    "tokens": (("id", "input_ids"), read_tokens),
+    "sentences": (("id", "sentence", "input_ids"), SentenceTable),
+    "pairs": (("id", "input_ids1", "input_ids2", "label"), read_pairs),
+    "views": (("id", "sentence1", "sentence2", "input_ids1", "input_ids2"), read_views),
+    "targets": (("id", "input_ids", "target"), lambda directory: TargetBatches(directory, 2, 0)),
+    "held out": (("id", "input_ids", "target"), lambda directory: held_out_batches(directory, 2)),
+    "embeddings": (("sentence", "embedding"), lambda directory: EmbeddingFile(directory / "part-00000.parquet")),
+}
+
+
+@pytest.mark.parametrize("wrong", range(2))
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_of_a_run_with_pickled_objects_is_refused(hostile, tmp_path, kind, wrong):
+    """Somebody else may write to the storage, too."""
+    columns, read = TABLES[kind]
+    table = pa.table({name: hostile_column(hostile, 2) if i == wrong else [1, 2] for i, name in enumerate(columns)})
+    pq.write_table(table, tmp_path / "part-00000.parquet")
+    with pytest.raises(UserError, match=rf"\.parquet, column '{columns[wrong]}' has the type .*, which can run code"):
+        read(tmp_path)
+
+
+def test_views_of_another_run_with_pickled_objects_are_refused(hostile, tmp_path):
+    """Before they become part of this run."""
+    table = pa.table({"first": ["a", "b"], "second": hostile_column(hostile, 2)})
+    write = lambda path: pq.write_table(table, path / "views.parquet")  # noqa: E731
+    Storage(str(tmp_path), "theirs").commit("views/mlm.text", write, {"seed": 0}, {"counts": ""})
+    mine = Storage(str(tmp_path), "mine")
+    with pytest.raises(UserError, match=r"theirs/.*views\.parquet, column 'second' has the type"):
+        rewrite("mlm", make_config({}), mine, Share(1, 1, 0.0, 1), {"seed": 0})
+    assert mine.entry("views/mlm.text") is None
+
+
+def test_every_table_is_read_in_the_place_that_checks_it():
+    """`rows` reads sources, whose other columns may be anything, and checks those that it takes."""
+    pyarrow_s = r"pq\.(read_table|read_pandas|ParquetFile|ParquetDataset)\(|pa\.ipc|pyarrow\.dataset"
+    readers = re.compile(rf"{pyarrow_s}|ray\.data\.read|pandas\.read_parquet")
+    package = Path(raysed.__file__).parent
+    found = {path.name for path in package.rglob("*.py") if readers.search(path.read_text())}
+    assert found == {"parquet.py", "rows.py"}
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.safetensors", "training_args.bin", "tokenizer.pkl"])

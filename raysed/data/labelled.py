@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from raysed.config import NliConfig, StsConfig
 from raysed.data.batches import EpochBatches
 from raysed.data.graded import PAIR, SENTENCE_COLUMNS, StsTask, read_graded
+from raysed.data.parquet import read_table
 from raysed.data.rows import Rows, Schema, read_source
 from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
 from raysed.errors import UserError, public
@@ -264,7 +265,7 @@ def write_pairs(table: PairTable, directory: Path) -> None:
 
 def read_pairs(directory: Path) -> PairTable:
     """Reads what `write_pairs` wrote."""
-    table = pq.read_table(Path(directory) / PAIR_FILE)
+    table = read_table(Path(directory) / PAIR_FILE)
     sides = (TokenTable.from_arrow(table, name) for name in ("input_ids1", "input_ids2"))
     return PairTable(*sides, table.column("label").to_numpy())
 

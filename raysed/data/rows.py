@@ -24,9 +24,9 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysed.data.parquet import refuse_code
 from raysed.data.sources import File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line
 
@@ -439,8 +439,7 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
     with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
         table, first = pq.ParquetFile(raw), 1
         columns = schema.columns(table.schema_arrow.names, file.name)
-        for name in _names(columns):
-            _refuse_extension(table.schema_arrow.field(name).type, f"{file.name}, column {name!r}")
+        refuse_code(table.schema_arrow, file.name, _names(columns))
         hub = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
         kinds = hub.get("info", {}).get("features", {})
         classes = {name: kind["names"] for name, kind in kinds.items() if isinstance(kind, dict) and kind.get("names")}
@@ -492,20 +491,6 @@ def _by_field(
     found = {field: [None] * count if column is None else list(values[column]) for field, column in by_field.items()}
     named = {field: classes[column] for field, column in by_field.items() if column in classes}
     return Rows(name, "row", range(first, first + count), found, named)
-
-
-def _refuse_extension(kind: pa.DataType, where: str) -> None:
-    """Values of Arrow's extension types are made by the extension's own code; that of Ray's pickles does anything."""
-    if _is_extension(kind):
-        raise UserError(f"{where} has the type {kind}, which can run code; save it as plain text or numbers")
-
-
-def _is_extension(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return True
-    if pa.types.is_dictionary(kind):
-        return _is_extension(kind.value_type)
-    return any(_is_extension(kind.field(index).type) for index in range(kind.num_fields))
 
 
 _READERS: dict[str, Callable[[File, Schema], Iterator[Rows]]] = {

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from raysed.data.parquet import open_table
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
@@ -67,7 +68,7 @@ class TargetBatches:
         window: int = 16,
         held_out: bool = False,
     ):
-        self._file = pq.ParquetFile(directory / TARGET_FILE)
+        self._file = open_table(directory / TARGET_FILE)
         self._group_rows = _group_rows(self._file)
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
@@ -127,7 +128,7 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
         batch_size: sentences per batch.
         offset: as for `TargetBatches`.
     """
-    file = pq.ParquetFile(directory / TARGET_FILE)
+    file = open_table(directory / TARGET_FILE)
     rows = _group_rows(file)
     first = rows - _held_out_rows(rows)
     table = _read(file, {group: slice(int(first[group]), int(rows[group])) for group in range(len(rows))})

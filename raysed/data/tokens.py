@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 import torch
 from transformers import PreTrainedTokenizerBase
+
+from raysed.data.parquet import open_table, read_table
 
 ROW_TOKENS = 128
 """Attention is quadratic in a row, so long batches become several rows of at most so many tokens."""
@@ -116,7 +117,7 @@ class SentenceTable:
     """
 
     def __init__(self, directory: Path):
-        self._files = [pq.ParquetFile(path) for path in sorted(directory.glob("*.parquet"))]
+        self._files = [open_table(path) for path in sorted(directory.glob("*.parquet"))]
         self._groups = [(file, index) for file in self._files for index in range(file.metadata.num_row_groups)]
         sizes = [file.metadata.row_group(index).num_rows for file, index in self._groups]
         self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -374,7 +375,7 @@ def read_tokens(directory: Path) -> TokenTable:
         directory: of the table.
     """
     if not (directory / "tokens.i32").is_file():
-        return TokenTable.from_arrow(pq.read_table(directory, columns=["id", "input_ids"]))
+        return TokenTable.from_arrow(read_table(directory, columns=["id", "input_ids"]))
     ids, tokens, offsets = (_mapped(directory / name, kind) for name, kind in _FLAT.items())
     return TokenTable(ids, tokens, offsets)
 

@@ -19,6 +19,7 @@ from raysed.config import ViewsConfig, ViewSource
 from raysed.data.batches import EpochBatches
 from raysed.data.graded import PAIR, SENTENCE_COLUMNS
 from raysed.data.labelled import CLASSES, PAIR_FILE, NliRows
+from raysed.data.parquet import read_table
 from raysed.data.rows import Schema, read_source
 from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
 from raysed.errors import UserError, public
@@ -233,7 +234,7 @@ def write_views(
 def read_views(directory: Path) -> ViewTable:
     """Reads the tokens of what `write_views` wrote."""
     names = ("input_ids1", "input_ids2")
-    table = pq.read_table(directory, columns=["id", *names])
+    table = read_table(directory, columns=["id", *names])
     return ViewTable(*(TokenTable.from_arrow(table, name) for name in names))
 
 

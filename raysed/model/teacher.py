@@ -5,9 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from raysed.config import TeacherConfig, stable_hash
+from raysed.data.parquet import read_table
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model, model_directory
 from raysed.store.storage import sha256_of
@@ -38,7 +39,7 @@ class EmbeddingFile:
     def __init__(self, path: Path):
         self._path = path
         try:
-            table = pq.read_table(path, memory_map=True)
+            table = read_table(path, memory_map=True)
         except (OSError, pa.ArrowException) as error:
             raise UserError(f"teachers: {path} cannot be read as a Parquet file: {error}") from None
         column = next((name for name in _SENTENCE if name in table.column_names), None)
@@ -57,7 +58,7 @@ class EmbeddingFile:
     def _matrix(self, column: pa.ChunkedArray) -> np.ndarray:
         lists = column.to_pylist() if not len(column) else column.combine_chunks()
         try:
-            widths = set(pa.compute.list_value_length(lists).to_pylist())
+            widths = set(pc.list_value_length(lists).to_pylist())
         except (AttributeError, TypeError, pa.ArrowException):
             raise UserError(f"teachers: the column embedding of {self._path} must hold lists of numbers") from None
         if len(widths) != 1 or None in widths:

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import torch
 
 from raysed.config import Config, Layers, derive_seed
+from raysed.data.parquet import open_table
 from raysed.data.tokens import tokenize
 from raysed.evaluation.baselines import baselines
 from raysed.evaluation.intervals import resample
@@ -287,7 +287,7 @@ def _some_sentences(run: _Finished) -> list[str]:
     if run.storage.entry("corpus") is None or not run.job.needs_corpus:
         return run.job.evaluation.sentences
     (path,) = run.storage.fetch("corpus").glob("*.parquet")
-    file = pq.ParquetFile(path)
+    file = open_table(path)
     group = int(np.random.default_rng(run.config.seed).integers(file.num_row_groups))
     return file.read_row_group(group, columns=["sentence"]).column("sentence").to_pylist()
 

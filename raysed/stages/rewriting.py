@@ -21,6 +21,7 @@ from raysed.cluster.heartbeat import Watch, beating, watched
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
 from raysed.config import Config, derive_seed, stable_hash
+from raysed.data.parquet import read_table
 from raysed.data.tokens import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.model.augment import make_augmenter
@@ -83,6 +84,7 @@ def rewrite(kind: str, config: Config, storage: Storage, share: Share, depends: 
     if entry is None and (other := storage.elsewhere(name, depends)):
         log.info("%s views: reusing those of %s", kind, other)
         copied = other.fetch(name)
+        read_table(copied / _FILE)  # what is refused must not become part of this run
         meta = other.entry(name).meta
         entry = storage.commit(name, lambda path: shutil.copytree(copied, path, dirs_exist_ok=True), depends, meta)
     if entry is None:
@@ -90,7 +92,7 @@ def rewrite(kind: str, config: Config, storage: Storage, share: Share, depends: 
         meta = {}
         entry = storage.commit(name, lambda path: meta.update(_join_blocks(task, count, path)), depends, meta)
     storage.remove(_blocks_of(kind))
-    table = pq.read_table(storage.fetch(name) / _FILE)
+    table = read_table(storage.fetch(name) / _FILE)
     return Rewritten(table.column("first").to_pylist(), table.column("second").to_pylist(), entry.meta["counts"])
 
 
@@ -178,7 +180,7 @@ def _join_blocks(task: _Task, count: int, path: Path) -> dict[str, Any]:
         for name in map(task.name, range(count)):
             meta = task.storage.entry(name).meta
             tally, unit = tally + meta["tally"], meta["unit"]
-            writer.write_table(pq.read_table(task.storage.fetch(name) / _FILE))
+            writer.write_table(read_table(task.storage.fetch(name) / _FILE))
     chosen, changed, total = tally.tolist()
     share = 100 * chosen / max(total, 1)
     return {"counts": f"{chosen:,} of {total:,} {unit} rewritten ({share:.1f} %), {changed:,} differ"}

@@ -22,6 +22,7 @@ from raysed.cluster.heartbeat import Watch, beating, watched
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
 from raysed.config import stable_hash
+from raysed.data.parquet import open_table, read_table
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, matrix, not_finite, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import UserError
@@ -180,7 +181,7 @@ def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, 
     def write(path: Path) -> None:
         writer = TargetWriter(path)
         for start in starts:
-            writer.add(pq.read_table(storage.fetch(target.block(start)) / TARGET_FILE))
+            writer.add(read_table(storage.fetch(target.block(start)) / TARGET_FILE))
         writer.close(rows)
         verified = verify_targets(path, target.teachers, storage, trust_remote_code)
         meta.update(rows=writer.rows, verified=verified)
@@ -299,7 +300,7 @@ def verify_targets(
     Raises:
         RuntimeError: a target does not belong to its sentence.
     """
-    sample = _sample(pq.ParquetFile(directory / TARGET_FILE))
+    sample = _sample(open_table(directory / TARGET_FILE))
     tokens = TokenTable.from_arrow(sample)
     target_BD = matrix(sample.column("target"))
     sums_BD = np.zeros_like(target_BD)

@@ -1,0 +1,74 @@
+"""The one place that opens Parquet tables: a column whose values could run code is refused before a value is read.
+
+Importing Ray Data makes pyarrow know a type for pickled objects, which are unpickled as soon as their values become
+Python objects. So each table that may come from somebody else (a source, embeddings made elsewhere, an artefact of
+this or another run on storage that others can write to) is checked by its schema.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysed.errors import UserError
+
+
+def open_table(path: Path) -> pq.ParquetFile:
+    """Opens a Parquet file to be read by row groups.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UserError: one of its columns has a type that can run code.
+    """
+    file = pq.ParquetFile(path)
+    refuse_code(file.schema_arrow, str(path))
+    return file
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None, memory_map: bool = False) -> pa.Table:
+    """Reads a Parquet file, or all files of a directory in the order of their names.
+
+    Args:
+        path: of the file or directory.
+        columns: names of those wanted. None: all.
+        memory_map: whether the file stays on the disk until its values are read.
+
+    Raises:
+        UserError: a column, wanted or not, has a type that can run code.
+    """
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    for file in files:
+        refuse_code(pq.read_schema(file), str(file))
+    return pa.concat_tables([pq.read_table(file, columns=columns, memory_map=memory_map) for file in files])
+
+
+def refuse_code(schema: pa.Schema, where: str, columns: Iterable[str] | None = None) -> None:
+    """Checks that columns are of types whose values are made by pyarrow itself.
+
+    Values of Arrow's extension types are made by the extension's own code; that of Ray's pickles does anything.
+
+    Args:
+        schema: of the table.
+        where: the table stands, for messages.
+        columns: names of those that will be read. None: all.
+
+    Raises:
+        UserError: names the column and its type.
+    """
+    for name in schema.names if columns is None else columns:
+        for index in schema.get_all_field_indices(name):
+            kind = schema.field(index).type
+            if _is_extension(kind):
+                what = f"column {name!r} has the type {kind}, which can run code"
+                raise UserError(f"{where}, {what}; save it as plain text or numbers")
+
+
+def _is_extension(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return True
+    if pa.types.is_dictionary(kind):
+        return _is_extension(kind.value_type)
+    return any(_is_extension(kind.field(index).type) for index in range(kind.num_fields))
