@@ -15,13 +15,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
-from urllib.parse import urlsplit
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
-from raysed.config_text import apply_override, explain, read_settings
+from raysed.config_text import SECRET, apply_override, explain, read_settings
 from raysed.errors import UserError
+from raysed.uris import secret_in
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -35,7 +36,7 @@ CONFIGS = Path(__file__).parent / "configs"
 
 
 class Block(BaseModel):
-    """A frozen group of settings that refuses unknown keys, infinite numbers, and yes or no for a number."""
+    """A frozen group of settings that refuses unknown keys, infinite numbers, yes or no for a number, and secrets."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -46,6 +47,13 @@ class Block(BaseModel):
         values = value if isinstance(value, list) else [value]
         if any(isinstance(item, bool) for item in values) and bool not in (kinds, *get_args(kinds)):
             raise ValueError("yes, no, true and false are not allowed here")
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _holds_no_secret(cls, value: Any) -> Any:
+        if problem := secret_in(value):
+            raise PydanticCustomError(SECRET, problem)
         return value
 
 
@@ -879,14 +887,8 @@ class TrackingConfig(Block):
     package `wandb` on all nodes, and `WANDB_API_KEY` in the environment of the workers."""
     mlflow: str | None = None
     """The URI of an MLflow tracking server: a run for each member and learner, in an experiment with the run's name.
-    Needs the package `mlflow` or `mlflow-skinny` on all nodes. Credentials come from the environment."""
-
-    @field_validator("mlflow")
-    @classmethod
-    def _holds_no_password(cls, uri: str | None) -> str | None:
-        if uri is not None and urlsplit(uri).password is not None:  # settings are written into the run directory
-            raise ValueError("the URI contains a password; remove it and set MLFLOW_TRACKING_PASSWORD")
-        return uri
+    Needs the package `mlflow` or `mlflow-skinny` on all nodes. Credentials come from the environment, such as
+    `MLFLOW_TRACKING_PASSWORD`."""
 
 
 class Config(Block):
@@ -896,8 +898,8 @@ class Config(Block):
     """Name of the run and of its directory: letters, digits, `.`, `_` and `-`."""
     storage: str = "runs"
     """Directory or URI (`s3://…`, `gs://…`) under which run directories lie. With several machines it must be one that
-    all of them reach. Credentials come from the environment, as the provider's own tools find them; a URI with a
-    password is refused."""
+    all of them reach. Credentials come from the environment, as the provider's own tools find them; here and in every
+    other setting, a URI with a password, a key or a token is refused."""
     seed: int = Field(0, ge=0)
     """The seeds of the draw from the corpus and of every member, learner and flow are derived from it. The same seed on
     the same machine gives the same files, on GPUs up to rounding (see docs/faults.md)."""

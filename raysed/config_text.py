@@ -13,6 +13,8 @@ from pydantic import BaseModel, ValidationError
 
 from raysed.errors import UserError, public
 
+SECRET = "secret"
+"""Kind of an error about a value that must not be repeated."""
 BASED_ON = "based_on"
 """Key of a file that names another one, whose settings hold where the file has none of its own."""
 
@@ -137,7 +139,7 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
     if kind == "string_pattern_mismatch":
         messages = ["use only letters, digits, '.', '_' and '-', starting with a letter or a digit"]
     text = ", or ".join(dict.fromkeys(message[0].lower() + message[1:] for message in messages))
-    return f"setting {where}: {text}{'' if kind == 'missing' else f' (got {_short(value)})'}"
+    return f"setting {where}: {text}{'' if kind in ('missing', SECRET) else f' (got {_short(value)})'}"
 
 
 def _keys(problem: Any, data: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Hostile files run no code: not as an encoder, not as a checkpoint, not as a corpus."""
+"""Hostile files run no code, not as an encoder, not as a checkpoint, not as a corpus; and no setting takes a secret."""
 
 import hashlib
 import json
@@ -17,6 +17,7 @@ from raysed.cluster.resources import Share
 from raysed.config import CorpusConfig, EncoderConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import load_nli, read_pairs
+from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import SentenceTable, read_tokens
 from raysed.data.views import read_views
@@ -26,6 +27,7 @@ from raysed.model.teacher import EmbeddingFile
 from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
 from raysed.training.loop import load_state
+from raysed.uris import refuse_secret
 
 
 class Hostile:
@@ -184,6 +186,81 @@ def test_embeddings_that_are_pickles_are_not_loaded(hostile, tmp_path):
     storage.commit("ct/embeddings/00", lambda path: np.save(path / "layers-1.npy", rows, allow_pickle=True), {})
     with pytest.raises(ValueError, match="allow_pickle"):
         load_calibrated(storage, "ct/embeddings/00", 1)
+
+
+URI_SETTINGS = {
+    "storage": lambda uri: {"storage": uri},
+    "corpus.source": lambda uri: {"corpus": {"source": uri}},
+    "corpus.source ": lambda uri: {"corpus": {"source": ["a.txt", uri]}},
+    "evaluation.tasks.mine.source": lambda uri: {"evaluation": {"tasks": {"mine": {"source": uri}}}},
+    "evaluation.tasks.mine": lambda uri: {"evaluation": {"tasks": {"mine": uri}}},
+    "evaluation.tasks.mine.queries": lambda uri: {"evaluation": {"tasks": {"mine": {"source": "a", "queries": uri}}}},
+    "evaluation.tasks.mine.qrels": lambda uri: {"evaluation": {"tasks": {"mine": {"source": "a", "qrels": uri}}}},
+    "evaluation.transfer.source": lambda uri: {"evaluation": {"transfer": {"source": uri}}},
+    "evaluation.analysis.qnli": lambda uri: {"evaluation": {"analysis": {"qnli": uri}}},
+    "nli.train": lambda uri: {"nli": {"train": uri}},
+    "nli.train.1.source": lambda uri: {"nli": {"train": [{"source": "a.tsv"}, {"source": uri}]}},
+    "sts.train": lambda uri: {"sts": {"train": uri}},
+    "views.files.0": lambda uri: {"views": {"files": [uri]}},
+    "views.mlm_model": lambda uri: {"views": {"mlm_model": uri}},
+    "views.pivots": lambda uri: {"views": {"pivots": [[uri, "b"]]}},
+    "flow.fit_on": lambda uri: {"flow": {"fit_on": uri}},
+    "teachers.0": lambda uri: {"teachers": [uri]},
+    "teachers.1.path": lambda uri: {"teachers": ["a", {"path": uri}]},
+    "encoder.path": lambda uri: {"encoder": {"path": uri}},
+    "encoder.model_kwargs": lambda uri: {"encoder": {"model_kwargs": {"proxies": {"https": uri}}}},
+    "tracking.mlflow": lambda uri: {"tracking": {"mlflow": uri}},
+}
+
+
+@pytest.mark.parametrize("setting", URI_SETTINGS)
+@pytest.mark.parametrize(
+    ("uri", "problem"),
+    [("s3://key:hush@bucket/a.tsv", "a password"), ("s3://bucket/a?session_token=hush", "the parameter session_token")],
+)
+def test_no_setting_takes_a_uri_with_credentials(setting, uri, problem):
+    expected = (
+        rf"^setting {re.escape(setting.strip())}: the URI contains {problem}; remove it, because [^\n]*find them$"
+    )
+    with pytest.raises(UserError, match=expected) as refused:
+        make_config(URI_SETTINGS[setting](uri))
+    assert "hush" not in str(refused.value)
+
+
+SECRETS = """
+    s3://key:hu@sh@bucket/a  s3://key:hu/sh@bucket/a  abfs://:hush@account/a  sqlite://me:@host  hdfs://u:p@h:1
+    s3://b/a?access_key=hush  s3://b/a?region=x&secret_key=hush  S3://b?AWSAccessKeyId=hush  gs://b?access_token=x
+    abfs://c@a/x?client_secret=hush  abfs://c@a/x?sv=2024-11-04&sig=hush  abfs://c@a/x?sas-token=hush
+    https://b.example/a?X-Amz-Signature=hush  https://b.example/a?X-Amz-Credential=hush  az://c?account_key=hush
+    s3://b/a?endpoint_override=http%3A%2F%2Fme%3Ahush%40host  gs://b?password=hush  az://c?accountKey=hush
+""".split()
+HARMLESS = """
+    a.tsv  a:b@c  nyu-mll/glue  package:gt_all/model  file:///a:b/c@d  s3://bucket/a:b@c.tsv  runs?token=1
+    s3://bucket/a?region=eu-west-1&scheme=http&endpoint_override=127.0.0.1:9000  hdfs://user@host:8020/a@b
+    hdfs://host:8020/a@b  abfs://container@account.dfs.core.windows.net/a?credential_kind=cli&tenant_id=1&client_id=2
+    gs://anonymous@bucket/a?project_id=1  s3://bucket/a?.txt  s3://bucket/keys/token.tsv  http://[::1]/a@b  s3://[
+    hdfs://host/a?kerb_ticket=/tmp/krb5cc_0&user=me
+""".split()
+
+
+@pytest.mark.parametrize("uri", SECRETS)
+def test_credentials_are_found_however_they_are_written(uri):
+    with pytest.raises(UserError, match=r"^x: the URI contains (a password|the parameter [\w-]+); ") as refused:
+        refuse_secret(uri, "x")
+    assert "hush" not in str(refused.value)
+
+
+@pytest.mark.parametrize("uri", HARMLESS)
+def test_what_is_no_secret_is_taken(uri):
+    refuse_secret(uri, "x")
+
+
+@pytest.mark.parametrize("read", [lambda uri: Storage(uri, "run"), lambda uri: find(uri, "storage", "x", None)])
+def test_what_does_not_come_from_settings_is_checked_too(read):
+    """As the options of `status` and `evaluate`."""
+    with pytest.raises(UserError, match=r"^storage: the URI contains a password; ") as refused:
+        read("s3://key:hush@bucket/runs")
+    assert "hush" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["../other", "/etc", "a/b", "..", ".", "", ".hidden", "a\x00b", "a\nb", "C:\\x"])

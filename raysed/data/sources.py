@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raysed.errors import UserError, first_line, public
+from raysed.uris import refuse_secret
 
 ENDINGS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
 
@@ -78,8 +79,9 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
         several: whether directories and patterns may be named.
 
     Raises:
-        UserError: nothing is there, or no file with a known ending.
+        UserError: nothing is there, no file with a known ending, or the URI holds credentials.
     """
+    refuse_secret(item, setting)
     files = _find_files(item, setting, kind, several)
     if files:
         return files

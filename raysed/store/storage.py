@@ -24,13 +24,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import pyarrow.fs as pafs
 
 from raysed.config import stable_hash
 from raysed.errors import RunFailed, UserError, first_line
 from raysed.store.cache import directory, make_room, used
+from raysed.uris import refuse_secret
 
 log = logging.getLogger(__name__)
 
@@ -652,12 +653,9 @@ def _directories(fs: pafs.FileSystem, path: str) -> list[str]:
 def _filesystem(location: str) -> tuple[pafs.FileSystem, str]:
     if "://" not in location:
         return pafs.LocalFileSystem(), location
+    refuse_secret(location, "storage")
     try:
-        if urlsplit(location).password is not None:  # the location is written into configs and reports
-            raise UserError("storage: the URI contains a password; remove it, and use the provider's own settings")
         return pafs.FileSystem.from_uri(location)
-    except UserError:
-        raise
     except (ValueError, OSError) as error:
         raise UserError(f"storage: {location!r} is not a usable directory or URI: {_reason(error)}") from None
 

@@ -1,0 +1,79 @@
+"""What a URI may not hold: settings end up in configs, reports and checkpoints, so that a secret in one would, too."""
+
+import re
+from typing import Any
+from urllib.parse import parse_qsl
+
+from raysed.errors import UserError
+
+_REMEDY = (
+    "remove it, because settings are written into the run directory; credentials come from the environment, as the "
+    "provider's own tools find them"
+)
+_SECRET = re.compile(
+    r"passw|pwd|secret|token|signature|authorization|credentials?$|(access|account|api|private)_?key|(^|_)(sig|sas|key)$"
+)
+"""Names of parameters, in lower case: those of S3, Google and Azure, and what users of other tools try."""
+
+
+def refuse_secret(uri: str, setting: str) -> None:
+    """Checks that a path or URI holds no credentials.
+
+    Args:
+        uri: the value of a setting.
+        setting: its name, for the message, which does not repeat the value.
+
+    Raises:
+        UserError: it holds some.
+    """
+    if problem := secret_in(uri):
+        raise UserError(f"{setting}: {problem}")
+
+
+def secret_in(value: Any) -> str | None:
+    """Returns what is wrong with a value that holds a URI with credentials, also deep in lists and mappings, or None.
+
+    A user's name alone is no secret: `abfs://container@account…` and `hdfs://user@host` are written so.
+
+    Args:
+        value: of a setting.
+
+    >>> secret_in("s3://key:word@bucket/a.tsv").partition(";")[0]
+    'the URI contains a password'
+    >>> secret_in(["a.tsv", "s3://bucket/a.tsv?region=eu-west-1&session_token=x"]).partition(";")[0]
+    'the URI contains the parameter session_token'
+    >>> secret_in("hdfs://user@host:8020/b@c.tsv")
+    """
+    if isinstance(value, str):
+        return _secret_in_uri(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return next(filter(None, map(secret_in, parts)), None)
+
+
+def _secret_in_uri(text: str) -> str | None:
+    _, separator, rest = text.partition("://")
+    if not separator:
+        return None
+    if _has_password(rest):
+        return f"the URI contains a password; {_REMEDY}"
+    for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
+        if _SECRET.search(_in_words(name)):
+            return f"the URI contains the parameter {name}; {_REMEDY}"
+        if problem := _secret_in_uri(value):  # such as the address of an endpoint
+            return problem
+    return None
+
+
+def _has_password(rest: str) -> bool:
+    """Whether there is one, also where it holds a `/`, as keys of S3 do, and ends the authority too early."""
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    user, at, _ = authority.rpartition("@")
+    if at:
+        return ":" in user
+    port = authority.rpartition(":")[2] if ":" in authority and not authority.endswith("]") else ""
+    return "@" in rest and bool(port) and not port.isdigit()
+
+
+def _in_words(name: str) -> str:
+    """A parameter's name as `words_like_these`: of `X-Amz-Signature`, and of `AWSAccessKeyId`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()
