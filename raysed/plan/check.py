@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
@@ -24,6 +23,7 @@ from raysed.model.formats import check_formats
 from raysed.model.teacher import check_teacher
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
+from raysed.store.hub import cached_commit
 from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
 
@@ -62,6 +62,17 @@ class Job:
     def needs_corpus(self) -> bool:
         """Whether anything is trained or fitted on the corpus."""
         return _needs_corpus(self.config, self.recipes)
+
+    @property
+    def hub_models(self) -> dict[str, dict[str, Any]]:
+        """Models of the hub that workers load, each with the options that choose its files."""
+        config, views = self.config, self.config.views
+        found = {} if config.encoder.scratch else {config.encoder.path: config.encoder.model_kwargs}
+        others = [teacher.path for teacher in config.teachers if not teacher.is_members]
+        others += [views.mlm_model] if "mlm" in self.views and views.mlm_model else []
+        others += [name for pair in views.pivots for name in pair] if "back_translation" in self.views else []
+        found = {**{name: {} for name in others}, **found}
+        return {name: options for name, options in found.items() if not _is_local(name)}
 
     @property
     def depends(self) -> dict[str, Any]:
@@ -114,6 +125,10 @@ def check(config: Config) -> Job:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
     widths, inputs["teachers"] = _teachers(config)
     return Job(config, recipes, evaluation, inputs, layers, pairs, views, further, widths)
+
+
+def _is_local(model: str) -> bool:
+    return Path(encoder_path(EncoderConfig(path=model))).expanduser().exists()
 
 
 def _teachers(config: Config) -> tuple[tuple[int, ...], list[str]]:
@@ -265,13 +280,6 @@ def _encoder_identity(config: Config) -> dict[str, Any]:
 def _model_identity(config: EncoderConfig) -> dict[str, Any]:
     path = Path(encoder_path(config))
     if not path.is_dir():
-        return {"id": config.path, "commit": _cached_commit(config)}
+        return {"id": config.path, "commit": cached_commit(config.path, config.model_kwargs)}
     files = sorted(p for p in path.iterdir() if p.suffix in (".json", ".safetensors", ".txt", ".model", ".py", ".spm"))
     return {"files": stable_hash({p.name: sha256_of(p) for p in files})}
-
-
-def _cached_commit(config: EncoderConfig) -> str | None:
-    """The hub's commit that was just loaded, by the name of its folder in the cache."""
-    options = {key: value for key, value in config.model_kwargs.items() if key in ("cache_dir", "revision")}
-    found = try_to_load_from_cache(config.path, "config.json", **options)
-    return Path(found).parent.name if isinstance(found, str) else None

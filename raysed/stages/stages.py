@@ -32,6 +32,7 @@ from raysed.cluster.resources import (
     waste_of_members,
 )
 from raysed.cluster.usage import measured
+from raysed.cluster.versions import check_versions
 from raysed.config import Config, derive_seed, stable_hash
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import tokenize_pairs, write_pairs
@@ -116,6 +117,7 @@ class Stages:
         need = self._need(nodes)
         learners = self.config.sed.learners * len(self._distilling())
         self.cluster = gather(self.config, need, learners, self.say)
+        check_versions(self.job.hub_models)
         share = plan_members(self.cluster, self.config, self.config.members.count, need)
         if learners:
             plan_learners(self.cluster, self.config, learners, self._learners_need())

@@ -1,0 +1,134 @@
+"""Whether all nodes run the same: Python, the libraries, raysed itself, and the commits of models of the hub.
+
+Nodes that differ fail late and oddly, or not at all: then members of one ensemble come from different code or weights.
+Ray compares its own version and Python's when a node joins, and nothing else.
+"""
+
+import hashlib
+import logging
+import platform
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from raysed.errors import UserError, last_line
+from raysed.store.hub import cached_commit
+
+log = logging.getLogger(__name__)
+
+LIBRARIES = ("ray", "torch", "transformers")
+HubModels = Mapping[str, Mapping[str, Any]]
+"""The ids of models, each with the options that choose its files, such as `revision`."""
+_MODEL = "the model "
+_PACKAGE = Path(__file__).resolve().parents[1]
+_SECONDS = 60.0
+"""For all nodes to answer: a node that has had no work yet first unpacks the job and starts a process."""
+
+
+def check_versions(models: HubModels) -> None:
+    """Compares what every node runs with what this process runs; on a single node there is nothing to compare.
+
+    A node that is lost meanwhile, or says nothing within a minute, is left out with a warning.
+
+    Args:
+        models: those of the hub that workers load. They are compared where a node has them already.
+
+    Raises:
+        UserError: names the first node that differs, what differs, and both versions.
+    """
+    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    if len(nodes) < 2:
+        return
+    here = versions(models)
+    for node, said in _asked(list(nodes), models).items():
+        where = f"node {nodes[node]}"
+        if isinstance(said, str):
+            raise UserError(f"{where} cannot run the job: {said}; {_remedy('raysed')}")
+        if said is None:
+            log.warning("%s has not said which versions it has", where)
+        elif what := difference(here, said):
+            raise UserError(f"{where} has {what}")
+
+
+def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> str | None:
+    """Returns the first difference in words, with both versions and what to do; None where there is none.
+
+    Args:
+        here: versions of this process.
+        there: those of a node; what is None on either side is not compared.
+
+    >>> difference({"torch": "2.13.0"}, {"torch": "2.12.1"}).partition(";")[0]
+    "torch 2.12.1, but the job's own process has 2.13.0"
+    """
+    for what, ours in here.items():
+        theirs = there.get(what)
+        if ours is not None and theirs is not None and ours != theirs:
+            return f"{what} {theirs}, but the job's own process has {ours}; {_remedy(what)}"
+    return None
+
+
+def versions(models: HubModels) -> dict[str, str | None]:
+    """Returns what this process runs: versions, a digest of raysed's own code, and commits of models, None if unknown.
+
+    Args:
+        models: see `check_versions`.
+    """
+    of_python = ".".join(platform.python_version_tuple()[:2])
+    commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
+    return {"Python": of_python, **{name: _installed(name) for name in LIBRARIES}, "raysed": _digest(), **commits}
+
+
+def _remedy(what: str) -> str:
+    if what.startswith(_MODEL):
+        return "fetch the same commit on all nodes, or name one with encoder.model_kwargs: {revision: COMMIT}"
+    if what == "raysed":
+        return "submit the job with --working-dir, or install the same raysed on all nodes"
+    return "install the same on all nodes, as constraints.txt has it"
+
+
+def _installed(library: str) -> str:
+    """Without what it was built for, such as `+cpu`, and without an import, which takes seconds."""
+    try:
+        return metadata.version(library).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+@cache
+def _digest() -> str:
+    """Of the code that was imported: it travels with the job, so that no version that is installed says what it is."""
+    digest = hashlib.sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return f"code {digest.hexdigest()[:8]}"
+
+
+def _asked(nodes: Sequence[str], models: HubModels) -> dict[str, dict[str, str | None] | str | None]:
+    """What nodes have; the reason where one cannot run the question, and None where it is lost or silent."""
+    asked = {}
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        asked[_said_there.options(scheduling_strategy=there).remote(dict(models))] = node
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_SECONDS)
+    said: dict[str, dict[str, str | None] | str | None] = {asked[reference]: None for reference in late}
+    for reference in late:
+        ray.cancel(reference)
+    for reference in ready:
+        try:
+            said[asked[reference]] = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            said[asked[reference]] = last_line(error)
+        except ray.exceptions.RayError as error:  # the node has gone
+            log.debug("node %s does not say what it runs: %s", asked[reference], error)
+            said[asked[reference]] = None
+    return said
+
+
+@ray.remote(num_cpus=0, max_retries=0)
+def _said_there(models: HubModels) -> dict[str, str | None]:
+    return versions(models)
