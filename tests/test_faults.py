@@ -141,6 +141,25 @@ def test_notice_is_given_while_a_learner_trains(nodes, undisturbed, start, figur
     assert noticed_at <= resumed_at <= lost_at
 
 
+def test_notice_is_given_while_a_member_trains(nodes, undisturbed, start, figure):
+    """As for a learner; members on other nodes save no more often."""
+    job = start(members={"checkpoint_every": 1000})
+    node = nodes.of(job.wait_for_step(MEMBERS[1], 12))
+    noticed_at = job.step(MEMBERS[1])
+    nodes.give_notice(node, seconds=60)
+    saved = job.run / "manifest" / "checkpoints" / MEMBERS[1]
+    job.wait_until(lambda: list(saved.glob("step-*.json")), "a state that is saved in time")
+    lost_at = job.step(MEMBERS[1])
+    nodes.lose(node)
+    nodes.add()
+    job.end()
+    assert_same_end(job, undisturbed)
+    resumed_at = job.entry(MEMBERS[1])["meta"]["resumed_at"]
+    figure(updates_redone=lost_at - resumed_at)
+    assert 0 < noticed_at <= resumed_at <= lost_at
+    assert {job.entry(member)["meta"]["resumed_at"] for member in MEMBERS if member != MEMBERS[1]} == {0}
+
+
 def test_a_worker_that_stands_still(undisturbed, start, figure):
     """Neither dead nor alive: it is ended, and started again from its newest checkpoint."""
     job = start(resources={"silence_seconds": 10})

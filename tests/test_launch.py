@@ -50,7 +50,7 @@ def test_ray_takes_the_file(name):
 def test_every_line_to_fill_in_is_marked(name):
     text = (ROOT / name).read_text()
     assert "What has to be filled in is marked FILL IN" in text
-    for placeholder in ("ami-0000", "192.0.2.", "BUCKET/runs\n", "REGISTRY/raysed:1 "):
+    for placeholder in ("ami-0000", "[sg-0000", "192.0.2.", "BUCKET/runs\n", "REGISTRY/raysed:1 "):
         for number, line in enumerate(text.splitlines(keepends=True)):
             if placeholder in line and not line.startswith("#"):
                 near = "".join(text.splitlines(keepends=True)[max(0, number - 3) : number + 1])
@@ -78,7 +78,7 @@ def test_all_nodes_get_the_pinned_versions(name):
     installs = [line for line in description["setup_commands"] if "pip install" in line]
     assert installs and all("-c ~/raysed/constraints.txt" in line for line in installs)
     mounted = [path for path in description["file_mounts"].values() if not path.startswith("~")]
-    assert sorted(mounted) == ["constraints.txt", "pyproject.toml"]
+    assert sorted(set(mounted) - {"tools/spot_watch.py"}) == ["constraints.txt", "pyproject.toml"]
     assert all((ROOT / path).is_file() for path in mounted)
 
 
@@ -93,6 +93,34 @@ def test_the_head_on_aws_trains_nothing_and_workers_come_and_go():
     sizes = [{k: v for k, v in kind["node_config"].items() if k != "InstanceMarketOptions"} for kind in kinds.values()]
     assert sizes[0] == sizes[1]  # or the scheduler would prefer one for its size
     assert description["idle_timeout_minutes"] <= 30
+
+
+def test_nothing_is_opened_to_the_world_on_aws(monkeypatch):
+    """Ray's own group lets everybody knock at the ssh server; it makes none where every machine has one already."""
+    from ray.autoscaler._private.aws import config as aws
+
+    made: list[str] = []
+    monkeypatch.setattr(aws, "_upsert_security_groups", lambda config, kinds: made.extend(kinds) or {})
+    description = load("cluster.yaml")
+    aws._configure_security_group(copy.deepcopy(description))
+    assert made == []
+    world = [rule for rule in aws._create_default_inbound_rules({"sg-1"}) if "0.0.0.0/0" in str(rule)]
+    assert [rule["ToPort"] for rule in world] == [22], "Ray's default has changed: the comment in the file is not true"
+    groups = {str(kind["node_config"]["SecurityGroupIds"]) for kind in description["available_node_types"].values()}
+    assert len(groups) == 1
+    assert "security_group" not in description["provider"]  # its rules would be added to the open one
+
+
+def test_workers_on_aws_watch_for_the_notice():
+    description = load("cluster.yaml")
+    (line,) = [line for line in description["worker_start_ray_commands"] if "spot_watch" in line]
+    path = re.search(r"~(/raysed/\S+\.py)", line)[1]
+    assert (ROOT / description["file_mounts"][f"/home/ray{path}"]).is_file()
+    assert re.fullmatch(r"nohup setsid python \S+ >> \S+ 2>&1 < /dev/null &", line)  # or ssh would wait for it
+    assert all(
+        kind["node_config"]["MetadataOptions"] == {"HttpTokens": "required"}
+        for kind in description["available_node_types"].values()
+    )
 
 
 def test_the_head_of_own_machines_trains_nothing():

@@ -17,6 +17,7 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
+from raysed.cluster.draining import is_draining
 from raysed.cluster.heartbeat import beating, watched
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS, Share
@@ -387,7 +388,7 @@ def _train_and_publish(member: Member, place: Workplace, metrics: MetricsLog, un
     training = Training(member, tables_of(member.stage, place.config), place, metrics)
     setup = set_up(member.stage, place.config, replace(training.start, lower_bound=member.lower_bound))
     report, criterion = _Reporter(member.name, place.config.run), criterion_of(member.stage, place.config)
-    result = training.run(setup, report, criterion, until)
+    result = training.run(setup, report, criterion, until, warned=is_draining)
     updates = result.steps - result.resumed_at
     if result.steps < setup.plan.steps:
         return result.score_by(until), updates
