@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from raysed.config import Config, make_config
+from raysed.config import CONFIGS, Config, find_config, load_config, make_config
 from raysed.data.batches import EpochBatches
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
@@ -656,6 +656,17 @@ def test_a_gpu_takes_bf16_where_its_hardware_has_it(monkeypatch, generation, has
     assert uses_bf16("auto", "cuda") is has
     assert uses_bf16("fp32", "cuda") is False and uses_bf16("bf16", "cuda") is True
     assert views_dtype("cuda") is (torch.bfloat16 if has else torch.float32)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*bert*.yaml")), ids=lambda path: path.stem)
+def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(monkeypatch, path):
+    """BSL's code has fp16 autocast, of which bf16 is the nearest that needs no scaling."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    config = load_config(find_config(path.stem))
+    is_bsl = "bsl" in path.stem
+    assert uses_bf16(config.members.precision, "cuda") is is_bsl
+    if any("sed" in recipe for recipe in config.recipes):
+        assert not uses_bf16(config.sed.precision, "cuda")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
