@@ -8,6 +8,8 @@ import pytest
 import ray
 
 import raysed
+import raysed.pipeline
+import raysed.stages.stages
 from raysed.cluster import versions
 from raysed.config import make_config
 from raysed.errors import UserError
@@ -138,3 +140,16 @@ def test_only_models_of_the_hub_are_compared(tiny_encoder_dir):
     assert hub_models(views={"mlm_model": "e/f", "pivots": pivots}) == {}
     views = {"mlm_model": "e/f", "pivots": pivots}
     assert list(hub_models(("mlm", "back_translation"), views=views)) == ["e/f", "there/one", "back/one"]
+
+
+@pytest.mark.cluster
+def test_a_job_compares_before_it_makes_anything(ray_cluster, monkeypatch, tiny_encoder_dir, tmp_path):
+    def refuse(models):
+        assert models == {}
+        raise UserError("node x has torch 1")
+
+    monkeypatch.setattr(raysed.stages.stages, "check_versions", refuse)
+    settings = {"storage": str(tmp_path), "encoder": {"path": str(tiny_encoder_dir), "max_length": 16}}
+    with pytest.raises(UserError, match="node x has torch 1"):
+        raysed.pipeline.run(make_config({**settings, "recipes": ["ct"]}))
+    assert not list(tmp_path.rglob("manifest"))
