@@ -13,6 +13,7 @@ import math
 import os
 import signal
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ _BEATS = 6
 """How often a worker is heard within the time after which it counts as standing still."""
 _LONGEST_PAUSE = 15.0
 """Seconds between two beats at most: they also tell how busy GPUs are."""
+_RETRIES = 3
+"""Of a task whose process was lost; Ray's own number for tasks."""
 _ANSWER = 30.0
 """Seconds that a node may take to end a worker."""
 
@@ -140,7 +143,8 @@ def watched_tasks(
 ) -> Iterator[Any]:
     """Calls a function for every job, each as a Ray task; yields what they return as they end.
 
-    A task whose process has died, or was ended because it stood still, is run again, up to Ray's limit.
+    A task whose process has died, or was ended because it stood still, is run again, up to Ray's limit. Where tasks
+    have a GPU, as many processes as the share says do one after the other, and end when there are no more.
 
     Args:
         function: gets a job and the arguments; to run it twice has to be no harm.
@@ -155,14 +159,60 @@ def watched_tasks(
         RunFailed: a task has failed, or was lost too often.
     """
     with watched(seconds, share, stall=stall) as watch:
-        task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(_beating_task).options(name=work)
-        waiting = [task.remote(function, watch, work, job, *arguments) for job in jobs]
-        while waiting:
-            done, waiting = ray.wait(waiting, num_returns=1)
+        calls = [(function, watch, work, job, *arguments) for job in jobs]
+        results = (_by_actors if share.gpus else _by_tasks)(calls, share, work)
+        try:
+            yield from results
+        except ray.exceptions.RayError as error:
+            raise RunFailed(f"{work}: {last_line(error)}") from error
+        finally:
+            results.close()
+
+
+def _by_tasks(calls: Sequence[tuple], share: Share, work: str) -> Iterator[Any]:
+    """Ray gives a process of the CPU one task after the other."""
+    task = ray.remote(num_cpus=share.cpus)(_beating_task).options(name=work)
+    waiting = [task.remote(*call) for call in calls]
+    while waiting:
+        (done,), waiting = ray.wait(waiting, num_returns=1)
+        yield ray.get(done)
+
+
+def _by_actors(calls: Sequence[tuple], share: Share, work: str) -> Iterator[Any]:
+    """With a GPU, Ray starts a process for every task, which imports torch and transformers each time.
+
+    `max_calls=0` would keep processes, but a process that has used one GPU stays on it when its next task is given
+    another, and holds its memory while it waits. An actor has one GPU as long as it lives. One without further work is
+    ended, so that another one that waits for its place can start.
+    """
+    options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "max_restarts": _RETRIES * len(calls)}
+    actor_class = ray.remote(max_task_retries=_RETRIES, **options)(_Caller)
+    waiting, running = deque(calls), {}
+
+    def begin(actor: Any) -> None:
+        running[actor.call.options(name=work).remote(*waiting.popleft())] = actor
+
+    try:
+        for _ in range(min(share.workers, len(calls))):
+            begin(actor_class.remote())
+        while running:
+            (done,), _ = ray.wait(list(running), num_returns=1)
+            actor = running.pop(done)
             try:
-                yield ray.get(done[0])
-            except ray.exceptions.RayError as error:
-                raise RunFailed(f"{work}: {last_line(error)}") from error
+                result = ray.get(done)
+            finally:
+                begin(actor) if waiting else ray.kill(actor)
+            yield result
+    finally:
+        for actor in running.values():
+            ray.kill(actor)
+
+
+class _Caller:
+    """An actor that does one task after the other."""
+
+    def call(self, *call: Any) -> Any:
+        return _beating_task(*call)
 
 
 def _beating_task(function: Callable[..., Any], watch: Watch, work: str, job: Any, *arguments: Any) -> Any:

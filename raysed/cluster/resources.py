@@ -8,7 +8,7 @@ import logging
 import math
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -115,6 +115,11 @@ class Share:
         """What each asks Ray for."""
         asked = {"CPU": self.cpus, "GPU": self.gpus, "memory": self.memory}
         return {name: amount for name, amount in asked.items() if amount}
+
+    @property
+    def on_cpus(self) -> "Share":
+        """The same without a GPU, for work that would only keep one from others."""
+        return replace(self, gpus=0.0)
 
     @property
     def device(self) -> str:

@@ -62,6 +62,8 @@ def calibrate_all(
 ) -> dict[str, str]:
     """Fits the calibrations that are not there yet, as a task of that share per model, or in this process without one.
 
+    Fits are work for CPUs. Only while a model embeds the text that they are made on, a task of its own holds a GPU.
+
     The entry of an artefact has in its meta data `natsv_k`, the directions that `natsv` removes, by pooling, and
     `failed`, why a pooling other than the main one has none.
 
@@ -70,7 +72,7 @@ def calibrate_all(
         evaluation: whose sentences the embeddings are of.
         config: the run's settings.
         storage: the run directory.
-        share: of one task; None: no tasks.
+        share: of one task; None: no tasks. A GPU in it is for embedding.
 
     Returns:
         The artefacts that could not be made, because the fit at the main pooling fails, and why.
@@ -112,7 +114,8 @@ def _outcomes(title: str, function: Any, jobs: Sequence, arguments: tuple) -> It
     if share is None:
         return (function(job, *arguments) for job in jobs)
     seconds = config.resources.silence_seconds
-    return watched_tasks(function, jobs, *arguments, work=title, share=share, seconds=seconds)
+    own = share.on_cpus if function is _calibrate else share
+    return watched_tasks(function, jobs, *arguments, work=title, share=own, seconds=seconds)
 
 
 def _embed(job: Embedding, tokens: TokenTable, config: Config, storage: Storage, share: Share | None) -> str | None:
@@ -247,8 +250,21 @@ class _Text:
         return (self.all_rows if table is self.table else self._encode(table)), fit
 
     def _encode(self, table: TokenTable) -> list[np.ndarray]:
-        encoder = _encoder(self.embedding, self.config, self.storage, self.share)
-        return encode(encoder, table, self.embedding.poolings, self.config.resources.encode_token_budget)
+        if self.share is None or not self.share.gpus:
+            return _encoded(self.embedding, table, self.config, self.storage, self.share)
+        work, seconds = "embed text to fit on", self.config.resources.silence_seconds
+        rest = ray.put(table), self.config, self.storage, self.share
+        (arrays,) = watched_tasks(_encoded, [self.embedding], *rest, work=work, share=self.share, seconds=seconds)
+        return [x_ND.copy() for x_ND in arrays]  # those in Ray's store cannot be written to
+
+
+def _encoded(
+    embedding: Embedding, table: TokenTable, config: Config, storage: Storage, share: Share | None
+) -> list[np.ndarray]:
+    """Embeddings of a table, float32 [N, D] per pooling; one task where there is a GPU."""
+    _set_up(share)
+    encoder = _encoder(embedding, config, storage, share)
+    return encode(encoder, table, embedding.poolings, config.resources.encode_token_budget)
 
 
 def _parts_to_fit(

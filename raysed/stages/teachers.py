@@ -265,12 +265,12 @@ def combine(table: TaughtTable, score: Callable[[Combination], float], share: Sh
     Args:
         table: what is made.
         score: of a combination on the dev task, where that decides.
-        share: of the task.
+        share: of the task, which leaves its GPU to others.
 
     Raises:
         RunFailed: the task failed.
     """
-    title, seconds = "combine teachers", table.config.resources.silence_seconds
+    title, seconds, share = "combine teachers", table.config.resources.silence_seconds, share.on_cpus
     progress = Progress(title, 1)
     list(watched_tasks(_combine, [table], score, share, work=title, share=share, seconds=seconds))
     progress.close()

@@ -3,12 +3,13 @@
 import os
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 import raysed.cluster.heartbeat
-from raysed.cluster.heartbeat import Pulse, made_step, makes_no_steps, watched_tasks
+from raysed.cluster.heartbeat import Pulse, _by_actors, made_step, makes_no_steps, watched, watched_tasks
 from raysed.cluster.resources import Cluster, Share
 from raysed.errors import RunFailed
 
@@ -123,3 +124,43 @@ def test_a_task_that_fails_ends_the_run_with_what_it_said(ray_cluster):
 
     with pytest.raises(RunFailed, match=r"^fit: RuntimeError: job 7 cannot be done$"):
         list(watched_tasks(fails, [7], work="fit", share=SMALL, seconds=60))
+
+
+@pytest.mark.cluster
+def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(ray_cluster, tmp_path):
+    """Also where there is room for fewer processes than planned: those that wait get their turn."""
+
+    def work(job: int, marks: Path) -> tuple[int, int]:
+        if job == 2 and not (marks / "lost").exists():
+            (marks / "lost").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return job, os.getpid()
+
+    share = Share(4, 1, 0.0, threads=1)  # as with GPUs, which this Ray does not have
+    with watched(60, share) as watch:
+        calls = [(work, watch, "work", job, tmp_path) for job in range(8)]
+        results = list(_by_actors(calls, share, "work"))
+    assert sorted(job for job, _ in results) == list(range(8)) and (tmp_path / "lost").exists()
+    assert len({process for _, process in results}) <= 5
+
+
+def test_only_tasks_with_a_gpu_are_done_by_actors(monkeypatch):
+    """As Ray starts a new process for each of them; and their actors end with the consumer."""
+    asked, ended = [], []
+
+    def way(name: str):
+        def results(calls, share, work):
+            asked.append(name)
+            try:
+                yield from range(3)
+            finally:
+                ended.append(name)
+
+        return results
+
+    monkeypatch.setattr(raysed.cluster.heartbeat, "watched", lambda seconds, share: nullcontext())
+    for name in ("_by_actors", "_by_tasks"):
+        monkeypatch.setattr(raysed.cluster.heartbeat, name, way(name))
+    for gpus in (0.25, 0.0):
+        assert next(watched_tasks(print, [1, 2, 3], work="work", share=Share(2, 1, gpus, 1), seconds=60)) == 0
+    assert asked == ended == ["_by_actors", "_by_tasks"]

@@ -1,12 +1,16 @@
 """Work on frozen encoders in the driver's own process."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from raysed.cluster.resources import Share
 from raysed.config import TeacherConfig, make_config
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder, save_encoder
 from raysed.plan.artefacts import Embedding
+from raysed.stages import frozen, teachers
 from raysed.stages.frozen import embed_all
 from raysed.stages.teachers import AskedTeacher, _held, _loaded, embed_sentences
 from raysed.store.storage import Storage
@@ -51,3 +55,31 @@ def test_a_task_holds_one_teacher_at_a_time(tiny_encoder_dir, most_alive):
     assert made[0] == made[1] and made[2] == made[3]
     assert most_alive() == 1
     _held.clear()
+
+
+@pytest.fixture
+def shares(monkeypatch):
+    """Which share each kind of task asks for."""
+    found = {}
+
+    def watched_tasks(function, jobs, *arguments, work, share, seconds):
+        found[function.__name__] = share
+        return iter([[np.zeros((2, 3), np.float32)]])
+
+    for module in (frozen, teachers):
+        monkeypatch.setattr(module, "watched_tasks", watched_tasks)
+    monkeypatch.setattr(frozen.ray, "put", lambda value: value)
+    return found
+
+
+def test_a_gpu_is_held_while_something_is_embedded_and_not_while_something_is_fitted(run, shares):
+    config, storage = run
+    share = Share(2, 3, 0.5, threads=3)
+    for function in (frozen._embed, frozen._calibrate):
+        list(frozen._outcomes("work", function, [1], (None, config, storage, share)))
+    embedding = Embedding("ct/embeddings/00", "ct/members/00", (1,), {})
+    (x_ND,) = frozen._Text(embedding, config, storage, share)._encode(None)
+    assert x_ND.flags.writeable
+    teachers.combine(SimpleNamespace(config=config), None, share)
+    on_cpus = Share(2, 3, 0.0, threads=3)
+    assert shares == {"_embed": share, "_calibrate": on_cpus, "_encoded": share, "_combine": on_cpus}
