@@ -151,5 +151,5 @@ def test_a_job_compares_before_it_makes_anything(ray_cluster, monkeypatch, tiny_
     monkeypatch.setattr(raysed.stages.stages, "check_versions", refuse)
     settings = {"storage": str(tmp_path), "encoder": {"path": str(tiny_encoder_dir), "max_length": 16}}
     with pytest.raises(UserError, match="node x has torch 1"):
-        raysed.pipeline.run(make_config({**settings, "recipes": ["ct"]}))
+        raysed.pipeline.run(make_config({**settings, "recipes": ["ct"], "ct": {"steps": 1}, "members": {"count": 1}}))
     assert not list(tmp_path.rglob("manifest"))
