@@ -69,6 +69,7 @@ def refused(command_line, monkeypatch, tmp_path, capfd):
         if stages_begin:
             for module in ("cluster.autoscaling", "stages.stages"):
                 monkeypatch.setattr(f"raysed.{module}.current_cluster", lambda: Cluster(((2, 0),)))
+            monkeypatch.setattr("raysed.stages.stages.check_versions", lambda models: None)
         else:
             monkeypatch.setattr(raysed.pipeline, "_run_stages", no_stages)
         job = load_job()

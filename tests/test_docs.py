@@ -28,7 +28,7 @@ FILES_OF_A_RUN = """
 .lock .claim.json attempt-0f/model.safetensors unchanged.json config.yaml report.json report.md timings.json status.json
 plots/agreement.png plots/scores.png plots/speed.png plots/spectrum.png plots/training-ct.png plots/training-ct-sed.png
 plots/grid-sts.png plots/edit-distance.png
-corpus/ids.i64 corpus/tokens.i32 corpus/offsets.i64
+corpus/_ids.i64 corpus/_tokens.i32 corpus/_offsets.i64
 corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet 
 views/mlm.text/views.parquet pairs/nli/part-00000.parquet pairs/sts/part-00000.parquet
 encoder/start/model.safetensors encoder/trained/model.safetensors

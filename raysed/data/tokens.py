@@ -30,7 +30,7 @@ programs, one of which takes milliseconds to write for AMX, and GPUs want such l
 _AT_ONCE = 1 << 16
 """Sentences that are tokenised at once where there may be many."""
 
-_FLAT = {"ids.i64": "<i8", "tokens.i32": "<i4", "offsets.i64": "<i8"}
+_FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, and the type of their numbers."""
 
 SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("input_ids", pa.list_(pa.int32()))])
@@ -341,19 +341,20 @@ class FlatTokens:
     """Writes the tokens of a table as flat files, which processes map into memory and share.
 
     Args:
-        directory: gets `ids.i64`, `tokens.i32` and `offsets.i64`, the arrays of `TokenTable` as little-endian numbers.
+        directory: gets `_ids.i64`, `_tokens.i32` and `_offsets.i64`, the arrays of `TokenTable` as little-endian
+            numbers. pyarrow passes over files of such names where it reads the directory as a table.
     """
 
     def __init__(self, directory: Path):
         self._files = {name: open(directory / name, "wb") for name in _FLAT}
         self._tokens = 0
-        self._write("offsets.i64", np.zeros(1, np.int64))
+        self._write("_offsets.i64", np.zeros(1, np.int64))
 
     def add(self, table: TokenTable) -> None:
         """Appends sentences."""
-        self._write("ids.i64", table.ids)
-        self._write("tokens.i32", table.input_ids)
-        self._write("offsets.i64", table.offsets[1:] + self._tokens)
+        self._write("_ids.i64", table.ids)
+        self._write("_tokens.i32", table.input_ids)
+        self._write("_offsets.i64", table.offsets[1:] + self._tokens)
         self._tokens += len(table.input_ids)
 
     def close(self) -> None:
@@ -374,7 +375,7 @@ def read_tokens(directory: Path) -> TokenTable:
     Args:
         directory: of the table.
     """
-    if not (directory / "tokens.i32").is_file():
+    if not (directory / "_tokens.i32").is_file():
         return TokenTable.from_arrow(read_table(directory, columns=["id", "input_ids"]))
     ids, tokens, offsets = (_mapped(directory / name, kind) for name, kind in _FLAT.items())
     return TokenTable(ids, tokens, offsets)

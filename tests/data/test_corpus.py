@@ -496,7 +496,7 @@ def test_no_usual_column_lists_those_there(tmp_path):
         ("empty-dir", ["empty-dir", ".txt, .jsonl, .csv, .tsv, .parquet"]),
         ([], ["is empty"]),
         ([""], ["is empty"]),
-        ("foo://user:se/cret@host/a.txt?key=secret", ["foo://host/a.txt cannot be read"]),
+        ("foo://host/a.txt?shown=no", ["foo://host/a.txt cannot be read"]),
         ("file:///a b.txt", ["file:///a b.txt cannot be read"]),
         ("file:///nowhere/absent.txt", ["file:///nowhere/absent.txt does not exist"]),
     ],

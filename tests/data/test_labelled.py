@@ -294,10 +294,10 @@ def test_a_directory_and_no_source_are_refused(tmp_path):
 
 
 def test_keys_in_a_uri_are_not_shown():
+    """Keys in a URI are refused before; what else stands behind its path is left out of messages all the same."""
     with pytest.raises(UserError) as error:
-        nli("nowhere://user:secret@bucket/a.tsv?token=hidden")
-    assert "bucket/a.tsv" in str(error.value)
-    assert "secret" not in str(error.value) and "hidden" not in str(error.value)
+        nli("nowhere://bucket/a.tsv?option=hidden")
+    assert "bucket/a.tsv" in str(error.value) and "hidden" not in str(error.value)
 
 
 # -- graded pairs ----------------------------------------------------------------------------------------------------

@@ -296,10 +296,10 @@ def test_a_hub_dataset_of_other_columns_is_refused(hub):
 
 
 def test_keys_in_a_uri_are_not_shown():
+    """Keys in a URI are refused before; what else stands behind its path is left out of messages all the same."""
     with pytest.raises(UserError) as error:
-        views("nowhere://user:secret@bucket/a.tsv?token=hidden")
-    assert "bucket/a.tsv" in str(error.value)
-    assert "secret" not in str(error.value) and "hidden" not in str(error.value)
+        views("nowhere://bucket/a.tsv?option=hidden")
+    assert "bucket/a.tsv" in str(error.value) and "hidden" not in str(error.value)
 
 
 def test_only_schemas_that_allow_it_go_without_a_header(tmp_path):
