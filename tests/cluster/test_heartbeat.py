@@ -158,7 +158,7 @@ def test_only_tasks_with_a_gpu_are_done_by_actors(monkeypatch):
 
         return results
 
-    monkeypatch.setattr(raysed.cluster.heartbeat, "watched", lambda seconds, share: nullcontext())
+    monkeypatch.setattr(raysed.cluster.heartbeat, "watched", lambda seconds, share, stall: nullcontext())
     for name in ("_by_actors", "_by_tasks"):
         monkeypatch.setattr(raysed.cluster.heartbeat, name, way(name))
     for gpus in (0.25, 0.0):
