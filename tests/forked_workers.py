@@ -118,19 +118,25 @@ def serve(place: Path, told: int) -> None:
             os.close(file)
 
 
+_THREADS = 128
+"""More than those of a worker that draw ids."""
+
+
 def draw_ids() -> None:
     """Draws from Ray's generators of ids, so that the next fork's ids are not those of the last one.
 
-    A fork inherits the generator of the main thread and the source that other threads' generators are seeded from. Two
-    workers that start at the same time with the same ids take each other's first object for their own, and one dies;
-    Ray then waits for it for ever.
+    A fork inherits the generator of the main thread and the sources that other threads' generators are seeded from:
+    eight of them, which threads take in turn. So as many are drawn as a worker may have threads. Two workers with the same ids take each other's first object for their
+    own, and one dies; Ray then waits for it for ever. Or one is told that its placement group was removed, which was
+    that of the other.
     """
     from ray._raylet import ObjectID
 
     ObjectID.from_random()
-    thread = threading.Thread(target=ObjectID.from_random)
-    thread.start()
-    thread.join()
+    for _ in range(_THREADS):
+        thread = threading.Thread(target=ObjectID.from_random)
+        thread.start()
+        thread.join()
 
 
 def become_worker(request: dict[str, Any], files: list[int]) -> None:
