@@ -1,6 +1,6 @@
 """The plan of a run as people read it, for the machines at hand or for others."""
 
-from raysed.cluster.resources import Cluster, current_cluster
+from raysed.cluster.resources import Cluster, current_cluster, what_is_missing
 from raysed.cluster.session import ray_session
 from raysed.config import Config
 from raysed.data.corpus import CorpusReport, sentence_chunks
@@ -25,6 +25,8 @@ def show_plan(config: Config, cluster: str | None = None, sentences: int | None 
     if sentences is not None and sentences < 1:
         raise UserError(f"--sentences is {sentences}; it must be at least 1")
     there = described(cluster) if cluster else _here()
+    if missing := what_is_missing(config)(there):  # such as GPUs that have not come yet
+        raise UserError(missing)
     job = check(config)
     rows = known_rows(job)
     if job.needs_corpus:

@@ -95,34 +95,31 @@ class Stages:
     qnli: dict[str, float] = field(default_factory=dict)
     together: str | None = None
     choices: list[str] = field(default_factory=list)
-    _is_gathered: bool = False
 
     def __post_init__(self) -> None:
         config = self.job.config
         self.config, self.lineage = config, Lineage(self.job)
         self.shape = shape_of(config.encoder)
-        self.cluster = current_cluster()
+        self.cluster, self._is_gathered = current_cluster(), False
         self.gpu = uses_gpu(config, self.cluster)
         if not self.cluster.autoscaling:
             self.gather_cluster()
-        self._check_disk(known_rows(self.job))
-        if self.storage.is_local and len(self.cluster.nodes) > 1:
-            log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", self.storage)
 
     def gather_cluster(self) -> None:
         """Waits for the machines that can be used, where more may come, and refuses what fits on none of them."""
         if self._is_gathered:
             return
         nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
-        need = self._need(nodes)
         learners = self.config.sed.learners * len(self._distilling())
-        self.cluster = gather(self.config, need, learners, self.say)
-        check_versions(self.job.hub_models)
-        share = plan_members(self.cluster, self.config, self.config.members.count, need)
-        if learners:
-            plan_learners(self.cluster, self.config, learners, self._learners_need())
-        self.say(f"cluster: {self.cluster}; members: {share}")
+        self.cluster = gather(self.config, self._need(nodes), learners, self.say)
+        self.gpu = uses_gpu(self.config, self.cluster)  # GPUs may have come
         self._is_gathered = True
+        check_versions(self.job.hub_models)
+        share = plan_members(self.cluster, self.config, self.config.members.count, self._need(nodes))
+        self._check_disk()
+        self.say(f"cluster: {self.cluster}; members: {share}")
+        if self.storage.is_local and len(self.cluster.nodes) > 1:
+            log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", self.storage)
 
     def _need(self, nodes: Sequence[str]) -> Need:
         return largest_need(nodes, self.config, self.shape, gpu=self.gpu, kind=self.cluster.gpu)
@@ -165,7 +162,8 @@ class Stages:
         entry = self._made("corpus", "corpus", self.lineage.corpus(), self._write_corpus)
         self.say(f"corpus: {entry.meta['summary']}")
         self.say(f"tokens: {entry.meta['length_summary']}")
-        self._check_disk({**known_rows(self.job), "corpus": entry.meta["lengths"]["sentences"]})
+        if self._is_gathered:  # else it is checked when it is
+            self._check_disk()
         for warning in _too_little(self.config, self.job.recipes, entry.meta["lengths"]["sentences"]):
             log.warning(warning)
 
@@ -663,7 +661,11 @@ class Stages:
         targets = self.storage.entry(self.lineage.targets(recipe)[0])
         return self.config.teachers[0].title if targets.meta.get("shared") else None
 
-    def _check_disk(self, rows: Mapping[str, int]) -> None:
+    def _check_disk(self) -> None:
+        """For the cluster that is there; it also refuses what fits on no node."""
+        rows = known_rows(self.job)
+        if self.job.needs_corpus and (corpus := self.storage.finished("corpus", self.lineage.corpus())):
+            rows["corpus"] = corpus.meta["lengths"]["sentences"]
         plan = plan_run(self.config, self.job.recipes, self.shape, rows, self.cluster, widths=self.job.widths)
         needed, free = sum(plan.storage.values()), self.storage.free_bytes()
         if free is not None and free < needed:
