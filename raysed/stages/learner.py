@@ -2,12 +2,11 @@
 
 import importlib
 import logging
-import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import ray
@@ -33,8 +32,6 @@ from raysed.training.objectives.distillation import Distillation
 from raysed.training.setups import set_up_learner
 
 log = logging.getLogger(__name__)
-
-_START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 
 
 def _names(learners: Sequence[Learner]) -> str:
@@ -66,7 +63,7 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
     log.info("distilling %s: starting %s worker%s", _names(learners), workers, "s" * (workers > 1))
     board = beside_driver(ProgressBoard)
     res = config.resources
-    with _patience(share), watched(res.silence_seconds, share, stall=res.stall_seconds) as watch:
+    with watched(res.silence_seconds, share, stall=res.stall_seconds) as watch:
         place = Workplace(config, storage, share, watch)
         _fit([_trainer(lane, place, board) for lane in lanes], learners, board)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
@@ -78,22 +75,6 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
         if said.get("gave_up"):
             error = said.get("error", "its workers were lost")
             raise RunFailed(f"{name}: {error}; gave up after {said['gave_up']} attempts")
-
-
-@contextmanager
-def _patience(share: Share) -> Iterator[None]:
-    """Gives a worker that starts on a busy machine more than the minute after which Ray Train takes its place away.
-
-    Where a learner has several workers, that minute is what makes it go on with fewer when a node is lost.
-    """
-    if share.workers > 1 or _START_TIMEOUT in os.environ:
-        yield
-        return
-    os.environ[_START_TIMEOUT] = "300"
-    try:
-        yield
-    finally:
-        del os.environ[_START_TIMEOUT]
 
 
 def _trainer(learners: Sequence[Learner], place: Workplace, board: Any) -> TorchTrainer:
@@ -148,8 +129,8 @@ def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Learner], board: A
         thread.start()
     title = f"distil {_names(learners)}"
     progress: Progress | None = None
-    while any(thread.is_alive() for thread in threads):
-        threads[0].join(1.0) if threads[0].is_alive() else time.sleep(1.0)
+    while alive := [thread for thread in threads if thread.is_alive()]:
+        alive[0].join(1.0)
         said = [words for words in ray.get(board.latest.remote()).values() if "step" in words]
         if said:
             progress = progress or Progress(title, said[0]["total"] * len(learners))
