@@ -193,7 +193,8 @@ class Storage:
         entry = self.entry(name)
         path = self._intact(entry) if entry else None
         if path is None:
-            if entry and not self.is_local:  # its sizes may be right all the same
+            # Its sizes may be right all the same. But one that was replaced meanwhile is no damage.
+            if entry and not self.is_local and self.entry(name) == entry:
                 self._persistently(lambda: self._delete(f"manifest/{name}.json"))
                 self._there.pop(name, None)
                 log.warning("%s is damaged; the same command makes it again", self.uri(name))

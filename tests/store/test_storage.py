@@ -647,6 +647,21 @@ def test_whether_it_is_finished_is_told_without_reading_it(remote, tmp_path, mon
     assert not (tmp_path / "cache").exists()
 
 
+def test_what_is_replaced_while_it_is_read_is_not_taken_for_damaged(remote, monkeypatch):
+    """The reader has missed it, and fails; the new one stays."""
+    commit(remote, OLD)
+    reader = Storage("mock://bucket/runs", "run")
+
+    def replaced(*arguments):
+        commit(remote, NEW)
+        raise FileNotFoundError
+
+    monkeypatch.setattr(reader, "_copied_here", replaced)
+    with pytest.raises(FileNotFoundError, match="not a finished artefact"):
+        reader.fetch(NAME)
+    assert seen("mock://bucket/runs") == NEW
+
+
 def test_files_of_earlier_versions_are_read_and_replaced(remote, tmp_path):
     """They lay in the artefact's own directory, and nobody had noted their sizes."""
     commit(remote, OLD)
