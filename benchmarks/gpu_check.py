@@ -101,11 +101,6 @@ class Check:
         """Whether it is a GPU that is checked."""
         return self.device == "cuda"
 
-    @property
-    def precisions(self) -> list[str]:
-        """Those that are checked here."""
-        return ["fp32", "bf16"]
-
     def say(self, part: int, what: str, found: str, right: bool | None = None) -> None:
         """Adds a line, and shows it."""
         self.rows.append(Row(part, what, found, right))
@@ -124,9 +119,10 @@ class Check:
 
     def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Setup:
         """Returns the training of one member, as a run sets it up."""
-        return set_up(stage, self._config(settings), Start(encoder.to(device), self.tokenizer, self.data, seed=1))
+        return set_up(stage, self.config(settings), Start(encoder.to(device), self.tokenizer, self.data, seed=1))
 
-    def _config(self, settings: dict[str, Any]) -> Config:
+    def config(self, settings: dict[str, Any]) -> Config:
+        """Returns settings without a dev task."""
         return make_config({"evaluation": {"dev": None}, **settings})
 
     def _tables(self) -> dict[str, Path]:
@@ -149,7 +145,7 @@ class Check:
 def objectives(check: Check) -> None:
     """Three updates of every objective against the CPU in fp32, and a state that is continued."""
     for stage in MEMBER_STAGES:
-        for precision in check.precisions:
+        for precision in _TOLERANCE:
             here, there = (_three_updates(check, stage, p, d) for p, d in ((precision, check.device), ("fp32", "cpu")))
             worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(here, there, strict=True))
             check.say(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
@@ -259,7 +255,7 @@ def throughput(check: Check) -> None:
         check.say(4, f"CT {shape}, one process", f"{alone:.1f} updates/s")
         if check.on_gpu:
             plan = member_need(
-                "ct", check._config({}), shape_of_model(check.config_of(shape)), 32 * 13, gpu=True, bf16=True
+                "ct", check.config({}), shape_of_model(check.config_of(shape)), 32 * 13, gpu=True, bf16=True
             )
             off = peak / plan.device - 1
             found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
@@ -306,7 +302,7 @@ def embedding(check: Check) -> None:
     encoder = check.encoder(shape).to(check.device)
     table = tokenize(check.tokenizer, check.sentences, 75)
     reference_ND: np.ndarray | None = None
-    for precision in check.precisions:
+    for precision in _TOLERANCE:
         for budget in budgets:
             with torch.autocast(check.device, torch.bfloat16, enabled=precision == "bf16"):
                 encode(encoder, table, (1,), budget)

@@ -226,6 +226,22 @@ def beside_driver(kind: type) -> Any:
     return ray.remote(num_cpus=0, scheduling_strategy=here)(kind).remote()
 
 
+_last_step: float | None = None
+"""When this process made its last step; None while it makes none."""
+
+
+def made_step() -> None:
+    """Notes that this process gets on; from now on it has to go on doing so, until `makes_no_steps`."""
+    global _last_step
+    _last_step = time.monotonic()
+
+
+def makes_no_steps() -> None:
+    """Notes that what this process does from now on, such as publishing, has no steps."""
+    global _last_step
+    _last_step = None
+
+
 @contextmanager
 def beating(watch: Watch, work: str) -> Iterator[None]:
     """Lets this worker be heard while it works; a thread does it, so that a long computation is not taken for silence.
@@ -247,22 +263,6 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
             yield
     finally:
         watch.pulse.forget.remote(worker)
-
-
-_last_step: float | None = None
-"""When this process made its last step; None while it makes none."""
-
-
-def made_step() -> None:
-    """Notes that this process gets on; from now on it has to go on doing so, until `makes_no_steps`."""
-    global _last_step
-    _last_step = time.monotonic()
-
-
-def makes_no_steps() -> None:
-    """Notes that what this process does from now on, such as publishing, has no steps."""
-    global _last_step
-    _last_step = None
 
 
 def _tell_gpu_use(pulse: Any) -> None:

@@ -9,12 +9,11 @@ import math
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysed.cluster.asking import SECONDS, ask_nodes
 from raysed.cluster.need import PROCESS_BYTES, Need
 from raysed.config import Config
 from raysed.errors import UserError
@@ -23,7 +22,6 @@ log = logging.getLogger(__name__)
 
 MOST_RESTARTS = 100
 """Of one training by Ray, whatever was lost; `max_retries` counts those without a new checkpoint in between."""
-_ASKED_SECONDS = 60
 _MUCH = 0.3
 """The part of all places that has to be empty before it is worth a word."""
 _GPU_PART = 0.85
@@ -384,33 +382,31 @@ def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int)
 
 def _smallest_gpu(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Memory and type of the smallest GPU: as its node says, else by the type that Ray found, else a small one."""
-    found = []
+    found, said = [], _gpu_bytes_on([node["NodeID"] for node in nodes])
     for node in nodes:
         kind = next((key.partition(":")[2] for key in node["Resources"] if key.startswith("accelerator_type:")), "")
-        size = _gpu_bytes_on(node["NodeID"]) or (1e9 * GPU_GB[kind] if kind in GPU_GB else Cluster.gpu_bytes)
+        size = said[node["NodeID"]] or (1e9 * GPU_GB[kind] if kind in GPU_GB else Cluster.gpu_bytes)
         found.append((size, kind))
     size, kind = min(found, default=(Cluster.gpu_bytes, ""))
     return {"gpu_bytes": size, "gpu": kind}
 
 
-@cache
-def _gpu_bytes_on(node: str) -> float | None:
-    """What the driver of a node's GPUs says of the smallest one; None where it says nothing within a minute."""
-    there = NodeAffinitySchedulingStrategy(node, soft=False)
-    asked = _ask_driver.options(scheduling_strategy=there).remote()
-    ready, _ = ray.wait([asked], timeout=_ASKED_SECONDS)
-    try:
-        return ray.get(ready[0]) if ready else None
-    except ray.exceptions.RayError as error:
-        log.debug("node %s does not say how much memory its GPUs have: %s", node, error)
-        return None
+_said_of_gpus: dict[str, float | None] = {}
+"""What was heard of nodes: a node is asked once, because the cluster is looked at again and again."""
+
+
+def _gpu_bytes_on(nodes: Sequence[str]) -> dict[str, float | None]:
+    """What the drivers of the nodes' GPUs say of the smallest one of each; None where one says nothing."""
+    said = ask_nodes(_ask_driver, [node for node in nodes if node not in _said_of_gpus])
+    _said_of_gpus.update({node: None if isinstance(size, Exception) else size for node, size in said.items()})
+    return {node: _said_of_gpus[node] for node in nodes}
 
 
 @ray.remote(num_cpus=0, max_retries=0)
 def _ask_driver() -> float | None:
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=_ASKED_SECONDS / 2, check=True).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS / 2, check=True).stdout
         return min(float(line) for line in said.split()) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

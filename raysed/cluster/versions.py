@@ -7,15 +7,15 @@ Ray compares its own version and Python's when a node joins, and nothing else.
 import hashlib
 import logging
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from raysed.cluster.asking import ask_nodes
 from raysed.errors import UserError, last_line
 from raysed.store.hub import cached_commit
 
@@ -26,8 +26,6 @@ HubModels = Mapping[str, Mapping[str, Any]]
 """The ids of models, each with the options that choose its files, such as `revision`."""
 _MODEL = "the model "
 _PACKAGE = Path(__file__).resolve().parents[1]
-_SECONDS = 60.0
-"""For all nodes to answer: a node that has had no work yet first unpacks the job and starts a process."""
 
 
 def check_versions(models: HubModels) -> None:
@@ -45,10 +43,10 @@ def check_versions(models: HubModels) -> None:
     if len(nodes) < 2:
         return
     here = versions(models)
-    for node, said in _asked(list(nodes), models).items():
+    for node, said in ask_nodes(_said_there, list(nodes), dict(models)).items():
         where = f"node {nodes[node]}"
-        if isinstance(said, str):
-            raise UserError(f"{where} cannot run the job: {said}; {_remedy('raysed')}")
+        if isinstance(said, Exception):
+            raise UserError(f"{where} cannot run the job: {last_line(said)}; {_remedy('raysed')}")
         if said is None:
             log.warning("%s has not said which versions it has", where)
         elif what := difference(here, said):
@@ -106,27 +104,6 @@ def _digest() -> str:
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     return f"code {digest.hexdigest()[:8]}"
-
-
-def _asked(nodes: Sequence[str], models: HubModels) -> dict[str, dict[str, str | None] | str | None]:
-    """What nodes have; the reason where one cannot run the question, and None where it is lost or silent."""
-    asked = {}
-    for node in nodes:
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        asked[_said_there.options(scheduling_strategy=there).remote(dict(models))] = node
-    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=_SECONDS)
-    said: dict[str, dict[str, str | None] | str | None] = {asked[reference]: None for reference in late}
-    for reference in late:
-        ray.cancel(reference)
-    for reference in ready:
-        try:
-            said[asked[reference]] = ray.get(reference)
-        except ray.exceptions.RayTaskError as error:
-            said[asked[reference]] = last_line(error)
-        except ray.exceptions.RayError as error:  # the node has gone
-            log.debug("node %s does not say what it runs: %s", asked[reference], error)
-            said[asked[reference]] = None
-    return said
 
 
 @ray.remote(num_cpus=0, max_retries=0)

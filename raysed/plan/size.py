@@ -13,22 +13,15 @@ from dataclasses import dataclass
 import torch
 
 from raysed.cluster.need import Need
-from raysed.cluster.resources import (
-    GPU_GB,
-    Cluster,
-    Share,
-    plan_learners,
-    plan_members,
-    uses_gpu,
-)
+from raysed.cluster.resources import GPU_GB, Cluster, Share, plan_learners, plan_members, uses_gpu
 from raysed.config import Config, Precision
 from raysed.errors import UserError
 from raysed.model.shape import Shape
 from raysed.plan.check import Job
 from raysed.recipe import TEACHERS, Recipe, member_nodes
 from raysed.store.text import Table, duration, size
-from raysed.training.memory import checkpoint_bytes, learner_need, member_need
-from raysed.training.setups import rows_per_update, steps_of
+from raysed.training.memory import checkpoint_bytes, copies_of, learner_need, member_need
+from raysed.training.setups import learner_steps, rows_per_update, steps_of
 
 TOKENS = 24
 """Of a sentence, where that is not known."""
@@ -184,12 +177,12 @@ def plan_run(
         need = largest_need(depth, config, shape, gpu=gpu, kind=cluster.gpu)
         share = plan_members(cluster, config, sum(counts.values()), need)
         for node, count in counts.items():
-            stage = node.rpartition("-")[2]
+            stage = _stage_of(node)
             updates = steps_of(stage, config, rows)
             at_once = max(1, round(share.workers * count / sum(counts.values())))  # nodes of a depth share the places
             what = "grid model" if stage == "sts" and len(config.sts.lower_bounds) > 1 else "member"
-            copies = 2 if stage in ("ct", "bsl") else 1
-            each = updates * _update_seconds(_operations(stage, config, shape), copies, shape, share, rate[0])
+            operations, copies = _operations(stage, config, shape), copies_of(stage)
+            each = updates * _update_seconds(operations, copies, shape, share, rate[0])
             steps.append(Step(node, what, count, updates, at_once, 1, share, need, math.ceil(count / at_once) * each))
     learners = list(dict.fromkeys(recipe.uncalibrated for recipe in recipes if recipe.distils))
     network = 0.0
@@ -228,23 +221,6 @@ def plans_bf16(precision: Precision, kind: str) -> bool:
     return precision == "bf16" or (precision == "auto" and _TFLOPS.get(kind, (1, 1))[1] > 0)
 
 
-def needs_of(stages: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> list[Need]:
-    """Returns what a member of each stage needs.
-
-    Args:
-        stages: e.g. `ct`, or nodes that end in one.
-        config: the run's settings.
-        shape: of the encoder.
-        gpu: whether it trains on a GPU.
-        kind: of that, see `plans_bf16`.
-    """
-    bf16 = _bf16(config.members.precision, gpu, kind)
-    names = [node.rpartition("-")[2] for node in stages]
-    return [
-        member_need(stage, config, shape, _LONG_BATCH * _tokens(stage, config), gpu=gpu, bf16=bf16) for stage in names
-    ]
-
-
 def _bf16(precision: Precision, gpu: bool, kind: str) -> bool:
     return plans_bf16(precision, kind) if gpu else precision == "bf16"
 
@@ -259,9 +235,12 @@ def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: boo
         gpu: whether they train on GPUs.
         kind: of those, see `plans_bf16`.
     """
-    return max(
-        needs_of(nodes, config, shape, gpu=gpu, kind=kind), key=lambda need: (need.device, need.host), default=Need()
-    )
+    bf16 = _bf16(config.members.precision, gpu, kind)
+    needs = [
+        member_need(stage, config, shape, _LONG_BATCH * _tokens(stage, config), gpu=gpu, bf16=bf16)
+        for stage in map(_stage_of, nodes)
+    ]
+    return max(needs, key=lambda need: (need.device, need.host), default=Need())
 
 
 def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
@@ -297,18 +276,13 @@ def storage_bytes(
         widths: of the teachers from outside.
     """
     weights = 4 * shape.parameters
-    in_flight = max(
-        (
-            2 * step.at_once * checkpoint_bytes(_stage(step), config, shape)  # the two newest of each training
-            for step in steps
-        ),
-        default=0.0,
-    )
+    stages = [None if step.what == "learner" else _stage_of(step.node) for step in steps]
+    states = [step.at_once * checkpoint_bytes(stage, config, shape) for step, stage in zip(steps, stages)]
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
     return {
         "models": weights * (sum(step.trainings for step in steps) + 1),
-        "checkpoints": in_flight,
+        "checkpoints": 2.0 * max(states, default=0),  # the two newest of each training
         "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
         "targets": 4.0 * corpus * (len(ensembles) * shape.width + of_teachers),
         "teachers' embeddings": 4.0 * corpus * sum(widths),
@@ -380,22 +354,19 @@ def _measured_here() -> float:
 
 def _count(node: str, config: Config) -> int:
     """Trainings of a node."""
-    if node.rpartition("-")[2] == "sts":
+    if _stage_of(node) == "sts":
         return len(config.sts.lower_bounds) * config.sts.models
     return config.members.count
 
 
-def _stage(step: Step) -> str | None:
-    return None if step.what == "learner" else step.node.rpartition("-")[2]
-
-
-def _sentences(stage: str, config: Config) -> int:
-    """Of a batch; all but masked language modelling learn from pairs, of which CT's are given to a model each."""
-    return rows_per_update(stage, config) * (1 if stage == "mlm" else 2)
+def _stage_of(node: str) -> str:
+    """What trains a node: the last of its stages."""
+    return node.rpartition("-")[2]
 
 
 def _tokens(stage: str, config: Config) -> float:
-    return _sentences(stage, config) * tokens_of_sentence(config)
+    """Of a batch; all but masked language modelling learn from pairs, of which CT's are given to a model each."""
+    return rows_per_update(stage, config) * (1 if stage == "mlm" else 2) * tokens_of_sentence(config)
 
 
 def _operations(stage: str, config: Config, shape: Shape) -> float:
@@ -421,13 +392,12 @@ def _learners(
     need, total = need_of_learner(config, shape, gpu=gpu, kind=cluster.gpu), len(names) * sed.learners
     share, at_once = plan_learners(cluster, config, total, need)
     batch = min(sed.batch_size, rows)
-    updates = max(1, int(rows // batch * sed.epochs))
+    updates = learner_steps(sed, rows // batch)
     operations = _TRAINED * shape.products * batch * tokens_of_sentence(config) / share.workers
     each = updates * _update_seconds(operations, 1, shape, share, rate)
-    rounds = math.ceil(total / at_once)
+    seconds = math.ceil(total / at_once) * each / len(names)
     steps = [
-        Step(name, "learner", sed.learners, updates, min(at_once, total), share.workers, share, need, seconds)
-        for name, seconds in zip(names, [rounds * each / len(names)] * len(names))
+        Step(name, "learner", sed.learners, updates, at_once, share.workers, share, need, seconds) for name in names
     ]
     network = 2 * (share.workers - 1) / share.workers * 4 * shape.parameters
     return steps, network

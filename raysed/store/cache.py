@@ -50,11 +50,14 @@ def make_room(place: Path, now: float | None = None) -> list[Path]:
     Returns:
         What was removed.
     """
+    disk = shutil.disk_usage(place)
+    if disk.used <= disk.free:  # so copies take less than is free, and none of them has to be looked at
+        return []
     now = time.time() if now is None else now
     copies = sorted((entry for entry in place.iterdir() if entry.is_dir()), key=lambda entry: entry.stat().st_mtime)
     sizes = {copy: _size(copy) for copy in copies}
     total = sum(sizes.values())
-    most = _PART * (shutil.disk_usage(place).free + total)
+    most = _PART * (disk.free + total)
     removed = []
     for copy in copies:
         if total <= most or now - copy.stat().st_mtime < _IN_USE_SECONDS:

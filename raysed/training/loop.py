@@ -378,48 +378,30 @@ def train(
     """
     run = _Run(objective, plan, engine, evaluate)
     run.restore(checkpoints)
-    with _Background() as saving:
-        return _trained(run, batch_at, checkpoints, is_writer, on_metrics, until, warned, saving)
-
-
-def _trained(
-    run: "_Run",
-    batch_at: Callable[[int], Any],
-    checkpoints: Checkpoints | None,
-    is_writer: bool,
-    on_metrics: Callable[[Metrics], None],
-    until: int | None,
-    warned: Callable[[], bool],
-    saving: "_Background",
-) -> Result:
-    """The updates of `train`, after the state was restored."""
-    objective, plan, engine = run.objective, run.plan, run.engine
-    objective.train()
-    for entry in run.result.history:
-        on_metrics(entry)
-    for step in range(run.step, plan.steps if until is None else min(until, plan.steps)):
-        if run.is_hopeless():
-            break
-        seed_everything(plan.seed, step)
-        batch = batch_at(step)
-        loss = engine.update(batch, plan.learning_rate(step))
-        if not math.isfinite(loss):
-            raise UserError(
-                f"the loss or its gradient is not finite at step {step}{_row_names(batch)}; "
-                "lower the learning rate or look at these rows"
-            )
-        if entry := run.after_update(step, loss):
+    with run.saving:
+        objective.train()
+        for entry in run.result.history:
             on_metrics(entry)
-        is_due = run.step % plan.checkpoint_every == 0 or (run.step % _ASKED_EVERY == 0 and warned())
-        if checkpoints and is_due and run.step < plan.steps:
-            run.save(checkpoints, is_writer, saving)
-    if until is not None and until < plan.steps and not run.is_hopeless():
-        if checkpoints and run.step % plan.checkpoint_every:
-            run.save(checkpoints, is_writer, saving)
-        saving.wait()
-        return run.result
-    saving.wait()
-    return run.finish()
+        for step in range(run.step, plan.steps if until is None else min(until, plan.steps)):
+            if run.is_hopeless():
+                break
+            seed_everything(plan.seed, step)
+            batch = batch_at(step)
+            loss = engine.update(batch, plan.learning_rate(step))
+            if not math.isfinite(loss):
+                raise UserError(
+                    f"the loss or its gradient is not finite at step {step}{_row_names(batch)}; "
+                    "lower the learning rate or look at these rows"
+                )
+            if entry := run.after_update(step, loss):
+                on_metrics(entry)
+            is_due = run.step % plan.checkpoint_every == 0 or (run.step % _ASKED_EVERY == 0 and warned())
+            if checkpoints and is_due and run.step < plan.steps:
+                run.save(checkpoints, is_writer)
+        is_to_go_on = until is not None and until < plan.steps and not run.is_hopeless()
+        if is_to_go_on and checkpoints and run.step % plan.checkpoint_every:
+            run.save(checkpoints, is_writer)
+    return run.result if is_to_go_on else run.finish()
 
 
 class _Background:
@@ -432,8 +414,10 @@ class _Background:
     def __enter__(self) -> "_Background":
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._thread:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None:
+            self.wait()
+        elif self._thread:  # what has happened is worse than a state that cannot be written
             self._thread.join()
 
     def start(self, action: Callable[[], None]) -> None:
@@ -470,6 +454,7 @@ class _Run:
         self.step = 0
         self.result = Result()
         self.best: dict[str, torch.Tensor] = {}
+        self.saving = _Background()
 
     def after_update(self, step: int, loss: float) -> Metrics | None:
         """Counts the update; returns the history's new entry if there is one."""
@@ -526,7 +511,7 @@ class _Run:
         if self.plan.keep == "best" and is_best:
             self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
 
-    def save(self, checkpoints: Checkpoints, is_writer: bool, saving: _Background) -> None:
+    def save(self, checkpoints: Checkpoints, is_writer: bool) -> None:
         """Copies the state, and has it written while training goes on."""
         state = {
             "engine": self.engine.state_dict(),
@@ -536,12 +521,10 @@ class _Run:
         }
         if not is_writer:
             return
-        saving.wait()  # before there are two copies in memory
-        tensors: dict[str, torch.Tensor] = {}
-        text = json.dumps(_take_tensors(state, "", tensors))
-        copies = {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
+        self.saving.wait()  # before there are two copies in memory
+        text, tensors = _copied(state)
         step = self.step
-        saving.start(lambda: checkpoints.save(step, lambda path: _write_state(text, copies, path)))
+        self.saving.start(lambda: checkpoints.save(step, lambda path: _write_state(text, tensors, path)))
 
     def restore(self, checkpoints: Checkpoints | None) -> None:
         """Takes the newest state; the first worker says which that is."""
@@ -629,9 +612,14 @@ def save_state(state: Mapping[str, Any], path: Path) -> None:
         state: mappings, lists, tensors and what JSON takes.
         path: a directory.
     """
+    _write_state(*_copied(state), path)
+
+
+def _copied(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
+    """A state as it is at the moment: JSON, and tensors on the CPU that share no memory."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_take_tensors(state, "", tensors))
-    _write_state(text, {key: value.detach().cpu().contiguous().clone() for key, value in tensors.items()}, path)
+    return text, {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
 
 
 def _write_state(text: str, tensors: Mapping[str, torch.Tensor], path: Path) -> None:

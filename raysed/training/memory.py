@@ -33,14 +33,22 @@ def member_need(stage: str, config: Config, shape: Shape, tokens: float, *, gpu:
         trained = 2 * shape.parameters
     elif stage == "bsl":
         trained, kept = shape.parameters + predictor_parameters(config.bsl, shape.width), shape.parameters
-    copies = 2 if stage in ("ct", "bsl") else 1
     dropout = bool(getattr(getattr(config, stage), "dropout", False))
     states = saved_per_token(shape, bf16=bf16, dropout=dropout) * tokens + _on_the_way(shape) * tokens
     if stage == "mlm":  # logits over the vocabulary of the tokens that are hidden, their gradient and their softmax
         states += 3 * _FP32 * config.mlm.rate * tokens * shape.vocabulary
-    casts = copies * shape.products * _BF16 if bf16 else 0
+    casts = copies_of(stage) * shape.products * _BF16 if bf16 else 0
     fixed = (2 * _FP32 + _ADAM) * trained + _FP32 * kept + casts
     return _need(f"a member of {stage}", fixed, states, checkpoint_bytes(stage, config, shape), gpu)
+
+
+def copies_of(stage: str) -> int:
+    """Returns how many encoders a member has while it trains.
+
+    Args:
+        stage: one of `recipe.MEMBER_STAGES`.
+    """
+    return 2 if stage in ("ct", "bsl") else 1
 
 
 def learner_need(config: Config, shape: Shape, tokens: float, workers: int, *, gpu: bool, bf16: bool) -> Need:

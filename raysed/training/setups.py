@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from raysed.config import BslConfig, Config, CtConfig, TuningConfig, TwoViewsConfig
+from raysed.config import BslConfig, Config, CtConfig, SedConfig, TuningConfig, TwoViewsConfig
 from raysed.data.batches import EpochBatches
 from raysed.data.labelled import PairBatches, read_pairs
 from raysed.data.targets import TargetBatches, held_out_batches
@@ -91,7 +91,7 @@ def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world
     offset = np.load(targets / "mean.npy") if sed.target == "centred_mean" else None
     holds_out = keep == "best_on_held_out"
     batches = TargetBatches(targets, sed.batch_size, start.seed, rank, world, offset, held_out=holds_out)
-    steps = max(1, int(batches.per_epoch * sed.epochs))
+    steps = learner_steps(sed, batches.per_epoch)
     plan = loop.Plan(
         steps=steps,
         learning_rate=loop.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay),
@@ -132,6 +132,16 @@ def steps_of(stage: str, config: Config, rows: Mapping[str, int]) -> int:
         rows: sizes of the tables, by artefact.
     """
     return _updates(getattr(config, stage), sum(rows[table] for table in tables_of(stage, config)))
+
+
+def learner_steps(sed: SedConfig, per_epoch: int) -> int:
+    """Returns the updates of a learner.
+
+    Args:
+        sed: the settings of `sed`.
+        per_epoch: batches of an epoch.
+    """
+    return max(1, int(per_epoch * sed.epochs))
 
 
 def rows_per_update(stage: str, config: Config) -> int:

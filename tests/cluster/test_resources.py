@@ -318,7 +318,7 @@ def node(group: str = "", alive: bool = True, **resources: float) -> dict:
 def said_of_gpus(monkeypatch):
     """What the drivers of GPUs say, by node; nothing at first."""
     said: dict[str, float] = {}
-    monkeypatch.setattr(resources, "_gpu_bytes_on", said.get)
+    monkeypatch.setattr(resources, "_gpu_bytes_on", lambda nodes: {node: said.get(node) for node in nodes})
     return said
 
 
@@ -352,6 +352,21 @@ def test_what_the_driver_says_of_a_gpu_counts_more_than_its_type(monkeypatch, sa
     assert current_cluster().gpu_bytes == 40e9
     said_of_gpus[ray.nodes()[0]["NodeID"]] = 85.8e9
     assert current_cluster().gpu_bytes == 85.8e9
+
+
+def test_every_node_is_asked_once_and_all_new_ones_together(monkeypatch):
+    asked = []
+
+    def answers(question, nodes):
+        asked.append(nodes)
+        return {"a": 24e9, "b": RuntimeError("no driver"), "c": None} if nodes else {}
+
+    monkeypatch.undo()
+    monkeypatch.setattr(resources, "ask_nodes", answers)
+    monkeypatch.setattr(resources, "_said_of_gpus", {})
+    for _ in range(2):
+        assert resources._gpu_bytes_on(["a", "b", "c"]) == {"a": 24e9, "b": None, "c": None}
+    assert asked == [["a", "b", "c"], []]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import ray
 import raysed
 import raysed.pipeline
 import raysed.stages.stages
-from raysed.cluster import versions
+from raysed.cluster import asking, versions
 from raysed.config import make_config
 from raysed.errors import UserError
 from raysed.plan.check import Job
@@ -84,7 +84,7 @@ def test_a_node_without_the_code_of_the_job_is_refused(two_nodes, monkeypatch):
 
 @pytest.mark.cluster
 def test_a_node_that_says_nothing_is_named_and_left_out(two_nodes, monkeypatch, caplog):
-    monkeypatch.setattr(versions, "_SECONDS", 0.0)
+    monkeypatch.setattr(asking, "SECONDS", 0.0)
     with caplog.at_level(logging.WARNING):
         versions.check_versions({})
     assert f"node {two_nodes} has not said which versions it has" in caplog.messages
@@ -92,7 +92,7 @@ def test_a_node_that_says_nothing_is_named_and_left_out(two_nodes, monkeypatch, 
 
 def test_one_node_is_not_asked(monkeypatch):
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "NodeManagerAddress": "1.2.3.4", "Alive": True}])
-    monkeypatch.setattr(versions, "_asked", None)
+    monkeypatch.setattr(versions, "ask_nodes", None)
     versions.check_versions({})
 
 
