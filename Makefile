@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: help quickstart half-minilm test test-fast test-cluster bench lint docs clean
+.PHONY: help quickstart half-minilm test test-fast test-cluster bench lint docs lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -52,6 +52,12 @@ lint: .venv/installed-tests  ## check style, and who imports whom
 docs: .venv/installed  ## write the tables of docs/configuration.md and the plans of docs/size.md
 	$(BIN)/python tools/settings_page.py
 	$(BIN)/python tools/size_page.py
+
+lock: .venv/installed  ## write docs/requirements.lock, with the hash of every file that the image installs
+	@$(PIP) install uv
+	@{ sed -n '/^#/p' docs/requirements.lock; $(BIN)/uv pip compile --quiet pyproject.toml -c constraints.txt \
+	  --generate-hashes --no-header --no-annotate --no-emit-index-url --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_28; } > docs/requirements.new && mv docs/requirements.new docs/requirements.lock
 
 clean:  ## remove what installs and runs made
 	rm -rf .venv runs build *.egg-info

@@ -338,6 +338,18 @@ def test_pins_are_in_the_ranges_of_the_package():
         assert ranges[pin.name].contains(next(iter(pin.specifier)).version), pin
 
 
+def test_the_image_gets_every_dependency_in_its_pinned_version_and_with_hashes():
+    """As `make lock` writes it, after a change of either file."""
+    text = (ROOT / "docs/requirements.lock").read_text()
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+) \\\n    --hash=sha256:\w{64}", text, flags=re.M))
+    assert len(locked) == len(re.findall("==", text)) > 100
+    (wanted,) = re.findall(r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), flags=re.M | re.S)
+    for requirement in map(Requirement, re.findall(r'"([^"]+)",', wanted)):
+        assert requirement.specifier.contains(locked[requirement.name.lower()]), requirement
+    chosen = [pin for pin in pins() if pin.marker is None or pin.marker.evaluate({"python_version": "3.11"})]
+    assert all(pin.specifier.contains(locked[pin.name]) for pin in chosen if pin.name in locked)
+
+
 def test_the_command_of_the_tutorial_is_one_that_works(tmp_path):
     """Its options and settings make a configuration; the run itself is tested with smaller models."""
     from raysed.api import distillation

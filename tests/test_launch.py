@@ -157,9 +157,8 @@ def test_kubernetes_runs_the_pinned_image_behind_the_token():
     images = {box["image"] for group in groups for box in group["template"]["spec"]["containers"]}
     assert len(images) == 1
     recipe = (ROOT / "docs/Dockerfile").read_text()
-    assert (
-        f"FROM rayproject/ray:{pinned('ray')}-py311-gpu\n" in recipe and "-c /home/ray/raysed/constraints.txt" in recipe
-    )
+    assert f"FROM rayproject/ray:{pinned('ray')}-py311-gpu\n" in recipe
+    assert "--require-hashes -r /home/ray/raysed/docs/requirements.lock" in recipe
 
 
 def test_every_job_that_is_submitted_names_its_storage():
