@@ -8,15 +8,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from raysed.cluster.autoscaling import gather
 from raysed.cluster.need import Need
@@ -33,10 +31,9 @@ from raysed.cluster.resources import (
 )
 from raysed.cluster.usage import measured
 from raysed.cluster.versions import check_versions
-from raysed.config import Config, derive_seed, stable_hash
-from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.config import derive_seed, stable_hash
 from raysed.data.labelled import tokenize_pairs, write_pairs
-from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, TokenTable, tokenize
+from raysed.data.tokens import LengthReport, tokenize
 from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
 from raysed.evaluation.tasks import comparable, main_score, mean_embeddings, score_by
@@ -52,19 +49,18 @@ from raysed.plan.lineage import Lineage, on_base
 from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, member_nodes, node_of, parse_recipe
 from raysed.stages import members, probing
+from raysed.stages.corpus import too_little, write_sentence_table
 from raysed.stages.frozen import calibrate_all, embed_all
 from raysed.stages.learner import distill
 from raysed.stages.rewriting import rewrite
 from raysed.stages.teacher_mean import TeacherPlan, write_targets
 from raysed.stages.teachers import COMBINATION, AskedTeacher, TaughtTable, combine, embed_corpus, embed_sentences
-from raysed.store.progress import Progress, tell
+from raysed.store.progress import tell
 from raysed.store.storage import Entry, Storage
 from raysed.training.setups import tables_of
 
 log = logging.getLogger(__name__)
 
-_FEW_SENTENCES, _FEW_UPDATES = 1000, 150
-"""Below these a warning says what to expect."""
 ENCODER_START = "encoder/start"
 """Tokenizer and weights of an encoder that is made here: random ones from scratch, or the start of a static one."""
 
@@ -164,29 +160,11 @@ class Stages:
         self.say(f"tokens: {entry.meta['length_summary']}")
         if self._is_gathered:  # else it is checked when it is
             self._check_disk()
-        for warning in _too_little(self.config, self.job.recipes, entry.meta["lengths"]["sentences"]):
+        for warning in too_little(self.config, self.job.recipes, entry.meta["lengths"]["sentences"]):
             log.warning(warning)
 
     def _write_corpus(self, path: Path, meta: dict[str, Any]) -> None:
-        config = self.config
-        report, lengths = CorpusReport(), LengthReport(config.encoder.max_length)
-        progress = Progress("read corpus", config.corpus.sentences or 0)
-        with (
-            pq.ParquetWriter(path / "part-00000.parquet", SENTENCE_SCHEMA) as writer,
-            closing(FlatTokens(path)) as flat,
-        ):
-            for ids, sentences in sentence_chunks(config.corpus, config.seed, report):
-                table = tokenize(self.tokenizer, sentences, config.encoder.max_length, ids, lengths)
-                writer.write_table(_sentence_rows(table, sentences))
-                flat.add(table)
-                progress.update(int(ids[-1]) + 1)
-        tell(sentences=lengths.sentences)
-        meta |= {
-            "report": asdict(report),
-            "lengths": asdict(lengths),
-            "summary": report.summary(),
-            "length_summary": str(lengths),
-        }
+        meta |= write_sentence_table(self.config, self.tokenizer, path)
 
     def write_pairs(self) -> None:
         """Tokenises the labelled sentence pairs into one table per kind of label."""
@@ -674,22 +652,3 @@ class Stages:
                 f"storage: {self.storage} has {free / 1e9:.1f} GB free, but this run needs about {needed / 1e9:.1f} "
                 f"GB, {plan.storage[most] / 1e9:.1f} of them for {most}; free some space, or choose another --storage"
             )
-
-
-def _too_little(config: Config, recipes: Sequence[Recipe], sentences: int) -> Iterator[str]:
-    """Yields what to say before training on a corpus from which little can be learnt."""
-    if sentences < _FEW_SENTENCES and any(recipe.trains_on_corpus(config) for recipe in recipes):
-        yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
-    per_epoch, epochs = max(1, sentences // config.sed.batch_size), config.sed.epochs
-    updates = int(per_epoch * epochs)
-    if updates < _FEW_UPDATES and any(recipe.distils for recipe in recipes):
-        yield (
-            f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {config.sed.batch_size}, "
-            f"sed.epochs {epochs:g}), but it needs a few hundred; sed.epochs: {-(-_FEW_UPDATES // per_epoch)} "
-            f"would give it {_FEW_UPDATES}"
-        )
-
-
-def _sentence_rows(table: TokenTable, sentences: list[str]) -> pa.Table:
-    tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
-    return pa.Table.from_arrays([pa.array(table.ids), pa.array(sentences, pa.string()), tokens], schema=SENTENCE_SCHEMA)

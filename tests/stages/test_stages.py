@@ -15,8 +15,6 @@ from raysed.config import make_config
 from raysed.errors import UserError
 from raysed.evaluation.baselines import transfer_baselines
 from raysed.evaluation.transfer import load_transfer
-from raysed.recipe import parse_recipes
-from raysed.stages.stages import _too_little
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -236,22 +234,6 @@ def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(ray_c
     with pytest.raises(UserError, match="base-sn/calibrations/00: the rows are planted"):
         run(tmp_path, recipes=["ct-sn"])
     assert not [name for name in published(tmp_path) if "members" in name]
-
-
-@pytest.mark.parametrize(
-    ("sentences", "settings", "words"),
-    [
-        (400, {}, ["only 400 sentences", "only 12 updates (400 sentences, sed.batch_size 32, sed.epochs 1)"]),
-        (400, {"sed": {"epochs": 13}}, ["only 400 sentences"]),
-        (6000, {}, []),
-        (6000, {"sed": {"batch_size": 64}}, ["a learner gets only 93 updates", "sed.epochs: 2 would give it"]),
-        (3, {"recipes": ["nli-flow"]}, []),
-    ],
-)
-def test_too_little_text_is_said_before_training(sentences, settings, words):
-    config = make_config({"recipes": ["ct-sed"], **settings})
-    said = list(_too_little(config, parse_recipes(config.recipes), sentences))
-    assert all(part in " ".join(said) for part in words) and bool(said) == bool(words)
 
 
 def test_an_encoder_from_scratch_needs_no_weights(ray_cluster, tmp_path):
