@@ -194,6 +194,28 @@ def test_a_learner_goes_on_with_the_nodes_that_are_left(nodes, undisturbed, star
         torch.testing.assert_close(mine[key], theirs[key], atol=2e-4, rtol=1e-3)
 
 
+def test_a_learner_grows_back_when_a_node_returns(nodes, start, figure):
+    """From two workers to one, and to two again, which costs the updates since the last checkpoint."""
+    job = start(sed={"workers": 2, "epochs": 1000})
+    job.wait_for_step(LEARNER, 12)
+    workers = [len(faults.workers_called("ray::RayTrainWorker"))]
+    for node in list(nodes.cluster.worker_nodes)[1:]:
+        nodes.lose(node)
+    job.wait_for_step_beyond(LEARNER, job.step(LEARNER))
+    workers.append(len(faults.workers_called("ray::RayTrainWorker")))
+    returned = time.monotonic()
+    nodes.add()
+    job.wait_until(lambda: len(faults.workers_called("ray::RayTrainWorker")) == 2, "a second worker")
+    job.wait_for_step_beyond(LEARNER, job.step(LEARNER))
+    seconds = round(time.monotonic() - returned)
+    workers.append(len(faults.workers_called("ray::RayTrainWorker")))
+    job.stop(signal.SIGTERM)
+    while len(nodes.cluster.worker_nodes) < NODES:
+        nodes.add()
+    figure(workers=workers, seconds_until_further=seconds)
+    assert workers == [2, 1, 2]
+
+
 def test_a_driver_that_is_killed_again_and_again(undisturbed, start, figure):
     """At random times, by SIGKILL and SIGTERM in turn; nothing that is finished is made twice."""
     generator, finished, kills = random.Random(0), {}, 0

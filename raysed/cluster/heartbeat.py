@@ -13,7 +13,7 @@ import math
 import os
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +38,8 @@ _LONGEST_PAUSE = 15.0
 """Seconds between two beats at most: they also tell how busy GPUs are."""
 _RETRIES = 3
 """Of a task whose process was lost; Ray's own number for tasks."""
+_MOST_TRIES = 5
+"""Of a part of a stage: more than a few lost nodes take, so what is lost so often takes its workers down itself."""
 _ANSWER = 30.0
 """Seconds that a node may take to end a worker."""
 
@@ -48,6 +50,7 @@ class Pulse:
     def __init__(self) -> None:
         self._heard: dict[tuple[str, int, int], tuple[float, float, str]] = {}
         self._gpu_uses: list[float] = []
+        self._tries: Counter[str] = Counter()
 
     def beat(
         self, worker: tuple[str, int, int], work: str, gpu_use: float | None = None, without_step: float = 0.0
@@ -67,6 +70,15 @@ class Pulse:
     def gpu_use(self) -> float | None:
         """Returns how busy GPUs were, the mean of all that was heard."""
         return sum(self._gpu_uses) / len(self._gpu_uses) if self._gpu_uses else None
+
+    def begin(self, part: str) -> int:
+        """Hears that a part of the stage is begun; returns how often that was so before.
+
+        Args:
+            part: of the stage, for people.
+        """
+        self._tries[part] += 1
+        return self._tries[part] - 1
 
     def forget(self, worker: tuple[str, int, int]) -> None:
         """Hears that a worker has finished its work."""
@@ -97,10 +109,26 @@ class Watch:
     Attributes:
         pulse: the actor that hears it.
         seconds: after so long without a word it is ended.
+        most_tries: how often a part of the stage may be begun.
     """
 
     pulse: Any
     seconds: float
+    most_tries: int
+
+    def begin(self, part: str) -> str:
+        """Returns what is wrong with a part of the stage that is about to be done: nothing, unless it ends its workers.
+
+        Ray Data does what was lost with a worker again, as often as that happens, so a part whose worker crashes or
+        runs out of memory each time would be tried for ever.
+
+        Args:
+            part: of the stage, such as some sentences, for people.
+        """
+        lost = ray.get(self.pulse.begin.remote(part))
+        if lost < self.most_tries:
+            return ""
+        return f"{part}: {lost} workers were lost at them, one after the other; they crash or run out of memory there"
 
 
 @contextmanager
@@ -126,7 +154,7 @@ def watched(seconds: float, share: Share, least: int = 1, stall: float = math.in
     try:
         # It may wait for an answer of a cluster that is going away.
         with repeating(watch, _pause(seconds), patience=1.0):
-            yield Watch(pulse, seconds)
+            yield Watch(pulse, seconds, _MOST_TRIES)
             _tell_gpu_use(pulse)
     finally:
         ray.kill(pulse)
@@ -140,6 +168,7 @@ def watched_tasks(
     share: Share,
     seconds: float,
     stall: float = math.inf,
+    part: Callable[[Any], str] = lambda job: "",
 ) -> Iterator[Any]:
     """Calls a function for every job, each as a Ray task; yields what they return as they end.
 
@@ -154,31 +183,36 @@ def watched_tasks(
         share: of one task.
         seconds: after so long without a word a task is ended.
         stall: see `watched`.
+        part: names a job in messages.
 
     Raises:
-        RunFailed: a task has failed, or was lost too often.
+        RunFailed: a task has failed, or was lost too often; names the job.
     """
     with watched(seconds, share, stall=stall) as watch:
         calls = [(function, watch, work, job, *arguments) for job in jobs]
         results = (_by_actors if share.gpus else _by_tasks)(calls, share, work)
         try:
-            yield from results
-        except ray.exceptions.RayError as error:
-            raise RunFailed(f"{work}: {last_line(error)}") from error
+            for index, done in results:
+                try:
+                    result = ray.get(done)
+                except ray.exceptions.RayError as error:
+                    where = ": ".join(filter(None, [work, part(jobs[index])]))
+                    raise RunFailed(f"{where}: {last_line(error)}") from error
+                yield result
         finally:
             results.close()
 
 
-def _by_tasks(calls: Sequence[tuple], share: Share, work: str) -> Iterator[Any]:
+def _by_tasks(calls: Sequence[tuple], share: Share, work: str) -> Iterator[tuple[int, ray.ObjectRef]]:
     """Ray gives a process of the CPU one task after the other."""
     task = ray.remote(num_cpus=share.cpus)(_beating_task).options(name=work)
-    waiting = [task.remote(*call) for call in calls]
+    waiting = {task.remote(*call): index for index, call in enumerate(calls)}
     while waiting:
-        (done,), waiting = ray.wait(waiting, num_returns=1)
-        yield ray.get(done)
+        (done,), _ = ray.wait(list(waiting), num_returns=1)
+        yield waiting.pop(done), done
 
 
-def _by_actors(calls: Sequence[tuple], share: Share, work: str) -> Iterator[Any]:
+def _by_actors(calls: Sequence[tuple], share: Share, work: str) -> Iterator[tuple[int, ray.ObjectRef]]:
     """With a GPU, Ray starts a process for every task, which imports torch and transformers each time.
 
     `max_calls=0` would keep processes, but a process that has used one GPU stays on it when its next task is given
@@ -187,24 +221,22 @@ def _by_actors(calls: Sequence[tuple], share: Share, work: str) -> Iterator[Any]
     """
     options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "max_restarts": _RETRIES * len(calls)}
     actor_class = ray.remote(max_task_retries=_RETRIES, **options)(_Caller)
-    waiting, running = deque(calls), {}
+    waiting, running = deque(enumerate(calls)), {}
 
     def begin(actor: Any) -> None:
-        running[actor.call.options(name=work).remote(*waiting.popleft())] = actor
+        index, call = waiting.popleft()
+        running[actor.call.options(name=work).remote(*call)] = index, actor
 
     try:
         for _ in range(min(share.workers, len(calls))):
             begin(actor_class.remote())
         while running:
             (done,), _ = ray.wait(list(running), num_returns=1)
-            actor = running.pop(done)
-            try:
-                result = ray.get(done)
-            finally:
-                begin(actor) if waiting else ray.kill(actor)
-            yield result
+            index, actor = running.pop(done)
+            begin(actor) if waiting else ray.kill(actor)
+            yield index, done
     finally:
-        for actor in running.values():
+        for _, actor in running.values():
             ray.kill(actor)
 
 

@@ -77,7 +77,7 @@ def rewrite(kind: str, config: Config, storage: Storage, share: Share, depends: 
 
     Raises:
         UserError: what the augmenter says of its model or data.
-        RunFailed: the workers failed for another reason.
+        RunFailed: the workers failed for another reason, or are lost at the same sentences again and again.
     """
     name, task = f"views/{kind}.text", _Task(kind, config, storage, share, dict(depends))
     entry = storage.finished(name, depends)
@@ -110,9 +110,11 @@ def _make_blocks(task: _Task) -> int:
     log.info("%s views: %d of %d blocks are already made; %s", task.kind, done, count, task.share)
     try:
         with watched(task.config.resources.silence_seconds, task.share) as watch:
-            for failure in _outcomes(task, missing, watch):
-                if failure:
-                    raise UserError(failure)
+            for mistake, lost in _outcomes(task, missing, watch):
+                if mistake:
+                    raise UserError(mistake)
+                if lost:
+                    raise RunFailed(lost)
                 done += 1
                 progress.update(min(done * _BLOCK, sentences), f"{done} of {count} blocks")
     except ray.exceptions.RayError as error:
@@ -122,8 +124,8 @@ def _make_blocks(task: _Task) -> int:
     return count
 
 
-def _outcomes(task: _Task, blocks: Sequence[int], watch: Watch) -> Iterator[str]:
-    """The sentence that is wrong, or nothing, for each block as it ends."""
+def _outcomes(task: _Task, blocks: Sequence[int], watch: Watch) -> Iterator[tuple[str, str]]:
+    """A user's mistake, or what is wrong with the workers, for each block as it ends; empty where all is well."""
     if not blocks:
         return
     quiet_ray_data()
@@ -137,7 +139,7 @@ def _outcomes(task: _Task, blocks: Sequence[int], watch: Watch) -> Iterator[str]
         num_gpus=task.share.gpus,
     )
     for batch in dataset.iter_batches(batch_size=None, prefetch_batches=0):
-        yield from batch["failure"].tolist()
+        yield from zip(batch["mistake"].tolist(), batch["lost"].tolist())
 
 
 class _Rewriter:
@@ -147,21 +149,24 @@ class _Rewriter:
         prepare_worker(task.share.threads)
         self._heard = beating(watch, f"{task.kind} views")
         self._heard.__enter__()  # for good: an actor is ended with its process
-        self._task, self._augmenter, self._failure = task, None, ""
+        self._task, self._watch, self._augmenter, self._mistake = task, watch, None, ""
         self._sentences = SentenceTable(task.storage.fetch("corpus"))
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        failures = [self._failure or self._rewrite(int(block)) for block in batch["block"]]
-        return {"failure": np.array(failures, dtype=object)}
+        (block,) = batch["block"]
+        start, stop = int(block) * _BLOCK, min((int(block) + 1) * _BLOCK, len(self._sentences))
+        lost = self._watch.begin(f"{self._task.kind} views of sentences {start:,} to {stop - 1:,}")
+        if not lost and not self._mistake:
+            self._rewrite(int(block), start, stop)
+        return {"mistake": np.array([self._mistake], object), "lost": np.array([lost], object)}
 
-    def _rewrite(self, block: int) -> str:
+    def _rewrite(self, block: int, start: int, stop: int) -> None:
         task = self._task
         try:
             if self._augmenter is None:
                 seed = derive_seed(task.config.seed, "views", task.kind)
                 views, encoder, device = task.config.views, task.config.encoder, task.share.device
                 self._augmenter = make_augmenter(task.kind, views, encoder, seed, device)
-            start, stop = block * _BLOCK, min((block + 1) * _BLOCK, len(self._sentences))
             rows = self._sentences.rows(start, stop, ("id", "sentence"))
             ids, sentences = rows.column("id").to_numpy(), rows.column("sentence").to_pylist()
             before = self._augmenter.tally
@@ -169,8 +174,7 @@ class _Rewriter:
             meta = {"tally": np.subtract(self._augmenter.tally, before).tolist(), "unit": self._augmenter.unit}
             task.storage.commit(task.name(block), lambda path: pq.write_table(table, path / _FILE), task.depends, meta)
         except UserError as error:
-            self._failure = str(error)
-        return self._failure
+            self._mistake = str(error)
 
 
 def _join_blocks(task: _Task, count: int, path: Path) -> dict[str, Any]:

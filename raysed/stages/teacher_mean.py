@@ -25,7 +25,7 @@ from raysed.config import stable_hash
 from raysed.data.parquet import open_table, read_table
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, matrix, not_finite, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
-from raysed.errors import UserError
+from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import encode, load_checkpoint
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Storage
@@ -91,6 +91,7 @@ def write_targets(
 
     Raises:
         UserError: an embedding is not finite; names the sentence ids.
+        RunFailed: workers are lost at the same sentences again and again; names these.
         RuntimeError: rows were lost, repeated or mixed up on the way.
     """
     targets = [_Targets(name, dict(depends), teachers) for name, (teachers, depends) in ensembles.items()]
@@ -105,9 +106,11 @@ def write_targets(
     done = rows - sum(place["stop"] - place["start"] for place in places)
     progress.start_from(done)
     with watched(plan.silence_seconds, plan.share, least=plan.groups) as watch:
-        for finished, failure in _make_blocks(places, targets, storage, plan, watch):
-            if failure:
-                raise UserError(failure)
+        for finished, broken, lost in _make_blocks(places, targets, storage, plan, watch):
+            if broken:
+                raise UserError(broken)
+            if lost:
+                raise RunFailed(lost)
             done += finished
             progress.update(done, f"{done:,} of {rows:,} sentences, {count} teachers")
     tell(sentences=count * sum(place["stop"] - place["start"] for place in places))
@@ -128,8 +131,8 @@ def _make_blocks(
     storage: Storage,
     plan: TeacherPlan,
     watch: Watch,
-) -> Iterator[tuple[int, str]]:
-    """Yields the sentences of each block as it is published, and what is wrong with it, if anything is.
+) -> Iterator[tuple[int, str, str]]:
+    """Yields the sentences of each block as it is published, and what is wrong with them or with their workers.
 
     Args:
         places: first sentence of each block, and the one after its last.
@@ -157,7 +160,7 @@ def _make_blocks(
         )
     for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
         for row in table.to_pylist():
-            yield row["sentences"], row["failure"]
+            yield row["sentences"], row["broken"], row["lost"]
 
 
 def _block_rows(rows: int) -> int:
@@ -221,15 +224,19 @@ class _TeacherGroup:
             column: teacher_sum(own, plan.token_budget, plan.share.device, plan.trust_remote_code)
             for column, own in paths.items()
         }
-        self._targets, self._storage = targets, storage
+        self._targets, self._storage, self._watch = targets, storage, watch
+        self._who = " to ".join(dict.fromkeys([teachers[0][1], teachers[-1][1]]))
         self._sentences = SentenceTable(storage.fetch("corpus"))
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        if not len(table):
+        if not len(table) or "lost" in table.column_names:
             return table
         if "start" in table.column_names:
             (place,) = table.to_pylist()
             table = self._sentences.rows(place["start"], place["stop"], ("id", "input_ids"))
+        first, last = table.column("id")[0].as_py(), table.column("id")[-1].as_py()
+        if lost := self._watch.begin(f"sentences {first:,} to {last:,} for the teachers {self._who}"):
+            return pa.table({"sentences": [0], "broken": [""], "lost": [lost]})
         tokens = TokenTable.from_arrow(table)
         for column, add in self._adds.items():
             parts = [add(tokens.take(rows)) for rows in np.split(np.arange(len(tokens)), _cuts(len(tokens)))]
@@ -240,19 +247,19 @@ class _TeacherGroup:
         return self._publish(table) if self._targets else table
 
     def _publish(self, table: pa.Table) -> pa.Table:
-        """Publishes the block of each target table; returns how many sentences it has, and what is wrong."""
-        failure = ""
+        """Publishes the block of each target table; returns how many sentences it has, and what is wrong with them."""
+        broken = ""
         for index, target in enumerate(self._targets):
             means_BD = matrix(table.column(_column(index))) / np.float32(len(target.teachers))
-            failure = failure or not_finite(table, means_BD)
-            if failure:
+            broken = not_finite(table, means_BD)
+            if broken:
                 break
             block = with_column(table.select(["id", "input_ids"]), "target", means_BD)
             name = target.block(table.column("id")[0].as_py())
             self._storage.commit(
                 name, lambda path, block=block: pq.write_table(block, path / TARGET_FILE), target.depends
             )
-        return pa.table({"sentences": [len(table)], "failure": [failure]})
+        return pa.table({"sentences": [len(table)], "broken": [broken], "lost": [""]})
 
 
 def _cuts(rows: int) -> range:

@@ -75,6 +75,9 @@ class _Block:
     def name(self) -> str:
         return f"{TEACHERS}/rows/{self.teacher.identity}/{self.number:06d}"
 
+    def __str__(self) -> str:
+        return f"sentences {self.start:,} to {self.stop - 1:,} for {self.teacher.config.title}"
+
 
 def embed_corpus(
     teachers: Sequence[AskedTeacher], config: Config, storage: Storage, plan: Callable[[Config, int], Share]
@@ -104,6 +107,7 @@ def embed_corpus(
         work="ask teachers",
         share=share,
         seconds=config.resources.silence_seconds,
+        part=str,
     )
     for done, (sentences, mistake) in enumerate(tasks, start=1):
         if mistake:

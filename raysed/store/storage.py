@@ -483,7 +483,8 @@ class Storage:
             used(path)
             return path
         try:
-            return self._copied_here(entry, path) or self._copied_here(entry, path)
+            with _disk_errors(str(path), remedy="set TMPDIR to a directory with more of it"):
+                return self._copied_here(entry, path) or self._copied_here(entry, path)
         except FileNotFoundError:
             return None
 
@@ -523,13 +524,15 @@ class Storage:
             return stream.read()
 
     def _persistently(self, action: Callable[[], _Result]) -> _Result:
-        """Tries again where a network lies between; a missing file and a local disk are not made better by waiting."""
+        """Tries again where a network lies between; waiting mends no missing file, no full disk and no local one."""
         for pause in () if self.is_local else _PAUSES:
             try:
                 return action()
             except FileNotFoundError:
                 raise
             except OSError as error:
+                if _is_full(error):
+                    raise
                 log.warning("%s: %s; trying again in %g s", self, _reason(error), pause)
                 time.sleep(pause)
         return action()
@@ -759,7 +762,7 @@ def _of_job(location: str, run: str, job: str) -> Storage:
 
 
 @contextmanager
-def _disk_errors(where: str, *unusable: type[OSError]) -> Iterator[None]:
+def _disk_errors(where: str, *unusable: type[OSError], remedy: str = "choose another --storage") -> Iterator[None]:
     """Turns a full or read-only disk, and the errors named, into a sentence."""
     try:
         yield
@@ -767,7 +770,7 @@ def _disk_errors(where: str, *unusable: type[OSError]) -> Iterator[None]:
         raise
     except Exception as error:
         if _is_full(error):
-            raise UserError(f"no disk space left for {where}; free some space, or choose another --storage") from None
+            raise UserError(f"no disk space left for {where}; free some space, or {remedy}") from None
         if isinstance(error, (PermissionError, *unusable)) or getattr(error, "errno", None) == errno.EROFS:
             raise UserError(f"storage: {where} cannot be written: {_reason(error)}") from None
         raise

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+import ray
 
 import raysed.cluster.heartbeat
 from raysed.cluster.heartbeat import Pulse, _by_actors, made_step, makes_no_steps, watched, watched_tasks
@@ -127,6 +128,15 @@ def test_a_task_that_fails_ends_the_run_with_what_it_said(ray_cluster):
 
 
 @pytest.mark.cluster
+def test_a_task_that_ends_its_process_each_time_is_named(ray_cluster):
+    def crashes(job: int) -> int:
+        return job if job != 2 else os._exit(1)
+
+    with pytest.raises(RunFailed, match=r"^fit: number 2: .*died"):
+        list(watched_tasks(crashes, [1, 2], work="fit", share=SMALL, seconds=60, part=lambda job: f"number {job}"))
+
+
+@pytest.mark.cluster
 def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(ray_cluster, tmp_path):
     """Also where there is room for fewer processes than planned: those that wait get their turn."""
 
@@ -139,7 +149,7 @@ def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(
     share = Share(4, 1, 0.0, threads=1)  # as with GPUs, which this Ray does not have
     with watched(60, share) as watch:
         calls = [(work, watch, "work", job, tmp_path) for job in range(8)]
-        results = list(_by_actors(calls, share, "work"))
+        results = [ray.get(done) for _, done in _by_actors(calls, share, "work")]
     assert sorted(job for job, _ in results) == list(range(8)) and (tmp_path / "lost").exists()
     assert len({process for _, process in results}) <= 5
 
@@ -152,13 +162,14 @@ def test_only_tasks_with_a_gpu_are_done_by_actors(monkeypatch):
         def results(calls, share, work):
             asked.append(name)
             try:
-                yield from range(3)
+                yield from enumerate(range(3))
             finally:
                 ended.append(name)
 
         return results
 
     monkeypatch.setattr(raysed.cluster.heartbeat, "watched", lambda seconds, share, stall: nullcontext())
+    monkeypatch.setattr(ray, "get", lambda result: result)
     for name in ("_by_actors", "_by_tasks"):
         monkeypatch.setattr(raysed.cluster.heartbeat, name, way(name))
     for gpus in (0.25, 0.0):

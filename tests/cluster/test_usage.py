@@ -20,8 +20,11 @@ def test_a_stage_adds_up_what_it_is_told():
         tell(gpu_use=0.7)
         raise KeyboardInterrupt  # a stage that is stopped has taken its time, too
     tell(sentences=1000)
-    assert (found["sentences"], found["gpu_use"]) == (37, pytest.approx(0.5, abs=1e-3))
-    assert 100.0 <= found["seconds"] < 101
+    assert (found["sentences"], found["gpu_use"]) == (
+        37,
+        pytest.approx(0.5, abs=5e-3),
+    )  # as long as it took under 1.6 s
+    assert 100.0 <= found["seconds"] < 101.6
 
 
 def test_two_attempts_weigh_gpus_by_time():

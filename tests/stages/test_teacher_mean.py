@@ -1,5 +1,7 @@
 """The streamed mean of teachers against the plain one."""
 
+import os
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -7,17 +9,14 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, BertModel
 
+from raysed.cluster import heartbeat
 from raysed.cluster.resources import Share
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
-from raysed.errors import UserError
+from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import Encoder
-from raysed.stages.teacher_mean import (
-    TeacherPlan,
-    _Targets,
-    verify_targets,
-    write_targets,
-)
+from raysed.stages import teacher_mean
+from raysed.stages.teacher_mean import TeacherPlan, _Targets, _TeacherGroup, verify_targets, write_targets
 from raysed.store.storage import Storage
 
 VOCABULARY, WIDTH = 50, 16
@@ -126,6 +125,29 @@ def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
     found = np.stack(pq.read_table(storage.fetch("ct-sed/targets") / TARGET_FILE)["target"].to_numpy())
     assert np.abs(found - plain_mean(storage, names)).max() < 1e-6
     assert len(before) == 2
+
+
+@pytest.mark.cluster
+def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_path, monkeypatch):
+    """Of 600 sentences, those of the second block of 256 take the process down; the others are kept."""
+    storage = Storage(str(tmp_path), "run")
+    names = save_teachers(storage, 2)
+    save_corpus(storage, 600)
+
+    class Deadly(_TeacherGroup):
+        def _publish(self, table):
+            if table.column("id")[0].as_py() == 256:
+                os._exit(1)
+            return super()._publish(table)
+
+    monkeypatch.setattr(teacher_mean, "_TeacherGroup", Deadly)
+    monkeypatch.setattr(heartbeat, "_MOST_TRIES", 2)
+    with pytest.raises(
+        RunFailed,
+        match=r"^sentences 256 to 511 for the teachers ct/members/00 to ct/members/01: 2 workers were lost at them",
+    ):
+        write_targets({"ct-sed/targets": (names, {"a": 1})}, storage, plan())
+    assert "256" not in {entry.name[-3:] for entry in storage.entries("ct-sed/targets.blocks")}
 
 
 @pytest.mark.cluster

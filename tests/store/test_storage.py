@@ -702,6 +702,22 @@ def test_what_arrives_damaged_is_read_once_more(remote, monkeypatch):
     assert content(Storage("mock://bucket/runs", "run").fetch(NAME)) == files_of(OLD) and calls == 2
 
 
+def test_a_disk_that_is_full_while_something_is_fetched_is_a_sentence(remote, monkeypatch):
+    """Said at once, because waiting does not help; and nothing is left of the copy."""
+    commit(remote, OLD)
+
+    def full(source, target, **named):
+        Path(target, "model.bin").write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "Error writing bytes to file. Detail: [errno 28] No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pafs, "copy_files", full)
+        patch.setattr(raysed.store.storage.time, "sleep", lambda seconds: pytest.fail("waited"))
+        with pytest.raises(UserError, match=r"^no disk space left for .*/cache/\w+; free some space, or set TMPDIR to"):
+            Storage("mock://bucket/runs", "run").fetch(NAME)
+    assert content(Storage("mock://bucket/runs", "run").fetch(NAME)) == files_of(OLD)
+
+
 def test_a_job_that_was_taken_over_publishes_nothing_more(remote, tmp_path):
     """Nor do the workers of the job."""
     with remote.lock():
