@@ -210,6 +210,8 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
     setup.engine.close()
     if metrics is None:
         return
+    if result.score is not None:
+        metrics.conclude({"stage": "learner", "seed": learner.seed}, {"best_dev": result.score})
     encoder, _ = load_start(place.config.encoder, place.storage, learner.start)
     if place.config.sed.head:
         encoder.set_head(weights["learner.head.weight"].T.cpu().numpy())

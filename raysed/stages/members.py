@@ -389,9 +389,12 @@ def _train_and_publish(member: Member, place: Workplace, metrics: MetricsLog, un
     setup = set_up(member.stage, place.config, replace(training.start, lower_bound=member.lower_bound))
     report, criterion = _Reporter(member.name, place.config.run), criterion_of(member.stage, place.config)
     result = training.run(setup, report, criterion, until, warned=is_draining)
-    updates = result.steps - result.resumed_at
+    updates, score = result.steps - result.resumed_at, result.score_by(until)
+    if score is not None:
+        about = {"stage": member.stage, "index": member.index, "seed": member.seed, "lower_bound": member.lower_bound}
+        metrics.conclude(about, {"best_dev": score})
     if result.steps < setup.plan.steps:
-        return result.score_by(until), updates
+        return score, updates
     outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
     if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
         outcome["collapsed"] = reason

@@ -7,13 +7,19 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from raysed.config import Config
+from raysed.store.progress import repeating
 from raysed.store.storage import Storage
 from raysed.store.trackers import Trackers, trackers_of
+
+log = logging.getLogger(__name__)
+
+_FLUSH_SECONDS, _COPY_SECONDS = 5.0, 20.0
+"""So that TensorBoard shows what is half a minute old at most, wherever the run is stored."""
 
 
 class MetricsLog:
@@ -22,7 +28,7 @@ class MetricsLog:
     A training that continues hands its whole history in again, so that the log holds each step once.
 
     Args:
-        storage: the run directory; on an object store the files are copied there when the log is closed.
+        storage: the run directory; to an object store the files are copied every 20 seconds.
         name: of the artefact, e.g. `ct/members/00`.
         trackers: get the same.
     """
@@ -37,7 +43,11 @@ class MetricsLog:
         local.mkdir(parents=True)
         self._directory = local
         self._lines = open(local / "metrics.jsonl", "w", encoding="utf-8")
-        self._board = SummaryWriter(str(local), write_to_disk=True)
+        self._board = SummaryWriter(str(local), write_to_disk=True, flush_secs=_FLUSH_SECONDS)
+        self._sizes: dict[str, int] = {}
+        self._copying = ExitStack()
+        if not storage.is_local:
+            self._copying.enter_context(repeating(self._copy_meanwhile, _COPY_SECONDS))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Adds one entry; nested numbers become `dev/second` and the like on TensorBoard."""
@@ -48,15 +58,44 @@ class MetricsLog:
             self._board.add_scalar(key, number, metrics["step"])
         self._trackers.write(metrics["step"], values)
 
+    def conclude(self, settings: Mapping[str, Any], scores: Mapping[str, float]) -> None:
+        """Adds a row to TensorBoard's table of hyperparameters.
+
+        Args:
+            settings: what tells this training from the others of its run; those that are None are left out.
+            scores: what came of it.
+        """
+        from tensorboardX.summary import hparams
+
+        for summary in hparams({key: value for key, value in settings.items() if value is not None}, dict(scores)):
+            self._board.file_writer.add_summary(summary)
+        for key, score in scores.items():
+            self._board.add_scalar(key, score)
+
     def close(self, failed: bool = False) -> None:
         """Flushes, and copies the files to an object store."""
         self._trackers.close(failed)
         self._lines.close()
         self._board.close()
+        self._copying.close()
         if not self._storage.is_local:
-            for path in self._directory.iterdir():
-                self._storage.write_bytes(f"{self._name}/{path.name}", path.read_bytes())
+            self._copy()
             shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _copy_meanwhile(self) -> None:
+        """A copy that fails is no reason to end a training: the next one comes soon."""
+        try:
+            self._copy()
+        except Exception as error:
+            log.debug("%s could not be copied: %s", self._name, error)
+
+    def _copy(self) -> None:
+        """Copies the files that have grown."""
+        for path in self._directory.iterdir():
+            data = path.read_bytes()
+            if self._sizes.get(path.name) != len(data):
+                self._storage.write_bytes(f"{self._name}/{path.name}", data)
+                self._sizes[path.name] = len(data)
 
     def __enter__(self) -> "MetricsLog":
         return self

@@ -4,7 +4,10 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.fs as pafs
 import pytest
@@ -26,19 +29,33 @@ HISTORY = [
 
 
 def events(directory: Path) -> dict[str, list[tuple[int, float]]]:
-    """TensorBoard's scalars, read record by record: length, its checksum, an event, its checksum."""
+    """TensorBoard's scalars."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for event in records(directory):
+        for value in event.summary.value:
+            found.setdefault(value.tag, []).append((event.step, value.simple_value))
+    return found
+
+
+def hparams_of(directory: Path) -> list[bytes]:
+    return [
+        value.metadata.plugin_data.content
+        for event in records(directory)
+        for value in event.summary.value
+        if value.metadata.plugin_data.plugin_name == "hparams"
+    ]
+
+
+def records(directory: Path) -> Iterator[Any]:
+    """Record by record: length, its checksum, an event, its checksum."""
     from tensorboardX.proto.event_pb2 import Event
 
-    found: dict[str, list[tuple[int, float]]] = {}
     for path in directory.glob("events.out.tfevents.*"):
         data = path.read_bytes()
         while data:
             length = int.from_bytes(data[:8], "little")
-            event = Event.FromString(data[12 : 12 + length])
-            for value in event.summary.value:
-                found.setdefault(value.tag, []).append((event.step, value.simple_value))
+            yield Event.FromString(data[12 : 12 + length])
             data = data[16 + length :]
-    return found
 
 
 def assert_complete(directory: Path, history: list[dict]) -> None:
@@ -74,18 +91,65 @@ def test_a_training_that_continues_writes_each_step_once(tmp_path):
     assert_complete(directory, longer)
 
 
-def test_a_log_for_an_object_store_is_copied_there_when_it_is_closed(tmp_path, monkeypatch):
+@pytest.fixture
+def remote(tmp_path, monkeypatch) -> Storage:
     (tmp_path / "bucket").mkdir()
     (tmp_path / "local").mkdir()
     fs = pafs.SubTreeFileSystem(str(tmp_path / "bucket"), pafs.LocalFileSystem())
     monkeypatch.setattr(raysed.store.storage, "_filesystem", lambda location: (fs, "runs"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
-    with MetricsLog(Storage("mock://bucket/runs", "run"), "ct/members/00") as metrics:
+    return Storage("mock://bucket/runs", "run")
+
+
+def test_a_log_for_an_object_store_is_there_while_training_goes_on(remote, tmp_path, monkeypatch):
+    """Each file is copied as it has grown; at the end nothing is left on this machine."""
+    monkeypatch.setattr(raysed.store.metrics, "_COPY_SECONDS", 0.02)
+    monkeypatch.setattr(raysed.store.metrics, "_FLUSH_SECONDS", 0.02)
+    directory = tmp_path / "bucket/runs/run/logs/ct/members/00"
+    with MetricsLog(remote, "ct/members/00") as metrics:
+        for count in (1, 2):
+            metrics.write(HISTORY[count - 1])
+            until = time.monotonic() + 20
+            while len(events(directory).get("loss", [])) < count and time.monotonic() < until:
+                time.sleep(0.02)
+            assert events(directory)["loss"] == [(entry["step"], entry["loss"]) for entry in HISTORY[:count]]
+            assert len((directory / "metrics.jsonl").read_text().splitlines()) == count
+    assert_complete(directory, HISTORY)
+    assert not list((tmp_path / "local").iterdir())
+
+
+def test_an_object_store_that_fails_meanwhile_ends_no_training(remote, tmp_path, monkeypatch):
+    monkeypatch.setattr(raysed.store.metrics, "_COPY_SECONDS", 0.01)
+    failed, write = [], remote.write_bytes
+
+    def failing(name: str, data: bytes) -> None:
+        failed.append(name)
+        if len(failed) < 3:
+            raise OSError("no answer")
+        write(name, data)
+
+    monkeypatch.setattr(remote, "write_bytes", failing)
+    with MetricsLog(remote, "ct/members/00") as metrics:
         for entry in HISTORY:
             metrics.write(entry)
-        assert not list((tmp_path / "bucket").iterdir())
+        while len(failed) < 3:
+            time.sleep(0.01)
     assert_complete(tmp_path / "bucket/runs/run/logs/ct/members/00", HISTORY)
-    assert not list((tmp_path / "local").iterdir())
+
+
+def test_the_table_of_hyperparameters_has_what_tells_trainings_apart(tmp_path):
+    """As TensorBoard's own reader finds it."""
+    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
+
+    with MetricsLog(Storage(str(tmp_path), "run"), "sts/members/01") as metrics:
+        metrics.write(HISTORY[1])
+        metrics.conclude({"stage": "sts", "seed": 7, "lower_bound": 0.3, "index": None}, {"best_dev": 61.25})
+    directory = tmp_path / "run/logs/sts/members/01"
+    parts = [HParamsPluginData.FromString(data) for data in hparams_of(directory)]
+    (started,) = [part.session_start_info for part in parts if part.HasField("session_start_info")]
+    found = {key: value.string_value or value.number_value for key, value in started.hparams.items()}
+    assert found == {"stage": "sts", "seed": 7.0, "lower_bound": 0.3}
+    assert [value for _, value in events(directory)["best_dev"]] == [61.25]
 
 
 def test_notes_are_plain_lines():
