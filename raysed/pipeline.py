@@ -65,6 +65,7 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
 
 def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | None, say: Callable[[str], None]) -> None:
     """Runs the stages, unless all of it is there."""
+    from raysed.cluster.gauges import stage_gauges
     from raysed.report.publish import is_complete, publish_failure
 
     if is_complete(job, storage):
@@ -74,7 +75,7 @@ def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | No
         say(f"Ray dashboard: {dashboard}")
     native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
     try:
-        with native_output_to(native), interrupts.errors_are_stops():
+        with native_output_to(native), interrupts.errors_are_stops(), stage_gauges(job.config.run):
             _run_stages(job, storage, say)
     except Exception as error:
         if not status.follows_a_complete_run:

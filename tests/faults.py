@@ -35,13 +35,14 @@ SETTINGS: dict[str, Any] = {
 class Nodes:
     """A Ray cluster on this machine: a head that works for nobody, and workers of one CPU that come and go."""
 
-    def __init__(self, workers: int):
-        self._workers = workers
+    def __init__(self, workers: int, dashboard: bool = False):
+        self._workers, self._dashboard = workers, dashboard
 
     def __enter__(self) -> "Nodes":
         from ray.cluster_utils import Cluster
 
-        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        head = {"num_cpus": 0, "include_dashboard": self._dashboard}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(self._workers):
             self.add()
         return self
@@ -52,6 +53,11 @@ class Nodes:
     @property
     def address(self) -> str:
         return self.cluster.address
+
+    @property
+    def session(self) -> str:
+        """Where Ray's own files are."""
+        return self.cluster.head_node.get_session_dir_path()
 
     def add(self) -> Any:
         """Adds a worker."""

@@ -169,6 +169,8 @@ def test_options_exist(page):
             assert options_in(words) <= ray_options(words[1:]), line
         elif words and words[0] == "tensorboard":
             assert options_in(words) <= {"--logdir"}, line
+        elif "grafana" in words:
+            assert options_in(words) <= {"--homepath", "--config"}, line
         else:
             assert options_in(words) <= own, line
 

@@ -15,6 +15,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from raysed.cluster.gauges import TrainingGauges
 from raysed.cluster.heartbeat import beating, beside_driver, watched
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS, Share
@@ -135,6 +136,7 @@ def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Learner], board: A
         if said:
             progress = progress or Progress(title, said[0]["total"] * len(learners))
             progress.start_from(sum(words["first"] for words in said))
+            tell(trained=sum(words["step"] == words["total"] for words in said), trainings=len(learners))
             progress.update(sum(words["step"] for words in said), _note(said, len(learners)))
     if errors:
         raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
@@ -201,9 +203,15 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
     training = Training(learner, [learner.targets], place, metrics)
     rank, world = context.get_world_rank(), context.get_world_size()
     setup = set_up_learner(place.config, training.start, learner.keep, rank, world)
+    gauges = TrainingGauges(place.config.run, learner.name)
+
+    def report(words: dict[str, Any]) -> None:
+        gauges(words)
+        board.say.remote(learner.name, words)
+
     result = training.run(
         setup,
-        report=lambda words: board.say.remote(learner.name, words),
+        report=report,
         warned=lambda: ray.train.get_preemption_info() is not None,
     )
     weights = setup.engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage

@@ -18,6 +18,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from raysed.cluster.draining import is_draining
+from raysed.cluster.gauges import TrainingGauges
 from raysed.cluster.heartbeat import beating, watched
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS, Share
@@ -319,6 +320,7 @@ class _ProgressCallback(tune.Callback):
         self._latest[name] = result
         if result["step"] == result["total"]:
             self._done.add(name)
+        tell(trained=len(self._done), trainings=self._count)
         self._progress.update(sum(self._steps.values()), self._note(result))
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
@@ -404,21 +406,14 @@ def _train_and_publish(member: Member, place: Workplace, metrics: MetricsLog, un
 
 
 class _Reporter:
-    """Sends the history to Tune and to the dashboard's metrics; the last dev score stands until there is another."""
+    """Sends the history to Tune and to Prometheus; the last dev score stands until there is another."""
 
     def __init__(self, member: str, run: str):
-        from ray.util.metrics import Gauge
-
-        tags = {"run": run, "member": member}
-        self._loss = Gauge("raysed_loss", "training loss", tag_keys=("run", "member"))
-        self._dev = Gauge("raysed_dev", "dev score x100", tag_keys=("run", "member"))
-        self._loss.set_default_tags(tags)
-        self._dev.set_default_tags(tags)
+        self._gauges = TrainingGauges(run, member)
         self._latest: float | None = None
 
     def __call__(self, words: dict[str, Any]) -> None:
-        self._loss.set(words["loss"])
+        self._gauges(words)
         if words["dev"] is not None:
             self._latest = words["dev"]
-            self._dev.set(self._latest)
         tune.report({**words, "dev": self._latest})

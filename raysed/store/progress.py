@@ -30,9 +30,11 @@ def told_to(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 
 def tell(**words: Any) -> None:
-    """Says where the run is: `stage`, or the `line` of the progress and the seconds `left`; or what a stage took.
+    """Says where the run is, or what a stage took.
 
-    That is `sentences`, of batches and embeddings, and `gpu_use` from 0 to 1.
+    Where it is: `stage`; the `line` of the progress, its `share` from 0 to 1 and the seconds `left`, as far as they are
+    known; how many of the stage's `trainings` are `trained`. What it took: `sentences`, of batches and embeddings, and
+    `gpu_use` from 0 to 1.
     """
     for listener in _listeners:
         listener(words)
@@ -71,7 +73,7 @@ class Progress:
         left = self._left(done, now)
         parts = [self._share(done), note, "" if left is None else f"{duration(left)} left"]
         line = f"{self._title}: {' · '.join(part for part in parts if part)}"
-        tell(line=line, left=left)
+        tell(line=line, left=left, share=done / self._total if self._total else None)
         if now - self._shown >= self._interval:
             self._shown = now
             self._write(line, "")

@@ -33,6 +33,8 @@ _MISSED = 6
 _AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
+_NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "trainings": None}
+"""Of a stage that has just begun."""
 _TRAINING = re.compile(r"(?P<node>.+)/(?P<kind>member|learner)s/\d+|(?P<bound>.+/grid/[^/]+)/\d+")
 
 
@@ -65,8 +67,8 @@ class Status:
             if "stage" in words:  # the line of the stage before says nothing any more
                 self.has_begun = True
                 state = "running" if self._words["state"] == "starting" else self._words["state"]
-                self._words.update(words, state=state, stage_since=time.time(), line=None, left=None)
-            elif "line" in words:
+                self._words.update(words, state=state, stage_since=time.time(), **_NOTHING_YET)
+            elif "line" in words or "trained" in words:
                 self._words.update(words)
 
     def say(self, **words: Any) -> None:
