@@ -2,6 +2,7 @@
 
     python jobs/status.py                          all runs: their state and its age
     python jobs/status.py quickstart
+    python jobs/status.py quickstart --watch
     python jobs/status.py NAME --storage s3://bucket/runs
 
 It reads the run directory only, so it works from any machine that reaches the storage, also after the job is gone.
@@ -10,11 +11,14 @@ The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or 
 
 import argparse
 
+from raysed.errors import UserError
+
 
 def parser() -> argparse.ArgumentParser:
     """Returns the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
+    result.add_argument("--watch", action="store_true", help="follow the run on one screen until it ends, or Ctrl-C")
     result.add_argument("--storage", default="runs", help="directory or URI that holds the run directories")
     return result
 
@@ -24,6 +28,13 @@ def job(arguments: argparse.Namespace) -> int:
     from raysed.store.status import describe, describe_all
     from raysed.store.storage import Storage
 
+    if arguments.watch and arguments.run is None:
+        raise UserError("--watch follows one run; name it")
+    if arguments.watch:
+        from raysed.store.watching import watch
+
+        describe(Storage(arguments.storage, arguments.run))  # refuses a name that is none
+        return watch(Storage(arguments.storage, arguments.run))
     if arguments.run is None:
         lines, code = describe_all(arguments.storage), 0
     else:

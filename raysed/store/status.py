@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,7 +30,7 @@ _LOCAL_EVERY, _REMOTE_EVERY = 5.0, 30.0
 """Seconds between two writings: on an object store each is a request."""
 _MISSED = 6
 """So many missed writings in a row say that the job is gone."""
-_AT_WORK = ("starting", "running")
+AT_WORK = ("starting", "running")
 CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, "gone": 4, "unknown": 4}
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
 _NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "trainings": None}
@@ -59,7 +59,7 @@ class Status:
     @property
     def follows_a_complete_run(self) -> bool:
         """Whether an earlier run of that name is complete, and still untouched."""
-        return not self.has_begun and _parsed(self._before).get("state") == "complete"
+        return not self.has_begun and parsed(self._before).get("state") == "complete"
 
     def listen(self, words: dict[str, Any]) -> None:
         """Hears what `tell` is told."""
@@ -130,8 +130,8 @@ def refuse_at_work(storage: Storage, now: float | None = None) -> None:
         UserError: says which job, and what to do.
     """
     now = time.time() if now is None else now
-    status = _parsed(storage.read_text(FILE))
-    if status["state"] not in _AT_WORK or _is_gone(status, now):
+    status = parsed(storage.read_text(FILE))
+    if status["state"] not in AT_WORK or _is_gone(status, now):
         return
     if status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"]):
         return
@@ -162,8 +162,8 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     entries = storage.entries()
     if text is None and not entries:
         raise UserError(f"there is no run at {storage}; without a name, all runs of its storage are listed")
-    status = _parsed(text)
-    lines = [f"{storage.run}: {_state(status, now)}"]
+    status = parsed(text)
+    lines = [f"{storage.run}: {state_in_words(status, now)}"]
     if status["state"] == "running" and status.get("stage"):
         lines.append(f"stage: {status['stage']}, for {duration(now - status['stage_since'])}")
         lines += [status["line"]] if status.get("line") else []
@@ -173,7 +173,7 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished)) or 'nothing yet'}"]
     lines += [f"checkpoint: {line}" for line in _checkpoints(halfway, storage, now)]
-    return lines, CODES["gone" if _is_gone(status, now) else status["state"]]
+    return lines, exit_code(status, now)
 
 
 def describe_all(location: str, now: float | None = None) -> list[str]:
@@ -193,21 +193,38 @@ def describe_all(location: str, now: float | None = None) -> list[str]:
     if not runs:
         raise UserError(f"there are no runs at {location}; name another place with --storage")
     width = max(map(len, runs))
-    return [f"{run:{width}}  {_state(_parsed(texts[run]), now)}" for run in runs]
+    return [f"{run:{width}}  {state_in_words(parsed(texts[run]), now)}" for run in runs]
 
 
-def _parsed(text: str | None) -> dict[str, Any]:
+def parsed(text: str | None) -> dict[str, Any]:
+    """Returns the content of `status.json`; where it cannot be read, a state that is unknown."""
     try:
         return json.loads(text or "")
     except ValueError:
         return {"state": "unknown"}
 
 
-def _is_gone(status: dict[str, Any], now: float) -> bool:
-    return status["state"] in _AT_WORK and now - status["told"] > _MISSED * status["every"]
+def exit_code(status: Mapping[str, Any], now: float) -> int:
+    """Returns what tells scripts the state of a run.
+
+    Args:
+        status: content of `status.json`.
+        now: seconds since 1970.
+    """
+    return CODES["gone" if _is_gone(status, now) else status["state"]]
 
 
-def _state(status: dict[str, Any], now: float) -> str:
+def _is_gone(status: Mapping[str, Any], now: float) -> bool:
+    return status["state"] in AT_WORK and now - status["told"] > _MISSED * status["every"]
+
+
+def state_in_words(status: Mapping[str, Any], now: float) -> str:
+    """Returns the state of a run as a sentence without an end.
+
+    Args:
+        status: content of `status.json`.
+        now: seconds since 1970.
+    """
     if status["state"] == "unknown":
         return "state unknown (no readable status.json)"
     ran, silent = duration(status["told"] - status["since"]), now - status["told"]
@@ -216,7 +233,7 @@ def _state(status: dict[str, Any], now: float) -> str:
             f"no sign of life for {duration(silent)}: the job on {status['host']} (process {status['pid']}) is gone; "
             "the same command continues it"
         )
-    if status["state"] in _AT_WORK:
+    if status["state"] in AT_WORK:
         left = f", about {duration(status['left'])} left in this stage" if status.get("left") else ""
         return f"{status['state']} for {ran}{left} (as of {duration(silent)} ago)"
     error = f": {status['error']}" if status.get("error") else ""

@@ -218,7 +218,7 @@ class Storage:
 
     def entries(self, below: str = "") -> list[Entry]:
         """Returns all manifest entries below a path, or all there are, by name."""
-        paths = self._list(f"manifest/{below}".rstrip("/"))
+        paths = self.files(f"manifest/{below}".rstrip("/"))
         names = [path.removeprefix("manifest/").removesuffix(".json") for path in paths]
         return [entry for name in sorted(names) if (entry := self.entry(name))]
 
@@ -472,7 +472,7 @@ class Storage:
         return [info.base_name for info in infos if info.base_name.startswith(_ATTEMPT)]
 
     def _delete_all_but_attempts(self, name: str) -> None:
-        for path in self._list(name):
+        for path in self.files(name):
             if not path.removeprefix(f"{name}/").startswith(_ATTEMPT):
                 self._fs.delete_file(f"{self._root}/{path}")
 
@@ -537,7 +537,8 @@ class Storage:
                 time.sleep(pause)
         return action()
 
-    def _list(self, name: str) -> list[str]:
+    def files(self, name: str) -> list[str]:
+        """Returns the names of all files below a path, as paths below the run directory; nothing of them is read."""
         selector = pafs.FileSelector(f"{self._root}/{name}", recursive=True, allow_not_found=True)
         infos = self._persistently(lambda: self._fs.get_file_info(selector))
         return [info.path.removeprefix(self._root + "/") for info in infos if info.type == pafs.FileType.File]

@@ -63,7 +63,7 @@ def test_an_artefact_is_published_replaced_found_and_removed(location):
         assert other.read_text("report.json") == "{}" and other.read_text("nothing") is None
         assert time.time() - 60 < other.written_at(NAME) < time.time() + 60
         storage.remove(NAME)
-    assert storage._list("ct") == [] and Storage(location, "run").entry(NAME) is None
+    assert storage.files("ct") == [] and Storage(location, "run").entry(NAME) is None
 
 
 def test_nothing_is_left_of_attempts(location):
@@ -72,7 +72,7 @@ def test_nothing_is_left_of_attempts(location):
         commit(storage, seed)
         commit(storage, seed, "model")
     assert len(storage._attempts(NAME)) == 1
-    files = [path.removeprefix("model/") for path in storage._list("model")]
+    files = [path.removeprefix("model/") for path in storage.files("model")]
     assert sorted(file for file in files if not file.startswith("attempt-")) == ["config.json", "deep/model.bin"]
 
 
@@ -100,7 +100,7 @@ def test_checkpoints(location):
     assert len(storage.entries("checkpoints")) == 2
     assert checkpoints.begin("job") == 0 and checkpoints.begin("job") == 1
     checkpoints.clear()
-    assert storage._list("checkpoints") == []
+    assert storage.files("checkpoints") == []
 
 
 def test_another_run_that_has_the_same_is_found(location):
