@@ -1,0 +1,109 @@
+"""Dashboards as a person sees them, in headless Chromium: TensorBoard, and the pages of Ray while a job runs."""
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from raysed.store.metrics import MetricsLog
+from raysed.store.storage import Storage
+
+import faults
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(BROWSER is None, reason="no browser is installed (chromium or google-chrome)"),
+]
+
+
+def opened(address: str, profile: Path, seconds: int = 15) -> str:
+    """What the page has become after so many seconds of its own time."""
+    options = [
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--window-size=1600,1600",
+        f"--user-data-dir={profile}",
+    ]
+    options += [f"--virtual-time-budget={1000 * seconds}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
+    done = subprocess.run([BROWSER, *options, "--dump-dom", address], capture_output=True, text=True, timeout=180)
+    return re.sub(r"<(script|style)\b.*?</\1>", "", done.stdout, flags=re.S)
+
+
+def wait_for(address: str, seconds: float = 120) -> None:
+    """Waits for a server to answer."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            urllib.request.urlopen(address, timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    raise AssertionError(f"{address} never answered")
+
+
+@pytest.fixture
+def tensorboard(tmp_path) -> Iterator[Callable[[Path], str]]:
+    """Serves a directory of logs; returns the address."""
+    pytest.importorskip("tensorboard")
+    servers = []
+
+    def serve(logs: Path) -> str:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1"]
+        servers.append(subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.DEVNULL))
+        address = f"http://127.0.0.1:{port}/"
+        wait_for(address)
+        return address
+
+    yield serve
+    for server in servers:
+        server.kill()
+
+
+def test_tensorboard_shows_trainings_their_curves_and_what_tells_them_apart(tensorboard, tmp_path):
+    storage = Storage(str(tmp_path), "run")
+    for index, bound in enumerate((0.3, 0.6)):
+        with MetricsLog(storage, f"sts/grid/{bound}/00") as metrics:
+            for step in range(0, 50, 10):
+                metrics.write({"step": step, "loss": 1.0 / (1 + step + index), "dev": {"encoder": 50.0 + step}})
+            metrics.conclude({"stage": "sts", "seed": 7, "lower_bound": bound}, {"best_dev": 90.0 + index})
+    address = tensorboard(tmp_path / "run/logs")
+    page = opened(address, tmp_path / "profile")
+    for words in ("sts/grid/0.3/00", "sts/grid/0.6/00", ">loss<", "best_dev", 'title="dev/encoder"'):
+        assert words in page, words
+    # The page of hyperparameters lies in shadow roots, which are not printed: what it asks the server for.
+    asked = urllib.request.Request(f"{address}data/plugin/hparams/experiment", data=b"{}")
+    asked.add_header("Content-Type", "application/json")
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        table = json.load(answer)
+    assert {info["name"] for info in table["hparamInfos"]} == {"stage", "seed", "lower_bound"}
+    assert [info["name"]["tag"] for info in table["metricInfos"]] == ["best_dev"]
+
+
+@pytest.mark.nodes
+def test_the_pages_of_ray_name_the_job_and_its_members_while_it_runs(tmp_path):
+    with faults.Nodes(2, dashboard=True) as nodes:
+        job = faults.Job(tmp_path, nodes.address, members={"count": 2}, ct={"steps": 4000})
+        try:
+            job.wait_for_step("ct/members/01", 5)
+            address = f"http://{nodes.cluster.head_node.webui_url}"
+            actors = opened(f"{address}/#/actors", tmp_path / "profile")
+            assert "ct/members/00" in actors and "ct/members/01" in actors
+            assert "ALIVE" in actors
+            nodes_page = opened(f"{address}/#/cluster", tmp_path / "profile")
+            assert nodes_page.count("ALIVE") >= 3
+        finally:
+            job.process.kill()
