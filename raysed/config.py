@@ -857,6 +857,10 @@ class ResourcesConfig(Block):
     encode_token_budget: int | None = Field(None, ge=64)
     """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, where more leaves the caches,
     and 8,192 on GPUs."""
+    encode_precision: Precision = "auto"
+    """The precision in which teachers embed the corpus: `bf16`, `fp32`, or `auto`: `bf16` on GPUs whose hardware has it
+    and on CPUs with AMX, where it takes less than half of the time. Means are taken in fp32, and scores are always of
+    embeddings in fp32. docs/speed.md says how much bf16 changes."""
     wait_minutes: float = Field(10.0, ge=0)
     """How long to wait for an autoscaling cluster to bring what the members can use. Where the largest size of the
     cluster is unknown, the job waits at most two minutes after the last node that came."""

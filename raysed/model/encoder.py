@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,11 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
 
 def encode(
-    encoder: Encoder, table: TokenTable, poolings: Sequence[Layers] = (1,), token_budget: int | None = None
+    encoder: Encoder,
+    table: TokenTable,
+    poolings: Sequence[Layers] = (1,),
+    token_budget: int | None = None,
+    bf16: bool = False,
 ) -> list[np.ndarray]:
     """Embeds a whole table, in batches of at most `token_budget` tokens.
 
@@ -252,25 +256,58 @@ def encode(
         table: N sentences.
         poolings: one result for each.
         token_budget: tokens per forward pass; None: what suits the device.
+        bf16: whether its products are in bf16; the pooling is in fp32 all the same.
 
     Returns:
         For each pooling float32 emb_ND, rows in the order of the table.
     """
     results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
-    device = next(encoder.parameters()).device
-    token_budget = token_budget or default_token_budget(device)
-    was_training = encoder.training
-    encoder.eval()
-    try:
-        with torch.no_grad():
-            for rows in batches_by_tokens(table.lengths, token_budget):
-                # Sentences of a batch are about as long as each other: one a row leaves nothing empty.
-                packed = pack(table.take(rows), row_tokens=1).to(device)
-                for result, emb_BD in zip(results, encoder.embed(packed, poolings)):
-                    result[rows] = emb_BD.float().cpu().numpy()
-    finally:
-        encoder.train(was_training)
+    with _asked([encoder], bf16) as device:
+        for rows, packed in _batches(table, token_budget, device):
+            for result, emb_BD in zip(results, encoder.embed(packed, poolings)):
+                result[rows] = emb_BD.float().cpu().numpy()
     return results
+
+
+def encode_sum(
+    encoders: Sequence[Encoder], table: TokenTable, token_budget: int | None = None, bf16: bool = False
+) -> np.ndarray:
+    """Returns the sum of the encoders' embeddings by their last layer, float32 [N, D]; batches are packed once for all.
+
+    Args:
+        encoders: of one width, on one device.
+        table: N sentences.
+        token_budget: tokens per forward pass; None: what suits the device.
+        bf16: as of `encode`; the sum is in fp32.
+    """
+    sums_ND = np.empty((len(table), encoders[0].width), np.float32)
+    with _asked(encoders, bf16) as device:
+        for rows, packed in _batches(table, token_budget, device):
+            sums_ND[rows] = sum(encoder.embed(packed, (1,))[0].float() for encoder in encoders).cpu().numpy()
+    return sums_ND
+
+
+@contextmanager
+def _asked(encoders: Sequence[Encoder], bf16: bool) -> Iterator[torch.device]:
+    """Encoders that are only asked meanwhile, in evaluation mode and without gradients; yields their device."""
+    device = next(encoders[0].parameters()).device
+    were_training = [encoder.training for encoder in encoders]
+    for encoder in encoders:
+        encoder.eval()
+    try:
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
+            yield device
+    finally:
+        for encoder, was_training in zip(encoders, were_training):
+            encoder.train(was_training)
+
+
+def _batches(
+    table: TokenTable, token_budget: int | None, device: torch.device
+) -> Iterator[tuple[np.ndarray, PackedTokens]]:
+    """Sentences of a batch are about as long as each other: one a row leaves nothing empty."""
+    for rows in batches_by_tokens(table.lengths, token_budget or default_token_budget(device)):
+        yield rows, pack(table.take(rows), row_tokens=1).to(device)
 
 
 def default_token_budget(device: torch.device | str) -> int:

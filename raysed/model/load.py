@@ -69,6 +69,7 @@ class NativeModel:
         lower_case: whether texts are put into lower case first.
         heads: name and map of what is applied to the pooled embeddings, in this order.
         token_budget: tokens per forward pass; None: what suits the device.
+        bf16: whether the encoder's products are in bf16.
     """
 
     encoder: Encoder
@@ -78,6 +79,7 @@ class NativeModel:
     lower_case: bool = False
     heads: tuple[tuple[str, Head], ...] = ()
     token_budget: int | None = None
+    bf16: bool = False
 
     @property
     def description(self) -> str:
@@ -100,7 +102,8 @@ class NativeModel:
         order = np.argsort(-table.lengths, kind="stable")
         for start in range(0, len(order), _CHUNK):
             rows = order[start : start + _CHUNK]
-            for result, part in zip(results, encode(self.encoder, table.take(rows), self.poolings, self.token_budget)):
+            parts = encode(self.encoder, table.take(rows), self.poolings, self.token_budget, self.bf16)
+            for result, part in zip(results, parts):
                 result[rows] = part
             if on_rows:
                 on_rows(start + len(rows))

@@ -1,16 +1,18 @@
 """Teachers from outside of a run: any sentence encoder, or a file of embeddings that was made elsewhere."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raysed.config import TeacherConfig, stable_hash
+from raysed.config import Precision, TeacherConfig, stable_hash
 from raysed.data.parquet import read_table
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model, model_directory
+from raysed.model.precision import encodes_in_bf16
 from raysed.store.storage import sha256_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
@@ -101,6 +103,7 @@ class Teacher:
         config: which model, and how it is asked.
         token_budget: tokens per forward pass; None: what suits the device.
         device: where it computes.
+        precision: see `encodes_in_bf16`; a model that the sentence-transformers library computes stays as it is.
 
     Attributes:
         parameters: how many numbers it was trained to.
@@ -109,9 +112,17 @@ class Teacher:
         UserError: there is no such model, or it does not load.
     """
 
-    def __init__(self, config: TeacherConfig, token_budget: int | None = None, device: str = "cpu"):
+    def __init__(
+        self,
+        config: TeacherConfig,
+        token_budget: int | None = None,
+        device: str = "cpu",
+        precision: Precision = "fp32",
+    ):
         self._prompt = config.prompt
         self._model = _load(config, token_budget, device)
+        if isinstance(self._model, NativeModel):
+            self._model = replace(self._model, bf16=encodes_in_bf16(precision, device))
         module = self._model.encoder if isinstance(self._model, NativeModel) else self._model.model
         self.parameters = sum(tensor.numel() for tensor in module.parameters())
 
@@ -121,7 +132,7 @@ class Teacher:
 
 
 def load_teacher(
-    config: TeacherConfig, token_budget: int | None = None, device: str = "cpu"
+    config: TeacherConfig, token_budget: int | None = None, device: str = "cpu", precision: Precision = "fp32"
 ) -> Teacher | EmbeddingFile:
     """Loads a teacher; what it returns maps sentences to embeddings.
 
@@ -129,13 +140,14 @@ def load_teacher(
         config: a model or a file.
         token_budget: tokens per forward pass; None: what suits the device.
         device: where it computes.
+        precision: of a model, see `Teacher`.
 
     Raises:
         UserError: it cannot be used.
     """
     if is_file(config):
         return EmbeddingFile(Path(config.path))
-    return Teacher(config, token_budget, device)
+    return Teacher(config, token_budget, device, precision)
 
 
 def is_file(config: TeacherConfig) -> bool:

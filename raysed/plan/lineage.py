@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysed.config import Layers, derive_seed, stable_hash
+from raysed.config import Layers, ResourcesConfig, derive_seed, stable_hash
 from raysed.plan.artefacts import GRID_CHOICE, Calibration, Embedding, Learner, Member, ScoredModel
 from raysed.plan.check import FIT_ON, Job
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, node_of, parse_recipe
@@ -116,7 +116,7 @@ class Lineage:
     def targets(self, recipe: Recipe) -> tuple[str, dict[str, Any]]:
         """Returns name and dependencies of a recipe's target table."""
         teachers = {entry.name: entry.fingerprint for entry in self.healthy(recipe.ensemble)}
-        depends = {"teachers": teachers, **self.corpus()}
+        depends = {"teachers": teachers, **self.corpus(), **of_precision(self.config.resources)}
         if recipe.ensemble == TEACHERS:
             depends["combination"] = self.config.combination.model_dump(mode="json")
             if self.config.combination.chooses_on_dev:
@@ -253,3 +253,13 @@ class Lineage:
 def on_base(recipe: Recipe) -> str:
     """Returns the recipe of the untouched encoder with the same calibration."""
     return "-".join([BASE, *recipe.calibration])
+
+
+def of_precision(resources: ResourcesConfig) -> dict[str, Any]:
+    """Returns what tells embeddings in one precision from those in another; nothing where the machine chooses.
+
+    >>> of_precision(ResourcesConfig()), of_precision(ResourcesConfig(encode_precision="bf16"))
+    ({}, {'encode_precision': 'bf16'})
+    """
+    asked = resources.encode_precision
+    return {} if asked == "auto" else {"encode_precision": asked}

@@ -470,7 +470,7 @@ class Stages:
         share, groups = plan_teachers(self._cluster_now(), self.config, count, max(sizes))
         res = self.config.resources
         trusted = self.config.encoder.trust_remote_code
-        plan = TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds, trusted)
+        plan = TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds, trusted, res.encode_precision)
         with self._timed("+".join(ensembles)):
             write_targets(ensembles, self.storage, plan)
 

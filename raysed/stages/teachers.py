@@ -17,7 +17,7 @@ import numpy as np
 from raysed.cluster.heartbeat import watched_tasks
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
-from raysed.config import Config, TeacherConfig
+from raysed.config import Config, ResourcesConfig, TeacherConfig
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
@@ -34,6 +34,7 @@ from raysed.model.combination import (
 from raysed.model.encoder import Encoder, encode, load_start
 from raysed.model.head import START
 from raysed.model.teacher import EmbeddingFile, MissingSentence, Teacher, load_teacher
+from raysed.plan.lineage import of_precision
 from raysed.recipe import TEACHERS
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Storage
@@ -102,7 +103,7 @@ def embed_corpus(
         _embed_block,
         blocks,
         storage,
-        config.resources.encode_token_budget,
+        config.resources,
         share,
         work="ask teachers",
         share=share,
@@ -123,17 +124,17 @@ def _blocks(teacher: AskedTeacher, rows: int) -> list[_Block]:
     return [_Block(teacher, n, start, min(start + ROWS_PER_GROUP, rows)) for n, start in enumerate(starts)]
 
 
-def _embed_block(block: _Block, storage: Storage, token_budget: int | None, share: Share) -> tuple[int, str | None]:
+def _embed_block(block: _Block, storage: Storage, how: ResourcesConfig, share: Share) -> tuple[int, str | None]:
     """One task: returns how many sentences were embedded, and a user's mistake as a sentence."""
     prepare_worker(share.threads)
     table = SentenceTable(storage.fetch("corpus")).rows(block.start, block.stop, ("sentence",))
     sentences = table.column("sentence").to_pylist()
     digest = hashlib.sha256("\n".join(sentences).encode()).hexdigest()[:16]
-    depends = {"teacher": block.teacher.identity, "sentences": digest}
+    depends = {"teacher": block.teacher.identity, "sentences": digest, **of_precision(how)}
     if storage.finished(block.name, depends):
         return 0, None
     try:
-        x_BD = _loaded(block.teacher.config.model_dump_json(), token_budget, share.device)(sentences)
+        x_BD = _loaded(block.teacher.config.model_dump_json(), how, share.device)(sentences)
     except UserError as error:
         return 0, str(error)
     broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
@@ -144,16 +145,17 @@ def _embed_block(block: _Block, storage: Storage, token_budget: int | None, shar
     return len(sentences), None
 
 
-_held: dict[tuple[str, int | None, str], Teacher | EmbeddingFile] = {}
+_held: dict[tuple[str, str, str], Teacher | EmbeddingFile] = {}
 """The teacher of this process' last task."""
 
 
-def _loaded(config: str, token_budget: int | None, device: str) -> Teacher | EmbeddingFile:
+def _loaded(config: str, how: ResourcesConfig, device: str) -> Teacher | EmbeddingFile:
     """Ray gives a process one task after the other, most of them for the same teacher; memory is for one of them."""
-    key = config, token_budget, device
+    key = config, how.model_dump_json(), device
     if key not in _held:
         _held.clear()
-        _held[key] = load_teacher(TeacherConfig.model_validate_json(config), token_budget, device)
+        asked = TeacherConfig.model_validate_json(config)
+        _held[key] = load_teacher(asked, how.encode_token_budget, device, how.encode_precision)
     return _held[key]
 
 

@@ -25,12 +25,14 @@ from raysed.model.encoder import (
     blocks_of,
     check_encoder,
     encode,
+    encode_sum,
     load_checkpoint,
     load_encoder,
     save_encoder,
     write_checkpoint,
 )
 from raysed.model.load import load_model
+from raysed.model.precision import encodes_in_bf16
 
 ARCHITECTURES = ["bert", "roberta", "distilbert", "mpnet"]
 POOLINGS = [1, 2, 3, "first_last"]
@@ -251,6 +253,30 @@ def test_encode_leaves_the_encoder_as_it_was(make_encoder, make_table, training)
         encode(encoder, table, (9,))
     assert {module.training for module in encoder.modules()} == {training}
     assert all(p.grad is None for p in encoder.parameters())
+
+
+def test_a_sum_over_encoders_is_that_of_their_embeddings(make_encoder, make_table):
+    encoders, table = [make_encoder("bert"), make_encoder("bert", seed=1), make_encoder("bert", seed=2)], make_table(70)
+    encoders[1].eval()
+    expected = sum(encode(encoder, table)[0] for encoder in encoders)
+    for budget in (None, 64):
+        assert np.abs(encode_sum(encoders, table, budget) - expected).max() < 5e-6
+    assert [encoder.training for encoder in encoders] == [True, False, True]
+
+
+def test_embeddings_in_bf16_are_near_those_in_fp32_and_pooled_in_it(make_encoder, make_table):
+    encoder, table = make_encoder("bert"), make_table(70)
+    exact, (found,) = encode(encoder, table)[0], encode(encoder, table, bf16=True)
+    assert found.dtype == np.float32
+    assert 0 < np.abs(found - exact).max() < 3e-2 * np.abs(exact).max()
+    assert np.abs(encode_sum([encoder] * 2, table, bf16=True) - 2 * found).max() < 3e-2 * np.abs(exact).max()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize(("amx", "expected"), [(True, ["auto", "bf16"]), (False, ["bf16"])])
+def test_only_a_cpu_with_amx_embeds_in_bf16_unasked(monkeypatch, amx, expected):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    assert [asked for asked in ("auto", "bf16", "fp32") if encodes_in_bf16(asked, "cpu")] == expected
 
 
 def test_an_empty_table_has_no_rows(make_encoder):
