@@ -14,8 +14,11 @@ from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
 TARGET_FILE = "part-00000.parquet"
+"""The first file of a table, and the only one of a block."""
 ROWS_PER_GROUP = 4096
 """Rows per Parquet row group: what the learner reads at once."""
+_GROUPS_PER_FILE = 64
+"""Of 262,144 rows together: files of some hundred megabytes are copied side by side, and read from where they are."""
 _HELD_OUT, _MOST_HELD_OUT = 0.05, 2000
 """Share of the rows that are held out where some are to be, and how many they are at most."""
 
@@ -68,8 +71,8 @@ class TargetBatches:
         window: int = 16,
         held_out: bool = False,
     ):
-        self._file = open_table(directory / TARGET_FILE)
-        self._group_rows = _group_rows(self._file)
+        self._groups = _Groups(directory)
+        self._group_rows = self._groups.rows
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
         rows = int(self._group_rows.sum())
@@ -109,7 +112,7 @@ class TargetBatches:
     def _rows(self, epoch: int, window: int, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
         if self._loaded != (epoch, window):
             groups = self._group_order(epoch)[window * self._window : (window + 1) * self._window]
-            table = _read(self._file, {int(group): slice(self._group_rows[group]) for group in groups})
+            table = self._groups.read({int(group): slice(self._group_rows[group]) for group in groups})
             self._tokens = TokenTable.from_arrow(table)
             self._targets = table.column("target").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
             self._order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
@@ -128,18 +131,14 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
         batch_size: sentences per batch.
         offset: as for `TargetBatches`.
     """
-    file = open_table(directory / TARGET_FILE)
-    rows = _group_rows(file)
+    groups = _Groups(directory)
+    rows = groups.rows
     first = rows - _held_out_rows(rows)
-    table = _read(file, {group: slice(int(first[group]), int(rows[group])) for group in range(len(rows))})
+    table = groups.read({group: slice(int(first[group]), int(rows[group])) for group in range(len(rows))})
     tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
     targets_ND = targets_ND - (0 if offset is None else offset.astype(np.float32))
     places = np.split(np.arange(len(tokens)), range(batch_size, len(tokens), batch_size))
     return [TargetBatch(pack(tokens.take(rows)), torch.from_numpy(targets_ND[rows])) for rows in places]
-
-
-def _group_rows(file: pq.ParquetFile) -> np.ndarray:
-    return np.array([file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)])
 
 
 def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
@@ -149,20 +148,37 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
     return held
 
 
-def _read(file: pq.ParquetFile, wanted: Mapping[int, slice]) -> pa.Table:
-    """Some rows of some row groups, one group after the other."""
-    parts = []
-    for group, rows in wanted.items():
-        table = file.read_row_group(group, columns=["id", "input_ids", "target"])
-        start, stop, _ = rows.indices(len(table))
-        parts.append(table.slice(start, stop - start))
-    return pa.concat_tables(parts)
+class _Groups:
+    """The row groups of all files of a target table.
+
+    Args:
+        directory: the table.
+
+    Attributes:
+        rows: of each group, int [G].
+    """
+
+    def __init__(self, directory: Path):
+        files = [open_table(path) for path in sorted(directory.glob("part-*.parquet"))]
+        self._places = [(file, index) for file in files for index in range(file.metadata.num_row_groups)]
+        self.rows = np.array([file.metadata.row_group(index).num_rows for file, index in self._places])
+
+    def read(self, wanted: Mapping[int, slice]) -> pa.Table:
+        """Returns some rows of some groups, one group after the other."""
+        parts = []
+        for group, rows in wanted.items():
+            file, index = self._places[group]
+            table = file.read_row_group(index, columns=["id", "input_ids", "target"])
+            start, stop, _ = rows.indices(len(table))
+            parts.append(table.slice(start, stop - start))
+        return pa.concat_tables(parts)
 
 
 class TargetWriter:
     """Writes a target table as rows come, and keeps the checks that need all of them: ids, finiteness, the mean.
 
-    The table is `part-00000.parquet` with row groups of 4,096 rows; `mean.npy` is its mean target [D] in float64.
+    The table is `part-00000.parquet` and so on, of 64 row groups of 4,096 rows each; `mean.npy` is its mean target
+    [D] in float64.
 
     Args:
         directory: empty.
@@ -171,6 +187,7 @@ class TargetWriter:
     def __init__(self, directory: Path):
         self._directory = directory
         self._writer: pq.ParquetWriter | None = None
+        self._groups = 0
         self._waiting: list[pa.Table] = []
         self._ids: list[np.ndarray] = []
         self._sum: np.ndarray | float = 0.0
@@ -217,10 +234,18 @@ class TargetWriter:
         while (waiting := sum(map(len, self._waiting))) >= at_least and waiting:
             table = pa.concat_tables(self._waiting).combine_chunks()
             group, rest = table.slice(0, ROWS_PER_GROUP), table.slice(ROWS_PER_GROUP)
-            if self._writer is None:
-                self._writer = pq.ParquetWriter(self._directory / TARGET_FILE, group.schema)
-            self._writer.write_table(group, row_group_size=ROWS_PER_GROUP)
+            self._writer_of(group.schema).write_table(group, row_group_size=ROWS_PER_GROUP)
+            self._groups += 1
             self._waiting = [rest] if len(rest) else []
+
+    def _writer_of(self, schema: pa.Schema) -> pq.ParquetWriter:
+        """The file that the next row group belongs to."""
+        number, begun = divmod(self._groups, _GROUPS_PER_FILE)
+        if not begun:
+            if self._writer:
+                self._writer.close()
+            self._writer = pq.ParquetWriter(self._directory / f"part-{number:05d}.parquet", schema)
+        return self._writer
 
 
 def not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:

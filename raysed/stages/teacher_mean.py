@@ -23,8 +23,8 @@ from raysed.cluster.heartbeat import Watch, beating, watched
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
 from raysed.config import Precision, stable_hash
-from raysed.data.parquet import open_table, read_table
-from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, matrix, not_finite, with_column
+from raysed.data.parquet import read_table
+from raysed.data.targets import TARGET_FILE, TargetWriter, matrix, not_finite, with_column
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import encode_sum, load_checkpoint
@@ -87,8 +87,8 @@ def write_targets(
 ) -> None:
     """Publishes target tables: id, input_ids and the float32 mean of an ensemble's last-layer embeddings.
 
-    All tables are made in one pass over the corpus, with one start of actors. An artefact has `part-00000.parquet` with
-    row groups of 4,096 rows in id order, and `mean.npy`, the mean target [D] in float64.
+    All tables are made in one pass over the corpus, with one start of actors. An artefact is what
+    `TargetWriter` writes, in id order.
 
     Args:
         ensembles: artefact names of the teachers of each table and what the table depends on, by its artefact.
@@ -313,7 +313,7 @@ def verify_targets(
     Raises:
         RuntimeError: a target does not belong to its sentence.
     """
-    sample = _sample(open_table(directory / TARGET_FILE))
+    sample = _sample(SentenceTable(directory))
     tokens = TokenTable.from_arrow(sample)
     target_BD = matrix(sample.column("target"))
     sums_BD = np.zeros_like(target_BD)
@@ -330,11 +330,8 @@ def verify_targets(
     return largest
 
 
-def _sample(file: pq.ParquetFile) -> pa.Table:
-    """Random rows, read one row group at a time."""
-    count = file.metadata.num_rows
+def _sample(table: SentenceTable) -> pa.Table:
+    """Random rows in their order, so that no row group is read twice."""
+    count = len(table)
     rows = np.sort(np.random.default_rng(count).choice(count, min(_VERIFIED_ROWS, count), replace=False))
-    groups, places = np.divmod(rows, ROWS_PER_GROUP)
-    return pa.concat_tables(
-        [file.read_row_group(int(group)).take(places[groups == group]) for group in np.unique(groups)]
-    )
+    return pa.concat_tables([table.rows(int(row), int(row) + 1, ("id", "input_ids", "target")) for row in rows])

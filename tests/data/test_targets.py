@@ -1,6 +1,7 @@
 """Batches of target tables."""
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -8,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from learners import write_targets
 
-from raysed.data.targets import TARGET_FILE, TargetBatches, held_out_batches
+from raysed.data import targets
+from raysed.data.targets import TARGET_FILE, TargetBatches, TargetWriter, held_out_batches, with_column
+from raysed.data.tokens import SentenceTable
 
 
 @pytest.mark.parametrize("window", [1, 2, 16])
@@ -44,6 +47,29 @@ def test_targets_belong_to_their_sentences(tmp_path):
         assert batch.targets[place].tolist() == table["target"][int(row)].as_py()
         real = batch.tokens.segments == place
         assert batch.tokens.input_ids[real].tolist() == table["input_ids"][int(row)].as_py()
+
+
+def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):
+    """Of 110 rows in groups of 20, two groups a file."""
+    monkeypatch.setattr(targets, "ROWS_PER_GROUP", 20)
+    made = {}
+    for per_file, files in ((64, 1), (2, 3)):
+        monkeypatch.setattr(targets, "_GROUPS_PER_FILE", per_file)
+        directory = tmp_path / str(per_file)
+        directory.mkdir()
+        rng, writer = np.random.default_rng(0), TargetWriter(directory)
+        for start in range(0, 110, 13):  # blocks end elsewhere
+            ids = np.arange(start, min(start + 13, 110))
+            tokens = pa.array([rng.integers(1, 9, 4).tolist() for _ in ids], pa.list_(pa.int32()))
+            rows = pa.table({"id": ids, "input_ids": tokens})
+            writer.add(with_column(rows, "target", rng.normal(size=(len(ids), 3)).astype(np.float32)))
+        writer.close(110)
+        assert len(list(directory.glob("*.parquet"))) == files
+        assert len(SentenceTable(directory)) == 110
+        batches, held_out = TargetBatches(directory, 8, seed=3, window=2, held_out=True), held_out_batches(directory, 8)
+        made[per_file] = [*(batches(step) for step in range(20)), *held_out]
+    for one, several in zip(made[64], made[2], strict=True):
+        assert list(one.ids) == list(several.ids) and torch.equal(one.targets, several.targets)
 
 
 @given(rows=st.integers(2, 130), group=st.integers(1, 50), batch=st.integers(1, 9))
