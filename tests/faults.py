@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -41,7 +42,9 @@ class Nodes:
     def __enter__(self) -> "Nodes":
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 0, "include_dashboard": self._dashboard}
+        head: dict[str, Any] = {"num_cpus": 0, "include_dashboard": self._dashboard}
+        if self._dashboard:
+            head["dashboard_port"] = free_port()
         self.cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(self._workers):
             self.add()
@@ -65,8 +68,12 @@ class Nodes:
 
     def of(self, pid: int) -> Any:
         """Returns the node that a worker process belongs to."""
-        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        return next(node for node in self.cluster.worker_nodes if parent == _raylet(node))
+        return next(node for node in self.cluster.worker_nodes if _parent(pid) == _raylet(node))
+
+    def workers_called(self, title: str) -> list[int]:
+        """Returns the worker processes of this cluster whose title starts so."""
+        raylets = {_raylet(node) for node in self.cluster.list_all_nodes()}
+        return [pid for pid in workers_called(title) if _parent(pid) in raylets]
 
     def lose(self, node: Any) -> None:
         """Ends a node and all of its processes at once, as when a machine is switched off."""
@@ -84,6 +91,21 @@ class Nodes:
         client = ray._raylet.GcsClient(address=self.address)
         accepted, why = client.drain_node(node.node_id, reason, "preempted", int(1000 * (time.time() + seconds)))
         assert accepted, why
+
+
+def free_port() -> int:
+    """Returns a port that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def _parent(pid: int) -> int:
+    """The process that started another one; 0 where that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
 
 
 def _raylet(node: Any) -> int:

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -59,9 +58,7 @@ def tensorboard(tmp_path) -> Iterator[Callable[[Path], str]]:
     servers = []
 
     def serve(logs: Path) -> str:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = faults.free_port()
         command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(logs), "--host", "127.0.0.1"]
         servers.append(subprocess.Popen([*command, "--port", str(port)], stderr=subprocess.DEVNULL))
         address = f"http://127.0.0.1:{port}/"

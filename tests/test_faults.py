@@ -198,17 +198,17 @@ def test_a_learner_grows_back_when_a_node_returns(nodes, start, figure):
     """From two workers to one, and to two again, which costs the updates since the last checkpoint."""
     job = start(sed={"workers": 2, "epochs": 1000})
     job.wait_for_step(LEARNER, 12)
-    workers = [len(faults.workers_called("ray::RayTrainWorker"))]
+    workers = [len(nodes.workers_called("ray::RayTrainWorker"))]
     for node in list(nodes.cluster.worker_nodes)[1:]:
         nodes.lose(node)
     job.wait_for_step_beyond(LEARNER, job.step(LEARNER))
-    workers.append(len(faults.workers_called("ray::RayTrainWorker")))
+    workers.append(len(nodes.workers_called("ray::RayTrainWorker")))
     returned = time.monotonic()
     nodes.add()
-    job.wait_until(lambda: len(faults.workers_called("ray::RayTrainWorker")) == 2, "a second worker")
+    job.wait_until(lambda: len(nodes.workers_called("ray::RayTrainWorker")) == 2, "a second worker")
     job.wait_for_step_beyond(LEARNER, job.step(LEARNER))
     seconds = round(time.monotonic() - returned)
-    workers.append(len(faults.workers_called("ray::RayTrainWorker")))
+    workers.append(len(nodes.workers_called("ray::RayTrainWorker")))
     job.stop(signal.SIGTERM)
     while len(nodes.cluster.worker_nodes) < NODES:
         nodes.add()

@@ -128,7 +128,7 @@ def test_prometheus_has_what_the_dashboard_asks_for_while_a_job_runs(tmp_path):
     with faults.Nodes(1, dashboard=True) as nodes:
         job = faults.Job(tmp_path, nodes.address, members={"count": 2}, sed={"epochs": 60})
         command = ["prometheus", f"--config.file={nodes.session}/metrics/prometheus/prometheus.yml"]
-        address = "127.0.0.1:19090"
+        address = f"127.0.0.1:{faults.free_port()}"
         command += [f"--storage.tsdb.path={tmp_path}/prometheus", f"--web.listen-address={address}"]
         server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         wanted, seen = metrics_of(board()["panels"]) - {"ray_node_gpus_utilization", "ray_node_gram_used"}, set()
