@@ -1,12 +1,12 @@
 """How a run grows with its corpus and its members: memory, bytes, files and time, and the exponent of each.
 
-    python benchmarks/size.py [--sentences 10000 100000 1000000] [--members 2 10] [--s3] --output FILE
+    python benchmarks/size.py [--sentences 10000 100000 1000000] [--members 2 10] [--s3] [--base] --output FILE
 
-Sentences are made by rule, and the encoder is the first layer of the bundled one, so that a step takes seconds; its
-scores mean nothing. Members and the learner make the same few updates whatever the size. Each run is the job as users
-start it, in a fresh directory, or on a server of the S3 protocol on this machine. It is looked at from outside, five
-times a second: the resident memory of the driver and of the largest of the other processes, and what the driver has
-read and written by then, which includes the corpus itself.
+Sentences are made by rule. The encoder is the first layer of the bundled one, so that a step takes seconds, or one of
+BERT-base's shape with random weights; scores mean nothing. Members and the learner make the same few updates whatever
+the size. Each run is the job as users start it, in a fresh directory, or on a server of the S3 protocol on this host.
+It is looked at from outside, five times a second: the resident memory of the driver and of the largest of the other
+processes, and what the driver has read and written by then, which includes the corpus itself.
 
 An exponent of 0 says that a figure does not grow, one of 1 that it grows as the corpus does, or the members.
 """
@@ -35,6 +35,7 @@ from harness import ROOT
 from runs import settings, write_task
 
 BATCH, UPDATES = 32, 10
+_ONE_LAYER = {"path": "bundled:encoder", "model_kwargs": {"num_hidden_layers": 1}}
 WORDS = ("some old big red small new dark slow calm warm cat dog man girl bird horse child river house car stone tree "
          "boat road hill sleeps runs waits falls sings burns turns grows breaks moves near under behind beside above "
          "without before after").split()  # fmt: skip
@@ -71,6 +72,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--members", type=int, nargs="+", default=[2, 10], help="the others with the fewest sentences")
     parser.add_argument("--s3", action="store_true", help="on a server of the S3 protocol (needs the test extra)")
+    parser.add_argument("--base", action="store_true", help="with an encoder of BERT-base's shape")
     parser.add_argument("--output", type=Path, required=True, help="JSON file for all figures")
     options = parser.parse_args()
     sizes = [(count, options.members[0]) for count in options.sentences]
@@ -78,7 +80,8 @@ def main() -> None:
     found = []
     for sentences, members in sizes:
         with tempfile.TemporaryDirectory() as directory, _location(Path(directory), options.s3) as location:
-            found.append(measure(Path(directory), location, sentences, members))
+            encoder = write_base(Path(directory) / "base") if options.base else _ONE_LAYER
+            found.append(measure(Path(directory), location, sentences, members, encoder))
         options.output.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
         print(f"{sentences:,} sentences, {members} members: {found[-1].seconds:.0f} s", flush=True)
     print(table(found).markdown())
@@ -100,7 +103,22 @@ def _location(directory: Path, s3: bool) -> Iterator[str]:
         yield below(bucket, "runs")
 
 
-def measure(directory: Path, location: str, sentences: int, members: int) -> Found:
+def write_base(directory: Path) -> dict[str, str]:
+    """Writes an encoder of BERT-base's shape, 109 million random weights, and returns its settings.
+
+    Args:
+        directory: is made.
+    """
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from raysed import bundled
+
+    BertModel(BertConfig()).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(bundled.ENCODER).save_pretrained(directory)
+    return {"path": str(directory)}
+
+
+def measure(directory: Path, location: str, sentences: int, members: int, encoder: Mapping[str, object]) -> Found:
     """Runs the job once and watches it.
 
     Args:
@@ -108,12 +126,13 @@ def measure(directory: Path, location: str, sentences: int, members: int) -> Fou
         location: of the run.
         sentences: of its corpus.
         members: of its ensemble.
+        encoder: settings of it.
     """
     corpus = directory / "corpus.txt"
     write_corpus(corpus, sentences)
     texts = corpus.read_text(encoding="utf-8")[:4000].splitlines()[:20]
     content = settings(location, corpus, write_task(directory / "task.tsv", texts), members, UPDATES)
-    content["encoder"] |= {"path": "bundled:encoder", "model_kwargs": {"num_hidden_layers": 1}}
+    content["encoder"] |= encoder
     content["sed"] |= {"epochs": UPDATES * BATCH / sentences}
     config = directory / "size.yaml"
     config.write_text(yaml.safe_dump(content))
@@ -126,7 +145,7 @@ def measure(directory: Path, location: str, sentences: int, members: int) -> Fou
         sys.exit(f"the job ended with {job.returncode}:\n{(directory / 'log').read_text()[-2000:]}")
     found.seconds = time.perf_counter() - began
     storage = Storage(location, content["run"])
-    found.files = len(storage._list(""))
+    found.files = len(storage.files(""))
     timings = json.loads(storage.read_text("timings.json"))
     found.stages = {stage: entry["seconds"] for stage, entry in timings.items()}
     return found
