@@ -32,6 +32,9 @@ KIND_NAMES = {
     "learner": "learner",
 }
 
+SCORES, BY_TASK, LEARNERS, LEFT_OUT = "scores", "by-task", "learners", "left-out"
+"""Tables of a report whose lines sentences refer to."""
+
 Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
 Group = tuple[str, str]
 """Recipe and kind of like models."""
@@ -203,6 +206,19 @@ def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[Group]:
         return family, _KIND_ORDER.index(kind), len(calibration_of(recipe))
 
     return sorted((group for group in groups if group[1] != "grid"), key=place)
+
+
+def line_name(table: str, *parts: str) -> str:
+    """Returns the name of a line of a table, for links.
+
+    Args:
+        table: e.g. `SCORES`.
+        parts: what the line is of, e.g. recipe and kind.
+
+    >>> line_name(SCORES, "ct-sed", "learner")
+    'scores:ct-sed:learner'
+    """
+    return ":".join([table, *parts])
 
 
 def labels_of(recipe: str, labels: Mapping[str, str] = LABELS) -> str:
