@@ -148,6 +148,19 @@ def ray_cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def finished_run(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an undisturbed run; tests copy it and change nothing in it."""
+    from started_jobs import tiny_settings
+
+    import raysed.pipeline
+    from raysed.config import make_config
+
+    storage = tmp_path_factory.mktemp("undisturbed")
+    raysed.pipeline.run(make_config({**tiny_settings(), "storage": str(storage)}), lambda line: None)
+    return storage / "tiny"
+
+
+@pytest.fixture(scope="session")
 def data_dir() -> Path:
     """Real sentences and graded pairs, where the machine has them."""
     if not DATA.is_dir():

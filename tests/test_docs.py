@@ -26,6 +26,7 @@ PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 FILES_OF_A_RUN = """
 .lock .claim.json attempt-0f/model.safetensors unchanged.json config.yaml report.json report.md timings.json status.json
+report.html model/raysed.json
 plots/agreement.png plots/scores.png plots/speed.png plots/spectrum.png plots/training-ct.png plots/training-ct-sed.png
 plots/grid-sts.png plots/edit-distance.png
 corpus/_ids.i64 corpus/_tokens.i32 corpus/_offsets.i64

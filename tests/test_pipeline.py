@@ -40,12 +40,9 @@ def run(storage: Path, said: list[str] | None = None, **changes) -> str | None:
     return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
 
 
-@pytest.fixture(scope="module")
-def finished(ray_cluster, tmp_path_factory) -> Path:
-    """The directory of an undisturbed run; tests copy nothing and change nothing in it."""
-    storage = tmp_path_factory.mktemp("undisturbed")
-    run(storage)
-    return storage / "tiny"
+@pytest.fixture
+def finished(finished_run) -> Path:
+    return finished_run
 
 
 def test_the_report_has_every_row_and_says_it_is_complete(finished):
@@ -143,6 +140,22 @@ def test_a_model_that_is_worse_than_words_alone_is_refused_until_it_is_allowed(r
     assert refusal in described and code == 0
     assert run(tmp_path, **fresh, export={"allow_worse": True}) is None
     assert remade(before, manifest(root)) == {"model", "plots"} and (root / "model/modules.json").is_file()
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md", "report.json"])
+def test_a_report_that_is_not_whole_is_written_again(ray_cluster, finished, tmp_path, name):
+    """The same words as before, but for the place of the run and what the stages took."""
+
+    def words(root: Path) -> str:
+        text = re.sub(r"(?s)<h3>Time.*?</table>|## Time.*?##|\"timings.*?\"environment", "", (root / name).read_text())
+        return text.replace(str(root.parent), "")
+
+    subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
+    (tmp_path / "tiny" / name).unlink()
+    before = manifest(tmp_path / "tiny")
+    run(tmp_path)
+    assert remade(before, manifest(tmp_path / "tiny")) == {"model", "plots"}
+    assert words(tmp_path / "tiny") == words(finished)
 
 
 def test_members_carry_their_names_in_rays_list_of_actors(finished):

@@ -20,6 +20,8 @@ CANNOT_BE_TOLD = (
     "grade some hundred pairs of your own sentences, or list which documents answer some dozen queries."
 )
 _SHOWN, _NEAREST = 5, 2
+_LONGEST = 200
+"""Characters of a sentence that are shown."""
 _TEMPERATURE = 2.0
 
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -71,7 +73,7 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
         of all sentences is the one that they were made of; `alignment`, the mean squared distance of a sentence and
         its near-duplicate, and `uniformity`, the logarithm of the mean of exp(-2 d^2) over all pairs, both on the unit
         sphere and better the lower they are; `cosine` and `effective_rank`, see `analysis.isotropy`; and `neighbours`,
-        for some sentences the nearest others with their cosines.
+        for some sentences the nearest others with their cosines, 200 characters of each.
     """
     generator = np.random.default_rng(seed)
     if len(sentences) > MOST_SENTENCES:
@@ -98,9 +100,13 @@ def _neighbours(sentences: Sequence[str], cosine_NN: np.ndarray, generator: np.r
     found = []
     for row in shown.tolist():
         nearest = np.argsort(-cosine_NN[row], kind="stable")[:_NEAREST]
-        near = [{"sentence": sentences[i], "cosine": float(cosine_NN[row, i])} for i in nearest.tolist()]
-        found.append({"sentence": sentences[row], "nearest": near})
+        near = [{"sentence": _shown(sentences[i]), "cosine": float(cosine_NN[row, i])} for i in nearest.tolist()]
+        found.append({"sentence": _shown(sentences[row]), "nearest": near})
     return found
+
+
+def _shown(sentence: str) -> str:
+    return sentence if len(sentence) <= _LONGEST else f"{sentence[: _LONGEST - 1]}…"
 
 
 def _unit(x_ND: np.ndarray) -> np.ndarray:

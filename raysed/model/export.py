@@ -32,7 +32,7 @@ from raysed.model.formats import FILES
 from raysed.model.glow import FlowHead
 from raysed.model.static import STATIC
 from raysed.recipe import TEACHERS, Recipe, parse_recipe
-from raysed.store.text import Table, render, sentence
+from raysed.store.text import Table, render, sentence, size
 
 _BUILT_IN = "sentence_transformers.models."
 """Where modules.json looks for a class: the name of releases up to 5, which later ones still resolve."""
@@ -40,6 +40,8 @@ _IDENTITY = "torch.nn.modules.linear.Identity"
 _POOLING_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 _LAYER_NAMES = {1: "last layer", "first_last": "first and the last layer"}
 _PARITY_ROWS = 32
+_NAMED = ("raysed", "torch", "transformers")
+"""Packages whose versions the card names."""
 
 _STAGES = {
     "mlm": "masked language modelling (guessing hidden words of the corpus, without labels)",
@@ -79,11 +81,11 @@ class Card:
         left_out: members that were trained and left out.
         corpus: what a reader should call the corpus; empty where the recipe has read none.
         lengths: what the maximum length cost on it.
-        scores: a Markdown table, see `raysed.report.document.headline_table`.
+        scores: a Markdown table of the rows that matter, see `raysed.report.document.rows_that_matter`.
         measure: what the scores are, and on which tasks.
         aggregation: how subsets are put together: `all`, `mean` or `wmean`.
-        settings: the settings that matter, e.g. `{"ct.steps": 50000}`.
-        versions: package to version.
+        settings: of its stages, those that differ from the defaults, e.g. `{"ct.steps": 5000}`.
+        versions: package to version; the card names some of them.
         pairs: labelled sentence pairs by stage, described in a line.
         views: kinds of other wordings by stage, with what they are made of, described in a line each.
         choice: which model this is and why it was chosen, in a line.
@@ -95,6 +97,8 @@ class Card:
         searches: the teacher whose documents its queries can search, because it shares its space.
         formats: those that it is exported in beside torch's.
         language: code of the corpus' language, e.g. `en`; None where it is not known.
+        speed: how fast it is and where that was measured, in a line.
+        record: what `raysed.json` holds: all that is too long for a card.
     """
 
     name: str
@@ -120,6 +124,8 @@ class Card:
     widths: Sequence[int] = ()
     searches: str | None = None
     formats: Sequence[Format] = ()
+    speed: str = ""
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -184,8 +190,9 @@ def export_model(
     listed = [{"idx": i, "name": str(i), "path": place, "type": kind} for i, (place, kind) in enumerate(entries)]
     _write_json(path / "modules.json", listed)
     _write_versions(path)
+    _write_json(path / "raysed.json", card.record)
     code = _Code(encoder=_has_own_code(path), flow=isinstance(calibration, Flow))
-    text = _card_text(card, encoder, layers, max_length, code)
+    text = _card_text(card, encoder, layers, max_length, code, _weights_bytes(path))
     (path / "README.md").write_text(text, encoding="utf-8")
 
 
@@ -292,7 +299,13 @@ def _has_own_code(path: Path) -> bool:
     return config.is_file() and "auto_map" in _read_json(config)
 
 
-def _card_text(card: Card, encoder: Encoder, layers: Layers, max_length: int, code: _Code) -> str:
+def _weights_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.rglob("*.safetensors"))
+
+
+def _card_text(
+    card: Card, encoder: Encoder, layers: Layers, max_length: int, code: _Code, weights_bytes: int = 0
+) -> str:
     recipe = parse_recipe(card.recipe)
     return render(
         "model_card.md",
@@ -312,11 +325,22 @@ def _card_text(card: Card, encoder: Encoder, layers: Layers, max_length: int, co
         sanity=sentence(card.sanity),
         aggregation=_AGGREGATIONS[card.aggregation],
         training=Table(["what", "value"], list(_training(card, recipe, _pooling_words(encoder, layers)).items())),
+        size=Table(["what", "value"], list(_size(card, encoder, max_length, weights_bytes).items())),
         max_length=max_length,
-        trained_on=(card.corpus or "the pairs named above") if recipe.members or recipe.distils else "",
+        trained_on=(card.corpus or "the pairs named below") if recipe.members or recipe.distils else "",
         language=card.language,
-        versions=card.versions,
+        versions={package: card.versions[package] for package in _NAMED if package in card.versions},
     )
+
+
+def _size(card: Card, encoder: Encoder, max_length: int, weights_bytes: int) -> dict[str, str]:
+    rows = {
+        "parameters": f"{sum(tensor.numel() for tensor in encoder.parameters()) / 1e6:,.1f} million",
+        "weights": size(weights_bytes),
+        "numbers per sentence": str(encoder.width),
+        "longest text": f"{max_length} tokens",
+    }
+    return rows | ({"speed": card.speed} if card.speed else {})
 
 
 def _front_matter(card: Card) -> str:

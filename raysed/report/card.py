@@ -12,9 +12,9 @@ from raysed.plan.artefacts import Facts
 from raysed.plan.check import Job
 from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
 from raysed.report.choice import Choice
-from raysed.report.document import headline_table, sanity_words
+from raysed.report.document import rows_that_matter, sanity_words
 from raysed.report.findings import worth
-from raysed.report.results import LABELS, Results
+from raysed.report.results import AVERAGE, LABELS, Results
 
 _PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
 _VIEW_SETTINGS = {
@@ -26,7 +26,9 @@ _VIEW_SETTINGS = {
 _SAME = "each sentence of the corpus twice, told apart by dropout"
 
 
-def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Mapping[str, int]) -> Card:
+def card_of(
+    job: Job, facts: Facts, choice: Choice, results: Results, sanity: Mapping[str, int], speed: str = ""
+) -> Card:
     """Returns what the card of the chosen model says.
 
     Args:
@@ -35,8 +37,11 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
         choice: the exported model.
         results: the scored models.
         sanity: see `raysed.report.document.Report.sanity`.
+        speed: of the model, in words.
     """
     config, recipe = job.config, parse_recipe(choice.model.recipe)
+    settings = _settings(job.config, recipe)
+    defaults = _settings(Config(), recipe)
     return Card(
         name=f"{config.run}-{recipe.text}",
         recipe=recipe.text,
@@ -52,7 +57,7 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
         corpus=_text_of(job, recipe),
         lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
-        scores=headline_table(results, marked=recipe.text).markdown(),
+        scores=rows_that_matter(results, recipe.text, choice.model.kind, choice.model.index).markdown(),
         choice=choice.words(),
         worth=worth(results, choice.model.recipe, choice.model.kind),
         measure=results.measure,
@@ -60,8 +65,16 @@ def card_of(job: Job, facts: Facts, choice: Choice, results: Results, sanity: Ma
         formats=config.export.formats,
         fitted_on=results.fitted_on if recipe.calibration else None,
         aggregation=config.evaluation.aggregation,
-        settings=_settings(job, recipe),
+        settings={key: value for key, value in settings.items() if value != defaults.get(key)},
         versions=versions(),
+        speed=speed,
+        record={
+            "recipe": recipe.text,
+            "settings": settings,
+            "versions": versions(),
+            "measure": results.measure,
+            "scores": [entry for entry in results.summary if entry["task"] == AVERAGE],
+        },
         pairs=facts.pairs,
         views={stage: {kind: facts.views.get(kind, _SAME) for kind in kinds} for stage, kinds in _views(job).items()},
     )
@@ -100,10 +113,10 @@ def _public_name(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path
 
 
-def _settings(job: Job, recipe: Recipe) -> dict[str, Any]:
+def _settings(config: Config, recipe: Recipe) -> dict[str, Any]:
     """The settings of the recipe's stages; the card names sources of text by what they hold."""
-    blocks = job.config.model_dump(mode="json", exclude={"nli": {"train"}, "sts": {"train"}})
-    kinds = recipe.view_kinds(job.config)
+    blocks = config.model_dump(mode="json", exclude={"nli": {"train"}, "sts": {"train"}})
+    kinds = recipe.view_kinds(config)
     blocks["views"] = {
         key: blocks["views"][key] for kind in _VIEW_SETTINGS if kind in kinds for key in _VIEW_SETTINGS[kind]
     }

@@ -1,7 +1,7 @@
-"""What a run found: `report.json` for programs, `report.md` for people.
+"""What a run found: `report.json` for programs, `report.html` and `report.md` for people.
 
-The wording of `report.md` is in `raysed/templates/report.md`. What it shows, `Report.context`, is in no format: texts,
-and tables as `raysed.store.text.Table`, so that a template of another format can show it, too.
+The wording of the latter two is in `raysed/templates/`. What they show, `Report.context`, is in no format: texts,
+tables as `raysed.store.text.Table`, and charts as `raysed.report.charts.Chart`.
 """
 
 import json
@@ -15,17 +15,24 @@ from typing import Any
 
 from raysed.evaluation.transfer import SED_TASKS, main_score
 from raysed.evaluation.unlabelled import CANNOT_BE_TOLD
-from raysed.report.failures import failures_table
-from raysed.report.findings import findings
+from raysed.recipe import BASE, TEACHERS
+from raysed.report.charts import Chart
+from raysed.report.failures import changes_table, failures_table
+from raysed.report.findings import Finding, Number, conclusions, in_words
 from raysed.report.formats import formats_table
 from raysed.report.results import (
+    BY_TASK,
+    LEARNERS,
+    LEFT_OUT,
     NO_LABELS,
+    SCORES,
     Group,
     Groups,
     Results,
     calibration_of,
     display_name,
     labels_of,
+    line_name,
     task_names,
 )
 from raysed.report.teachers import teachers_table
@@ -33,12 +40,13 @@ from raysed.report.widths import widths_table
 from raysed.store.text import Table, duration, number, render, sentence, size
 from raysed.training.collapse import COLLAPSED
 
+_UNTOUCHED = (BASE, "base")
 _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation"}
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that the two report files say."""
+    """All that the report files say."""
 
     run: str
     results: Results
@@ -90,20 +98,34 @@ class Report:
     """Formats of the exported model, where others than torch's were asked for, see `raysed.report.formats`."""
     failures: Mapping[str, Any] = field(default_factory=dict)
     """Where there are graded pairs: `task`, `model` and `pairs`, what `worst_pairs` returned."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Where there are graded pairs and the chosen model is not the untouched encoder: `task`, `model`, and `better` and
+    `worse`, what `changed_pairs` returned."""
     command: str = ""
     """What was typed to start the run."""
     repeat: str = ""
     """What to type to repeat it, see `how_to_repeat`."""
     plots: Mapping[str, str] = field(default_factory=dict)
     """Path relative to the report to what the picture shows."""
+    charts: Mapping[str, Chart] = field(default_factory=dict)
+    """By the same path, the same numbers as a chart for `report.html`."""
     status: str = "complete"
 
     def findings(self) -> str:
-        """Returns the conclusion in words; see `raysed.report.findings.findings`."""
-        found = findings(self.results, self.dev, self.exported, self.learners)
-        collapsed = Counter(m["recipe"] for m in self.members if m["reason"].startswith(COLLAPSED))
-        counts = ", ".join(f"{count} of {recipe}" for recipe, count in collapsed.items())
-        return f"{found} Collapsed members, left out of every mean: {counts}." if counts else found
+        """Returns the conclusion in words; see `raysed.report.findings.conclusions`."""
+        return in_words(self.conclusions())
+
+    def conclusions(self) -> list[list[Finding]]:
+        """Returns the conclusion as paragraphs of sentences, which know the numbers that they rest on."""
+        *paragraphs, last = conclusions(self.results, self.dev, self.exported, self.learners)
+        collapsed = [member for member in self.members if member["reason"].startswith(COLLAPSED)]
+        if not collapsed:
+            return [*paragraphs, last]
+        by_recipe = Counter(member["recipe"] for member in collapsed)
+        counts = ", ".join(f"{count} of {recipe}" for recipe, count in by_recipe.items())
+        numbers = [Number(_name_of_left_out(m), f"{m['recipe']} {m['index']}", "collapsed") for m in collapsed]
+        about = Finding(f"Collapsed members, left out of every mean: {counts}.", tuple(numbers))
+        return [*paragraphs, [*last, about]]
 
     def by_width(self) -> Table:
         """Returns the scores of learners by width, on the dev task and the headline tasks."""
@@ -124,6 +146,7 @@ class Report:
             "choices",
             "formats",
             "failures",
+            "changes",
             "sanity",
         )
         parts = {name: getattr(self, name) for name in names_of_parts}
@@ -149,6 +172,10 @@ class Report:
         """Returns report.md as text: the findings first, then what they rest on."""
         return render("report.md", **self.context())
 
+    def to_html(self) -> str:
+        """Returns report.html as text: the same in one file, with charts, and links from sentences to numbers."""
+        return render("report.html", **self.context())
+
     def context(self) -> dict[str, Any]:
         """Returns what a template shows, whatever it makes of it; a part that the run lacks is false."""
         results, analysis = self.results, self.analysis
@@ -158,6 +185,7 @@ class Report:
             "run": self.run,
             "status": self.status,
             "findings": self.findings(),
+            "conclusions": self.conclusions(),
             "export": self.export,
             "refusal": sentence(self.refusal),
             "sanity": sentence(sanity_words(self.sanity)) if self.sanity else "",
@@ -169,14 +197,18 @@ class Report:
             "has_intervals": bool(results.draws),
             "scores": headline_table(results),
             "pictures": list(self.plots.items()),
+            "charts": self.charts,
+            "learners": learners_table(self.learners),
             "by_layers": layers_table(results),
             "by_width": self.by_width(),
             "pairs": [f"{task}: {_size_of(results, task)}" for task in by_task],
             "unlabelled": unlabelled_table(analysis.get("unlabelled") or {}),
             "unlabelled_sentences": f"{_sentences_of(analysis.get('unlabelled') or {}):,}",
             "neighbours": neighbours_table(analysis.get("unlabelled") or {}),
+            "nearest": _nearest(analysis.get("unlabelled") or {}),
+            "exported": self.exported,
             "cannot_be_told": CANNOT_BE_TOLD,
-            "by_task": _means_table(results.groups, by_task),
+            "by_task": _by_task_table(results, by_task),
             "by_aggregation": _aggregation_table(results),
             "grids": [{"words": _grid_words(grid), "table": _grid_table(grid)} for grid in self.grids],
             "teachers": teachers_table(self.teachers),
@@ -185,6 +217,8 @@ class Report:
             "formats": formats_table(self.formats, self.dev),
             "failures": failures_table(self.failures.get("pairs", ())),
             "failures_of": f"{self.failures['model']} on {self.failures['task']}" if self.failures else "",
+            "changes_of": f"{self.changes['model']} on {self.changes['task']}" if self.changes else "",
+            "changes": {kind: changes_table(self.changes.get(kind, ())) for kind in ("better", "worse")},
             "transfer": _transfer_table(self.transfer),
             "isotropy": _isotropy_table(analysis.get("isotropy") or {}),
             "edit_distance_task": edit_distance["task"],
@@ -196,6 +230,7 @@ class Report:
             "left_out": Table(
                 ["recipe", "member", "reason"],
                 [[str(member.get(key, "")) for key in ("recipe", "index", "reason")] for member in self.members],
+                names=[_name_of_left_out(member) for member in self.members],
             ),
             "time": _time_table(self.timings),
             "environment": Table(["what", "value"], _flat(self.environment)),
@@ -207,17 +242,13 @@ class Report:
 # -- tables of scores ------------------------------------------------------------------------------------------------
 
 
-def headline_table(results: Results, marked: str | None = None) -> Table:
+def headline_table(results: Results) -> Table:
     """Returns the main result as a table (shaped like SED table 3).
 
     Where a recipe trains on labels, a column says which (SED table 4); where one ends in a calibration, what that was
     fitted on; with resampled scores one has the 95 % interval of the mean. Where there are several headline tasks, each
     has a column with the mean of its group. Groups that have no score on all of them follow at the end; a baseline that
     fits none of them is left out.
-
-    Args:
-        results: the scored models.
-        marked: the recipe whose line is this model's own.
     """
     tasks = results.tasks if len(results.tasks) > 1 else []
     means = {(entry["recipe"], entry["kind"], entry["task"]): entry["mean"] for entry in results.summary}
@@ -227,7 +258,7 @@ def headline_table(results: Results, marked: str | None = None) -> Table:
     lines = []
     for recipe, kind in [*results.groups, *unscored]:
         entry = results.groups.get((recipe, kind)) or {"n": unscored[recipe, kind]}
-        line = [_name(recipe, kind, entry["n"], recipe == marked), recipe]
+        line = [display_name(recipe, kind, entry["n"]), recipe]
         line += [labels_of(recipe, results.labels)] if labelled else []
         line += [results.fitted_on if calibration_of(recipe) else "-"] if calibrated else []
         line += [number(entry.get("max")), number(entry.get("mean"))]
@@ -235,7 +266,8 @@ def headline_table(results: Results, marked: str | None = None) -> Table:
         line += [number(entry.get("std") if entry["n"] > 1 else None), str(entry["n"])]
         lines.append([*line, *(number(means.get((recipe, kind, task))) for task in tasks)])
     header = ["models", "recipe", *["labels"] * labelled, *["fitted on"] * calibrated]
-    return Table([*header, "max", "mean", *["95 %"] * bool(results.draws), "std", "n", *tasks], lines)
+    header += ["max", "mean", *["95 %"] * bool(results.draws), "std", "n", *tasks]
+    return Table(header, lines, names=[line_name(SCORES, *group) for group in (*results.groups, *unscored)])
 
 
 def _without_score(results: Results) -> Mapping[Group, int]:
@@ -248,11 +280,34 @@ def _without_score(results: Results) -> Mapping[Group, int]:
     return {group: count for group, count in counts.items() if group not in results.groups}
 
 
-def _name(recipe: str, kind: str, n: int, is_marked: bool) -> str:
-    name = display_name(recipe, kind, n)
-    if not is_marked or kind == "ensemble":
-        return name
-    return f"**{name}** (this model{' is one' * (n > 1)})"
+def rows_that_matter(results: Results, recipe: str, kind: str, index: int) -> Table:
+    """Returns what a model is to be compared with: the encoder that it comes from, and the best that costs no training.
+
+    Where it has teachers from outside, the best of them is a line, too.
+
+    Args:
+        results: the scored models.
+        recipe: of the model.
+        kind: of the model.
+        index: among its like.
+    """
+    groups, own = results.groups, (recipe, kind)
+    free = [group for group in groups if group[1] in ("baseline", "base") and group not in (own, _UNTOUCHED)]
+    best = max(free, key=lambda group: groups[group]["mean"], default=_UNTOUCHED)
+    names = {_UNTOUCHED: "the encoder before any training"}
+    names |= {best: f"{display_name(*best)}: the best that needs no training"} if best != _UNTOUCHED else {}
+    names |= {(TEACHERS, "member"): "the best teacher"} if recipe.startswith(TEACHERS) else {}
+    names[own] = "**this model**"
+    scores = {group: entry["max" if group == (TEACHERS, "member") else "mean"] for group, entry in groups.items()}
+    for row in results.counted:
+        if (row.recipe, row.kind, row.index) == (recipe, kind, index):
+            scores[own] = row.average(results.tasks)
+    lines = []
+    for group, name in names.items():
+        entry = groups.get(group, {"n": 0})
+        ends = f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry and entry["n"] == 1 else "-"
+        lines.append([name, number(scores.get(group)), *[ends] * bool(results.draws)])
+    return Table(["model", "score", *["95 %"] * bool(results.draws)], lines, text=1)
 
 
 def layers_table(results: Results) -> Table:
@@ -300,6 +355,21 @@ def _means_table(groups: Groups, columns: Mapping[str, Groups]) -> Table:
         for group, entry in groups.items()
     ]
     return Table(["models", "recipe", *columns], lines)
+
+
+def _by_task_table(results: Results, by_task: Mapping[str, Groups]) -> Table:
+    table = _means_table(results.groups, by_task)
+    return replace(table, names=[line_name(BY_TASK, *group) for group in results.groups])
+
+
+def learners_table(learners: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns how far learners are from their members' mean, see `Report.learners`."""
+    lines = [
+        [one["recipe"], f"{one['updates']:,}", f"{one['distance']:.2g}", f"{one['members_distance']:.2g}"]
+        for one in learners
+    ]
+    names = [line_name(LEARNERS, one["recipe"]) for one in learners]
+    return Table(["recipe", "updates", "distance", "distance of the members"], lines, text=1, names=names)
 
 
 _FURTHER = {
@@ -432,6 +502,10 @@ def _qnli_table(aucs: Mapping[str, float]) -> Table:
     return _with_spreads(["models", "AUC"], lines, [_spread(values) for values in groups.values()])
 
 
+def _name_of_left_out(member: Mapping[str, Any]) -> str:
+    return line_name(LEFT_OUT, str(member.get("recipe", "")), str(member.get("index", "")))
+
+
 def _spread(values: Sequence[float]) -> float | None:
     return statistics.stdev(values) if len(values) > 1 else None
 
@@ -470,13 +544,26 @@ def unlabelled_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
 
 def neighbours_table(models: Mapping[str, Mapping[str, Any]]) -> Table:
     """Returns some sentences with the nearest other by each model, of what `unlabelled_scores` returned."""
-    nearest: dict[str, list[str]] = {}
-    for found in models.values():
-        for entry in found["neighbours"]:
-            near = entry["nearest"][0]
-            nearest.setdefault(entry["sentence"], []).append(f"{near['sentence']} ({near['cosine']:.2f})")
+    lines = []
+    for entries in _by_sentence(models):
+        firsts = [entry["nearest"][0] for entry in entries]
+        nearest = [f"{near['sentence']} ({near['cosine']:.2f})" for near in firsts]
+        lines.append([entries[0]["sentence"], *nearest])
     header = ["sentence", *(f"nearest by {name}" for name in models)]
-    return Table(header, [[text, *others] for text, others in nearest.items()], text=len(header))
+    return Table(header, lines, text=len(header))
+
+
+def _nearest(models: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The same with all neighbours: of each `sentence`, by model a list of `sentence` and `cosine`."""
+    return [
+        {"sentence": entries[0]["sentence"], "by": {name: e["nearest"] for name, e in zip(models, entries)}}
+        for entries in _by_sentence(models)
+    ]
+
+
+def _by_sentence(models: Mapping[str, Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], ...]]:
+    """The models' neighbours of the same sentences."""
+    return list(zip(*(found["neighbours"] for found in models.values())))
 
 
 def _edit_distance_table(models: Mapping[str, Mapping[str, float]]) -> Table:
@@ -521,7 +608,7 @@ def _time_table(timings: Mapping[str, Mapping[str, float]]) -> Table:
         for stage, usage in usages.items()
     ]
     lines.append(["total", duration(total, in_table=True), "100%" if total else "-", *["-"] * len(shown)])
-    return Table(["stage", "time", "share", *(head for head, _ in shown.values())], lines)
+    return Table(["stage", "time", "share", *(head for head, _ in shown.values())], lines, has_total=True)
 
 
 def sanity_words(sanity: Mapping[str, int]) -> str:

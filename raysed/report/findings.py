@@ -289,7 +289,7 @@ def _beaten_on(group: Group, results: Results) -> list[Finding]:
         best = max(words, key=words.__getitem__, default=None)
         if best and group in of_task and words[best] >= of_task[group] - NO_DIFFERENCE:
             found.append(f"{display_name(*best)} has {words[best]:.1f} on {task} against {of_task[group]:.1f}")
-            numbers += [_on_task(one, task, of_task[one]) for one in (best, group)]
+            numbers += [_on_task(SCORES, one, task, of_task[one]) for one in (best, group)]
     text = f"Words alone do better on single tasks: {'; '.join(found)}."
     return [Finding(text, tuple(numbers))] if found else []
 
@@ -385,7 +385,7 @@ def _worse_on_dev(scores: Groups, dev: str | None, exported: str | None) -> list
             taken = f", and {before} is exported" if exported == before else ""
             clauses.append(f"{loss} ({calibrated['mean']:.1f} against {plain['mean']:.1f}){taken}")
             both = {(recipe, kind): calibrated, (before, kind): plain}
-            numbers += [_on_task(group, dev, entry["mean"], entry["n"]) for group, entry in both.items()]
+            numbers += [_on_task(BY_TASK, group, dev, entry["mean"], entry["n"]) for group, entry in both.items()]
     text = f"On {dev}, the task on which models are chosen, {'; '.join(clauses)}."
     return [Finding(text, tuple(dict.fromkeys(numbers)))] if clauses else []
 
@@ -415,9 +415,9 @@ def _number(results: Results, group: _Compared) -> Number:
     return Number(line_name(SCORES, recipe, kind), f"{best}{_titled(recipe, kind, entry['n'])}", shown)
 
 
-def _on_task(group: Group, task: str, value: float, n: int = 1) -> Number:
-    """Of the table of scores by task."""
-    return Number(line_name(BY_TASK, *group), f"{_titled(*group, n)} on {task}", number(value))
+def _on_task(table: str, group: Group, task: str, value: float, n: int = 1) -> Number:
+    """Of a table that has a column for the task."""
+    return Number(line_name(table, *group), f"{_titled(*group, n)} on {task}", number(value))
 
 
 def _titled(recipe: str, kind: str, n: int) -> str:

@@ -58,6 +58,31 @@ class Training:
     references: Mapping[str, float] = field(default_factory=dict)
     criterion: str = "spearman"
 
+    def panels(self) -> dict[str, tuple[str, Mapping[str, tuple[np.ndarray, np.ndarray]]]]:
+        """Returns by what was measured its name for an axis, and by training the updates [R] and values [R]."""
+        labels = {
+            "loss": "training loss",
+            "held_out": "loss on held-out sentences",
+            "dev": f"dev {self.criterion.title()} x100",
+            "directions": "directions of the embeddings\n(few: collapsed)",
+        }
+        panels = {key: (label, self._series(key)) for key, label in labels.items()}
+        return {key: (label, series) for key, (label, series) in panels.items() if series}
+
+    def _series(self, key: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        found = {name: _series_of(records, key) for name, records in self.curves.items()}
+        return {name: series for name, series in found.items() if len(series[0])}
+
+    def styles(self) -> dict[str, tuple[str, str]]:
+        """Returns colour and line of the trainings that are set off in all panels: those that end highest and lowest.
+
+        All others are alike, and share a colour.
+        """
+        panels = self.panels()
+        _, series = panels.get("dev") or next(iter(panels.values()))
+        ranked = sorted(series, key=lambda name: series[name][1][-1], reverse=True)
+        return {ranked[0]: (ORANGE, "-"), **({ranked[-1]: (GREEN, "--")} if len(ranked) > 1 else {})}
+
 
 def write_plots(
     directory: Path,
@@ -131,7 +156,7 @@ def plot_scores(path: Path, results: Results) -> str | None:
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.margins(x=0.1)
-    measure = _wrapped(f"{results.short_measure} x100 on {_shorten(results.tasks)}", 4)
+    measure = _wrapped(f"{results.short_measure} x100 on {tasks_in_words(results.tasks)}", 4)
     axes.set_xlabel(f"{measure}\n(number and bar: mean of the dots)")
     _clean(axes)
     axes.grid(axis="x", color="#E4E4E4")
@@ -162,7 +187,8 @@ def _scores_title(means: Mapping[tuple[str, str], float]) -> str:
     return f"Best: {display_name(*best)}{recipe} {means[best]:.1f}{against}"
 
 
-def _shorten(tasks: Sequence[str]) -> str:
+def tasks_in_words(tasks: Sequence[str]) -> str:
+    """Returns the names of tasks, or how many they are where the names are too long for an axis."""
     names = ", ".join(tasks)
     return names if len(names) <= 50 else f"the mean of {len(tasks)} tasks"
 
@@ -178,17 +204,17 @@ def plot_speed(path: Path, models: Sequence[Mapping[str, Any]], results: Results
     Returns:
         The title; None where there are not two models of which speed and score are known.
     """
-    dots = [model for model in models if model["sentences_per_second"] and model["score"] is not None]
-    if len(dots) < 2 or dots[-1] is not models[-1]:
+    dots = models_with_speed(models)
+    if not dots:
         return None
-    lines = _lines_of(models, results)
+    lines = lines_without_speed(models, results)
     figure = Figure(figsize=(8, 4.2 + 0.22 * (len(dots) + len(lines))), layout="constrained")
     axes = figure.add_subplot()
     exported = dots[-1]
     for place, model in enumerate(dots, start=1):
         colour = GREEN if model is exported else BLUE
         x, y = model["sentences_per_second"], model["score"]
-        axes.scatter(x, y, s=150, color=colour, linewidths=0, alpha=0.85, zorder=3, label=_dot_words(place, model))
+        axes.scatter(x, y, s=150, color=colour, linewidths=0, alpha=0.85, zorder=3, label=speed_in_words(place, model))
         axes.annotate(place, (x, y), ha="center", va="center", color="white", fontsize=8, weight="bold", zorder=4)
     for (name, value), (colour, dashes) in zip(lines.items(), _REFERENCES):
         axes.axhline(value, color=colour, linestyle=dashes, linewidth=1.4, zorder=1, label=f"{name}: {value:.1f}")
@@ -196,13 +222,23 @@ def plot_speed(path: Path, models: Sequence[Mapping[str, Any]], results: Results
     axes.margins(x=0.15, y=0.15)
     _label_in_full(axes)
     axes.set_xlabel("sentences per second on one process of this machine")
-    axes.set_ylabel(_wrapped(f"{results.short_measure} x100 on {_shorten(results.tasks)}", 3.4))
+    axes.set_ylabel(_wrapped(f"{results.short_measure} x100 on {tasks_in_words(results.tasks)}", 3.4))
     figure.legend(loc="outside lower left", frameon=False, fontsize=9, markerscale=0.6)
     _clean(axes)
     best = max(dots[:-1], key=lambda model: model["score"])
     times = exported["sentences_per_second"] / best["sentences_per_second"]
     title = f"{exported['model']}: {exported['score']:.1f}, at {times:.2g} times the speed of the best teacher"
     return _save(figure, path, f"{title} ({best['model']}, {best['score']:.1f})")
+
+
+def models_with_speed(models: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Returns those of which speed and score are known; none where there is nothing to compare the last one with.
+
+    Args:
+        models: see `plot_speed`.
+    """
+    dots = [model for model in models if model["sentences_per_second"] and model["score"] is not None]
+    return dots if len(dots) > 1 and dots[-1] is models[-1] else []
 
 
 def _label_in_full(axes: Axes) -> None:
@@ -215,14 +251,20 @@ def _label_in_full(axes: Axes) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _dot_words(place: int, model: Mapping[str, Any]) -> str:
+def speed_in_words(place: int, model: Mapping[str, Any]) -> str:
+    """Returns what a legend says of one of `models_with_speed`, whose dot has this number."""
     parameters = f", {model['parameters'] / 1e6:.3g} million parameters" if model["parameters"] else ""
     speed = f"{model['sentences_per_second']:,.0f} sentences per second"
     return f"{place}  {model['model']}: {model['score']:.1f}, {speed}, {model['width']} dimensions{parameters}"
 
 
-def _lines_of(models: Sequence[Mapping[str, Any]], results: Results) -> dict[str, float]:
-    """Scores of what is not a dot: all teachers together, the best of words alone, and the untouched encoder."""
+def lines_without_speed(models: Sequence[Mapping[str, Any]], results: Results) -> dict[str, float]:
+    """Returns scores of what is not a dot: all teachers together, the best of words alone, and the untouched encoder.
+
+    Args:
+        models: see `plot_speed`.
+        results: likewise.
+    """
     found = {m["model"]: m["score"] for m in models[:-1] if m["width"] is None and m["score"] and "searches" not in m}
     rows = [(row, row.average(results.tasks)) for row in results.counted]
     words = [(score, row.recipe) for row, score in rows if row.kind == "baseline" and score is not None]
@@ -297,39 +339,29 @@ def plot_training(path: Path, node: str, training: Training) -> str | None:
     Returns:
         The title; None where none has a record.
     """
-    labels = {
-        "loss": "training loss",
-        "held_out": "loss on held-out sentences",
-        "dev": f"dev {training.criterion.title()} x100",
-        "directions": "directions of the embeddings\n(few: collapsed)",
-    }
-    series = {
-        key: {name: xy for name, records in training.curves.items() if len((xy := _series(records, key))[0])}
-        for key in labels
-    }
-    panels = [key for key in labels if series[key]]
+    panels = training.panels()
     if not panels:
         return None
     figure = Figure(figsize=(8, 0.9 + 2.7 * len(panels)), layout="constrained")
     all_axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    styles = _styles(series["dev"] or series[panels[0]])
-    for axes, key in zip(all_axes, panels):
-        _draw_curves(axes, series[key], styles, training.references if key == "dev" else {})
-        axes.set_ylabel(labels[key])
+    styles = training.styles()
+    for axes, (key, (label, series)) in zip(all_axes, panels.items()):
+        _draw_curves(axes, series, styles, training.references if key == "dev" else {})
+        axes.set_ylabel(label)
         if key == "directions":
             axes.set_ylim(bottom=0)
-        if key == "loss" and min(y.min() for _, y in series[key].values()) > 0:
+        if key == "loss" and min(y.min() for _, y in series.values()) > 0:
             axes.set_yscale("log")
         _clean(axes)
     all_axes[-1].set_xlabel("updates")
     all_axes[-1].margins(x=0.02)
-    ends = [f"{key} {_mean_of(series[key], 0):.3g} to {_mean_of(series[key], -1):.3g}" for key in panels]
+    ends = [f"{key} {_mean_of(series, 0):.3g} to {_mean_of(series, -1):.3g}" for key, (_, series) in panels.items()]
     count = len(training.curves)
     of_whom = f"1 {training.what}" if count == 1 else f"{count} {training.what}s, on average"
     return _save(figure, path, f"Training of {node}, {of_whom}: {', '.join(ends)}")
 
 
-def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
+def _series_of(records: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray, np.ndarray]:
     points = [(record["step"], record[key]) for record in records if record.get(key) is not None]
     x, y = np.array(points, dtype=np.float64).reshape(-1, 2).T
     return x[np.isfinite(y)], y[np.isfinite(y)]
@@ -337,12 +369,6 @@ def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[np.ndarray,
 
 def _mean_of(series: Mapping[str, tuple[np.ndarray, np.ndarray]], position: int) -> float:
     return float(np.mean([y[position] for _, y in series.values()]))
-
-
-def _styles(series: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, tuple[str, str]]:
-    """Trainings are alike, so they share a colour; those that end highest and lowest are set off in all panels."""
-    ranked = sorted(series, key=lambda name: series[name][1][-1], reverse=True)
-    return {ranked[0]: (ORANGE, "-"), **({ranked[-1]: (GREEN, "--")} if len(ranked) > 1 else {})}
 
 
 def _draw_curves(
@@ -437,12 +463,20 @@ def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> Non
     rng = np.random.default_rng(0)
     jitter_P = rng.uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)  # gold scores are few and far between
     axes.scatter(gold_P + jitter_P, cosine_P, s=7, alpha=min(0.5, 400 / len(gold_P)), color=BLUE, linewidths=0)
+    axes.plot(*means_of_bins(cosine_P, gold_P), "o-", color=ORANGE, linewidth=2, markersize=5)
+
+
+def means_of_bins(cosine_P: np.ndarray, gold_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the mean gold score and the mean cosine of the pairs in each of ten bins of gold scores that has any.
+
+    Args:
+        cosine_P: of the pairs.
+        gold_P: likewise.
+    """
     edges = np.linspace(gold_P.min(), gold_P.max(), 11)
     bin_P = np.clip(np.searchsorted(edges, gold_P, side="right") - 1, 0, 9)
-    filled = np.unique(bin_P)
-    means = [cosine_P[bin_P == i].mean() for i in filled]
-    centres = [gold_P[bin_P == i].mean() for i in filled]
-    axes.plot(centres, means, "o-", color=ORANGE, linewidth=2, markersize=5)
+    filled = [bin_P == i for i in np.unique(bin_P)]
+    return np.array([gold_P[in_P].mean() for in_P in filled]), np.array([cosine_P[in_P].mean() for in_P in filled])
 
 
 def plot_edit_distance(path: Path, distances: Pairs) -> str | None:

@@ -23,21 +23,22 @@ from raysed.evaluation.triples import Embed, answered_by, answered_by_words, tri
 from raysed.evaluation.unlabelled import unlabelled_scores
 from raysed.model.affine import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder, encode, load_start
-from raysed.model.export import export_model, parity
+from raysed.model.export import Card, export_model, parity
 from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibrated
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report import plots
 from raysed.report.card import card_of, labels_by_stage, seen_by_calibrations, versions
+from raysed.report.charts import Chart, PairTexts, draw_charts
 from raysed.report.choice import Choice, choose
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table, sanity_words
-from raysed.report.failures import worst_pairs
+from raysed.report.failures import changed_pairs, worst_pairs
 from raysed.report.findings import worth
 from raysed.report.formats import compare_formats, formats_table
 from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
-from raysed.report.teachers import compare, searches, teachers_table
+from raysed.report.teachers import compare, searches, speed_of, teachers_table
 from raysed.report.widths import scores_by_width
 from raysed.store import unchanged
 from raysed.store.progress import steps
@@ -123,17 +124,19 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
         "words": answered_by_words(),
     }
     begin("export")
+    width, speed = speed_of(shown[choice.model.recipe], run.job.evaluation.sentences)
     formats: list[dict[str, Any]] = []
     if choice.refusal:
         run.storage.remove("model")  # of other settings or inputs
     else:
-        formats = _export(run, choice, exported, results, sanity)
+        card = card_of(run.job, run.facts, choice, results, sanity, _speed_words(speed))
+        formats = _export(run, choice, exported, card)
     begin("sentences without labels")
     sentences = _some_sentences(run)
     unlabelled = {name: unlabelled_scores(sentences, embed) for name, embed in shown.items()}
     begin("embedding space and plots")
     space = analyse(run.job, run.storage, _shown(run))
-    teachers = compare(run.job, run.storage, results, exported[0], shown[choice.model.recipe], choice)
+    teachers = compare(run.job, run.storage, results, exported[0], choice, width, speed)
     searching: list[dict[str, Any]] = []
     if run.facts.shares_space_of:
         searching = searches(run.job, run.storage, results, run.models, run.facts.shares_space_of)
@@ -141,10 +144,12 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
 
     def write(path: Path) -> None:
         nonlocal report
-        pictures = _draw(run, choice, results, space, teachers, path)
+        pictures, charts = _draw(run, choice, results, space, teachers, path)
         listed = [*teachers[:-1], *searching, *teachers[-1:]]
         report = _report(run, results, space, unlabelled, choice, sanity, listed, formats, pictures)
-        for name, text in (("report.json", report.to_json()), ("report.md", report.to_markdown())):
+        report = replace(report, charts=charts)
+        texts = (report.to_html(), report.to_markdown(), report.to_json())
+        for name, text in zip(("report.html", "report.md", "report.json"), texts):
             run.storage.write_text(name, text)
 
     # The report is written before the manifest names the plots, so a run that counts as complete has one.
@@ -163,7 +168,7 @@ def _tell(run: _Finished, choice: Choice, report: Report, say: Callable[[str], N
     if report.formats:
         say(f"\nformats of the exported model\n{formats_table(report.formats, run.config.evaluation.dev).plain()}")
     say(f"\n{report.findings()}\n")
-    say(f"report: {run.storage.uri('report.md')}   plots: {run.storage.uri('plots')}")
+    say(f"report: {run.storage.uri('report.html')}   as text: {run.storage.uri('report.md')}")
     if not choice.refusal:
         say(f"model: {run.storage.uri('model')}: {choice.words()}; {sanity_words(report.sanity)}")
     say(f"TensorBoard: tensorboard --logdir {run.storage.uri('logs')}")
@@ -244,9 +249,14 @@ def _exported(run: _Finished, choice: Choice) -> _Exported:
     return encoder, tokenizer, load_calibration(place)
 
 
-def _export(
-    run: _Finished, choice: Choice, exported: _Exported, results: Results, sanity: Mapping[str, int]
-) -> list[dict[str, Any]]:
+def _speed_words(speed: float) -> str:
+    """To two digits: more of them would differ from one measurement to the next."""
+    threads = torch.get_num_threads()
+    where = f"{platform.machine()}, {threads} thread{'s' * (threads > 1)}"
+    return f"about {float(f'{speed:.2g}'):,.0f} sentences per second in one process ({where})"
+
+
+def _export(run: _Finished, choice: Choice, exported: _Exported, card: Card) -> list[dict[str, Any]]:
     """Writes `model/`, and compares its vectors with the model in memory before it is published.
 
     Returns:
@@ -269,7 +279,7 @@ def _export(
     formats: list[dict[str, Any]] = []
 
     def write(path: Path) -> None:
-        export_model(encoder, tokenizer, path, card=card_of(run.job, run.facts, choice, results, sanity), **options)
+        export_model(encoder, tokenizer, path, card=card, **options)
         difference = parity(path, encoder, tokenizer, sentences[:_PARITY_SENTENCES], **options)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
@@ -329,24 +339,38 @@ def _draw(
     space: Space,
     teachers: Sequence[Mapping[str, Any]],
     path: Path,
-) -> dict[str, str]:
-    task = next((task for task in results.tasks if task in run.job.evaluation.pair_tasks), None)
-    base = next(model for model in run.models if model.recipe == BASE)
-    agreement = {BASE: base, choice.title: choice.model}
-    titles = plots.write_plots(
-        path,
-        results,
-        trainings=_trainings(run, results),
-        spectra=space.spectra,
-        agreement={
+) -> tuple[dict[str, str], dict[str, Chart]]:
+    """Writes the pictures; returns by path in the run directory their titles, and the same numbers as charts."""
+    task = _first_of_pairs(run, results)
+    agreement = {BASE: _base(run), choice.title: choice.model}
+    numbers: dict[str, Any] = {
+        "trainings": _trainings(run, results),
+        "spectra": space.spectra,
+        "agreement": {
             name: run.job.evaluation.cosines(run.embeddings(model), task) for name, model in agreement.items() if task
         },
-        agreement_task=task,
-        grids=run.facts.grids,
-        distances=space.distances,
-        teachers=teachers,
+        "agreement_task": task,
+        "grids": run.facts.grids,
+        "distances": space.distances,
+        "teachers": teachers,
+    }
+    titles = plots.write_plots(path, results, **numbers)
+    texts = PairTexts(run.job.evaluation.tasks[task].first, run.job.evaluation.tasks[task].second) if task else None
+    charts = draw_charts(results, **numbers, texts=texts)
+    return (
+        {f"plots/{Path(file).name}": title for file, title in titles.items()},
+        {f"plots/{file}": chart for file, chart in charts.items()},
     )
-    return {f"plots/{Path(file).name}": title for file, title in titles.items()}
+
+
+def _base(run: _Finished) -> ScoredModel:
+    """The untouched encoder."""
+    return next(model for model in run.models if model.recipe == BASE)
+
+
+def _first_of_pairs(run: _Finished, results: Results) -> str | None:
+    """The first headline task of graded pairs."""
+    return next((task for task in results.tasks if task in run.job.evaluation.pair_tasks), None)
 
 
 def _shown(run: _Finished) -> dict[str, ScoredModel]:
@@ -435,6 +459,7 @@ def _report(
         choices=run.facts.choices,
         formats=formats,
         failures=_failures(run, choice, results),
+        changes=_changes(run, choice, results),
         command=_typed(),
         repeat=how_to_repeat(storage.location, storage.run, _main_job()),
         plots=pictures,
@@ -443,14 +468,25 @@ def _report(
 
 def _failures(run: _Finished, choice: Choice, results: Results) -> dict[str, Any]:
     """The pairs of the first headline task of pairs on which the chosen model fails most."""
-    evaluation = run.job.evaluation
-    name = next((name for name in results.tasks if name in evaluation.pair_tasks), None)
+    evaluation, name = run.job.evaluation, _first_of_pairs(run, results)
     if name is None:
         return {}
     cosine_P, gold_P = evaluation.cosines(run.embeddings(choice.model), name)
     task = evaluation.tasks[name]
     pairs = worst_pairs(task.first, task.second, gold_P, cosine_P)
     return {"task": name, "model": choice.title, "pairs": pairs} if pairs else {}
+
+
+def _changes(run: _Finished, choice: Choice, results: Results) -> dict[str, Any]:
+    """The pairs of the same task that the chosen model judges most better or worse than the untouched encoder."""
+    name = _first_of_pairs(run, results)
+    if name is None or choice.model.recipe == BASE:
+        return {}
+    cosines = [run.job.evaluation.cosines(run.embeddings(model), name) for model in (_base(run), choice.model)]
+    (before_P, gold_P), (after_P, _) = cosines
+    task = run.job.evaluation.tasks[name]
+    pairs = changed_pairs(task.first, task.second, gold_P, before_P, after_P)
+    return {"task": name, "model": choice.title, **pairs} if any(pairs.values()) else {}
 
 
 def _typed() -> str:

@@ -24,7 +24,7 @@ _NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
 
 
 def compare(
-    job: Job, storage: Storage, results: Results, encoder: Encoder, embed: Embed, choice: Choice
+    job: Job, storage: Storage, results: Results, encoder: Encoder, choice: Choice, width: int, speed: float
 ) -> list[dict[str, Any]]:
     """Returns the teachers that were scored, what they say together, and the exported model.
 
@@ -36,8 +36,9 @@ def compare(
         storage: the run directory.
         results: the scored models.
         encoder: of the exported model.
-        embed: the exported model.
         choice: which model that is.
+        width: of its embeddings.
+        speed: see `speed_of`.
     """
     if not job.config.teachers:
         return []
@@ -49,13 +50,22 @@ def compare(
         found.append({"model": teacher.title, **about, "score": rows.get((TEACHERS, "member", index))})
     if (TEACHERS, "ensemble", 0) in rows and len(found) > 1:
         found.append({"model": "all of them together", **_NOTHING, "score": rows[TEACHERS, "ensemble", 0]})
-    sentences = job.evaluation.sentences[:_TIMED]
-    began = time.monotonic()
-    width = embed(sentences).shape[1]
-    speed = len(sentences) / (time.monotonic() - began)
     size = sum(tensor.numel() for tensor in encoder.parameters())
     own = {"model": choice.title, "width": width, "parameters": size, "sentences_per_second": speed}
     return [*found, {**own, "score": rows.get((choice.model.recipe, choice.model.kind, choice.model.index))}]
+
+
+def speed_of(embed: Embed, sentences: Sequence[str]) -> tuple[int, float]:
+    """Returns the width of a model's embeddings, and how many sentences it embeds per second in this process.
+
+    Args:
+        embed: the model.
+        sentences: of which the first 2,000 are embedded.
+    """
+    timed = sentences[:_TIMED]
+    began = time.monotonic()
+    width = embed(timed).shape[1]
+    return width, len(timed) / (time.monotonic() - began)
 
 
 def searches(

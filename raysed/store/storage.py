@@ -304,6 +304,11 @@ class Storage:
         except FileNotFoundError:
             return None
 
+    def has_files(self, *names: str) -> bool:
+        """Whether all these files are there; nothing is read."""
+        infos = self._persistently(lambda: self._fs.get_file_info([f"{self._root}/{name}" for name in names]))
+        return all(info.type == pafs.FileType.File for info in infos)
+
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Holds the run, so that a second process of the same name is refused; ends with the process.

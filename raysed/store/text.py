@@ -3,6 +3,7 @@
 Importing it takes no time: so do actors that only pass on words.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,13 @@ def render(template: str, **context: Any) -> str:
 
     Args:
         template: a file in `raysed/templates/`; in one whose name ends in `.html` values are escaped.
-        context: the names that it uses.
+        context: the names that it uses; there the filter `code` sets what is between backticks as code.
 
     Raises:
         jinja2.UndefinedError: a name that the template uses is not there.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+    from markupsafe import Markup, escape
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -31,6 +33,7 @@ def render(template: str, **context: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
     return environment.get_template(template).render(context)
 
 
@@ -43,11 +46,15 @@ class Table:
         lines: likewise.
         text: so many columns from the left are of text, all others of numbers; None: a column is one of numbers if all
             its cells are.
+        names: of the lines, for links to them; none where nothing refers to them.
+        has_total: whether the last line is the sum of the others.
     """
 
     header: Sequence[str]
     lines: Sequence[Sequence[str]]
     text: int | None = None
+    names: Sequence[str] = ()
+    has_total: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.lines)
@@ -132,6 +139,19 @@ def duration(seconds: float, in_table: bool = False) -> str:
         return f"{seconds:.{digits}f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:{style}} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:{style}} min"
+
+
+def shortened(text: str, longest: int) -> str:
+    """Returns a text that is no longer than so many characters.
+
+    Args:
+        text: of any length.
+        longest: characters that are left of a longer one, an ellipsis among them.
+
+    >>> shortened("It rains.", 9), shortened("It rains.", 5)
+    ('It rains.', 'It r…')
+    """
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def sentence(text: str) -> str:

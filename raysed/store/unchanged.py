@@ -66,8 +66,9 @@ def results_of(storage: Storage) -> tuple[str, ...]:
 
 
 def has_report(storage: Storage) -> bool:
-    """Whether there is a report, and it is that of a complete run."""
-    return _remembered(storage.read_text("report.json")).get("status") == "complete"
+    """Whether there is a report in all its forms, and it is that of a complete run."""
+    is_complete = _remembered(storage.read_text("report.json")).get("status") == "complete"
+    return is_complete and storage.has_files("report.md", "report.html")
 
 
 def refusal(storage: Storage) -> str | None:

@@ -59,6 +59,14 @@ def test_neighbours_are_the_nearest_others():
         assert entry["nearest"][0]["cosine"] == pytest.approx(cosines[best[0]])
 
 
+def test_of_long_neighbours_the_beginning_is_shown():
+    """Documents may be as long as they like, and whoever reads the report does not want them."""
+    long = [f"{i} " + "word " * 1000 for i in range(4)]
+    found = unlabelled_scores(long, lambda texts: np.random.default_rng(0).normal(size=(len(texts), 4)))["neighbours"]
+    shown = [text for entry in found for text in (entry["sentence"], *(near["sentence"] for near in entry["nearest"]))]
+    assert len(shown) == 4 * 3 and {len(text) for text in shown} == {200}
+
+
 def test_of_many_sentences_a_sample_is_taken():
     many, seen = [f"Sentence {i}." for i in range(MOST_SENTENCES + 50)], []
 

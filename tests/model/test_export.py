@@ -319,6 +319,7 @@ class TestFiles:
             "sentence_bert_config.json",
             "config_sentence_transformers.json",
             "README.md",
+            "raysed.json",
             "glow.py",
         }
         modules = {f"1_WeightedLayerPooling/{name}" for name in ("config.json", "model.safetensors")}

@@ -10,7 +10,7 @@ import pytest
 import raysed.pipeline
 import raysed.stages.rewriting
 from raysed.cluster.resources import Share
-from raysed.config import make_config
+from raysed.config import Config, make_config
 from raysed.errors import UserError
 from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
@@ -102,7 +102,9 @@ def test_the_report_and_the_card_say_what_views_were(finished):
     row = next(line for line in text.splitlines() if line.startswith("| members") and "| bsl " in line)
     assert "| NLI " in row, "views of pairs labelled entailment are labels"
     card = (storage / "views/model/README.md").read_text()
-    assert "views: mlm" in card and "`views.mlm_rate`" in card, labels
+    assert "views: mlm" in card and "`contrastive.batch_size` | `16`" in card and "`views.mlm_rate`" not in card, labels
+    made = json.loads((storage / "views/model/raysed.json").read_text())
+    assert made["settings"]["views.mlm_rate"] == Config().views.mlm_rate, "a default is not on the card"
 
 
 def test_members_have_their_own_histories_with_spread(finished):

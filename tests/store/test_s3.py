@@ -165,4 +165,7 @@ def test_a_run_without_a_report_is_not_complete(location):
     storage.write_text("report.json", json.dumps({"status": "failed"}))
     assert not unchanged.has_report(storage)
     storage.write_text("report.json", json.dumps({"status": "complete"}))
+    storage.write_text("report.md", "# run")
+    assert not unchanged.has_report(storage), "report.html is missing"
+    storage.write_text("report.html", "<!doctype html>")
     assert unchanged.has_report(storage)

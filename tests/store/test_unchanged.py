@@ -49,7 +49,8 @@ def complete(config, refusal: str | None = None) -> Storage:
     storage = Storage(config.storage, config.run)
     for name in ("plots",) if refusal else ("plots", "model"):
         storage.commit(name, lambda path: (path / "file").write_text("x"), {"config": 1}, {"refusal": refusal})
-    storage.write_text("report.json", json.dumps({"status": "complete"}))
+    for name in ("report.json", "report.md", "report.html"):
+        storage.write_text(name, json.dumps({"status": "complete"}))
     remember(fingerprint(config), storage)
     return storage
 

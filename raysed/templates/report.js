@@ -1,0 +1,82 @@
+"use strict";
+
+// Tables are sorted by the column whose head is clicked: numbers, lengths of time and sizes by value, others as text.
+const UNITS = { h: 3600, min: 60, s: 1, GB: 1000, MB: 1 };
+
+function valueOf(text) {
+  if (text === "-" || text === "") return null;
+  const parts = [...text.matchAll(/([\d.]+) (h|min|s|GB|MB)\b/g)];
+  if (parts.length) return parts.reduce((sum, [, number, unit]) => sum + Number(number) * UNITS[unit], 0);
+  const number = /^[-+]?[\d,]*\.?\d+(?=$|\s|%)/.exec(text);
+  return number ? Number(number[0].replaceAll(",", "")) : text;
+}
+
+function compare(a, b) {
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+function sortBy(head) {
+  const table = head.closest("table"), body = table.tBodies[0], column = head.cellIndex;
+  const lines = [...body.rows].map(line => [valueOf(line.cells[column].textContent), line]);
+  const known = lines.filter(([value]) => value !== null), unknown = lines.filter(([value]) => value === null);
+  const before = head.getAttribute("aria-sort"), areNumbers = known.every(([value]) => typeof value === "number");
+  const falls = before ? before === "ascending" : areNumbers; // the largest number comes first
+  known.sort(([a], [b]) => falls ? compare(b, a) : compare(a, b));
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", falls ? "descending" : "ascending");
+  body.append(...[...known, ...unknown].map(([, line]) => line));
+}
+
+for (const button of document.querySelectorAll("th button")) {
+  button.addEventListener("click", () => sortBy(button.closest("th")));
+}
+
+// Whoever follows one number of a sentence sees the lines of its other numbers, too.
+for (const link of document.querySelectorAll(".numbers a")) {
+  link.addEventListener("click", () => {
+    for (const line of document.querySelectorAll("tr.beside")) line.classList.remove("beside");
+    for (const other of link.parentElement.querySelectorAll("a")) {
+      document.getElementById(other.hash.slice(1)).classList.add("beside");
+    }
+  });
+}
+
+// In a chart, the value of the nearest mark is shown.
+const REACH = 24, tip = document.getElementById("tip");
+
+for (const field of document.querySelectorAll("svg.field")) {
+  const marks = [...field.querySelectorAll("circle, rect")].map(mark => {
+    const text = mark.querySelector("title");
+    text.remove(); // the browser would show it beside ours
+    const place = name => Number.parseFloat(mark.getAttribute(mark.tagName === "circle" ? "c" + name : name)) / 100;
+    return { mark, text: text.textContent, x: place("x"), y: place("y") };
+  });
+  let shown = null;
+
+  function show(event) {
+    const box = field.getBoundingClientRect();
+    const away = ({ x, y }) => Math.hypot(box.left + x * box.width - event.clientX, box.top + y * box.height - event.clientY);
+    const nearest = marks.reduce((best, one) => !best || away(one) < away(best) ? one : best, null);
+    hide();
+    if (!nearest || away(nearest) > REACH) return;
+    shown = nearest;
+    shown.mark.classList.add("on");
+    tip.textContent = shown.text;
+    tip.hidden = false;
+    const left = Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8);
+    const above = event.clientY - tip.offsetHeight - 12;
+    tip.style.left = `${Math.max(8, left)}px`;
+    tip.style.top = `${above > 8 ? above : event.clientY + 16}px`;
+  }
+
+  function hide() {
+    if (shown) shown.mark.classList.remove("on");
+    shown = null;
+    tip.hidden = true;
+  }
+
+  field.parentElement.addEventListener("pointermove", show);
+  field.parentElement.addEventListener("pointerdown", show);
+  field.parentElement.addEventListener("pointerleave", hide);
+}
