@@ -62,6 +62,14 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     }  # fmt: skip
 
 
+def test_a_finished_run_is_described_in_words_and_counts(finished):
+    lines, code = describe(Storage(str(finished.parent), "tiny"))
+    assert code == 0 and lines[1:] == [
+        "finished: corpus, 3 of 3 members of ct, 1 of 1 learner of ct-sed, targets of ct-sed, embeddings of 5 models, "
+        "3 calibrations, report, exported model"
+    ]
+
+
 def test_histories_begin_with_the_dev_score_of_the_untouched_weights(finished):
     """Those of members and learners, in the history and in the log: the base's, to the last digit."""
     report = json.loads((finished / "report.json").read_text())

@@ -11,7 +11,7 @@ from typing import Any
 from raysed.config import Layers, ResourcesConfig, derive_seed, stable_hash
 from raysed.plan.artefacts import GRID_CHOICE, Calibration, Embedding, Learner, Member, ScoredModel
 from raysed.plan.check import FIT_ON, Job
-from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, node_of, parse_recipe
+from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, member_nodes, node_of, parse_recipe
 from raysed.store.storage import Entry
 
 _SED_WITHOUT_EFFECT = {
@@ -42,6 +42,24 @@ class Lineage:
 
     def __post_init__(self) -> None:
         self.config = self.job.config
+
+    def totals(self) -> dict[str, int]:
+        """Returns how many trainings of each kind the run has, by the directory that they lie in, and teachers.
+
+        E.g. 8 at `sts/grid`, 10 at `ct/members`, 3 at `ct-sed/learners`; fewer will be there where some fail.
+        """
+        sts, totals = self.config.sts, {}
+        if self.config.teachers:
+            totals[f"{TEACHERS}/members"] = len(self.config.teachers)
+        for node in (node for depth in member_nodes(self.job.recipes) for node in depth):
+            *before, stage = node.split("-")
+            if stage == "sts":
+                totals[f"{node}/grid"] = len(sts.lower_bounds) * sts.models
+            else:
+                totals[f"{node}/members"] = sts.models if "sts" in before else self.config.members.count
+        for recipe in (recipe for recipe in self.job.recipes if recipe.distils):
+            totals[f"{recipe.uncalibrated}/learners"] = self.config.sed.learners
+        return totals
 
     def models(self) -> list[ScoredModel]:
         """Returns all models of the run in reading order: the base, then every recipe's, calibrated ones after."""

@@ -41,7 +41,7 @@ from raysed.report.space import Space, analyse
 from raysed.report.teachers import compare, searches, speed_of, teachers_table
 from raysed.report.widths import scores_by_width
 from raysed.store import unchanged
-from raysed.store.progress import steps
+from raysed.store.progress import steps, tell
 from raysed.store.storage import Storage
 
 _FURTHER_STEPS = 5
@@ -102,6 +102,7 @@ def publish(
         say: shows a line to the user.
     """
     run = _Finished(job, storage, models, facts)
+    tell(stage="report")
     with steps("score and report", len(models) + _FURTHER_STEPS) as begin:
         choice, report = _scored_and_written(run, begin)
     _tell(run, choice, report, say)

@@ -34,7 +34,8 @@ def tell(**words: Any) -> None:
 
     Where it is: `stage`; the `line` of the progress, its `share` from 0 to 1 and the seconds `left`, as far as they are
     known; how many of the stage's `trainings` are `trained`. What it took: `sentences`, of batches and embeddings, and
-    `gpu_use` from 0 to 1.
+    `gpu_use` from 0 to 1. And once, before any training, what there will be: `totals`, the number of trainings by the
+    directory that they lie in.
     """
     for listener in _listeners:
         listener(words)

@@ -35,7 +35,37 @@ CODES = {"complete": 0, "failed": 1, "starting": 3, "running": 3, "stopped": 4, 
 """Exit codes of `jobs/status.py`; 2 is a user's mistake, as everywhere."""
 _NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "trainings": None}
 """Of a stage that has just begun."""
-_TRAINING = re.compile(r"(?P<node>.+)/(?P<kind>member|learner)s/\d+|(?P<bound>.+/grid/[^/]+)/\d+")
+_PLURALS = {"teachers/members": "teachers", "members": "members", "grid": "grid models", "learners": "learners"}
+"""What is trained, or stands for a teacher from outside, by the directory that it lies in or that directory's name."""
+_OTHERS = (
+    (r"pairs/(.+)", "labelled pairs ({})"),
+    (r"views/([^.]+).*", "views ({})"),
+    (r"encoder/.+", "encoder"),
+    (r"teachers/(?:rows|together)", "what the teachers say"),
+    (r"(.+)/grid/choice", "lower bound of {}"),
+    (r"(.+)/targets", "targets of {}"),
+    (r".+/embeddings/\d+", "embeddings of {n} model{s}"),
+    (r".+/calibrations/\d+", "{n} calibration{s}"),
+    (r".+/probes/\d+|.+/transfer/\d+", "transfer tasks"),
+    (r"plots", "report"),
+    (r"model", "exported model"),
+)
+"""Names of all other artefacts, and what people call them."""
+_INPUTS = ("corpus", "pairs", "views", "encoder")
+"""What lies in these is there before anything is trained on it."""
+_STAGES = {
+    "corpus": "reading the corpus",
+    "pairs": "reading labelled pairs",
+    "views": "making views",
+    "encoder": "making the encoder",
+    "evaluation": "embedding the sentences of the evaluation",
+    "teachers": "asking the teachers",
+    "combination": "combining the teachers",
+    "calibration": "fitting calibrations",
+    "transfer": "transfer tasks",
+    "report": "scores, export and report",
+}
+"""Stages that are no names of recipes, and what people call them."""
 
 
 class Status:
@@ -68,7 +98,7 @@ class Status:
                 self.has_begun = True
                 state = "running" if self._words["state"] == "starting" else self._words["state"]
                 self._words.update(words, state=state, stage_since=time.time(), **_NOTHING_YET)
-            elif "line" in words or "trained" in words:
+            elif words.keys() & {"line", "trained", "totals"}:
                 self._words.update(words)
 
     def say(self, **words: Any) -> None:
@@ -165,13 +195,13 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     status = parsed(text)
     lines = [f"{storage.run}: {state_in_words(status, now)}"]
     if status["state"] == "running" and status.get("stage"):
-        lines.append(f"stage: {status['stage']}, for {duration(now - status['stage_since'])}")
+        lines.append(f"stage: {_stage_words(status['stage'])}, for {duration(now - status['stage_since'])}")
         lines += [status["line"]] if status.get("line") else []
     refusal = unchanged.refusal(storage) if status["state"] == "complete" else None
     lines += [refusal] if refusal else []
     halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
     finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
-    lines += [f"finished: {', '.join(_summary(finished)) or 'nothing yet'}"]
+    lines += [f"finished: {', '.join(_summary(finished, status.get('totals') or {})) or 'nothing yet'}"]
     lines += [f"checkpoint: {line}" for line in _checkpoints(halfway, storage, now)]
     return lines, exit_code(status, now)
 
@@ -240,15 +270,67 @@ def state_in_words(status: Mapping[str, Any], now: float) -> str:
     return f"{status['state']} after {ran}, {duration(silent)} ago{error}"
 
 
-def _summary(names: list[str]) -> list[str]:
-    """Artefacts by name; trainings as counts.
+def _stage_words(stage: str) -> str:
+    """A stage as people call it.
 
-    >>> _summary(["corpus", "ct/members/00", "ct/members/01", "sts/grid/0.3/00", "ct-sed/learners/00"])
-    ['corpus', '2 members of ct', '1 model of sts/grid/0.3', '1 learner of ct-sed']
+    >>> _stage_words("corpus"), _stage_words("ct+sts"), _stage_words("ct-sed/targets"), _stage_words("ct-sed+sts-sed")
+    ('reading the corpus', 'members of ct and sts', 'mean of the members for ct-sed', 'learners of ct-sed and sts-sed')
     """
-    found = [(_TRAINING.fullmatch(name), name) for name in names]
-    counts = Counter((m["kind"] or "model", m["node"] or m["bound"]) if m else ("", name) for m, name in found)
-    return [f"{n} {kind}{'s' * (n > 1)} of {name}" if kind else name for (kind, name), n in counts.items()]
+    if stage in _STAGES:
+        return _STAGES[stage]
+    parts = stage.split("+")
+    recipes = " and ".join(part.removesuffix("/targets") for part in parts)
+    if parts[0].endswith("/targets"):
+        return f"mean of the members for {recipes}"
+    return f"{'learners' if parts[0].endswith('-sed') else 'members'} of {recipes}"
+
+
+def _summary(names: list[str], totals: dict[str, int]) -> list[str]:
+    """What is finished, in words: trainings as counts of all that there will be, where that is known.
+
+    >>> _summary(["corpus", "ct/members/00", "ct/members/01", "sts/grid/0.3/00"], {"ct/members": 9, "a/learners": 1})
+    ['corpus', '2 of 9 members of ct', '0 of 1 learner of a', '1 grid model of sts']
+    >>> _summary(["sts/grid/0.3/00", "sts/grid/choice", "base/embeddings/00", "plots"], {"sts/grid": 4})
+    ['lower bound of sts', 'embeddings of 1 model', 'report']
+    """
+    places = [_place_of_training(name) for name in names]
+    trained = Counter(dict.fromkeys(totals, 0))
+    trained.update(filter(None, places))
+    # Of a grid that is decided, many models were stopped on their way or are not needed any more.
+    decided = {name.removesuffix("/choice") for name in names if name.endswith("/grid/choice")}
+    trainings = [_counted(place, n, totals.get(place)) for place, n in trained.items() if place not in decided]
+    others = [name for name, place in zip(names, places) if place is None]
+    inputs = [name for name in others if name.partition("/")[0] in _INPUTS]
+    return [*_called(inputs), *trainings, *_called([name for name in others if name not in inputs])]
+
+
+def _called(names: list[str]) -> list[str]:
+    """What people call artefacts, each word once, in the order of `_OTHERS`."""
+    counts = Counter(_words_of(name) for name in names)
+    return [words.replace("{n}", str(n)).replace("{s}", "s" * (n > 1)) for (_, words), n in sorted(counts.items())]
+
+
+def _words_of(name: str) -> tuple[int, str]:
+    """With its place in `_OTHERS`."""
+    for place, (pattern, words) in enumerate(_OTHERS):
+        if found := re.fullmatch(pattern, name):
+            return place, words.replace("{}", found[1]) if found.groups() else words
+    return -1, name
+
+
+def _place_of_training(name: str) -> str | None:
+    """The directory of a training, by which it is counted; that of a grid for all its bounds together."""
+    found = re.fullmatch(r"(.+/(?:members|learners))/\d+|(.+/grid)/[^/]+/\d+", name)
+    return found and (found[1] or found[2])
+
+
+def _counted(place: str, count: int, total: int | None) -> str:
+    """E.g. `2 of 10 members of ct`."""
+    node, _, kind = place.rpartition("/")
+    plural = _PLURALS.get(place) or _PLURALS[kind]
+    noun = plural.removesuffix("s") if (total or count) == 1 else plural
+    counts = f"{count}" if total is None else f"{count} of {total}"
+    return f"{counts} {noun}{'' if place in _PLURALS else f' of {node}'}"
 
 
 def _checkpoints(entries: list[Entry], storage: Storage, now: float) -> list[str]:
@@ -259,5 +341,18 @@ def _checkpoints(entries: list[Entry], storage: Storage, now: float) -> list[str
     lines = []
     for training, entry in newest.items():
         age = f", {duration(now - written)} ago" if (written := storage.written_at(entry.name)) else ""
-        lines.append(f"{training} after {entry.meta['step']} updates{age}")
+        lines.append(f"{_training_words(training)} after {entry.meta['step']} updates{age}")
     return lines
+
+
+def _training_words(name: str) -> str:
+    """A training as people call it.
+
+    >>> _training_words("ct/members/02"), _training_words("sts/grid/0.35/00")
+    ('member 02 of ct', 'grid model 00 of sts with lower bound 0.35')
+    """
+    place, _, index = name.rpartition("/")
+    if found := re.fullmatch(r"(.+)/grid/([^/]+)", place):
+        return f"grid model {index} of {found[1]} with lower bound {found[2]}"
+    node, _, kind = place.rpartition("/")
+    return f"{kind.removesuffix('s')} {index} of {node}" if kind in _PLURALS else name

@@ -107,6 +107,16 @@ def test_nobody_listens_after_the_end(storage):
     assert status(storage) == before
 
 
+def test_what_a_run_will_train_is_remembered_while_it_works(storage):
+    commit(storage, "ct/members/00")
+    with status_of(storage, every=0.01):
+        tell(totals={"ct/members": 3})
+        tell(stage="corpus")
+        wait_for(storage, totals={"ct/members": 3}, stage="corpus")
+        assert "finished: 1 of 3 members of ct" in describe(storage)[0]
+    assert "finished: 1 of 3 members of ct" in describe(storage)[0]
+
+
 def test_a_run_goes_on_when_it_cannot_say_where_it_is(storage, monkeypatch):
     def full(name: str, text: str) -> None:
         raise UserError("no disk space left")
@@ -129,15 +139,16 @@ def test_a_running_run_is_described(storage):
             {
                 **{"state": "running", "since": now - 130, "every": 5, "host": "head", "pid": 7, "told": now - 3},
                 **{"stage": "ct+sts", "stage_since": now - 60, "line": "train ct+sts: 40 %", "left": 90.0},
+                "totals": {"ct/members": 10, "sts/grid": 8, "ct-sed/learners": 2},
             }
         ),
     )
     assert describe(storage, now)[0] == [
         "mine: running for 2 min 7 s, about 1 min 30 s left in this stage (as of 3 s ago)",
-        "stage: ct+sts, for 1 min 0 s",
+        "stage: members of ct and sts, for 1 min 0 s",
         "train ct+sts: 40 %",
-        "finished: corpus, 2 members of ct, 1 model of sts/grid/0.3",
-        "checkpoint: ct/members/02 after 100 updates, 0 s ago",
+        "finished: corpus, 2 of 10 members of ct, 1 of 8 grid models of sts, 0 of 2 learners of ct-sed",
+        "checkpoint: member 02 of ct after 100 updates, 0 s ago",
     ]
     assert describe(storage, now + 600)[0][0] == (
         "mine: no sign of life for 10 min 3 s: the job on head (process 7) is gone; the same command continues it"
