@@ -55,6 +55,7 @@ ct-sed-sn-natsv/calibrations/00/layers-2/model.safetensors
 checkpoints/ct/members/00/step-000000500/state.json checkpoints/ct/members/00/starts.json
 checkpoints/ct-sed/learners/00/starts.json checkpoints/sts/grid/0.3/00/starts.json
 checkpoints/ct-sed/learners/00/step-000000500/state.safetensors
+logs/report/events.out.tfevents.1.host
 logs/native.log logs/ct/members/00/metrics.jsonl logs/ct/members/01/events.out.tfevents.1.host
 logs/ct-sed/learners/00/metrics.jsonl logs/ct-sed/learners/00/events.out.tfevents.1795229399.vm
 manifest/corpus.json manifest/model.json manifest/ct/members/00.json manifest/ct-sed/targets.json

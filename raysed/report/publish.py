@@ -41,6 +41,7 @@ from raysed.report.space import Space, analyse
 from raysed.report.teachers import compare, searches, speed_of, teachers_table
 from raysed.report.widths import scores_by_width
 from raysed.store import unchanged
+from raysed.store.metrics import log_pictures
 from raysed.store.progress import steps, tell
 from raysed.store.storage import Storage
 
@@ -146,6 +147,7 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
     def write(path: Path) -> None:
         nonlocal report
         pictures, charts = _draw(run, choice, results, space, teachers, path)
+        log_pictures(run.storage, path)
         listed = [*teachers[:-1], *searching, *teachers[-1:]]
         report = _report(run, results, space, unlabelled, choice, sanity, listed, formats, pictures)
         report = replace(report, charts=charts)

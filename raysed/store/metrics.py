@@ -18,6 +18,7 @@ from raysed.store.trackers import Trackers, trackers_of
 
 log = logging.getLogger(__name__)
 
+_LOGS = "logs"
 _FLUSH_SECONDS, _COPY_SECONDS = 5.0, 20.0
 """So that TensorBoard shows what is half a minute old at most, wherever the run is stored."""
 
@@ -36,7 +37,7 @@ class MetricsLog:
     def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):
         from tensorboardX import SummaryWriter
 
-        self._storage, self._name = storage, f"logs/{name}"
+        self._storage, self._name = storage, f"{_LOGS}/{name}"
         self._trackers = trackers or Trackers([])
         local = Path(storage.uri(self._name)) if storage.is_local else Path(tempfile.mkdtemp(prefix="raysed-logs-"))
         shutil.rmtree(local, ignore_errors=True)
@@ -114,6 +115,25 @@ def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> M
         identity: what it is made from, see `trackers_of`.
     """
     return MetricsLog(storage, name, trackers_of(config.tracking, config.run, name, identity))
+
+
+def log_pictures(storage: Storage, pictures: Path) -> None:
+    """Shows the pictures of a report on TensorBoard, as `logs/report`.
+
+    Args:
+        storage: the run directory.
+        pictures: a directory with `.png` files.
+    """
+    from matplotlib.image import imread
+    from tensorboardX import SummaryWriter
+
+    with tempfile.TemporaryDirectory(prefix="raysed-logs-") as local:
+        with SummaryWriter(local, write_to_disk=True) as board:
+            for path in sorted(pictures.glob("*.png")):
+                board.add_image(path.stem, imread(path)[..., :3], dataformats="HWC")
+        storage.remove(f"{_LOGS}/report")  # those of an earlier report
+        for file in Path(local).iterdir():
+            storage.write_bytes(f"{_LOGS}/report/{file.name}", file.read_bytes())
 
 
 def _flat(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
 import raysed.store.metrics
 import raysed.store.storage
-from raysed.store.metrics import MetricsLog, native_output_to
+from raysed.store.metrics import MetricsLog, log_pictures, native_output_to
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -150,6 +151,19 @@ def test_the_table_of_hyperparameters_has_what_tells_trainings_apart(tmp_path):
     found = {key: value.string_value or value.number_value for key, value in started.hparams.items()}
     assert found == {"stage": "sts", "seed": 7.0, "lower_bound": 0.3}
     assert [value for _, value in events(directory)["best_dev"]] == [61.25]
+
+
+def test_the_pictures_of_the_last_report_are_on_tensorboard(remote, tmp_path):
+    from matplotlib.image import imsave
+
+    (tmp_path / "plots").mkdir()
+    imsave(tmp_path / "plots/recipes.png", np.zeros((4, 6, 3)))
+    for _ in range(2):
+        log_pictures(remote, tmp_path / "plots")
+    directory = tmp_path / "bucket/runs/run/logs/report"
+    (event,) = [event for event in records(directory) if event.summary.value]
+    (value,) = event.summary.value
+    assert (value.tag, value.image.height, value.image.width) == ("recipes", 4, 6)
 
 
 def test_notes_are_plain_lines():
