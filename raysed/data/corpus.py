@@ -71,7 +71,7 @@ def check_corpus(config: CorpusConfig) -> None:
     Raises:
         UserError: nothing at `corpus.source`, unknown ending, only empty files, no such column, broken data.
     """
-    sources = _find_sources(config)
+    sources = find_sources(config)
     has_records = [next(_blocks(source, config), None) is not None for source in sources]
     if not any(has_records):
         raise UserError(f"corpus.source has no sentences: {_names(sources)} must hold at least one")
@@ -99,7 +99,7 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
     Raises:
         UserError: as `check_corpus`; broken data further on; no usable sentence, or fewer than to be drawn.
     """
-    chunks = _usable_chunks(_find_sources(config), config, seed, report)
+    chunks = _usable_chunks(find_sources(config), config, seed, report)
     if config.sentences is not None:
         chunks = _draw(chunks, config.sentences, report)
     for _, sentences in chunks:
@@ -113,7 +113,7 @@ def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
     A file is known by name, size and content, a large one by its modification time instead of that, a hub dataset by
     id, configuration and split (a new upload under the same id is not noticed), the bundled corpus by its content.
     """
-    return {"sources": [source.identity() for source in _find_sources(config)]}
+    return {"sources": [source.identity() for source in find_sources(config)]}
 
 
 def clean(text: str) -> str:
@@ -131,7 +131,7 @@ def clean(text: str) -> str:
 
 
 def _usable_chunks(
-    sources: "Sequence[_Source]", config: CorpusConfig, seed: int, report: CorpusReport
+    sources: "Sequence[Source]", config: CorpusConfig, seed: int, report: CorpusReport
 ) -> Iterator[_Chunk]:
     """Yields every sentence that may be kept, with its seeded hash (uint64)."""
     drawn = config.sentences
@@ -264,10 +264,16 @@ class _Bundled:
         return {"bundled": self.name, "digest": blake2b(text.encode(), digest_size=8).hexdigest()}
 
 
-_Source = File | Hub | _Bundled
+Source = File | Hub | _Bundled
+"""Each has a name for people."""
 
 
-def _find_sources(config: CorpusConfig) -> list[_Source]:
+def find_sources(config: CorpusConfig) -> list[Source]:
+    """Returns what `corpus.source` names: files, sorted within a directory, datasets of the hub, the bundled corpus.
+
+    Raises:
+        UserError: nothing is there, or nothing with a known ending.
+    """
     items = [config.source] if isinstance(config.source, str) else config.source
     if not items or "" in items:
         raise UserError(f"corpus.source is empty; name a file, a directory, a hub dataset or {BUNDLED}")
@@ -275,7 +281,7 @@ def _find_sources(config: CorpusConfig) -> list[_Source]:
     return list({source.name: source for source in found}.values())
 
 
-def _resolve(item: str, config: CorpusConfig) -> Sequence[_Source]:
+def _resolve(item: str, config: CorpusConfig) -> Sequence[Source]:
     if item == BUNDLED:
         return [_Bundled()]
     if item.startswith("bundled:"):
@@ -284,7 +290,7 @@ def _resolve(item: str, config: CorpusConfig) -> Sequence[_Source]:
     return find(item, "corpus.source", "sentences", hub, several=True)
 
 
-def _blocks(source: _Source, config: CorpusConfig) -> Iterator[_Block]:
+def _blocks(source: Source, config: CorpusConfig) -> Iterator[_Block]:
     """Some thousand texts at a time, never none."""
     if isinstance(source, _Bundled):
         sentences = source.sentences()
@@ -312,6 +318,6 @@ def _schema(column: str | None) -> Schema:
     )
 
 
-def _names(sources: Sequence[_Source]) -> str:
+def _names(sources: Sequence[Source]) -> str:
     more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
     return ", ".join(source.name for source in sources[:3]) + more

@@ -1,0 +1,303 @@
+"""What a user's own files hold: columns, counts, lengths, samples, and what in them will hurt.
+
+`survey_corpus` reads sentences as a run does, but of much text only the first rows; `survey_pairs` reads graded pairs.
+"""
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from raysed.config import CorpusConfig, TaskConfig
+from raysed.data.corpus import COLUMNS, CorpusReport, Source, find_sources, sentence_chunks
+from raysed.data.graded import FEWEST, gold_of, read_graded
+from raysed.data.rows import Schema, column_names, rows
+from raysed.data.sources import File, readable
+from raysed.errors import UserError
+
+FIRST_ROWS = 200_000
+"""So many rows tell what there is to tell; the rest would only take time."""
+SAMPLE = 2_000
+"""So many sentences are kept, or up to twice as many, where there are so many."""
+FEW_SENTENCES, FEW_PAIRS = 1_000, 100
+_LOOKED_AT = 1 << 20
+"""Bytes of a file that its number of rows is estimated from."""
+_RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 5.0), (0.0, 10.0), (0.0, 100.0))
+"""What people let scores lie in; the first that holds them all is taken."""
+_IDENTIFIER = re.compile(r"[!-~]*[\d_][!-~]*")
+"""A digit and no blank: an id, a date, a number. Text of languages without blanks is not ASCII."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a corpus holds.
+
+    Attributes:
+        source: as the user named it.
+        files: names of all files, or of what else there is.
+        size: of all files in bytes; None where something is no file.
+        columns: of the first file that has some.
+        column: what `corpus.column` has to be; None where its default finds the sentences.
+        guessed: whether that is a guess.
+        taken: the column that was read; None where a line is a sentence.
+        tabbed: whether most lines without columns hold tabs.
+        report: what became of the rows that were read.
+        complete: whether all were read.
+        sentences: how many there are; estimated where not all were read.
+        lengths_N: characters of the sentences that were read.
+        sample: some of these sentences, evenly spread.
+    """
+
+    source: Sequence[str]
+    files: Sequence[str]
+    size: int | None
+    columns: Sequence[str]
+    column: str | None
+    guessed: bool
+    taken: str | None
+    tabbed: bool
+    report: CorpusReport
+    complete: bool
+    sentences: int
+    lengths_N: np.ndarray = field(repr=False)
+    sample: Sequence[str] = field(repr=False)
+
+    def characters(self, share: float) -> int:
+        """Returns the length that this share of the sentences does not exceed."""
+        return int(np.quantile(self.lengths_N, share, method="higher"))
+
+    def warnings(self) -> list[str]:
+        """Returns a sentence for everything that will hurt."""
+        report, found = self.report, []
+        if self.sentences < FEW_SENTENCES:
+            found.append(
+                f"{self.sentences:,} sentences are few; with less than {FEW_SENTENCES:,} a model learns these by heart "
+                "and little about others"
+            )
+        if report.too_long * 100 > report.lines:
+            found.append(
+                f"{report.too_long:,} of {report.lines:,} rows are too long for sentences and are left out; cut text "
+                "into sentences, one per row"
+            )
+        if report.duplicates * 2 > report.lines:
+            found.append(f"{report.duplicates:,} of {report.lines:,} rows are duplicates, which a run leaves out")
+        if sum(map(bool, map(_IDENTIFIER.fullmatch, self.sample))) * 2 > len(self.sample):
+            where = f"column {self.taken!r}" if self.taken else "this text"
+            found.append(f"{where} looks like ids or numbers instead of sentences; name another column with --column")
+        if self.tabbed:
+            found.append("most lines hold tabs; if these separate columns, let the file's name end in .tsv")
+        return found
+
+
+def survey_corpus(source: Sequence[str], column: str | None = None, first: int = FIRST_ROWS) -> Survey:
+    """Reads a corpus, or its first rows.
+
+    Args:
+        source: as `corpus.source`.
+        column: that holds the sentences; None: `sentence` or `text`, or else the column with the longest text.
+        first: after how many rows to stop reading.
+
+    Raises:
+        UserError: nothing is there, it cannot be read, no column holds text, or no row is a sentence.
+    """
+    found = find_sources(CorpusConfig(source=list(source)))
+    columns, taken = _columns(found, column)
+    setting = taken if column or (taken and taken.strip().lower() not in COLUMNS) else None
+    report, lengths, sample = CorpusReport(), [np.zeros(0, int)], _Spread()
+    complete = True
+    for _, sentences in _chunks(CorpusConfig(source=list(source), column=setting), report):
+        lengths.append(np.fromiter(map(len, sentences), int, count=len(sentences)))
+        sample.add(sentences)
+        if report.lines >= first:
+            complete = False
+            break
+    sizes = [file.size if isinstance(file, File) else None for file in found]
+    return Survey(
+        source=source,
+        files=[file.name for file in found],
+        size=None if None in sizes else sum(sizes),
+        columns=columns,
+        column=setting,
+        guessed=setting is not None and column is None,
+        taken=taken,
+        tabbed=taken is None and _is_tabbed(found),
+        report=report,
+        complete=complete,
+        sentences=report.usable if complete else _estimate(found, report),
+        lengths_N=np.concatenate(lengths),
+        sample=sample.kept,
+    )
+
+
+class _Spread:
+    """Keeps every sentence, then every second, every fourth and so on, as there come more."""
+
+    def __init__(self) -> None:
+        self.kept: list[str] = []
+        self._step, self._seen = 1, 0
+
+    def add(self, sentences: Sequence[str]) -> None:
+        self.kept += sentences[-self._seen % self._step :: self._step]
+        self._seen += len(sentences)
+        while len(self.kept) > 2 * SAMPLE:
+            self.kept, self._step = self.kept[::2], 2 * self._step
+
+
+def _chunks(config: CorpusConfig, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
+    """The sentences; where all rows are too long, the message says what to do about that."""
+    try:
+        yield from sentence_chunks(config, 0, report)
+    except UserError:
+        if not report.too_long:
+            raise
+        raise UserError(
+            f"no row of {_shown(config.source)} is a sentence: {report.too_long:,} of {report.lines:,} are longer than "
+            f"{config.max_characters:,} characters; cut the text into sentences, one per row"
+        ) from None
+
+
+def _shown(source: Sequence[str]) -> str:
+    return source[0] + f" and {len(source) - 1} more" * (len(source) > 1)
+
+
+# Columns and rows -------------------------------------------------------------------------------------------
+
+
+def _columns(sources: Sequence[Source], column: str | None) -> tuple[list[str], str | None]:
+    """The columns of the first file that has some, and the one to read."""
+    file = next((file for file in sources if isinstance(file, File) and file.ending != ".txt"), None)
+    if file is None:
+        return [], column
+    names = column_names(file)
+    known = {name.strip().lower(): name for name in names}
+    taken = column or next((known[name] for name in COLUMNS if name in known), None)
+    return names, taken or _longest_text(file, names)
+
+
+def _longest_text(file: File, names: Sequence[str]) -> str:
+    """The column whose first values are the longest texts."""
+    alone = dict.fromkeys(names)
+    wanted, optional = (
+        ({}, {name: name for name in alone}) if file.ending == ".jsonl" else ({tuple(alone): [tuple(alone)]}, {})
+    )
+    block = next(rows(file, Schema("corpus.source", "sentences", wanted, ", ".join(alone), optional)), None)
+    lengths = {
+        name: np.mean([len(value) for value in values if isinstance(value, str)] or [0])
+        for name, values in (block.columns if block else {}).items()
+        if not all(isinstance(value, str) and _IDENTIFIER.fullmatch(value) for value in values if value)
+    }
+    longest = max(lengths, key=lengths.get, default=None)
+    if longest is None or not lengths[longest]:
+        raise UserError(f"{file.name} has no column of text: it has {', '.join(names) or 'none'}; name other files")
+    return longest
+
+
+def _is_tabbed(sources: Sequence[Source]) -> bool:
+    file = next((file for file in sources if isinstance(file, File)), None)
+    block = next(rows(file, Schema("", "", {("line",): [("line",)]}, "", bare=("line",))), None) if file else None
+    lines = [line for line in block.columns["line"] if line] if block else []
+    return sum("\t" in line for line in lines) * 2 > len(lines)
+
+
+def _estimate(sources: Sequence[Source], report: CorpusReport) -> int:
+    """Sentences of all files, if they are like those that were read; these alone where rows cannot be counted."""
+    if not all(isinstance(source, File) for source in sources):
+        return report.usable
+    lines = sum(map(_rows_of, sources))
+    return max(report.usable, round(lines * report.usable / report.lines))
+
+
+def _rows_of(file: File) -> int:
+    """The rows of a file: those of Parquet are written down, and those of text are estimated from its beginning."""
+    with readable(file.name):
+        if file.ending == ".parquet":
+            with file.filesystem.open_input_file(file.path) as raw:
+                return pq.read_metadata(raw).num_rows
+        with file.filesystem.open_input_stream(file.path, compression=None) as raw:
+            data = raw.read(_LOOKED_AT)
+    if not data:
+        return 0
+    text = zlib.decompressobj(wbits=31).decompress(data) if file.path.lower().endswith(".gz") else data
+    return round(text.count(b"\n") * file.size / len(data))
+
+
+# Pairs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PairsSurvey:
+    """What a file of graded pairs holds.
+
+    Attributes:
+        source: as the user named it.
+        pairs: with a score.
+        blank: without one, which are left out.
+        lowest: score.
+        highest: score.
+        duplicates: pairs that were there before, whichever sentence is first.
+        subsets: that the file divides them into.
+    """
+
+    source: str
+    pairs: int
+    blank: int
+    lowest: float
+    highest: float
+    duplicates: int
+    subsets: int = 1
+
+    @property
+    def usable(self) -> bool:
+        """Whether a correlation with these scores is defined."""
+        return self.pairs >= FEWEST and self.lowest < self.highest
+
+    @property
+    def score_range(self) -> tuple[float, float]:
+        """What the scores seem to be meant to lie in."""
+        fitting = (r for r in _RANGES if r[0] <= self.lowest and self.highest <= r[1])
+        return next(fitting, (float(np.floor(self.lowest)), float(np.ceil(self.highest))))
+
+    def warnings(self) -> list[str]:
+        """Returns a sentence for everything that will hurt."""
+        if not self.usable:
+            problem = (
+                f"have the one score {self.lowest:g}" if self.pairs >= FEWEST else f"are only {self.pairs} with a score"
+            )
+            return [f"the pairs of {self.source} {problem}, so no correlation is defined; they are left out"]
+        found = []
+        if self.pairs < FEW_PAIRS:
+            found.append(f"{self.pairs} pairs of {self.source} are few; differences between models will be mostly luck")
+        if self.duplicates * 20 > self.pairs:
+            found.append(
+                f"{self.duplicates:,} of the {self.pairs:,} pairs of {self.source} repeat others, and count again"
+            )
+        return found
+
+
+def survey_pairs(source: str) -> PairsSurvey:
+    """Reads graded pairs.
+
+    Args:
+        source: as that of a task.
+
+    Raises:
+        UserError: nothing is there, it cannot be read, a column is missing, or no pair has a score.
+    """
+    try:
+        task = read_graded("pairs", TaskConfig(source=source, score_range=None), "--pairs")
+    except UserError as error:
+        raise UserError(str(error).replace("; name yours in --pairs.columns", "; rename yours")) from None
+    gold_P = gold_of(task)
+    pairs = [frozenset(pair) for first, second, _ in task.subsets.values() for pair in zip(first, second)]
+    return PairsSurvey(
+        source=source,
+        pairs=len(pairs),
+        blank=task.dropped,
+        lowest=float(gold_P.min()),
+        highest=float(gold_P.max()),
+        duplicates=len(pairs) - len(set(pairs)),
+        subsets=len(task.subsets),
+    )
