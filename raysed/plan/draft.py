@@ -1,0 +1,178 @@
+"""A first configuration for a user's own files: which recipes, and what every number should be for this text."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from raysed.config import Config, make_config
+from raysed.data.survey import PairsSurvey, Survey
+from raysed.plan.consistency import check_settings
+from raysed.store.text import render
+
+MOST_SENTENCES = 100_000
+"""Of more, so many are drawn: a first run should take hours, not days."""
+_UPDATES = 800
+"""Of a learner: three layers of MiniLM needed so many for 97 % of their teacher's score (docs/which-recipe.md)."""
+_MOST_EPOCHS = 20
+_CT_STEPS = (200, 1000)
+_FLOW_UPDATES = 300
+_COVERED = 0.99
+"""The share of the sentences that is not cut."""
+_ASCII_PER_TOKEN, _OTHER_PER_TOKEN = 4.0, 1.5
+"""Characters; of English and the like, and of scripts that take more bytes."""
+
+
+@dataclass(frozen=True)
+class EncoderFacts:
+    """What a look at an encoder's files shows.
+
+    Attributes:
+        layers: of it.
+        parameters: of it.
+        limit: tokens that it takes, special ones included; None: any number.
+        tokens_N: of sentences of the corpus, special ones included.
+    """
+
+    layers: int
+    parameters: int
+    limit: int | None
+    tokens_N: np.ndarray
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A configuration and what it was made of.
+
+    Attributes:
+        text: YAML with comments.
+        config: the same, checked.
+        lengths: tokens of the sentences, special ones included: what half, 95 %, 99 % of them and all have at most.
+        cut: the share of the sentences that is longer than `encoder.max_length`.
+    """
+
+    text: str
+    config: Config
+    lengths: tuple[int, int, int, int]
+    cut: float
+
+
+def draft(
+    survey: Survey,
+    pairs: Sequence[PairsSurvey],
+    teachers: Sequence[str],
+    encoder: str,
+    facts: EncoderFacts | None,
+    output: str,
+) -> Draft:
+    """Writes a configuration for what the survey has found.
+
+    Args:
+        survey: of the corpus.
+        pairs: graded ones; the first are what choices are made on, and all others are reported.
+        teachers: models that a learner is to learn from; without any, members are trained.
+        encoder: as `encoder.path`.
+        facts: about it, where it could be looked at.
+        output: what the file will be called, for its comments.
+
+    Raises:
+        UserError: the settings do not go together, or a name is not allowed in a configuration.
+    """
+    tokens_N = np.sort(facts.tokens_N if facts else _guessed_tokens(survey))
+    median, most, covered, longest = (int(np.quantile(tokens_N, q, method="higher")) for q in (0.5, 0.95, _COVERED, 1))
+    limit = (facts and facts.limit) or 512
+    max_length = min(limit, max(16, 8 * math.ceil(covered / 8)))
+    cut = float(np.mean(tokens_N > max_length))
+    # So many have been seen, so the draw cannot fail, whatever the rest is like.
+    drawn = min(MOST_SENTENCES, survey.report.usable) if survey.sentences > MOST_SENTENCES else None
+    count = drawn or survey.sentences
+    text = render(
+        "config.yaml",
+        run=_run_name(survey.source[0]),
+        output=output,
+        survey=survey,
+        drawn=drawn,
+        teachers=teachers,
+        encoder=encoder,
+        is_bundled=encoder == "bundled:encoder",
+        layers=min(2, facts.layers) if facts else 2,
+        measured=facts is not None,
+        covered=covered,
+        limit=limit,
+        max_length=max_length,
+        cut=cut,
+        tasks=_by_name(pairs),
+        sed=_learner(count, bool(teachers)),
+        ct=_members(count),
+        flow=_flow(count),
+        yaml=_as_yaml,
+    )
+    config = make_config(yaml.safe_load(text))
+    check_settings(config)
+    return Draft(text, config, (median, most, covered, longest), cut)
+
+
+# Numbers ----------------------------------------------------------------------------------------------------
+
+
+def _guessed_tokens(survey: Survey) -> np.ndarray:
+    """By the characters alone, with two special tokens."""
+    characters = sum(map(len, survey.sample))
+    plain = sum(len(text) for text in survey.sample if text.isascii())
+    return (
+        np.ceil(survey.lengths_N / (_ASCII_PER_TOKEN if plain * 2 > characters else _OTHER_PER_TOKEN)).astype(int) + 2
+    )
+
+
+def _learner(count: int, has_teachers: bool) -> dict[str, int]:
+    """Batches that are large where there is enough text, and epochs for some hundred updates."""
+    batch = 16 if count < 2000 else 32 if count < 8000 or not has_teachers else 64
+    per_epoch = max(1, count // batch)
+    epochs = min(_MOST_EPOCHS, max(1, round(_UPDATES / per_epoch)))
+    updates = epochs * per_epoch
+    every = max(10, 10 * round(updates / 160))
+    return {"batch": batch, "epochs": epochs, "updates": updates, "every": min(200, every)}
+
+
+def _members(count: int) -> dict[str, int]:
+    """One pass over the corpus, within bounds: an update of CT reads two sentences and 14 others to tell them from."""
+    low, high = _CT_STEPS
+    steps = min(high, max(low, 50 * round(count / 16 / 50)))
+    return {"steps": steps, "every": steps // 4}
+
+
+def _flow(count: int) -> dict[str, int]:
+    """Epochs over pairs of sentences, 32 pairs an update."""
+    fitted = min(count, 10_000)
+    per_epoch = max(1, fitted // 64)
+    epochs = min(_MOST_EPOCHS, max(1, round(_FLOW_UPDATES / per_epoch)))
+    return {"fitted": fitted, "epochs": epochs, "updates": epochs * per_epoch}
+
+
+# Names and values -------------------------------------------------------------------------------------------
+
+
+def _run_name(source: str) -> str:
+    """Of the first file, directory or dataset."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(re.split(r"[*?[]", source)[0].rstrip("/")).name.split(".")[0])
+    return name.strip("._-")[:100] or "my-text"
+
+
+def _by_name(pairs: Sequence[PairsSurvey]) -> dict[str, PairsSurvey]:
+    """Each by the name of its file, or by all of its path where another has that name."""
+    tasks: dict[str, PairsSurvey] = {}
+    for task in pairs:
+        name = Path(task.source.rstrip("/")).name.split(".")[0].removeprefix("bundled:")
+        tasks[task.source if not name or name in tasks else name] = task
+    return tasks
+
+
+def _as_yaml(value: Any) -> str:
+    """On one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
+    return text.removesuffix("...\n").strip()
