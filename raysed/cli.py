@@ -13,6 +13,7 @@ from raysed.errors import RunFailed, UserError
 from raysed.store.metrics import show_notes
 
 COMMANDS = {
+    "init": "write a first config for your own text",
     "run": "train, distil, calibrate, evaluate and export",
     "distill": "one small model of one or several models",
     "evaluate": "score any models side by side",

@@ -28,7 +28,7 @@ def test_help_names_every_command_and_each_has_help(monkeypatch, capsys):
 
 def test_an_unknown_command_is_a_users_mistake(monkeypatch, capsys):
     assert called(monkeypatch, "train") == 2
-    known = "run, distill, evaluate, status, reproduce"
+    known = "init, run, distill, evaluate, status, reproduce"
     assert capsys.readouterr().err == f"error: 'train' is not a command; the commands are {known}\n"
     assert called(monkeypatch) == 2
 

@@ -1,0 +1,131 @@
+"""`raysed init`: a user's text in, a config out that a run accepts."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from raysed import cli, pipeline
+from raysed.config import load_config
+from raysed.plan.check import check
+from raysed.store.storage import Storage
+
+ROOT = Path(__file__).resolve().parents[1]
+GRADED = "score\tsentence1\tsentence2\n" + "".join(
+    f"{n % 6}\tThe cat sat on tree {n}.\tA dog ran to tree {n}.\n" for n in range(120)
+)
+
+
+@pytest.fixture
+def called(monkeypatch, capsys, tmp_path):
+    """Calls `raysed init` in an empty directory; returns the exit code, and what it said."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["raysed", "init", *map(str, words)])
+        code = cli.main()
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@pytest.fixture
+def text(make_sentences, tmp_path):
+    """300 sentences in words that the tiny encoder knows."""
+    (tmp_path / "tickets.txt").write_text("\n".join(dict.fromkeys(make_sentences(400, 0))))
+    return "tickets.txt"
+
+
+def test_it_tells_what_is_there_and_ends_with_what_to_type(called, text, tmp_path):
+    (tmp_path / "graded.tsv").write_text(GRADED)
+    code, said, wrong = called(text, "--pairs", "graded.tsv", "--output", "my config.yaml")
+    assert code == 0 and not wrong
+    lines = said.splitlines()
+    told = [line[:11].strip() for line in lines[: lines.index("")] if line[0] != " "]
+    assert told[:8] == ["corpus", "column", "rows", "length", "samples", "pairs", "tokens", "encoder"]
+    assert told[8:] == ["warning", "time", "written"]
+    assert all(line[10] == " " for line in lines[: lines.index("")])
+    assert "graded.tsv: 120 with scores from 0 to 5, 0 without, 0 duplicates" in said
+    assert "a guess: 1 min of training" in said
+    command = "  raysed run --config 'my config.yaml'"
+    assert lines[-2:] == [f"{command} --plan", command]
+    assert load_config(tmp_path / "my config.yaml").evaluation.dev == "graded"
+
+
+def test_the_page_shows_what_it_says(called):
+    """But for the time, which is this machine's."""
+    said = called("bundled:everyday", "--pairs", "bundled:dev", "bundled:test")[1]
+    shown = re.search(r"init-output -->\n```\n(.*?)```", (ROOT / "docs/init.md").read_text(), flags=re.S)[1]
+    guess = r"a guess: .* on the \d+ CPUs here"
+    assert re.sub(guess, "", shown) == re.sub(guess, "", said)
+
+
+def test_what_is_written_passes_the_checks_of_a_run(called, text, tmp_path, tiny_encoder_dir):
+    (tmp_path / "graded.tsv").write_text(GRADED)
+    for number, words in enumerate(([], ["--pairs", "graded.tsv"], ["--teachers", "bundled:encoder"])):
+        assert called(text, "--encoder", tiny_encoder_dir, "--output", f"{number}.yaml", *words)[0] == 0
+        assert check(load_config(tmp_path / f"{number}.yaml")).needs_corpus
+
+
+def test_a_file_that_is_there_stays_unless_force_is_given(called, text, tmp_path):
+    (tmp_path / "raysed.yaml").write_text("mine")
+    code, said, wrong = called(text)
+    expected = "error: raysed.yaml is there already; name another file with --output, or replace it with --force\n"
+    assert (code, said, wrong) == (2, "", expected)
+    assert (tmp_path / "raysed.yaml").read_text() == "mine"
+    assert called(text, "--force")[0] == 0 and load_config(tmp_path / "raysed.yaml").run == "tickets"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["nothing.txt"],
+            "corpus.source: nothing.txt does not exist; name an existing file, directory or pattern, or a",
+        ),
+        (
+            ["tickets.txt", "--pairs", "no.csv"],
+            "--pairs: no.csv does not exist; name an existing file or a hub dataset",
+        ),
+        (["tickets.txt", "--output", "no/raysed.yaml"], "--output no/raysed.yaml: no file can be written there; name"),
+        (["tickets.txt", "--output", "."], "--output .: no file can be written there; name one in a directory that "),
+    ],
+    ids=["corpus", "pairs", "output", "directory"],
+)
+def test_a_mistake_is_one_sentence(called, text, tmp_path, words, sentence):
+    before = sorted(tmp_path.iterdir())
+    code, _, wrong = called(*words)
+    assert code == 2 and wrong.startswith(f"error: {sentence}") and wrong.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_an_encoder_that_cannot_be_reached_is_no_obstacle(called, text, tmp_path):
+    code, said, _ = called(text, "--encoder", "nobody/nothing")
+    assert code == 0 and load_config(tmp_path / "raysed.yaml").encoder.path == "nobody/nothing"
+    lines = {line[:11].strip(): line[11:] for line in said.splitlines()}
+    assert lines["tokens"].startswith("roughly, by their characters: ")
+    assert lines["encoder"].startswith("cannot be looked at: encoder.path: 'nobody/nothing' is neither ")
+    assert lines["time"] == "cannot be guessed without a look at the encoder"
+
+
+def test_pairs_that_cannot_be_used_are_left_out(called, text, tmp_path):
+    (tmp_path / "graded.tsv").write_text("score\tsentence1\tsentence2\n" + "3\tA cat.\tA dog.\n" * 5)
+    code, said, _ = called(text, "--pairs", "graded.tsv")
+    assert code == 0 and "the pairs of graded.tsv have the one score 3, so no correlation is defined" in said
+    assert load_config(tmp_path / "raysed.yaml").evaluation.dev == "everyday-dev"
+
+
+@pytest.mark.cluster
+@pytest.mark.slow
+@pytest.mark.parametrize("teachers", [False, True], ids=["members", "teachers"])
+def test_what_is_written_runs_to_the_end(ray_cluster, called, text, tmp_path, tiny_encoder_dir, teachers):
+    (tmp_path / "graded.tsv").write_text(GRADED)
+    words = [text, "--pairs", "graded.tsv", "--encoder", tiny_encoder_dir]
+    assert called(*words, *(["--teachers", "bundled:encoder"] if teachers else []))[0] == 0
+    small = ["corpus.sentences=64", "members.count=2", "ct.steps=4", "sed.epochs=1", "flow.epochs=1"]
+    small += ["export.allow_worse=true", f"storage={tmp_path / 'runs'}"]
+    pipeline.run(load_config(tmp_path / "raysed.yaml", small))
+    storage = Storage(str(tmp_path / "runs"), "tickets")
+    assert '"status": "complete"' in storage.read_text("report.json")
+    assert (tmp_path / "runs/tickets/model/model.safetensors").is_file()
