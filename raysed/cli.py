@@ -19,6 +19,7 @@ COMMANDS = {
     "evaluate": "score any models side by side",
     "status": "show how far runs are",
     "reproduce": "run a table of a paper",
+    "completion": "print what lets bash or zsh complete commands at the Tab key",
 }
 """By name, which is that of the module in `raysed.commands`."""
 NO_MODEL = 3
