@@ -403,12 +403,13 @@ def _trainings(run: _Finished, results: Results) -> dict[str, plots.Training]:
 def _dev_scores(
     results: Results, dev: str | None, groups: Mapping[str, Group], criterion: str = "spearman"
 ) -> dict[str, float]:
-    """Mean dev scores of groups of like models, as far as there are any."""
+    """Mean dev scores of groups of like models, as far as there are any; equal embeddings have none."""
     found = {
         name: [
-            score_by(row.metrics[dev], criterion)
+            score
             for row in results.counted
             if (row.recipe, row.kind) == group and dev in row.metrics
+            if (score := score_by(row.metrics[dev], criterion)) is not None
         ]
         for name, group in groups.items()
     }

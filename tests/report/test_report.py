@@ -928,3 +928,14 @@ def test_the_report_shows_where_the_model_fails_its_formats_and_why_there_is_non
     found = json.loads(refused.to_json())
     assert found["refused"] == {"chosen": "ct: 40.0", "why": "no model is exported: ct has 40.0"}
     assert "exported" not in found
+
+
+def test_a_model_without_a_dev_score_is_no_reference_of_a_training():
+    """Where all embeddings are equal, a correlation is not defined."""
+    from raysed.report.publish import _dev_scores
+
+    constant = row("ct", "member", 60.0, 1)
+    constant.metrics["dev"]["spearman"] = None
+    groups = {"members": ("ct", "member"), "base": ("base", "base")}
+    assert _dev_scores(scored([constant]), "dev", groups) == {}
+    assert _dev_scores(scored([constant, row("ct", "member", 70.0)]), "dev", groups) == {"members": 35.0}
