@@ -3,7 +3,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 SOURCES := pyproject.toml constraints.txt
 
-.PHONY: help quickstart half-minilm test test-fast test-cluster bench lint docs lock clean
+.PHONY: help quickstart half-minilm test test-fast test-cluster bench gpu-check lint docs site lock clean
 
 help:  ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 22
@@ -22,6 +22,11 @@ help:  ## show this list
 .venv/installed-bench: .venv/installed
 	@echo "installing the bench extra"
 	@$(PIP) install -c constraints.txt -e '.[bench]'
+	@touch $@
+
+.venv/installed-site: .venv/installed
+	@echo "installing the docs extra"
+	@$(PIP) install -c constraints.txt -e '.[docs]'
 	@touch $@
 
 quickstart: .venv/installed  ## install, then train, distil, calibrate and report with the default config
@@ -52,6 +57,10 @@ lint: .venv/installed-tests  ## check style, and who imports whom
 docs: .venv/installed  ## write the tables of docs/configuration.md and the plans of docs/size.md
 	$(BIN)/python tools/settings_page.py
 	$(BIN)/python tools/size_page.py
+
+site: .venv/installed-site  ## build the documentation site into build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file tools/site/mkdocs.yml
+	@echo "open build/site/index.html, or, for the search: $(BIN)/python -m http.server --directory build/site"
 
 lock: .venv/installed  ## write docs/requirements.lock, with the hash of every file that the image installs
 	@$(PIP) install uv

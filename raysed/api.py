@@ -51,7 +51,7 @@ def run(config: Config | Mapping[str, Any] | str) -> Result:
         UserError: a wrong setting or input.
         RunFailed: the run failed.
 
-    Example:
+    Examples:
         >>> import raysed
         >>> result = raysed.run("quickstart")  # doctest: +SKIP
         >>> result.scores["ct-sed-flow/learner"]  # doctest: +SKIP
@@ -107,7 +107,7 @@ def distill(
         UserError: a wrong setting or input.
         RunFailed: the run failed.
 
-    Example:
+    Examples:
         >>> import raysed
         >>> result = raysed.distill(  # doctest: +SKIP
         ...     teachers=["sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5"],
@@ -182,7 +182,7 @@ def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
     Raises:
         UserError: the model or a task cannot be read.
 
-    Example:
+    Examples:
         >>> import raysed
         >>> scores = raysed.evaluate("bundled:encoder", ["bundled:dev"])
         >>> round(scores["dev"]["spearman"] / 10) * 10
