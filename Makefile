@@ -59,8 +59,8 @@ docs: .venv/installed  ## write the tables of docs/configuration.md and the plan
 	$(BIN)/python tools/size_page.py
 
 site: .venv/installed-site  ## build the documentation site into build/site; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --config-file tools/site/mkdocs.yml
-	@echo "open build/site/index.html, or, for the search: $(BIN)/python -m http.server --directory build/site"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file tools/site/mkdocs.yml
+	@echo "open build/site/index.html; or, for the search: $(BIN)/python -m http.server --directory build/site"
 
 lock: .venv/installed  ## write docs/requirements.lock, with the hash of every file that the image installs
 	@$(PIP) install uv

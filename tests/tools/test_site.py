@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,18 +40,20 @@ def test_every_page_is_in_the_nav_once():
     assert sorted(listed) == sorted(PAGES)
 
 
+def built(settings: Path, target: Path) -> subprocess.CompletedProcess:
+    """Builds the site as `make site` does: not `--quiet`, which would count no warnings. Proxies lead nowhere."""
+    options = ["--strict", "--config-file", settings, "--site-dir", target]
+    nowhere = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    command = [sys.executable, "-m", "mkdocs", "build", *options]
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **nowhere})
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """The site as `make site` builds it."""
+    """The built site."""
     target = tmp_path_factory.mktemp("site")
-    options = ["--strict", "--quiet", "--config-file", SETTINGS, "--site-dir", target]
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", *options],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"},
-    )
-    assert done.returncode == 0, done.stderr
+    done = built(SETTINGS, target)
+    assert done.returncode == 0, done.stdout + done.stderr
     return target
 
 
@@ -75,9 +78,21 @@ def test_the_site_has_the_docstrings_of_what_users_import(site):
 @needs_mkdocs
 def test_headings_have_the_anchors_that_a_forge_makes(site):
     html = (site / "docs/methods.html").read_text()
-    titles = re.findall(
-        r"^#+ (.*)$", re.sub(r"^```.*?^```", "", (ROOT / "docs/methods.md").read_text(), flags=re.S | re.M), flags=re.M
-    )
-    for title in titles:
+    prose = re.sub(r"^```.*?^```", "", (ROOT / "docs/methods.md").read_text(), flags=re.S | re.M)
+    for title in re.findall(r"^#+ (.*)$", prose, flags=re.M):
         anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
         assert f'id="{anchor}"' in html, title
+
+
+@needs_mkdocs
+@pytest.mark.parametrize("link", ["no-such-page.md", "init.md#no-such-heading"])
+def test_a_broken_link_ends_the_build(tmp_path, link):
+    """Of a page that is beside the others while the site is built."""
+    for name in ("docs", "benchmarks", "tools", "raysed", *(path.name for path in ROOT.glob("*.md"))):
+        (tmp_path / name).symlink_to(ROOT / name)
+    (tmp_path / "README.md").unlink()
+    (tmp_path / "README.md").write_text(f"# raysed\n\n[there](docs/{link})\n")
+    (tmp_path / "tools").unlink()
+    shutil.copytree(ROOT / "tools/site", tmp_path / "tools/site")
+    done = built(tmp_path / "tools/site/mkdocs.yml", tmp_path / "site")
+    assert done.returncode == 1 and link.split("#")[-1] in done.stdout + done.stderr
