@@ -109,7 +109,7 @@ def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
     if not survey.complete:
         yield "", f"only these first rows were read; in all there may be {survey.sentences:,} sentences"
     half, most, longest = map(survey.characters, (0.5, 0.95, 1))
-    yield "length", f"half have up to {half} characters, 95 % up to {most}, the longest {longest}"
+    yield "length", f"median {half:,} characters, 95 % up to {most:,}, longest {longest:,}"
     shown = survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]
     for place, text in enumerate(shown):
         yield "" if place else "samples", text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
@@ -142,7 +142,7 @@ def _of_pairs(found: "PairsSurvey") -> Iterator[tuple[str, str]]:
 def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: "Draft") -> Iterator[tuple[str, str]]:
     half, most, _, longest = written.lengths
     roughly = "" if facts else "roughly, by their characters: "
-    yield "tokens", f"{roughly}half have up to {half}, 95 % up to {most}, the longest {longest}"
+    yield "tokens", f"{roughly}median {half:,}, 95 % up to {most:,}, longest {longest:,}"
     if facts is None:
         yield "encoder", f"cannot be looked at: {problem}"
         return
@@ -169,8 +169,8 @@ def _of_time(
     except UserError as error:
         yield "time", f"cannot be guessed: {error}"
         return
-    others = "what the teachers take, and scoring" if has_teachers else "scoring and calibrations"
-    yield "time", f"a guess: {_roughly(seconds)} of training on the {cpus_here()} CPUs here; not in it are {others}"
+    others = "the teachers' part and scoring" if has_teachers else "scoring and calibrations"
+    yield "time", f"a guess: {_roughly(seconds)} of training on the {cpus_here()} CPUs here, without {others}"
 
 
 def _roughly(seconds: float) -> str:
