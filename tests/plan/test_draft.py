@@ -72,6 +72,14 @@ def test_a_learner_gets_some_hundred_updates_wherever_there_is_text_for_them(cou
     assert config.ct.steps >= 4 * config.members.evaluate_every or teachers
 
 
+def test_scoring_takes_less_time_than_learning():
+    few, many = (PairsSurvey("dev.csv", count, 0, 0, 5, 0) for count in (100, 1500))
+    for pairs in (few, many):
+        sed = written(survey(3000), [pairs], ["A"]).config.sed
+        assert sed.evaluate_every * sed.batch_size >= 2 * pairs.pairs
+    assert 4 * sed.evaluate_every <= learner_steps(sed, 3000 // sed.batch_size)
+
+
 def test_a_draw_asks_for_no_more_than_was_seen():
     """So it cannot fail, whatever the rows that were not read hold."""
     assert written(survey(MOST_SENTENCES)).config.corpus.sentences is None
