@@ -1,7 +1,7 @@
 """The model card of a run's exported model, from the run's settings and facts."""
 
 import importlib.metadata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +40,8 @@ def card_of(
         speed: of the model, in words.
     """
     config, recipe = job.config, parse_recipe(choice.model.recipe)
-    settings = _settings(job.config, recipe)
-    defaults = _settings(Config(), recipe)
+    kinds = recipe.view_kinds(config)
+    settings, defaults = _settings(config, recipe, kinds), _settings(Config(), recipe, kinds)
     return Card(
         name=f"{config.run}-{recipe.text}",
         recipe=recipe.text,
@@ -65,7 +65,7 @@ def card_of(
         formats=config.export.formats,
         fitted_on=results.fitted_on if recipe.calibration else None,
         aggregation=config.evaluation.aggregation,
-        settings={key: value for key, value in settings.items() if value != defaults.get(key)},
+        settings={key: value for key, value in settings.items() if value != defaults[key]},
         versions=versions(),
         speed=speed,
         record={
@@ -113,10 +113,9 @@ def _public_name(path: str) -> str:
     return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path
 
 
-def _settings(config: Config, recipe: Recipe) -> dict[str, Any]:
-    """The settings of the recipe's stages; the card names sources of text by what they hold."""
+def _settings(config: Config, recipe: Recipe, kinds: Collection[str]) -> dict[str, Any]:
+    """The settings of the recipe's stages and kinds of views; the card names sources of text by what they hold."""
     blocks = config.model_dump(mode="json", exclude={"nli": {"train"}, "sts": {"train"}})
-    kinds = recipe.view_kinds(config)
     blocks["views"] = {
         key: blocks["views"][key] for kind in _VIEW_SETTINGS if kind in kinds for key in _VIEW_SETTINGS[kind]
     }
