@@ -39,6 +39,7 @@ def settings(tiny_encoder_dir, tmp_path):
             "evaluation": {"tasks": {"dev": "bundled:dev", "test": "bundled:test"}, "dev": "dev", "layers": [1]},
             "sed": {"loss": {"cosine": 1, "similarity": 0.5}, "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
             "combination": {"turn": False},
+            "resources": {"encode_precision": "fp32"},  # to be compared with plain definitions on every machine
             **changes,
         }
 
