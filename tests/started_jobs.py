@@ -25,6 +25,7 @@ def tiny_settings(**changes) -> dict:
         "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
         "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
         "sed": {"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 9},
+        "resources": {"encode_precision": "fp32"},  # to be compared with plain definitions on every machine
         **changes,
     }
 

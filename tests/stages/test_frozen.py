@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from raysed.cluster.resources import Share
-from raysed.config import TeacherConfig, make_config
+from raysed.config import ResourcesConfig, TeacherConfig, make_config
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder, save_encoder
 from raysed.plan.artefacts import Embedding
@@ -51,7 +51,7 @@ def test_a_task_holds_one_teacher_at_a_time(tiny_encoder_dir, most_alive):
     """And keeps it for the next task."""
     made = []
     for length in (8, 8, 12, 12, 8):
-        made.append(id(_loaded(asked(tiny_encoder_dir, length).config.model_dump_json(), None, "cpu")))
+        made.append(id(_loaded(asked(tiny_encoder_dir, length).config.model_dump_json(), ResourcesConfig(), "cpu")))
     assert made[0] == made[1] and made[2] == made[3]
     assert most_alive() == 1
     _held.clear()
