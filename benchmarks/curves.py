@@ -47,7 +47,7 @@ OTHERS = {
     "teachers/member": TEACHER,
 }
 """Rows of a run's report that are the same for all learners."""
-BUNDLED, TABLE = "bundled", "table"
+BUNDLED, TABLE, SPREAD = "bundled", "table", "0,2,5"
 PROBES = {"transfer": ["MR", "CR", "TREC", "MRPC"], "nli": ["SICKEntailment", "SICKRelatedness"]}
 """Transfer tasks by the directory that they lie in."""
 TIMED = 2048
@@ -59,8 +59,8 @@ class Learner:
     """One run.
 
     Attributes:
-        encoder: how many of the teacher's layers learn; or the bundled encoder, or a table of vectors with the settings
-            of distillation-static.yaml.
+        encoder: how many of the teacher's first layers learn, or which; or the bundled encoder; or a table of vectors,
+            with the settings of distillation-static.yaml.
         sentences: of the corpus.
         updates: of the learner.
     """
@@ -76,7 +76,11 @@ class Learner:
 
     def overrides(self) -> list[str]:
         """Returns what differs from the config."""
-        encoder = {BUNDLED: ["encoder={layers: 1}"], TABLE: ["encoder.model_kwargs={}", "encoder.static={}"]}
+        encoder = {
+            BUNDLED: ["encoder={layers: 1}"],
+            TABLE: ["encoder.model_kwargs={}", "encoder.static={}", "sed.learning_rate=0.01"],
+            SPREAD: ["encoder.model_kwargs={}", f"encoder.keep_layers=[{SPREAD}]"],
+        }
         batch = 256 if self.encoder == TABLE else 64
         return [
             "recipes=[teachers-sed]",
@@ -85,7 +89,6 @@ class Learner:
             # Half an update more, because a number of epochs is rounded down to whole updates.
             f"sed.epochs={(self.updates + 0.5) / (self.sentences // batch)}",
             f"sed.batch_size={batch}",
-            *(["sed.learning_rate=0.01"] if self.encoder == TABLE else []),
             "sed.evaluate_every=100000",
             f"evaluation.tasks.{RETRIEVAL}={DATA / 'retrieval/trecqa-dev'}",
             "export.recipe=teachers-sed",
@@ -94,7 +97,7 @@ class Learner:
 
 TEXT_AND_TIME = [Learner("3", sentences, updates) for sentences in (5000, 12000, 49000) for updates in (200, 800)]
 TIME = [Learner("3", 49000, updates) for updates in (1600, 3200)]
-SIZES = [*(Learner(encoder, 49000, 800) for encoder in ("2", "1", "0", BUNDLED)), Learner(TABLE, 49000, 573)]
+SIZES = [*(Learner(encoder, 49000, 800) for encoder in ("2", "1", BUNDLED, SPREAD)), Learner(TABLE, 49000, 573)]
 LEARNERS = {learner.name: learner for learner in [*TEXT_AND_TIME, *TIME, *SIZES]}
 
 
