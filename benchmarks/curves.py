@@ -39,7 +39,7 @@ CONFIG = ROOT / "benchmarks/distillation.yaml"
 RUN = "curves"
 RETRIEVAL = "trecqa"
 TEACHER = "teacher"
-LEARNER = "teachers-sed/learner"
+BASE, LEARNER = "base/base", "teachers-sed/learner"
 OTHERS = {
     "word-overlap/baseline": "word overlap",
     "tf-idf/baseline": "TF-IDF",
@@ -204,8 +204,8 @@ def scores_table(learners: Mapping[str, Mapping[str, Mapping[str, float | None]]
     """Returns a line for each learner, and for all that it is to be compared with."""
     lines: dict[str, Mapping[str, float | None]] = {}
     for name, scores in learners.items():
-        start = f"start of {LEARNERS[name].encoder}"
-        lines |= {OTHERS.get(row, start): tasks for row, tasks in scores.items() if row != LEARNER}
+        titles = {**OTHERS, BASE: f"start of {LEARNERS[name].encoder}"}
+        lines |= {titles[row]: tasks for row, tasks in scores.items() if row in titles}
         lines[name] = scores[LEARNER]
     tasks = list(next(iter(lines.values())))
     return Table(["model", *tasks], [[name, *(number(row.get(task)) for task in tasks)] for name, row in lines.items()])
