@@ -164,8 +164,12 @@ class Lineage:
         Args:
             index: its number.
         """
-        name, depends = self.teachers()[index]
-        return self._embedding(TEACHERS, index, name, stable_hash(depends), (self.config.encoder.layers,))
+        (name, depends), layers = self.teachers()[index], self.config.encoder.layers
+        if self.config.teachers[index].is_members:
+            return self._embedding(TEACHERS, index, name, stable_hash(depends), (layers,))
+        # Whatever encoder is to learn from it, a teacher from outside says the same.
+        needs = {"teacher": stable_hash(depends), "tasks": self.job.inputs["tasks"], "layers": [layers]}
+        return Embedding(f"{TEACHERS}/embeddings/{index:02d}", name, (layers,), needs, index)
 
     def means_of_members(self) -> dict[int, str]:
         """Returns the target tables of the ensembles that are teachers, by the teacher's number."""

@@ -46,11 +46,11 @@ def settings(tiny_encoder_dir, tmp_path):
     return make
 
 
-def rows_of(directory: Path) -> dict[str, int]:
-    """When each block of a teacher's embeddings was written."""
+def rows_of(directory: Path, kind: str = "rows") -> dict[str, int]:
+    """When each block of a teacher's embeddings was written: of the corpus, or of the tasks."""
     return {
         p.relative_to(directory).as_posix(): p.stat().st_mtime_ns
-        for p in directory.glob("manifest/teachers/rows/**/*.json")
+        for p in directory.glob(f"manifest/teachers/{kind}/**/*.json")
     }
 
 
@@ -99,6 +99,15 @@ def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings,
 
     combined(settings(combination={"how": "aligned_mean"}))
     assert rows_of(directory) == second
+
+
+def test_another_encoder_to_learn_asks_nobody_twice(ray_cluster, settings, tmp_path):
+    directory, kinds = tmp_path / "runs/taught", ("rows", "embeddings")
+    combined(settings())
+    first = [rows_of(directory, kind) for kind in kinds]
+    assert [len(rows) for rows in first] == [2, 2]
+    combined(settings(encoder={"model_kwargs": {"num_hidden_layers": 2}, "layers": 1}))
+    assert [rows_of(directory, kind) for kind in kinds] == first
 
 
 def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings):
