@@ -207,6 +207,7 @@ def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
         settings={
             "corpus": config["corpus"],
             "export": config["export"],
+            "resources": config["resources"],
             "sed": {**config["sed"], "batch_size": 32, "decay": "constant", "keep": "last"},
         },
     )
