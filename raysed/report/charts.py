@@ -18,6 +18,7 @@ from raysed.report.plots import (
     GREY,
     ORANGE,
     Pairs,
+    Pictured,
     Spectra,
     Training,
     lines_without_speed,
@@ -176,39 +177,22 @@ class PairTexts:
         return "\n".join(shortened(texts[row], 80) for texts in (self.first, self.second) if texts)
 
 
-def draw_charts(
-    results: Results,
-    *,
-    trainings: Mapping[str, Training] | None = None,
-    spectra: Spectra | None = None,
-    agreement: Pairs | None = None,
-    agreement_task: str = "",
-    grids: Sequence[Mapping[str, Any]] = (),
-    distances: Pairs | None = None,
-    teachers: Sequence[Mapping[str, Any]] = (),
-    texts: PairTexts | None = None,
-) -> dict[str, Chart]:
+def draw_charts(results: Results, shown: Pictured, texts: PairTexts | None = None) -> dict[str, Chart]:
     """Returns a chart for every picture that `raysed.report.plots.write_plots` draws, by the name of its file.
 
     Args:
-        results: as there, and so are all others but the last.
-        trainings: likewise.
-        spectra: likewise.
-        agreement: likewise.
-        agreement_task: likewise.
-        grids: likewise.
-        distances: likewise.
-        teachers: likewise.
-        texts: the pairs of sentences of the task that `agreement` is about.
+        results: the scored models.
+        shown: what is drawn beside them.
+        texts: the pairs of sentences of the task that `shown.agreement` is about.
     """
     charts = {
         "scores.png": _scores(results),
-        "speed.png": _speed(teachers, results),
-        **{f"grid-{grid['recipe']}.png": _grid(grid) for grid in grids},
-        **{f"training-{node}.png": _training(training) for node, training in (trainings or {}).items()},
-        "spectrum.png": _spectra(spectra or {}),
-        "agreement.png": _agreement(agreement or {}, agreement_task, texts or PairTexts()),
-        "edit-distance.png": _edit_distance(distances or {}),
+        "speed.png": _speed(shown.teachers, results),
+        **{f"grid-{grid['recipe']}.png": _grid(grid) for grid in shown.grids},
+        **{f"training-{node}.png": _training(training) for node, training in shown.trainings.items()},
+        "spectrum.png": _spectra(shown.spectra),
+        "agreement.png": _agreement(shown.agreement, shown.agreement_task, texts or PairTexts()),
+        "edit-distance.png": _edit_distance(shown.distances),
     }
     return {file: chart for file, chart in charts.items() if chart.panels}
 

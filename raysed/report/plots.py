@@ -84,23 +84,11 @@ class Training:
         return {ranked[0]: (ORANGE, "-"), **({ranked[-1]: (GREEN, "--")} if len(ranked) > 1 else {})}
 
 
-def write_plots(
-    directory: Path,
-    results: Results,
-    *,
-    trainings: Mapping[str, Training] | None = None,
-    spectra: Spectra | None = None,
-    agreement: Pairs | None = None,
-    agreement_task: str = "",
-    grids: Sequence[Mapping[str, Any]] = (),
-    distances: Pairs | None = None,
-    teachers: Sequence[Mapping[str, Any]] = (),
-) -> dict[str, str]:
-    """Draws every picture that there are numbers for.
+@dataclass(frozen=True)
+class Pictured:
+    """What is drawn of a run beside its scores; a part that it lacks is empty.
 
-    Args:
-        directory: where the PNG files go; made if it is not there.
-        results: the scored models.
+    Attributes:
         trainings: by node or recipe; a picture each, because losses of different kinds do not compare.
         spectra: see `plot_spectra`.
         agreement: see `plot_agreement`.
@@ -108,6 +96,24 @@ def write_plots(
         grids: see `plot_grid`; a picture each.
         distances: see `plot_edit_distance`.
         teachers: see `plot_speed`.
+    """
+
+    trainings: Mapping[str, Training] = field(default_factory=dict)
+    spectra: Spectra = field(default_factory=dict)
+    agreement: Pairs = field(default_factory=dict)
+    agreement_task: str = ""
+    grids: Sequence[Mapping[str, Any]] = ()
+    distances: Pairs = field(default_factory=dict)
+    teachers: Sequence[Mapping[str, Any]] = ()
+
+
+def write_plots(directory: Path, results: Results, shown: Pictured) -> dict[str, str]:
+    """Draws every picture that there are numbers for.
+
+    Args:
+        directory: where the PNG files go; made if it is not there.
+        results: the scored models.
+        shown: what is drawn beside them.
 
     Returns:
         `<name of the directory>/<file>` to title, the scores first: what `Report.plots` takes.
@@ -115,16 +121,16 @@ def write_plots(
     directory.mkdir(parents=True, exist_ok=True)
     titles = {
         "scores.png": plot_scores(directory / "scores.png", results),
-        "speed.png": plot_speed(directory / "speed.png", teachers, results),
-        **{name: plot_grid(directory / name, grid) for grid in grids for name in [f"grid-{grid['recipe']}.png"]},
+        "speed.png": plot_speed(directory / "speed.png", shown.teachers, results),
+        **{name: plot_grid(directory / name, grid) for grid in shown.grids for name in [f"grid-{grid['recipe']}.png"]},
         **{
             name: plot_training(directory / name, node, training)
-            for node, training in (trainings or {}).items()
+            for node, training in shown.trainings.items()
             for name in [f"training-{node}.png"]
         },
-        "spectrum.png": plot_spectra(directory / "spectrum.png", spectra or {}),
-        "agreement.png": plot_agreement(directory / "agreement.png", agreement or {}, agreement_task),
-        "edit-distance.png": plot_edit_distance(directory / "edit-distance.png", distances or {}),
+        "spectrum.png": plot_spectra(directory / "spectrum.png", shown.spectra),
+        "agreement.png": plot_agreement(directory / "agreement.png", shown.agreement, shown.agreement_task),
+        "edit-distance.png": plot_edit_distance(directory / "edit-distance.png", shown.distances),
     }
     return {f"{directory.name}/{file}": title for file, title in titles.items() if title}
 

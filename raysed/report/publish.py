@@ -142,16 +142,15 @@ def _scored_and_written(run: _Finished, begin: Callable[[str], None]) -> tuple[C
     searching: list[dict[str, Any]] = []
     if run.facts.shares_space_of:
         searching = searches(run.job, run.storage, results, run.models, run.facts.shares_space_of)
-    report: Report | None = None
+    listed = [*teachers[:-1], *searching, *teachers[-1:]]
+    judged = _judged(run, choice, results)
+    report = _report(run, results, space, unlabelled, choice, sanity, listed, formats, judged)
 
     def write(path: Path) -> None:
-        nonlocal report
-        pictures, charts = _draw(run, choice, results, space, teachers, path)
+        pictures, charts = _draw(run, results, space, teachers, judged, path)
         log_pictures(run.storage, path)
-        listed = [*teachers[:-1], *searching, *teachers[-1:]]
-        report = _report(run, results, space, unlabelled, choice, sanity, listed, formats, pictures)
-        report = replace(report, charts=charts)
-        texts = (report.to_html(), report.to_markdown(), report.to_json())
+        drawn = replace(report, plots=pictures, charts=charts)
+        texts = (drawn.to_html(), drawn.to_markdown(), drawn.to_json())
         for name, text in zip(("report.html", "report.md", "report.json"), texts):
             run.storage.write_text(name, text)
 
@@ -335,45 +334,65 @@ def _grid_metrics(task: Task, criterion: str, value: float) -> dict[str, Any]:
 # -- pictures and words ----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """The first headline task of graded pairs, as the untouched encoder and the chosen model see it.
+
+    Attributes:
+        task: its name.
+        model: the title of the chosen model.
+        texts: of the P pairs.
+        gold_P: their graded scores.
+        before_P: cosines by the untouched encoder.
+        after_P: those by the chosen model.
+    """
+
+    task: str
+    model: str
+    texts: PairTexts
+    gold_P: np.ndarray
+    before_P: np.ndarray
+    after_P: np.ndarray
+
+
+def _judged(run: _Finished, choice: Choice, results: Results) -> _Judged | None:
+    """Nothing where no headline task has graded pairs."""
+    evaluation = run.job.evaluation
+    name = next((task for task in results.tasks if task in evaluation.pair_tasks), None)
+    if name is None:
+        return None
+    base = next(model for model in run.models if model.recipe == BASE)
+    before_P, gold_P = evaluation.cosines(run.embeddings(base), name)
+    after_P, _ = evaluation.cosines(run.embeddings(choice.model), name)
+    task = evaluation.tasks[name]
+    return _Judged(name, choice.title, PairTexts(task.first, task.second), gold_P, before_P, after_P)
+
+
 def _draw(
     run: _Finished,
-    choice: Choice,
     results: Results,
     space: Space,
     teachers: Sequence[Mapping[str, Any]],
+    judged: _Judged | None,
     path: Path,
 ) -> tuple[dict[str, str], dict[str, Chart]]:
     """Writes the pictures; returns by path in the run directory their titles, and the same numbers as charts."""
-    task = _first_of_pairs(run, results)
-    agreement = {BASE: _base(run), choice.title: choice.model}
-    numbers: dict[str, Any] = {
-        "trainings": _trainings(run, results),
-        "spectra": space.spectra,
-        "agreement": {
-            name: run.job.evaluation.cosines(run.embeddings(model), task) for name, model in agreement.items() if task
-        },
-        "agreement_task": task,
-        "grids": run.facts.grids,
-        "distances": space.distances,
-        "teachers": teachers,
-    }
-    titles = plots.write_plots(path, results, **numbers)
-    texts = PairTexts(run.job.evaluation.tasks[task].first, run.job.evaluation.tasks[task].second) if task else None
-    charts = draw_charts(results, **numbers, texts=texts)
+    shown = plots.Pictured(
+        trainings=_trainings(run, results),
+        spectra=space.spectra,
+        grids=run.facts.grids,
+        distances=space.distances,
+        teachers=teachers,
+    )
+    if judged:
+        agreement = {BASE: (judged.before_P, judged.gold_P), judged.model: (judged.after_P, judged.gold_P)}
+        shown = replace(shown, agreement=agreement, agreement_task=judged.task)
+    titles = plots.write_plots(path, results, shown)
+    charts = draw_charts(results, shown, judged and judged.texts)
     return (
         {f"plots/{Path(file).name}": title for file, title in titles.items()},
         {f"plots/{file}": chart for file, chart in charts.items()},
     )
-
-
-def _base(run: _Finished) -> ScoredModel:
-    """The untouched encoder."""
-    return next(model for model in run.models if model.recipe == BASE)
-
-
-def _first_of_pairs(run: _Finished, results: Results) -> str | None:
-    """The first headline task of graded pairs."""
-    return next((task for task in results.tasks if task in run.job.evaluation.pair_tasks), None)
 
 
 def _shown(run: _Finished) -> dict[str, ScoredModel]:
@@ -435,8 +454,9 @@ def _report(
     sanity: Mapping[str, int],
     teachers: Sequence[Mapping[str, Any]],
     formats: Sequence[Mapping[str, Any]],
-    pictures: Mapping[str, str],
+    judged: _Judged | None,
 ) -> Report:
+    """All of it but pictures."""
     config, storage, facts = run.config, run.storage, run.facts
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
     return Report(
@@ -462,35 +482,28 @@ def _report(
         teachers=teachers,
         choices=run.facts.choices,
         formats=formats,
-        failures=_failures(run, choice, results),
-        changes=_changes(run, choice, results),
+        failures=_failures(judged),
+        changes=_changes(judged),
         command=_typed(),
         repeat=how_to_repeat(storage.location, storage.run, _main_job()),
-        plots=pictures,
     )
 
 
-def _failures(run: _Finished, choice: Choice, results: Results) -> dict[str, Any]:
-    """The pairs of the first headline task of pairs on which the chosen model fails most."""
-    evaluation, name = run.job.evaluation, _first_of_pairs(run, results)
-    if name is None:
+def _failures(judged: _Judged | None) -> dict[str, Any]:
+    """The pairs on which the chosen model fails most."""
+    if judged is None:
         return {}
-    cosine_P, gold_P = evaluation.cosines(run.embeddings(choice.model), name)
-    task = evaluation.tasks[name]
-    pairs = worst_pairs(task.first, task.second, gold_P, cosine_P)
-    return {"task": name, "model": choice.title, "pairs": pairs} if pairs else {}
+    pairs = worst_pairs(judged.texts.first, judged.texts.second, judged.gold_P, judged.after_P)
+    return {"task": judged.task, "model": judged.model, "pairs": pairs} if pairs else {}
 
 
-def _changes(run: _Finished, choice: Choice, results: Results) -> dict[str, Any]:
-    """The pairs of the same task that the chosen model judges most better or worse than the untouched encoder."""
-    name = _first_of_pairs(run, results)
-    if name is None or choice.model.recipe == BASE:
+def _changes(judged: _Judged | None) -> dict[str, Any]:
+    """The pairs that the chosen model judges most better or worse than the untouched encoder."""
+    if judged is None:
         return {}
-    cosines = [run.job.evaluation.cosines(run.embeddings(model), name) for model in (_base(run), choice.model)]
-    (before_P, gold_P), (after_P, _) = cosines
-    task = run.job.evaluation.tasks[name]
-    pairs = changed_pairs(task.first, task.second, gold_P, before_P, after_P)
-    return {"task": name, "model": choice.title, **pairs} if any(pairs.values()) else {}
+    texts = judged.texts
+    pairs = changed_pairs(texts.first, texts.second, judged.gold_P, judged.before_P, judged.after_P)
+    return {"task": judged.task, "model": judged.model, **pairs} if any(pairs.values()) else {}
 
 
 def _typed() -> str:

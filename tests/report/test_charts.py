@@ -10,7 +10,7 @@ from test_report import full_run, grid, of_speed, row, scored, trainings
 from raysed.evaluation.analysis import singular_values
 from raysed.report.charts import Axis, PairTexts, draw_charts
 from raysed.report.document import Report
-from raysed.report.plots import Training, write_plots
+from raysed.report.plots import Pictured, Training, write_plots
 
 RNG = np.random.default_rng(0)
 PAIRS = (RNG.normal(size=50), RNG.integers(0, 6, 50).astype(float))
@@ -32,8 +32,8 @@ NUMBERS = [
 @pytest.mark.parametrize("numbers", NUMBERS)
 @pytest.mark.parametrize("rows", [[], full_run(), [row("base", "base", 66.0)]], ids=["none", "full", "one"])
 def test_there_is_a_chart_for_every_picture_and_all_of_it_lies_within(tmp_path, rows, numbers):
-    titles = write_plots(tmp_path / "plots", scored(rows), **numbers)
-    charts = draw_charts(scored(rows), **numbers)
+    titles = write_plots(tmp_path / "plots", scored(rows), Pictured(**numbers))
+    charts = draw_charts(scored(rows), Pictured(**numbers))
     assert {f"plots/{name}" for name in charts} == set(titles)
     for chart in charts.values():
         for panel in chart.panels:
@@ -54,7 +54,7 @@ def test_a_large_run_has_a_small_page(tmp_path):
         "distances": {"base": pairs},
         "trainings": {"ct": Training("member", {f"member {i}": records for i in range(20)})},
     }
-    charts = draw_charts(scored(full_run()), **numbers, texts=texts)
+    charts = draw_charts(scored(full_run()), Pictured(**numbers), texts)
     assert charts["agreement.png"].note.startswith("500 of 20,000 pairs")
     paths = {f"plots/{name}": chart for name, chart in charts.items()}
     text = Report("r", scored(full_run()), plots=dict.fromkeys(paths, "title"), charts=paths).to_html()
@@ -65,13 +65,14 @@ def test_a_large_run_has_a_small_page(tmp_path):
 
 def test_an_embedding_that_is_no_number_has_no_panel():
     broken = (np.array([math.nan, 0.5, 0.1]), np.array([1.0, 2.0, 3.0]))
-    assert "agreement.png" not in draw_charts(scored([]), agreement={"base": broken})
+    assert "agreement.png" not in draw_charts(scored([]), Pictured(agreement={"base": broken}))
 
 
 def test_equal_spectra_do_not_hide_each_other():
     """A flow makes those of the base and of the learner nearly equal: that below is wider."""
     values = singular_values(RNG.normal(size=(30, 8)))
-    chart = draw_charts(scored([]), spectra=dict.fromkeys(["base", "base-flow", "ct-sed", "ct-sed-flow"], values))
+    spectra = dict.fromkeys(["base", "base-flow", "ct-sed", "ct-sed-flow"], values)
+    chart = draw_charts(scored([]), Pictured(spectra=spectra))
     (panel,) = chart["spectrum.png"].panels
     assert [series.is_wide for series in panel.series] == [False, True, False, False]
     assert len({series.colour for series in panel.series}) == 4

@@ -22,6 +22,7 @@ from raysed.evaluation.analysis import singular_values
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table
 from raysed.report.findings import findings
 from raysed.report.plots import (
+    Pictured,
     Training,
     plot_agreement,
     plot_edit_distance,
@@ -649,12 +650,14 @@ def test_all_pictures_are_written_and_named(tmp_path):
     titles = write_plots(
         tmp_path / "plots",
         scored(full_run()),
-        trainings={"ct": trainings(3), "ct-sed": replace(trainings(1), what="learner")},
-        spectra={"base": singular_values(rng.normal(size=(30, 8))), "flow": singular_values(np.eye(8))},
-        agreement={"base": (rng.normal(size=50), rng.integers(0, 6, 50).astype(float))},
-        grids=[grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]}), grid({0.0: [1.0], 0.1: [2.0]}, "nli-sts")],
-        distances={"gold score": (np.arange(9.0), np.arange(9, 0, -1))},
-        teachers=[of_speed("large", 80.0, 100.0), of_speed("learner", 78.0, 250.0)],
+        Pictured(
+            trainings={"ct": trainings(3), "ct-sed": replace(trainings(1), what="learner")},
+            spectra={"base": singular_values(rng.normal(size=(30, 8))), "flow": singular_values(np.eye(8))},
+            agreement={"base": (rng.normal(size=50), rng.integers(0, 6, 50).astype(float))},
+            grids=[grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]}), grid({0.0: [1.0], 0.1: [2.0]}, "nli-sts")],
+            distances={"gold score": (np.arange(9.0), np.arange(9, 0, -1))},
+            teachers=[of_speed("large", 80.0, 100.0), of_speed("learner", 78.0, 250.0)],
+        ),
     )
     names = ["scores", "speed", "grid-sts", "grid-nli-sts", "training-ct", "training-ct-sed", "spectrum", "agreement"]
     names.append("edit-distance")
@@ -692,7 +695,7 @@ def test_the_picture_of_speed_says_how_much_faster_the_exported_model_is(tmp_pat
 
 
 def test_pictures_without_numbers_are_skipped(tmp_path):
-    assert write_plots(tmp_path / "plots", scored([])) == {}
+    assert write_plots(tmp_path / "plots", scored([]), Pictured()) == {}
     assert list((tmp_path / "plots").iterdir()) == []
 
 
@@ -810,12 +813,14 @@ def test_nothing_is_cut_off_in_any_picture(tmp_path, drawn, recipe, task, count)
     write_plots(
         tmp_path,
         Results([*rows, replace(row("base", "base", 0.0), metrics=metrics)], tasks, 2),
-        trainings={recipe: records},
-        spectra={text: singular_values(rng.normal(size=(30, 8))) for text in texts},
-        agreement={"base": pairs, f"{recipe} (exported)": pairs},
-        agreement_task=task,
-        grids=[grid({0.05 * i: [79.0, 79.4] for i in range(count + 1)}, recipe, task=task)],
-        distances={"gold score": pairs, "base": pairs, recipe: pairs},
+        Pictured(
+            trainings={recipe: records},
+            spectra={text: singular_values(rng.normal(size=(30, 8))) for text in texts},
+            agreement={"base": pairs, f"{recipe} (exported)": pairs},
+            agreement_task=task,
+            grids=[grid({0.05 * i: [79.0, 79.4] for i in range(count + 1)}, recipe, task=task)],
+            distances={"gold score": pairs, "base": pairs, recipe: pairs},
+        ),
     )
     assert len(drawn) == 6
     for name, figure in drawn.items():
