@@ -74,6 +74,23 @@ def plan_node(
     ]
 
 
+def trainings_of(node: str, config: Config) -> int:
+    """Returns how many models of a node are trained, if none of those that they continue is left out.
+
+    Args:
+        node: e.g. `ct`, `sts` or `sts-ct`.
+        config: the run's settings.
+
+    >>> config = Config(sts={"models": 3})
+    >>> [trainings_of(node, config) for node in ("ct", "sts", "sts-ct")]
+    [10, 60, 3]
+    """
+    *before, stage = node.split("-")
+    if stage == "sts":
+        return len(config.sts.lower_bounds) * config.sts.models
+    return config.sts.models if "sts" in before else config.members.count
+
+
 def criterion_of(stage: str, config: Config) -> str:
     """Returns the correlation that a stage's dev scores are.
 

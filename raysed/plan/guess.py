@@ -64,4 +64,4 @@ def training_seconds(config: Config, sentences: int, tokens: float, cpus: int | 
 
 def cpus_here() -> int:
     """Returns the CPUs that this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

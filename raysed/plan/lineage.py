@@ -9,7 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysed.config import Layers, ResourcesConfig, derive_seed, stable_hash
-from raysed.plan.artefacts import GRID_CHOICE, Calibration, Embedding, Learner, Member, ScoredModel
+from raysed.plan.artefacts import (
+    GRID_CHOICE,
+    Calibration,
+    Embedding,
+    Learner,
+    Member,
+    ScoredModel,
+    trainings_of,
+)
 from raysed.plan.check import FIT_ON, Job
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, member_nodes, node_of, parse_recipe
 from raysed.store.storage import Entry
@@ -48,15 +56,12 @@ class Lineage:
 
         E.g. 8 at `sts/grid`, 10 at `ct/members`, 3 at `ct-sed/learners`; fewer will be there where some fail.
         """
-        sts, totals = self.config.sts, {}
+        totals = {}
         if self.config.teachers:
             totals[f"{TEACHERS}/members"] = len(self.config.teachers)
         for node in (node for depth in member_nodes(self.job.recipes) for node in depth):
-            *before, stage = node.split("-")
-            if stage == "sts":
-                totals[f"{node}/grid"] = len(sts.lower_bounds) * sts.models
-            else:
-                totals[f"{node}/members"] = sts.models if "sts" in before else self.config.members.count
+            kind = "grid" if node.endswith("sts") else "members"
+            totals[f"{node}/{kind}"] = trainings_of(node, self.config)
         for recipe in (recipe for recipe in self.job.recipes if recipe.distils):
             totals[f"{recipe.uncalibrated}/learners"] = self.config.sed.learners
         return totals

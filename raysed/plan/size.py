@@ -17,6 +17,7 @@ from raysed.cluster.resources import GPU_GB, Cluster, Share, plan_learners, plan
 from raysed.config import Config, Precision
 from raysed.errors import UserError
 from raysed.model.shape import Shape
+from raysed.plan.artefacts import trainings_of
 from raysed.plan.check import Job
 from raysed.recipe import TEACHERS, Recipe, member_nodes
 from raysed.store.text import Table, duration, size
@@ -173,7 +174,7 @@ def plan_run(
     gpu = uses_gpu(config, cluster)
     steps = []
     for depth in member_nodes(list(recipes)):
-        counts = {node: _count(node, config) for node in depth}
+        counts = {node: trainings_of(node, config) for node in depth}
         need = largest_need(depth, config, shape, gpu=gpu, kind=cluster.gpu)
         share = plan_members(cluster, config, sum(counts.values()), need)
         for node, count in counts.items():
@@ -350,13 +351,6 @@ def _measured_here() -> float:
         return 2 * 1024 * 384 * 1536 / min(times)  # others may use this machine at the moment
     finally:
         torch.set_num_threads(threads)
-
-
-def _count(node: str, config: Config) -> int:
-    """Trainings of a node."""
-    if _stage_of(node) == "sts":
-        return len(config.sts.lower_bounds) * config.sts.models
-    return config.members.count
 
 
 def _stage_of(node: str) -> str:
