@@ -120,7 +120,7 @@ def write_targets(
             done += finished
             progress.update(done, f"{done:,} of {rows:,} sentences, {count} teachers")
     tell(sentences=count * sum(place["stop"] - place["start"] for place in places))
-    joined = [_join.remote(target, starts, rows, storage, plan) for target in targets]
+    joined = [_join.remote(target, starts, rows, storage, plan.trust_remote_code) for target in targets]
     largest = max(ray.get(joined))
     for target in targets:
         storage.remove(target.blocks)
@@ -183,7 +183,7 @@ def _column(index: int) -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=3)
-def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, plan: TeacherPlan) -> float:
+def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, trust_remote_code: bool) -> float:
     """Publishes a target table of its blocks; returns the largest difference of those rows that are encoded again."""
     meta: dict[str, Any] = {"teachers": len(target.teachers)}
 
@@ -192,8 +192,8 @@ def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, 
         for start in starts:
             writer.add(read_table(storage.fetch(target.block(start)) / TARGET_FILE))
         writer.close(rows)
-        bf16 = plan.precision != "fp32"  # as far as anybody knows here: it was made on other machines
-        verified = verify_targets(path, target.teachers, storage, plan.trust_remote_code, bf16)
+        bf16 = any(storage.entry(target.block(start)).meta.get("bf16") for start in starts)  # by other machines
+        verified = verify_targets(path, target.teachers, storage, trust_remote_code, bf16)
         meta.update(rows=writer.rows, verified=verified)
 
     storage.commit(target.name, write, target.depends, meta)
@@ -227,8 +227,9 @@ class _TeacherGroup:
         paths: dict[str, list[Path]] = {}
         for column, name in teachers:
             paths.setdefault(column, []).append(storage.fetch(name))
+        self._bf16 = encodes_in_bf16(plan.precision, plan.share.device)
         self._adds = {
-            column: teacher_sum(own, plan.token_budget, plan.share.device, plan.trust_remote_code, plan.precision)
+            column: teacher_sum(own, plan.token_budget, plan.share.device, plan.trust_remote_code, self._bf16)
             for column, own in paths.items()
         }
         self._targets, self._storage, self._watch = targets, storage, watch
@@ -263,10 +264,13 @@ class _TeacherGroup:
                 break
             block = with_column(table.select(["id", "input_ids"]), "target", means_BD)
             name = target.block(table.column("id")[0].as_py())
-            self._storage.commit(
-                name, lambda path, block=block: pq.write_table(block, path / TARGET_FILE), target.depends
-            )
+            write = partial(_write_block, block)
+            self._storage.commit(name, write, target.depends, {"bf16": self._bf16})
         return pa.table({"sentences": [len(table)], "broken": [broken], "lost": [""]})
+
+
+def _write_block(block: pa.Table, path: Path) -> None:
+    pq.write_table(block, path / TARGET_FILE)
 
 
 def _cuts(rows: int) -> range:
@@ -278,7 +282,7 @@ def teacher_sum(
     token_budget: int | None,
     device: str = "cpu",
     trust_remote_code: bool = False,
-    precision: Precision = "fp32",
+    bf16: bool = False,
 ) -> Callable[[TokenTable], np.ndarray]:
     """Loads teachers; returns the function from tokens to the float32 sum of their raw last-layer embeddings [B, D].
 
@@ -289,10 +293,10 @@ def teacher_sum(
         token_budget: tokens per forward pass; None: what suits the device.
         device: to compute on.
         trust_remote_code: whether code that a teacher came with may run.
-        precision: see `encodes_in_bf16`.
+        bf16: whether they compute in bf16.
     """
     encoders = [load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths]
-    return partial(encode_sum, encoders, token_budget=token_budget, bf16=encodes_in_bf16(precision, device))
+    return partial(encode_sum, encoders, token_budget=token_budget, bf16=bf16)
 
 
 def verify_targets(
@@ -305,7 +309,7 @@ def verify_targets(
         teachers: their artefacts.
         storage: where those are.
         trust_remote_code: whether code that a teacher came with may run.
-        bf16: whether the targets may have been made in bf16; here everything is in fp32.
+        bf16: whether some targets were made in bf16; here everything is in fp32.
 
     Returns:
         The largest absolute difference.

@@ -21,10 +21,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from raysed.config import Precision
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
-from raysed.model.precision import has_bf16
 from raysed.store.storage import Checkpoints
 from raysed.store.text import size
 
@@ -319,16 +317,6 @@ _SHORTAGES = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
 def _is_out_of_memory(error: Exception) -> bool:
     is_said = any(words in str(error) for words in _SHORTAGES)
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_said
-
-
-def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
-    """Whether a forward pass on this device is to be in bf16.
-
-    Args:
-        precision: the setting; `auto` is bf16 where the hardware has it.
-        device: where it is computed.
-    """
-    return precision == "bf16" or (precision == "auto" and has_bf16(device))
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:

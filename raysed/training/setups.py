@@ -17,6 +17,7 @@ from raysed.data.tokens import read_tokens
 from raysed.data.views import ViewBatches, ViewTable, read_views, same_twice
 from raysed.model.encoder import Encoder
 from raysed.model.head import START
+from raysed.model.precision import uses_bf16
 from raysed.recipe import TWO_VIEW_STAGES
 from raysed.training import loop
 from raysed.training.deepspeed import DeepSpeedEngine
@@ -103,7 +104,7 @@ def set_up_learner(config: Config, start: Start, keep: str, rank: int = 0, world
         patience=None if keep == "last" else sed.patience,
         held_out=held_out_batches(targets, sed.batch_size, offset) if holds_out else (),
     )
-    bf16 = loop.uses_bf16(sed.precision, start.encoder.transformer.device)
+    bf16 = uses_bf16(sed.precision, start.encoder.transformer.device)
     engine = DeepSpeedEngine(objective, sed.model_copy(update={"batch_size": batches.batch_size}), world, bf16)
     return Setup(objective, batches, plan, engine)
 
@@ -271,7 +272,7 @@ def _log_every(steps: int) -> int:
 
 
 def _bf16(config: Config, start: Start) -> bool:
-    return loop.uses_bf16(config.members.precision, start.encoder.transformer.device)
+    return uses_bf16(config.members.precision, start.encoder.transformer.device)
 
 
 _SETUPS: dict[str, Callable[[Config, Start], Setup]] = {

@@ -147,7 +147,9 @@ def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_pa
         match=r"^sentences 256 to 511 for the teachers ct/members/00 to ct/members/01: 2 workers were lost at them",
     ):
         write_targets({"ct-sed/targets": (names, {"a": 1})}, storage, plan())
-    assert "256" not in {entry.name[-3:] for entry in storage.entries("ct-sed/targets.blocks")}
+    blocks = storage.entries("ct-sed/targets.blocks")
+    assert "256" not in {entry.name[-3:] for entry in blocks}
+    assert all(entry.meta == {"bf16": False} for entry in blocks)
 
 
 @pytest.mark.cluster

@@ -25,6 +25,7 @@ from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
 from raysed.model.augment import _dtype as views_dtype
 from raysed.model.encoder import Encoder, encode
+from raysed.model.precision import uses_bf16
 from raysed.plan.artefacts import plan_node
 from raysed.store.storage import Entry, Storage
 from raysed.training import loop
@@ -37,7 +38,6 @@ from raysed.training.loop import (
     save_state,
     seed_everything,
     train,
-    uses_bf16,
     warmup_schedule,
 )
 from raysed.training.objectives.contrastive import Contrastive
