@@ -6,7 +6,6 @@ pair by pair, and its median and range are printed. Nothing here knows what is m
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -29,6 +28,7 @@ from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.evaluation.similarity import spearman
 from raysed.model.encoder import Encoder, encode, load_encoder
+from raysed.plan.guess import cpus_here
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
@@ -118,7 +118,7 @@ def arguments(doc: str, **options: object) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
-    parser.add_argument("--threads", type=int, default=cores(), help="torch threads of a side")
+    parser.add_argument("--threads", type=int, default=cpus_here(), help="torch threads of a side")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--corpus", type=Path, default=DATA / "corpus" / "wikipedia-12k.txt", help="one sentence a line"
@@ -261,7 +261,7 @@ def where() -> str:
     script = Path(sys.argv[0]).resolve()
     command = " ".join([str(script.relative_to(ROOT) if script.is_relative_to(ROOT) else script), *sys.argv[1:]])
     return (
-        f"`python {command}`, commit {commit()}, {_processor()}, {cores()} cores, {gpu}, "
+        f"`python {command}`, commit {commit()}, {_processor()}, {cpus_here()} cores, {gpu}, "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )
 
@@ -275,11 +275,6 @@ def commit() -> str:
 
     changed = "+changes" if git("status", "--porcelain", "--", "raysed", "benchmarks/*.py") else ""
     return (git("rev-parse", "--short", "HEAD") or "unknown") + changed
-
-
-def cores() -> int:
-    """Returns how many this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _processor() -> str:

@@ -24,6 +24,14 @@ _FRAME = """<!doctype html>
 """A window has at least 500 pixels, a frame may be as narrow as a phone."""
 
 
+def browser() -> str:
+    """Returns the program of a browser; a test that needs one is skipped where there is none."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)})")
+    return found
+
+
 def ask(page: Path, script: str, place: Path, width: int = 1280, dark: bool = False, anchor: str = "") -> Any:
     """Opens a copy of a page in a frame, runs a script in it, and returns what the script returns.
 
@@ -35,9 +43,7 @@ def ask(page: Path, script: str, place: Path, width: int = 1280, dark: bool = Fa
         dark: whether the reader prefers dark colours.
         anchor: what follows the # of the address.
     """
-    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if browser is None:
-        pytest.skip(f"no browser is installed ({', '.join(BROWSERS)})")
+    program = browser()
     place.mkdir(parents=True, exist_ok=True)
     asking = f"""<script>
       addEventListener("load", () => {{
@@ -56,7 +62,7 @@ def ask(page: Path, script: str, place: Path, width: int = 1280, dark: bool = Fa
     address = f"{(place / page.name).as_uri()}{'#' + anchor if anchor else ''}"
     frame = place / "frame.html"
     frame.write_text(_FRAME.format(address=address, width=width))
-    opened = [browser, *options, "--dump-dom", frame.as_uri()]
+    opened = [program, *options, "--dump-dom", frame.as_uri()]
     done = subprocess.run(opened, capture_output=True, text=True, timeout=120)
     _, start, rest = done.stdout.rpartition(_ANSWER[0])
     assert start, done.stderr[-2000:]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -11,18 +10,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from browser import browser
 
 from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage
 
 import faults
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(BROWSER is None, reason="no browser is installed (chromium or google-chrome)"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.usefixtures("needs_browser")]
+
+
+@pytest.fixture
+def needs_browser() -> None:
+    browser()  # before anything is started
 
 
 def opened(address: str, profile: Path, seconds: int = 15) -> str:
@@ -35,7 +35,7 @@ def opened(address: str, profile: Path, seconds: int = 15) -> str:
         f"--user-data-dir={profile}",
     ]
     options += [f"--virtual-time-budget={1000 * seconds}", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"]
-    done = subprocess.run([BROWSER, *options, "--dump-dom", address], capture_output=True, text=True, timeout=180)
+    done = subprocess.run([browser(), *options, "--dump-dom", address], capture_output=True, text=True, timeout=180)
     return re.sub(r"<(script|style)\b.*?</\1>", "", done.stdout, flags=re.S)
 
 

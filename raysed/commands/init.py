@@ -99,6 +99,8 @@ def _show(lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
+    from raysed.store.text import shortened
+
     names = survey.files[0] if len(survey.files) == 1 else f"{len(survey.files):,} files from {survey.files[0]} on"
     yield "corpus", names + (f", {_size(survey.size)}" if survey.size is not None else "")
     yield from _column(survey)
@@ -112,7 +114,7 @@ def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
     yield "length", f"median {half:,} characters, 95 % up to {most:,}, longest {longest:,}"
     shown = survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]
     for place, text in enumerate(shown):
-        yield "" if place else "samples", text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+        yield "" if place else "samples", shortened(text, _SHOWN)
 
 
 def _column(survey: "Survey") -> Iterator[tuple[str, str]]:

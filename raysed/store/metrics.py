@@ -93,8 +93,8 @@ class MetricsLog:
     def _copy(self) -> None:
         """Copies the files that have grown."""
         for path in self._directory.iterdir():
-            data = path.read_bytes()
-            if self._sizes.get(path.name) != len(data):
+            if self._sizes.get(path.name) != path.stat().st_size:
+                data = path.read_bytes()
                 self._storage.write_bytes(f"{self._name}/{path.name}", data)
                 self._sizes[path.name] = len(data)
 

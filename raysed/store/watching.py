@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raysed.store.status import AT_WORK, exit_code, parsed, state_in_words
+from raysed.store.status import AT_WORK, CODES, exit_code, parsed, state_in_words
 from raysed.store.status import FILE as STATUS
 from raysed.store.storage import Storage
 from raysed.store.text import duration
@@ -26,8 +26,7 @@ _LOCAL_EVERY, _REMOTE_EVERY = 1.0, 15.0
 _BARS = "▁▂▃▄▅▆▇█"
 _POINTS = 24
 """Columns of a curve."""
-_MANIFEST, _CHECKPOINTS = "manifest/", "checkpoints/"
-_LOGS, _LOG = "logs/", "/metrics.jsonl"
+_LOG = "/metrics.jsonl"
 
 
 @dataclass(frozen=True)
@@ -84,18 +83,19 @@ class Watcher:
         status = parsed(self._storage.read_text(STATUS))
         timings = json.loads(self._storage.read_text("timings.json") or "{}")
         stages = {name: usage["seconds"] for name, usage in timings.items() if name != status.get("stage")}
-        entries = self._storage.files(_MANIFEST.rstrip("/"))
-        made = {entry.removeprefix(_MANIFEST).removesuffix(".json") for entry in entries}
-        saved = _newest(name.removeprefix(_CHECKPOINTS) for name in made if name.startswith(_CHECKPOINTS))
-        logs = [file for file in self._storage.files(_LOGS.rstrip("/")) if file.endswith(_LOG)]
-        names = sorted(file.removeprefix(_LOGS).removesuffix(_LOG) for file in logs)
+        made = {entry.removesuffix(".json") for entry in self._below("manifest")}
+        saved = _newest(name.removeprefix("checkpoints/") for name in made if name.startswith("checkpoints/"))
+        names = sorted(log.removesuffix(_LOG) for log in self._below("logs") if log.endswith(_LOG))
         curves = [self._curve(name, name in made, saved.get(name)) for name in names]
         return Picture(self._storage.run, status, stages, curves)
+
+    def _below(self, directory: str) -> list[str]:
+        return [file.removeprefix(f"{directory}/") for file in self._storage.files(directory)]
 
     def _curve(self, name: str, is_done: bool, saved: int | None) -> Curve:
         if is_done and name in self._ended:
             return self._ended[name]
-        entries = list(_entries(self._storage.read_text(f"{_LOGS}{name}{_LOG}") or ""))
+        entries = list(_entries(self._storage.read_text(f"logs/{name}{_LOG}") or ""))
         scores = [max(entry["dev"].values()) for entry in entries if "dev" in entry]
         losses = [entry["loss"] for entry in entries if "loss" in entry]
         step = entries[-1]["step"] if entries else 0
@@ -209,7 +209,7 @@ def watch(storage: Storage, console: Console | None = None) -> int:
             picture = watcher.look()
             live.update(screen(picture, time.time(), console.height), refresh=True)
             code = exit_code(picture.status, time.time())
-            if picture.status["state"] not in AT_WORK or code != 3:
+            if code != CODES["running"]:
                 break
             time.sleep(every)
     if console.is_terminal:  # what was on the screen is gone with it
