@@ -140,6 +140,10 @@ def test_what_checks_a_run_is_imported_beside_the_start_of_ray():
             "import raysed.cluster.heartbeat, raysed.store.progress",
             ("torch", "transformers", "fsspec", "raysed.config"),
         ),
+        (
+            "import raysed.stages.members, raysed.stages.learner, raysed.stages.frozen, raysed.stages.teacher_mean",
+            ("sklearn", "scipy.stats", "matplotlib", "datasets", "deepspeed"),
+        ),
     ],
 )
 def test_light_imports_stay_light(statement, absent):

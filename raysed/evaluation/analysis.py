@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from raysed.config import NliSource
 from raysed.data.rows import Schema, read_source
 from raysed.errors import UserError
-from raysed.evaluation.similarity import spearman
+from raysed.evaluation.similarity import ranks, spearman
 
 FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
 """Ranks of word frequency (BERT-flow table 1, whose last bin is printed as 5K to 1K)."""
@@ -200,7 +199,7 @@ def qnli_auc(scores_P: np.ndarray, labels_P: np.ndarray) -> float:
     positives, negatives = int(positive_P.sum()), int((~positive_P).sum())
     if not positives or not negatives:
         raise ValueError("the area under the curve needs examples of both classes")
-    above = rankdata(scores_P)[positive_P].sum() - positives * (positives + 1) / 2
+    above = ranks(scores_P)[positive_P].sum() - positives * (positives + 1) / 2
     return float(100 * above / (positives * negatives))
 
 

@@ -1,7 +1,7 @@
 """A user's own texts with labels: how well a linear probe tells the labels, and how well k-means finds them.
 
 Sources: the probe is that of SentEval (Conneau and Kiela 2018), see `evaluation.probes`; V-measure is Rosenberg and
-Hirschberg 2007.
+Hirschberg 2007. Scikit-learn is imported where it is used: it takes a second, and most processes need none of it.
 """
 
 import statistics
@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.cluster import KMeans
-from sklearn.metrics import f1_score
 
 from raysed.data.classes import LabelledTexts
 from raysed.evaluation import probes
@@ -96,6 +94,8 @@ class Classification(_OnTexts):
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:
         """Returns accuracy and the mean F1 of the classes, x100, and the number of texts that were predicted."""
+        from sklearn.metrics import f1_score
+
         gold = self.data.labels[self._tested]
         return {
             "accuracy": 100 * float(np.mean(outcome == gold)),
@@ -144,6 +144,8 @@ class Clustering(_OnTexts):
         Args:
             features: one row for each text, [N, ...]; may be sparse.
         """
+        from sklearn.cluster import KMeans
+
         count = len(self.data.classes)
         runs = [KMeans(count, n_init=1, random_state=self._seed + run).fit(features) for run in range(SEEDS)]
         return np.stack([run.labels_.astype(np.int64) for run in runs], axis=1)

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_matrix, hstack, issparse
-from sklearn.model_selection import StratifiedKFold
 
 from raysed.evaluation.similarity import pearson
 
@@ -88,6 +87,8 @@ def stratified_folds(labels_N: np.ndarray, seed: int, folds: int = FOLDS) -> lis
         seed: of the shuffle.
         folds: how many.
     """
+    from sklearn.model_selection import StratifiedKFold  # takes a second, and most processes need none of it
+
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
     return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
 

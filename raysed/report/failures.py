@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
+from raysed.evaluation.similarity import ranks
 from raysed.store.text import Table, shortened
 
 _LONGEST = 80
@@ -102,7 +102,7 @@ def changed_pairs(
 
 def _ranks(*values_P: np.ndarray) -> np.ndarray:
     """Ranks [., P] from 0, the least, to 100, the most; equal values share their mean."""
-    return (rankdata(values_P, axis=1) - 1) / max(len(values_P[0]) - 1, 1) * 100
+    return (np.stack([ranks(of_one_P) for of_one_P in values_P]) - 1) / max(len(values_P[0]) - 1, 1) * 100
 
 
 def failures_table(pairs: Sequence[Mapping[str, Any]]) -> Table:

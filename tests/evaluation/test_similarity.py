@@ -12,13 +12,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import rankdata
 
 from raysed.config import StsConfig, TaskConfig, make_config
 from raysed.data.graded import StsTask, load_task, read_graded
 from raysed.data.labelled import load_graded
 from raysed.errors import UserError
 from raysed.evaluation.analysis import effective_rank, random_pair_cosine, singular_values
-from raysed.evaluation.similarity import spearman
+from raysed.evaluation.similarity import ranks, spearman
 from raysed.evaluation.tasks import Evaluation, comparable
 
 HEADER = "subset\tscore\tsentence1\tsentence2\n"
@@ -78,6 +79,14 @@ def test_spearman_equals_the_slow_reference_with_ties(pairs):
     a, b = zip(*pairs)
     expected = slow_pearson(slow_ranks(a), slow_ranks(b))
     assert spearman(np.array(a), np.array(b)) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.sampled_from([-np.inf, -1.5, -0.0, 0.0, 1e-300, 2.0, np.inf, np.nan]), max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_ranks_equal_those_of_scipy(values):
+    for dtype in (np.float32, np.float64):
+        x_P = np.array(values, dtype)
+        np.testing.assert_array_equal(ranks(x_P), rankdata(x_P))
 
 
 @pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
