@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import forked_workers
-
 # Set before anything imports the libraries that read them; Ray's workers inherit them.
 os.environ.update(
     {
@@ -28,7 +26,6 @@ os.environ.update(
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # beside other tests, too, workers get their share of the cores
         "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        **forked_workers.PATIENCE,
     }
 )
 
@@ -40,6 +37,7 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from raysed.cluster.forks import forking
 from raysed.data.tokens import TokenTable
 from raysed.model.encoder import Encoder
 
@@ -136,15 +134,13 @@ def ray_cluster() -> Iterator[None]:
     Where it does not start, this process ends with a trace, and the tests go on in another: no signal ends that wait.
     """
     import ray
-    from ray._private import ray_constants
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ray_constants, "SETUP_WORKER_FILENAME", forked_workers.__file__)
+    with forking():
         faulthandler.dump_traceback_later(LONGEST_START, exit=True)
         ray.init(num_cpus=2, object_store_memory=300 * 2**20, logging_level=logging.ERROR, log_to_driver=False)
         faulthandler.cancel_dump_traceback_later()
-    yield
-    ray.shutdown()
+        yield
+        ray.shutdown()
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import forked_workers
-
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -39,9 +37,8 @@ def start_job(config: Path, storage: str, place: Path) -> subprocess.Popen:
         place: a directory of few letters: the names of Ray's sockets below it may have 107.
     """
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
-    job = ["jobs/ensemble_then_distill.py", "--config", str(config), "--storage", storage]
     return subprocess.Popen(
-        [sys.executable, forked_workers.__file__, "run", *job],
+        [sys.executable, "jobs/ensemble_then_distill.py", "--config", str(config), "--storage", storage],
         cwd=ROOT,
         env={**environment, "RAY_TMPDIR": str(place / "r")},
         stdout=subprocess.PIPE,

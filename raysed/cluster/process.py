@@ -45,9 +45,11 @@ def prepare_worker(threads: int) -> None:
     by page; a worker that keeps them saves up to a sixth of its time. Other C libraries than glibc are left alone.
     """
     import torch
+    from threadpoolctl import threadpool_limits
 
     prepare_process()
     torch.set_num_threads(threads)
+    threadpool_limits(threads)  # for NumPy: what Ray says in the environment comes too late for a fork
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
         for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):

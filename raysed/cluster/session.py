@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any
 
 import psutil
 
 from raysed import interrupts
+from raysed.cluster.forks import forking
 
+_VARIABLES = {
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the job, not only the experiment
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the run directory has the logs already
+    "RAY_USAGE_STATS_ENABLED": "0",  # no host is asked that the user did not name
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+_HERE = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
+"""For a Ray that is started on this machine."""
 _ENDING_SECONDS = 10
 """For Ray's processes to end once they were told to."""
 
@@ -26,20 +40,23 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
     Args:
         meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
     """
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    os.environ.setdefault("TUNE_DISABLE_SIGINT_HANDLER", "1")  # Ctrl-C ends the job, not only the experiment
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")  # the run directory has the logs already
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no host is asked that the user did not name
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray  # takes a second that a run with nothing to do can save
-
-    threading.Thread(target=meanwhile, daemon=True).start()
-    if ray.is_initialized():
+    if (ray := sys.modules.get("ray")) and ray.is_initialized():
+        threading.Thread(target=meanwhile, daemon=True).start()
         yield None
         return
-    own = _OwnRay()
-    options = {} if os.environ.get("RAY_ADDRESS") else {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
+    for name, value in _VARIABLES.items():
+        os.environ.setdefault(name, value)
+    is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
+    with nullcontext() if is_elsewhere else forking() as forked:
+        threading.Thread(target=meanwhile, daemon=True).start()
+        with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard:
+            yield dashboard
+
+
+@contextmanager
+def _started(options: dict[str, Any], own: _OwnRay) -> Iterator[str | None]:
+    import ray  # takes a second that a run with nothing to do can save
+
     listening = interrupts.listening()
     with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
         try:
@@ -63,10 +80,15 @@ def _how_to_log_in() -> str:
 
 
 class _OwnRay:
-    """The processes of a Ray that this one starts; none where it connects to a cluster."""
+    """The processes of a Ray that this one starts; none where it connects to a cluster.
 
-    def __init__(self) -> None:
+    Args:
+        forked: the process that its workers are forks of, if they are.
+    """
+
+    def __init__(self, forked: subprocess.Popen | None):
         self._others = psutil.Process().children()
+        self._parents = [other for other in self._others if forked and other.pid == forked.pid]
         self._servers: list[psutil.Process] = []
         self._family: set[psutil.Process] = set()
         self._is_ending = False
@@ -95,10 +117,10 @@ class _OwnRay:
 
     def _remember(self, servers: Iterable[psutil.Process]) -> None:
         """Notes the servers' children while they are found: a worker whose raylet is gone has another parent."""
-        for server in servers:
-            self._family.add(server)
+        self._family.update(servers)
+        for parent in (*servers, *self._parents):
             with suppress(psutil.NoSuchProcess):
-                self._family.update(server.children(recursive=True))
+                self._family.update(parent.children(recursive=True))
 
     def end(self) -> None:
         """Ends Ray and waits until its processes are gone: helpers of its dashboard outlive `ray.shutdown` by a second.

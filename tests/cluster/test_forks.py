@@ -1,0 +1,151 @@
+"""Workers that are forks of one process, which has imported what all import."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import ray
+from ray._private import ray_constants
+
+from raysed.cluster import forks
+from raysed.cluster.forks import FIRST, LATER, WITHOUT_RAY, forking
+from raysed.cluster.session import ray_session
+
+RAYS_OWN = "setup_worker.py"
+
+
+@pytest.fixture
+def untouched(monkeypatch):
+    """What is patched while tests share a Ray."""
+    monkeypatch.setattr(ray_constants, "SETUP_WORKER_FILENAME", RAYS_OWN)
+    monkeypatch.delenv("RAYSED_FORKS", raising=False)
+    return monkeypatch
+
+
+@pytest.mark.cluster
+def test_workers_have_imported_what_all_import(ray_cluster):
+    """Else all is as right as before and far slower: Ray starts workers in another way, or the process has ended."""
+
+    @ray.remote
+    def missing(names):
+        return [name for name in names if name not in sys.modules]
+
+    assert ray.get(missing.remote([*WITHOUT_RAY, *FIRST])) == []
+
+
+@pytest.mark.cluster
+def test_what_later_stages_need_can_be_imported(ray_cluster):
+    @ray.remote(max_calls=1)  # each call in a new fork
+    def there():
+        return all(name in sys.modules for name in LATER)
+
+    deadline = time.monotonic() + 60
+    while not ray.get(there.remote()):
+        assert time.monotonic() < deadline
+
+
+@pytest.mark.cluster
+def test_a_worker_of_another_job_or_of_another_kind_is_not_forked(ray_cluster, monkeypatch):
+    """Its job would be that of the first worker, which Ray's library has read from the environment."""
+    ray.get(ray.remote(lambda: None).remote())  # there is a first worker
+    monkeypatch.setenv("RAY_JOB_ID", "99999999")
+    assert not forks._is_forked(["script", "--language=PYTHON"])
+    assert not forks._is_forked(["script", "--language=CPP"])
+    packages = '--serialized-runtime-env-context={"command_prefix": ["conda"], "env_vars": {}}'
+    assert not forks._is_forked(["script", "--language=PYTHON", packages])
+
+
+def test_without_the_process_workers_are_started_as_ever(untouched, tmp_path):
+    for place in ({}, {"RAYSED_FORKS": str(tmp_path / "nobody")}):
+        for name, value in place.items():
+            untouched.setenv(name, value)
+        assert not forks._is_forked(["script", "--language=PYTHON"])
+
+
+@pytest.mark.parametrize("reason", ["gpu", "unknown version", "not wanted", "not on Linux"])
+def test_where_forking_is_not_known_to_work_ray_is_left_alone(reason, untouched):
+    match reason:
+        case "gpu":
+            untouched.setattr(forks, "_ACCELERATORS", ("/dev/nul[l]",))
+        case "unknown version":
+            untouched.setattr(forks, "version", lambda package: "3.0.0")
+        case "not wanted":
+            untouched.setenv("RAYSED_FORK_WORKERS", "0")
+        case "not on Linux":
+            untouched.setattr(sys, "platform", "darwin")
+    before = dict(os.environ)
+    with forking() as server:
+        assert server is None and ray_constants.SETUP_WORKER_FILENAME == RAYS_OWN and dict(os.environ) == before
+
+
+def test_nothing_is_left_when_it_is_over(untouched):
+    untouched.setenv("RAY_worker_register_timeout_seconds", "77")
+    before = dict(os.environ)
+    with forking() as server:
+        directory = os.path.dirname(os.environ["RAYSED_FORKS"])
+        assert os.path.isdir(directory) and ray_constants.SETUP_WORKER_FILENAME == os.path.abspath(forks.__file__)
+    assert dict(os.environ) == before and ray_constants.SETUP_WORKER_FILENAME == RAYS_OWN
+    assert server.returncode == -signal.SIGKILL and not os.path.exists(directory)
+
+
+def test_a_cluster_starts_its_own_workers(untouched):
+    untouched.setenv("RAY_ADDRESS", "192.0.2.1:6379")
+    untouched.setattr("ray.is_initialized", lambda: False)
+    untouched.setattr("ray.init", lambda **options: pytest.fail("forking") if "RAYSED_FORKS" in os.environ else Here())
+    untouched.setattr("ray.shutdown", lambda: None)
+    with ray_session(lambda: None):
+        assert ray_constants.SETUP_WORKER_FILENAME == RAYS_OWN
+
+
+class Here:
+    """What `ray.init` returns."""
+
+    dashboard_url = None
+
+
+DRIVER = """
+import time
+from raysed.cluster.forks import forking
+with forking() as server:
+    print(server.pid, flush=True)
+    time.sleep(100)
+"""
+
+
+@pytest.mark.slow
+def test_the_process_ends_when_its_driver_is_killed():
+    with subprocess.Popen([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True) as driver:
+        server = psutil.Process(int(driver.stdout.readline()))
+        assert server.is_running()
+        driver.kill()
+    server.wait(60)  # until it has done its imports, at the latest
+
+
+FORKS = """
+import os, threading
+from ray._raylet import ObjectID
+from raysed.cluster.forks import draw_ids
+
+ObjectID.from_random()  # as imports may have done
+for _ in range(3):
+    draw_ids()
+    if os.fork() == 0:
+        show = lambda: print(ObjectID.from_random().hex(), flush=True)
+        show()
+        for _ in range(10):
+            thread = threading.Thread(target=show)
+            thread.start()
+            thread.join()
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_no_two_workers_draw_the_same_ids():
+    """Neither in their main threads nor in the first, second or tenth thread that they start."""
+    found = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True).stdout
+    assert len(set(found.split())) == len(found.split()) == 33
