@@ -12,7 +12,6 @@ Ray has no public setting for this: `fork` puts the name of this file in the pla
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import glob
 import importlib

@@ -170,7 +170,7 @@ def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
 
 
 def ranks(values_P: np.ndarray) -> np.ndarray:
-    """Returns ranks from 1, the least, float64 [P]; equal values share the mean of theirs, and NaN makes all of them NaN.
+    """Returns ranks from 1, the least, float64 [P]; equal values share their mean, NaN makes all NaN.
 
     `scipy.stats.rankdata` does the same, but importing scipy.stats takes every worker half a second.
 

@@ -7,10 +7,14 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.cog.plugins import register_default_plugins
+from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from raysed.cluster import gauges
 from raysed.cluster.gauges import TrainingGauges, stage_gauges
@@ -107,6 +111,33 @@ def test_the_dashboard_draws_every_figure_that_there_is(values):
     made = {f"ray_{name}{'_total' * (name == 'raysed_sentences')}" for name, *_ in values}
     asked = {name for name in metrics_of(board()["panels"]) if name.startswith("ray_raysed")}
     assert made - asked == {"ray_raysed_training_updates_planned"} and asked <= made
+
+
+def unknown(ours: Any, theirs: Any, place: str = "") -> Iterator[str]:
+    """Yields where Grafana has nothing, or something else, for what a file says; it may add defaults."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key, value in ours.items():
+            yield from unknown(value, theirs.get(key), f"{place}/{key}")
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        for index, pair in enumerate(zip(ours, theirs)):
+            yield from unknown(*pair, f"{place}/{index}")
+    elif ours != theirs:
+        yield place
+
+
+def as_grafana_has_it(content: dict[str, Any]) -> dict[str, Any]:
+    """Reads and writes a dashboard by the classes that Grafana makes of its schemas."""
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(content)))
+
+
+def test_every_field_of_the_dashboard_is_one_of_grafanas_schema():
+    register_default_plugins()  # the schemas of panels and queries
+    found = set(unknown(board(), as_grafana_has_it(board())))
+    assert found == {"/templating/list/1/definition"}  # which Grafana writes itself, and its schema has not
+    wrong = board()
+    wrong["panels"][0]["gridPos"]["width"] = 12
+    wrong["panels"][3]["targets"][0]["expression"] = "up"
+    assert {"/panels/0/gridPos/width", "/panels/3/targets/0/expression"} <= set(unknown(wrong, as_grafana_has_it(wrong)))
 
 
 def test_panels_have_places_and_names_of_their_own():
