@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from transformers import AutoTokenizer
 
-from raysed.model.precision import encodes_in_bf16
+from raysed.model.precision import uses_bf16
 
 import harness
 import peers
@@ -69,7 +69,7 @@ def _sides(options: argparse.Namespace, m3: Path, sentences: list[str]) -> dict[
         "sentence-transformers": peer,
         "plain PyTorch": plain,
     }
-    if encodes_in_bf16("auto", options.device):
+    if uses_bf16("auto", options.device):
         sides[BF16] = harness.embedder(*harness.encoder(options.device), bf16=True)
     best = _best_batch(peer, _probe(sentences, options.probe))
     if best != DEFAULT_BATCH:

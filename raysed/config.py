@@ -338,7 +338,7 @@ class MembersConfig(Block):
     """Updates between two checkpoints. A crash costs at most this many."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs whose hardware has it (A100, L4 and
-    later, not V100 and T4), `fp32` elsewhere. On CPUs `bf16` pays with AMX, see docs/speed.md."""
+    later, not V100 and T4) and on CPUs with AMX, `fp32` elsewhere. See docs/speed.md."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":

@@ -319,19 +319,22 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
 def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | None = None) -> tuple[Share, int]:
     """Plans the training workers of learners: one per learner, and as many learners at a time as there is room for.
 
-    Each has a GPU of its own, or all CPUs of a node. More workers for one learner exchange its gradients at every
-    update, which pays for large batches only, so `sed.workers` has to ask for them.
+    Each has a GPU of its own, or its part of the CPUs: threads that share a small batch wait for each other, so as many
+    learners run side by side as leave none for a last round of its own. More workers for one learner exchange its
+    gradients at every update, which pays for large batches only, so `sed.workers` has to ask for them.
 
     Args:
         cluster: what there is.
         config: the run's settings.
-        count: learners to train.
+        count: learners of the run, also those that are there: one that is made again gets as many threads as before.
         need: of each worker; None: of a small encoder.
 
     >>> plan_learners(Cluster(((8, 2),)), Config(), 3)
     (Share(workers=1, cpus=4, gpus=1.0, threads=4), 2)
     >>> plan_learners(Cluster(((8, 0),)), Config(), 3)
-    (Share(workers=1, cpus=8, gpus=0.0, threads=8), 1)
+    (Share(workers=1, cpus=2, gpus=0.0, threads=2), 3)
+    >>> plan_learners(Cluster(((2, 0),)), Config(), 3)
+    (Share(workers=1, cpus=2, gpus=0.0, threads=2), 1)
 
     Returns:
         The share of one learner, and how many of them are trained at the same time.
@@ -347,7 +350,9 @@ def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | Non
         at_once = min(count, max(1, cluster.fit(1, gpus, need.host) // workers))
         cpus = _whole_cpus(cluster, at_once * workers, gpus, need.host)
     else:
-        cpus = _whole_cpus(cluster, workers, gpus, need.host)
+        room = max(1, cluster.fit(1, gpus, need.host))
+        beside = 1 if config.sed.workers else next(n for n in range(min(count, room), 0, -1) if count % n == 0)
+        cpus = _whole_cpus(cluster, beside * workers, gpus, need.host)
         at_once = min(count, max(1, cluster.fit(cpus, gpus, need.host) // workers))
     return Share(workers, cpus, gpus, cpus, int(need.host)), at_once
 

@@ -612,7 +612,8 @@ def _no_safetensors(setting: str, name: str) -> UserError:
 
 
 def _dtype(device: str) -> torch.dtype:
-    return torch.bfloat16 if has_bf16(device) else torch.float32
+    is_cpu = torch.device(device).type == "cpu"  # views are the same on every kind of CPU
+    return torch.bfloat16 if has_bf16(device) and not is_cpu else torch.float32
 
 
 def _limit(max_length: int, model: PreTrainedModel) -> int:

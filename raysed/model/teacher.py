@@ -12,7 +12,7 @@ from raysed.config import Precision, TeacherConfig, stable_hash
 from raysed.data.parquet import read_table
 from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model, model_directory
-from raysed.model.precision import encodes_in_bf16
+from raysed.model.precision import uses_bf16
 from raysed.store.storage import sha256_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
@@ -103,7 +103,7 @@ class Teacher:
         config: which model, and how it is asked.
         token_budget: tokens per forward pass; None: what suits the device.
         device: where it computes.
-        precision: see `encodes_in_bf16`; a model that the sentence-transformers library computes stays as it is.
+        precision: see `uses_bf16`; a model that the sentence-transformers library computes stays as it is.
 
     Attributes:
         parameters: how many numbers it was trained to.
@@ -122,7 +122,7 @@ class Teacher:
         self._prompt = config.prompt
         self._model = _load(config, token_budget, device)
         if isinstance(self._model, NativeModel):
-            self._model = replace(self._model, bf16=encodes_in_bf16(precision, device))
+            self._model = replace(self._model, bf16=uses_bf16(precision, device))
         module = self._model.encoder if isinstance(self._model, NativeModel) else self._model.model
         self.parameters = sum(tensor.numel() for tensor in module.parameters())
 

@@ -491,7 +491,8 @@ class Stages:
         if missing:
             learners = self._missing([learner for group in missing.values() for learner in group])
             need = self._learners_need()
-            share, at_once = plan_learners(self._cluster_now(), self.config, len(learners), need)
+            count = sum(map(len, recipes.values()))
+            share, at_once = plan_learners(self._cluster_now(), self.config, count, need)
             with self._timed("+".join(missing)):
                 distill(learners, self.config, self.storage, share, at_once)
             for learner in self._missing(learners):

@@ -28,7 +28,7 @@ from raysed.data.targets import TARGET_FILE, TargetWriter, matrix, not_finite, w
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import encode_sum, load_checkpoint
-from raysed.model.precision import encodes_in_bf16
+from raysed.model.precision import uses_bf16
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Storage
 
@@ -53,7 +53,7 @@ class TeacherPlan:
         token_budget: tokens per forward pass; None: what suits the device.
         silence_seconds: after so long without a word an actor is ended, see `heartbeat`.
         trust_remote_code: whether code that the encoder came with may run.
-        precision: see `encodes_in_bf16`.
+        precision: see `uses_bf16`.
     """
 
     share: Share
@@ -227,7 +227,7 @@ class _TeacherGroup:
         paths: dict[str, list[Path]] = {}
         for column, name in teachers:
             paths.setdefault(column, []).append(storage.fetch(name))
-        self._bf16 = encodes_in_bf16(plan.precision, plan.share.device)
+        self._bf16 = uses_bf16(plan.precision, plan.share.device)
         self._adds = {
             column: teacher_sum(own, plan.token_budget, plan.share.device, plan.trust_remote_code, self._bf16)
             for column, own in paths.items()

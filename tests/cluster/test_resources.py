@@ -155,10 +155,12 @@ def test_learners_fit_beside_each_other(nodes, count, size):
 @pytest.mark.parametrize(
     ("nodes", "workers", "expected", "at_once"),
     [
-        (LAPTOP, None, Share(1, 2, 0.0, 2), 1),
+        (LAPTOP, None, Share(1, 1, 0.0, 1), 2),
+        (((3, 0),), None, Share(1, 1, 0.0, 1), 3),
+        (((7, 0),), None, Share(1, 1, 0.0, 1), 7),
         (LAPTOP, 2, Share(2, 1, 0.0, 1), 1),
         (((3, 0), (1, 0)), 2, Share(2, 1, 0.0, 1), 2),
-        (((16, 0), (16, 0)), None, Share(1, 16, 0.0, 16), 2),
+        (((16, 0), (16, 0)), None, Share(1, 3, 0.0, 3), 10),
         (((64, 8),), None, Share(1, 8, 1.0, 8), 8),
         (((64, 8),), 4, Share(4, 8, 1.0, 8), 2),
         (((64, 3),), None, Share(1, 21, 1.0, 21), 3),

@@ -32,7 +32,6 @@ from raysed.model.encoder import (
     write_checkpoint,
 )
 from raysed.model.load import load_model
-from raysed.model.precision import encodes_in_bf16
 
 ARCHITECTURES = ["bert", "roberta", "distilbert", "mpnet"]
 POOLINGS = [1, 2, 3, "first_last"]
@@ -271,12 +270,6 @@ def test_embeddings_in_bf16_are_near_those_in_fp32_and_pooled_in_it(make_encoder
     assert 0 < np.abs(found - exact).max() < 3e-2 * np.abs(exact).max()
     assert np.abs(encode_sum([encoder] * 2, table, bf16=True) - 2 * found).max() < 3e-2 * np.abs(exact).max()
     assert not torch.is_autocast_enabled("cpu")
-
-
-@pytest.mark.parametrize(("amx", "expected"), [(True, ["auto", "bf16"]), (False, ["bf16"])])
-def test_only_a_cpu_with_amx_embeds_in_bf16_unasked(monkeypatch, amx, expected):
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
-    assert [asked for asked in ("auto", "bf16", "fp32") if encodes_in_bf16(asked, "cpu")] == expected
 
 
 def test_an_empty_table_has_no_rows(make_encoder):

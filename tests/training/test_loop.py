@@ -640,10 +640,12 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(tmp_path, tiny_encoder
 # -- precision -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("precision", "on_cpu"), [("auto", False), ("fp32", False), ("bf16", True)])
-def test_a_cpu_takes_bf16_only_where_it_is_asked_for(precision, on_cpu):
-    assert uses_bf16(precision, "cpu") is on_cpu
-    assert uses_bf16(precision, torch.device("cpu")) is on_cpu
+@pytest.mark.parametrize(("amx", "expected"), [(True, ["auto", "bf16"]), (False, ["bf16"])])
+def test_a_cpu_takes_bf16_unasked_only_with_amx(monkeypatch, amx, expected):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    for device in ("cpu", torch.device("cpu")):
+        assert [asked for asked in ("auto", "bf16", "fp32") if uses_bf16(asked, device)] == expected
+        assert views_dtype(device) is torch.float32  # the same views on every kind of CPU
 
 
 @pytest.mark.parametrize(("generation", "has"), [(7, False), (8, True), (9, True)])  # V100 and T4, A100, H100
