@@ -47,7 +47,7 @@ OTHERS = {
     "teachers/member": TEACHER,
 }
 """Rows of a run's report that are the same for all learners."""
-BUNDLED, TABLE, SPREAD = "bundled", "table", "0,2,5"
+BUNDLED, TABLE = "bundled", "table"
 PROBES = {"transfer": ["MR", "CR", "TREC", "MRPC"], "nli": ["SICKEntailment", "SICKRelatedness"]}
 """Transfer tasks by the directory that they lie in."""
 TIMED = 2048
@@ -59,8 +59,8 @@ class Learner:
     """One run.
 
     Attributes:
-        encoder: how many of the teacher's first layers learn, or which; or the bundled encoder; or a table of vectors,
-            with the settings of distillation-static.yaml.
+        encoder: how many of the teacher's first layers learn, or which, such as `0,2,5`; or the bundled encoder; or a
+            table of vectors, with the settings of distillation-static.yaml.
         sentences: of the corpus.
         updates: of the learner.
     """
@@ -79,12 +79,14 @@ class Learner:
         encoder = {
             BUNDLED: ["encoder={layers: 1}"],
             TABLE: ["encoder.model_kwargs={}", "encoder.static={}", "sed.learning_rate=0.01"],
-            SPREAD: ["encoder.model_kwargs={}", f"encoder.keep_layers=[{SPREAD}]"],
         }
+        first = f"encoder.model_kwargs={{num_hidden_layers: {self.encoder}}}"
+        chosen = f"encoder.keep_layers=[{self.encoder}]"
+        layers = ["encoder.model_kwargs={}", chosen] if "," in self.encoder else [first]
         batch = 256 if self.encoder == TABLE else 64
         return [
             "recipes=[teachers-sed]",
-            *encoder.get(self.encoder, [f"encoder.model_kwargs={{num_hidden_layers: {self.encoder}}}"]),
+            *encoder.get(self.encoder, layers),
             f"corpus.sentences={self.sentences}",
             # Half an update more, because a number of epochs is rounded down to whole updates.
             f"sed.epochs={(self.updates + 0.5) / (self.sentences // batch)}",
@@ -97,8 +99,12 @@ class Learner:
 
 TEXT_AND_TIME = [Learner("3", sentences, updates) for sentences in (5000, 12000, 49000) for updates in (200, 800)]
 TIME = [Learner("3", 49000, updates) for updates in (1600, 3200)]
-SIZES = [*(Learner(encoder, 49000, 800) for encoder in ("2", "1", BUNDLED, SPREAD)), Learner(TABLE, 49000, 573)]
-LEARNERS = {learner.name: learner for learner in [*TEXT_AND_TIME, *TIME, *SIZES]}
+SIZES = [*(Learner(encoder, 49000, 800) for encoder in ("2", "1", BUNDLED)), Learner(TABLE, 49000, 573)]
+SPREAD = [
+    *(Learner("0,2,5", sentences, updates) for sentences in (5000, 49000) for updates in (200, 800)),
+    *(Learner(encoder, 49000, 800) for encoder in ("1,3,5", "3,4,5", "0,5")),
+]
+LEARNERS = {learner.name: learner for learner in [*TEXT_AND_TIME, *TIME, *SIZES, *SPREAD]}
 
 
 def main() -> None:

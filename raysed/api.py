@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysed.config import Config, EvaluationConfig, find_config, load_config, make_config
+from raysed.config import Config, EncoderConfig, EvaluationConfig, find_config, first_model, load_config, make_config
 from raysed.config_text import merge
 
 _OF_A_STATIC_LEARNER = {"learning_rate": 1e-2, "batch_size": 256}
@@ -79,7 +79,7 @@ def _finished(config: Config) -> Result:
 def distill(
     teachers: Sequence[str | Mapping[str, Any]],
     corpus: str | Sequence[str],
-    learner: str = "bundled:encoder",
+    learner: str | None = None,
     *,
     layers: int | Sequence[int] | None = None,
     static: bool = False,
@@ -94,8 +94,9 @@ def distill(
     Args:
         teachers: models, or `.parquet` files of embeddings; or blocks of settings of `teachers`.
         corpus: files, patterns, URIs or hub datasets of sentences.
-        learner: the encoder that learns.
-        layers: how many of its layers it keeps, from the first on; or which, counted from 0; None: all.
+        learner: the encoder that learns; None: half of the layers of the first teacher that is a model.
+        layers: which of its layers it keeps, counted from 0; or how many: of a teacher evenly spread from the first to
+            the last, of another encoder the first ones; None: all that it has.
         static: whether a table of one vector per token learns instead, which starts from what `learner` says of them.
         dev: file or directory of the task that choices are made on; None: that of the config `distill`.
         tasks: further ones, which are reported; None of both: those of the config `distill`.
@@ -122,7 +123,7 @@ def distill(
 def distillation(
     teachers: Sequence[str | Mapping[str, Any]],
     corpus: str | Sequence[str],
-    learner: str,
+    learner: str | None,
     layers: int | Sequence[int] | None,
     dev: str | None,
     tasks: Sequence[str],
@@ -133,13 +134,17 @@ def distillation(
 ) -> Config:
     """Returns the configuration of a distillation: that named `distill`, with what `distill` was given."""
     defaults = load_config(find_config("distill"))
-    encoder: dict[str, Any] = {"path": learner}
-    if isinstance(layers, int):
-        encoder["model_kwargs"] = {"num_hidden_layers": layers}
-    elif layers is not None:
-        encoder["keep_layers"] = list(layers)
+    paths = [teacher if isinstance(teacher, str) else teacher.get("path", "") for teacher in teachers]
+    encoder: dict[str, Any] = {"path": learner or first_model(paths) or EncoderConfig().path}
+    is_teacher = encoder["path"] in paths
     if static:
         encoder["static"] = {}
+    elif isinstance(layers, int) and not is_teacher:
+        encoder["model_kwargs"] = {"num_hidden_layers": layers}
+    elif layers is not None:
+        encoder["keep_layers"] = layers if isinstance(layers, int) else list(layers)
+    elif learner is None and is_teacher:
+        encoder["keep_layers"] = "half"
     own: dict[str, Any] = {
         "run": run,
         "storage": storage,

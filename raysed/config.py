@@ -95,8 +95,9 @@ class EncoderConfig(Block):
     folder inside an installed Python package."""
     model_kwargs: dict[str, Any] = {}
     """Passed on to `AutoModel.from_pretrained`. For example, `{num_hidden_layers: 3}` keeps the first three layers."""
-    keep_layers: list[Annotated[int, Field(ge=0)]] | None = None
-    """Layers that are kept, counted from 0, such as `[0, 2, 5]`; the others are left out. `null`: all."""
+    keep_layers: Annotated[int, Field(ge=1)] | Literal["half"] | list[Annotated[int, Field(ge=0)]] | None = None
+    """Which layers are kept: a list, counted from 0, such as `[0, 2, 5]`; or how many, or `half` of them, evenly spread
+    from the first to the last, which is best where a teacher's own layers learn (docs/distill.md). `null`: all."""
     trust_remote_code: bool = False
     """Whether code that comes with the model may run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
@@ -116,8 +117,8 @@ class EncoderConfig(Block):
 
     @field_validator("keep_layers")
     @classmethod
-    def _layers_are_kept_in_order(cls, kept: list[int] | None) -> list[int] | None:
-        if kept is not None and (not kept or sorted(set(kept)) != kept):
+    def _layers_are_kept_in_order(cls, kept: int | str | list[int] | None) -> int | str | list[int] | None:
+        if isinstance(kept, list) and (not kept or sorted(set(kept)) != kept):
             raise ValueError(
                 f"encoder.keep_layers is {kept}; name at least one layer, each once and in ascending order"
             )
@@ -644,6 +645,16 @@ class TeacherConfig(Block):
     def is_members(self) -> bool:
         """Whether it is an ensemble of the run itself."""
         return self.path.split(":")[0] == MEMBERS
+
+
+def first_model(paths: Iterable[str]) -> str | None:
+    """Returns the first of some teachers' paths that is a model, neither embeddings in a file nor members of the run.
+
+    >>> first_model(["members", "api.parquet", "sentence-transformers/all-MiniLM-L6-v2"])
+    'sentence-transformers/all-MiniLM-L6-v2'
+    """
+    models = (path for path in paths if path.split(":")[0] != MEMBERS and not path.endswith(".parquet"))
+    return next(models, None)
 
 
 class CombinationConfig(Block):

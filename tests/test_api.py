@@ -1,5 +1,7 @@
 """raysed from Python: which settings a call makes."""
 
+import pytest
+
 from raysed.api import distillation
 from raysed.plan.consistency import check_settings
 
@@ -13,6 +15,26 @@ def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_defau
     check_settings(config)
     assert config.evaluation.dev == "everyday-dev" and config.evaluation.report == ["mine"]
     assert config.sed.loss == "cosine"
+
+
+@pytest.mark.parametrize(
+    ("teachers", "learner", "layers", "expected"),
+    [
+        (["A", "B"], None, None, ("A", "half", {})),
+        (["members", "v.parquet", {"path": "B", "prompt": "query: "}], None, None, ("B", "half", {})),
+        (["v.parquet"], None, None, ("bundled:encoder", None, {})),
+        (["A"], None, 2, ("A", 2, {})),
+        (["A"], None, [0, 5], ("A", [0, 5], {})),
+        (["A"], "A", None, ("A", None, {})),
+        (["A"], "A", 2, ("A", 2, {})),
+        (["A"], "B", None, ("B", None, {})),
+        (["A"], "B", 2, ("B", None, {"num_hidden_layers": 2})),
+        (["v.parquet"], None, 2, ("bundled:encoder", None, {"num_hidden_layers": 2})),
+    ],
+)
+def test_half_of_the_first_teacher_learns_unless_told_otherwise(teachers, learner, layers, expected):
+    config = distillation(teachers, "corpus.txt", learner, layers, None, [], "mine", "runs", {})
+    assert (config.encoder.path, config.encoder.keep_layers, config.encoder.model_kwargs) == expected
 
 
 def test_a_static_learner_has_its_own_rate_unless_told_otherwise():

@@ -367,7 +367,7 @@ def test_the_command_of_the_tutorial_is_one_that_works(tmp_path):
     )
     check_settings(config)
     assert [teacher.path for teacher in config.teachers] == ["A", "B", "C"]
-    assert config.encoder.model_kwargs == {"num_hidden_layers": 3} and config.sed.loss == "unit_mse"
+    assert (config.encoder.path, config.encoder.keep_layers) == ("A", "half") and config.sed.loss == "unit_mse"
     blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/distill.md").read_text(), flags=re.DOTALL)
     for block in blocks:
         check_settings(make_config(yaml.safe_load(block)))

@@ -20,9 +20,9 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
-    result.add_argument("--learner", default="bundled:encoder", help="the encoder that learns")
+    result.add_argument("--learner", metavar="MODEL", help="what learns; half of the first teacher's layers without it")
     result.add_argument(
-        "--layers", type=_layers, help="how many of its layers it keeps, from the first on; or which: 0,2,5"
+        "--layers", type=_layers, help="how many of its layers it keeps, or which: 0,2,5; of a teacher evenly spread"
     )
     result.add_argument(
         "--static", action="store_true", help="a table of one vector per token learns, which starts from the learner"

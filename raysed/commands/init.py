@@ -40,7 +40,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="pairs of sentences that people have graded; the first file chooses models, others are reported",
     )
-    result.add_argument("--encoder", default="bundled:encoder", metavar="MODEL", help="what training starts from")
+    result.add_argument(
+        "--encoder", metavar="MODEL", help="what training starts from; half of the first teacher's layers without it"
+    )
     result.add_argument("--output", type=Path, default=Path("raysed.yaml"), metavar="FILE", help="the config to write")
     result.add_argument("--force", action="store_true", help="replace the config if it is there")
     return result
@@ -58,10 +60,11 @@ def job(arguments: argparse.Namespace) -> None:
 
     from raysed.plan.draft import draft
 
-    facts, problem = _look_at(arguments.encoder, survey)
+    encoder, keep = _encoder(arguments)
+    facts, problem = _look_at(encoder, keep, survey)
     usable = [found for found in pairs if found.usable]
-    written = draft(survey, usable, arguments.teachers, arguments.encoder, facts, str(arguments.output))
-    _show(_of_encoder(arguments.encoder, facts, problem, written))
+    written = draft(survey, usable, arguments.teachers, encoder, keep, facts, str(arguments.output))
+    _show(_of_encoder(encoder, facts, problem, written))
     _show(("warning", text) for text in [*survey.warnings(), *(w for found in pairs for w in found.warnings())])
     _show(_of_time(survey, facts, written, bool(arguments.teachers)))
     arguments.output.write_text(written.text, encoding="utf-8")
@@ -79,13 +82,23 @@ def _check_output(path: Path, force: bool) -> None:
         raise UserError(f"{path} is there already; name another file with --output, or replace it with --force")
 
 
-def _look_at(encoder: str, survey: "Survey") -> tuple["EncoderFacts | None", str]:
+def _encoder(arguments: argparse.Namespace) -> tuple[str, str | None]:
+    """`encoder.path` and `encoder.keep_layers`."""
+    from raysed.config import EncoderConfig, first_model
+
+    teacher = first_model(arguments.teachers)
+    if arguments.encoder or not teacher:
+        return arguments.encoder or EncoderConfig().path, None
+    return teacher, "half"
+
+
+def _look_at(encoder: str, keep: str | None, survey: "Survey") -> tuple["EncoderFacts | None", str]:
     """What the encoder is like, or why that cannot be said."""
     from raysed.errors import UserError
     from raysed.plan.guess import look_at
 
     try:
-        return look_at(encoder, survey.sample), ""
+        return look_at(encoder, keep, survey.sample), ""
     except UserError as error:
         return None, str(error)
 

@@ -369,9 +369,25 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
             "first layers, use encoder.model_kwargs: {num_hidden_layers: 3}"
         )
     ((module, name),) = stacks
-    layers = getattr(module, name)
-    setattr(module, name, nn.ModuleList([layers[index] for index in config.keep_layers]))
-    transformer.config.num_hidden_layers = len(config.keep_layers)
+    layers, kept = getattr(module, name), kept_layers(config.keep_layers, count)
+    setattr(module, name, nn.ModuleList([layers[index] for index in kept]))
+    transformer.config.num_hidden_layers = len(kept)
+
+
+def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
+    """Returns the layers that `encoder.keep_layers` keeps.
+
+    Args:
+        keep: which; or how many, or `half`: evenly spread from the first to the last, or the last one alone.
+        count: of the encoder's layers.
+
+    >>> kept_layers([0, 1], 6), kept_layers("half", 6), kept_layers(4, 12), kept_layers(1, 6)
+    ([0, 1], [0, 2, 5], [0, 3, 7, 11], [5])
+    """
+    if not isinstance(keep, int | str):
+        return list(keep)
+    wanted = max(1, count // 2) if keep == "half" else int(keep)
+    return [place * (count - 1) // (wanted - 1) for place in range(wanted)] if wanted > 1 else [count - 1]
 
 
 @contextmanager
@@ -486,12 +502,15 @@ def check_encoder(config: EncoderConfig) -> int:
         )
     count = found.num_hidden_layers
     if config.keep_layers is not None:
-        if config.keep_layers[-1] >= count:
+        if isinstance(config.keep_layers, int) and config.keep_layers > count:
+            raise UserError(f"encoder.keep_layers is {config.keep_layers}, but {config.path!r} has {count} layers")
+        kept = kept_layers(config.keep_layers, count)
+        if kept[-1] >= count:
             raise UserError(
-                f"encoder.keep_layers has {config.keep_layers[-1]}, but {config.path!r} has {count} layers, the last "
-                f"of which is {count - 1}"
+                f"encoder.keep_layers has {kept[-1]}, but {config.path!r} has {count} layers, the last of which is "
+                f"{count - 1}"
             )
-        count = len(config.keep_layers)
+        count = len(kept)
     if config.static:
         return 1
     if isinstance(config.layers, int) and not 1 <= config.layers <= count:

@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoModel, PretrainedConfig
 
 from raysed.config import EncoderConfig
-from raysed.model.encoder import configuration_of
+from raysed.model.encoder import configuration_of, kept_layers
 from raysed.model.scratch import bert_config
 
 
@@ -48,7 +48,7 @@ def shape_of(config: EncoderConfig) -> Shape:
         width = config.static.width or found.hidden_size
         return Shape(found.vocab_size * width, 0, 0, width, 0, 0, found.vocab_size)
     if config.keep_layers is not None:
-        found.num_hidden_layers = len(config.keep_layers)
+        found.num_hidden_layers = len(kept_layers(config.keep_layers, found.num_hidden_layers))
     return shape_of_model(found, config.trust_remote_code)
 
 

@@ -67,6 +67,7 @@ def draft(
     pairs: Sequence[PairsSurvey],
     teachers: Sequence[str],
     encoder: str,
+    keep: str | None,
     facts: EncoderFacts | None,
     output: str,
 ) -> Draft:
@@ -77,6 +78,7 @@ def draft(
         pairs: graded ones; the first are what choices are made on, and all others are reported.
         teachers: models that a learner is to learn from; without any, members are trained.
         encoder: as `encoder.path`.
+        keep: as `encoder.keep_layers`.
         facts: about it, where it could be looked at.
         output: what the file will be called, for its comments.
 
@@ -99,6 +101,7 @@ def draft(
         drawn=drawn,
         teachers=teachers,
         encoder=encoder,
+        keep=keep,
         is_bundled=encoder == "bundled:encoder",
         layers=min(2, facts.layers) if facts else 2,
         measured=facts is not None,

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from raysed.config import Config, EncoderConfig
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import LOAD_ERRORS, configuration_of, encoder_path
+from raysed.model.encoder import LOAD_ERRORS, configuration_of, encoder_path, kept_layers
 from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
 from raysed.plan.draft import EncoderFacts
@@ -18,17 +18,18 @@ _UNLIMITED = 10**6
 """Tokenizers that know no limit have a number beyond this."""
 
 
-def look_at(encoder: str, sentences: Sequence[str]) -> EncoderFacts:
+def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> EncoderFacts:
     """Looks at an encoder's configuration and tokenizer, without its weights.
 
     Args:
         encoder: as `encoder.path`.
+        keep: as `encoder.keep_layers`.
         sentences: that are counted in its tokens.
 
     Raises:
         UserError: it is no model, or cannot be reached.
     """
-    config = EncoderConfig(path=encoder, layers=1)
+    config = EncoderConfig(path=encoder, keep_layers=keep, layers=1)
     found = configuration_of(config)
     try:
         tokenizer = AutoTokenizer.from_pretrained(encoder_path(config))
@@ -37,7 +38,7 @@ def look_at(encoder: str, sentences: Sequence[str]) -> EncoderFacts:
     limits = [getattr(found, "max_position_embeddings", None), tokenizer.model_max_length]
     ids = tokenizer(list(sentences), verbose=False)["input_ids"]
     return EncoderFacts(
-        layers=found.num_hidden_layers,
+        layers=len(kept_layers(keep, found.num_hidden_layers)) if keep else found.num_hidden_layers,
         parameters=shape_of(config).parameters,
         limit=min((limit for limit in limits if limit and limit < _UNLIMITED), default=None),
         tokens_N=np.array([len(row) for row in ids]),

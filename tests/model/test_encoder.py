@@ -32,6 +32,7 @@ from raysed.model.encoder import (
     write_checkpoint,
 )
 from raysed.model.load import load_model
+from raysed.model.shape import shape_of
 
 ARCHITECTURES = ["bert", "roberta", "distilbert", "mpnet"]
 POOLINGS = [1, 2, 3, "first_last"]
@@ -568,10 +569,21 @@ def test_kept_layers_are_those_of_the_whole_encoder_and_are_saved_as_a_model(
     loaded = load_checkpoint(tmp_path / "ends")
     np.testing.assert_array_equal(encode(loaded, tokens, (1, 2))[1], encode(encoder, tokens, (1, 2))[1])
     assert not np.allclose(encode(encoder, tokens, (1,))[0], encode(first, tokens, (1,))[0])
+    spread = config.model_copy(update={"keep_layers": 2})
+    assert check_encoder(spread) == shape_of(spread).layers == 2
+    same, _ = load_encoder(spread)
+    np.testing.assert_array_equal(encode(same, tokens, (1,))[0], encode(encoder, tokens, (1,))[0])
+    half = config.model_copy(update={"keep_layers": "half"})
+    assert check_encoder(half) == load_encoder(half)[0].transformer.config.num_hidden_layers == 1
 
 
 def test_layers_that_are_not_there_cannot_be_kept(tiny_encoder_dir):
     with pytest.raises(UserError, match=r"encoder.keep_layers has 7, but .* has 3 layers, the last of which is 2"):
         check_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=16, keep_layers=[0, 7]))
+    with pytest.raises(UserError, match=r"encoder.keep_layers is 4, but .* has 3 layers"):
+        check_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=16, keep_layers=4))
+    for wrong in (0, "most", []):
+        with pytest.raises(ValidationError, match="keep_layers"):
+            EncoderConfig(keep_layers=wrong)
     with pytest.raises(ValidationError, match="each once and in ascending order"):
         EncoderConfig(keep_layers=[2, 0])

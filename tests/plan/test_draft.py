@@ -39,8 +39,13 @@ def facts(tokens: int = 22, limit: int | None = 512, layers: int = 6) -> Encoder
     return EncoderFacts(layers, 10**6, limit, np.full(100, tokens))
 
 
-def written(found: Survey, pairs=(), teachers=(), encoder="MODEL", known=None):
-    return draft(found, pairs, teachers, encoder, known, "raysed.yaml")
+def written(found: Survey, pairs=(), teachers=(), encoder="MODEL", known=None, keep=None):
+    return draft(found, pairs, teachers, encoder, keep, known, "raysed.yaml")
+
+
+def test_half_of_a_teachers_layers_is_said_to_be_kept():
+    made = written(survey(3000), [], ["A"], "A", facts(layers=3), "half")
+    assert made.config.encoder.keep_layers == "half" and "It keeps half of the layers of this teacher" in made.text
 
 
 @pytest.mark.parametrize("count", [2, 300, 3000, 40_000, 10**6])
