@@ -27,6 +27,8 @@ _VARIABLES = {
 }
 _HERE = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
 """For a Ray that is started on this machine."""
+_TO_BE_ASKED = ("raylet", "gcs_server")
+"""Ray's servers that clean up when they are told to end."""
 _ENDING_SECONDS = 10
 """For Ray's processes to end once they were told to."""
 
@@ -122,6 +124,13 @@ class _OwnRay:
             with suppress(psutil.NoSuchProcess):
                 self._family.update(parent.children(recursive=True))
 
+    def _kill_helpers(self) -> None:
+        """Ends the dashboard and the like, which have nothing to finish: Ray would give them a second each, in turn."""
+        for server in self._servers:
+            if _name(server) not in _TO_BE_ASKED:
+                with suppress(psutil.NoSuchProcess):
+                    _kill([server, *server.children(recursive=True)])
+
     def end(self) -> None:
         """Ends Ray and waits until its processes are gone: helpers of its dashboard outlive `ray.shutdown` by a second.
 
@@ -134,6 +143,7 @@ class _OwnRay:
         else:
             self._remember(self._servers)
             self._is_ending = True
+            self._kill_helpers()
         ray.shutdown()
         deadline = time.monotonic() + _ENDING_SECONDS
         while any(map(_lives, self._family)) and time.monotonic() < deadline:
