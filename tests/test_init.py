@@ -47,7 +47,7 @@ def test_it_tells_what_is_there_and_ends_with_what_to_type(called, text, tmp_pat
     assert told[8:] == ["warning", "time", "written"]
     assert all(line[10] == " " for line in lines[: lines.index("")])
     assert "graded.tsv: 120 with scores from 0 to 5, 0 without, 0 duplicates" in said
-    assert "a guess: 1 min of training on the " in said
+    assert re.search(r"a guess: \d+ min of training on the ", said)  # the machine may be busy
     command = "  raysed run --config 'my config.yaml'"
     assert lines[-2:] == [f"{command} --plan", command]
     assert load_config(tmp_path / "my config.yaml").evaluation.dev == "graded"
