@@ -95,6 +95,11 @@ def forking() -> Iterator[subprocess.Popen | None]:
             server.wait()
 
 
+def are_forked() -> bool:
+    """Whether the workers of this process's Ray are forks, and so cost next to nothing to start."""
+    return _SOCKET in os.environ
+
+
 def _restore(variables: Mapping[str, str | None]) -> None:
     for name, value in variables.items():
         if value is None:

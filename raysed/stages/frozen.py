@@ -109,7 +109,7 @@ def _run(
 
 
 def _outcomes(title: str, function: Any, jobs: Sequence, arguments: tuple) -> Iterator[Any]:
-    """Runs in this process where there is no share: new workers would take longer to import than to work."""
+    """Runs in this process where there is no share: there, new workers would take longer to import than to work."""
     _, config, _, share = arguments
     if share is None:
         return (function(job, *arguments) for job in jobs)

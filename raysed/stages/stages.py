@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from raysed.cluster.autoscaling import gather
+from raysed.cluster.forks import are_forked
 from raysed.cluster.need import Need
 from raysed.cluster.resources import (
     Cluster,
@@ -531,7 +532,8 @@ class Stages:
     def _calibrate(self, jobs: Sequence[Calibration]) -> dict[str, str]:
         """Fits them, and leaves out what could not be fitted; returns which have none at the main pooling, and why."""
         with self._timed("calibration"):
-            failures = calibrate_all(jobs, self.job.evaluation, self.config, self.storage, self._frozen_share())
+            share = self._frozen_share(len({job.embedding.name for job in jobs}))
+            failures = calibrate_all(jobs, self.job.evaluation, self.config, self.storage, share)
         for job in jobs:
             poolings = job.poolings
             if job.name in failures:
@@ -554,7 +556,7 @@ class Stages:
             ]
             with self._timed("transfer"):
                 self.transfer, self.qnli = probing.probe(
-                    self.job.further, models, self._probed_teachers(), self.config, self.storage, self._frozen_share()
+                    self.job.further, models, self._probed_teachers(), self.config, self.storage, self._frozen_share(1)
                 )
 
     def _probed_teachers(self) -> dict[str | None, Embedding]:
@@ -582,10 +584,16 @@ class Stages:
         is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
         return now if is_enough else self.cluster  # else the stage waits, and says for what
 
-    def _frozen_share(self) -> Share | None:
-        """Of a task on frozen encoders; None: no tasks, this process does it."""
+    def _frozen_share(self, count: int) -> Share | None:
+        """Of a task on frozen encoders; None: no tasks, this process does it.
+
+        Args:
+            count: of the tasks, also of those that are done: one that is made again gets as many threads as before.
+        """
         if self.gpu or len(self.cluster.nodes) > 1:
             return plan_members(self._cluster_now(), self.config, self.config.members.count)
+        if are_forked() and count > 1:
+            return plan_members(self._cluster_now(), self.config, count)
         return None  # it is as good as any, and has imported everything
 
     def embed_base(self) -> None:
@@ -600,7 +608,7 @@ class Stages:
             self.lineage.base_dev = {key: comparable(score_by(scores, key)) for key in ("spearman", "pearson")}
 
     def _embed(self, jobs: list[Embedding]) -> None:
-        embed_all(jobs, self.tokens, self.config, self.storage, self._frozen_share())
+        embed_all(jobs, self.tokens, self.config, self.storage, self._frozen_share(len(jobs)))
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
