@@ -24,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ _SOCKET, _OPTION = "RAYSED_FORKS", "RAYSED_FORK_WORKERS"
 _VARIABLES = {"RAY_prestart_worker_first_driver": "0", "RAY_worker_register_timeout_seconds": "300"}
 """On a busy machine the imports can take longer than the minute that Ray gives a worker to report, and without its
 first workers `ray.init` would wait for ever, deaf to signals."""
+_PATIENCE = 120.0
+"""Seconds that a worker waits to be forked, before it is started as ever."""
 _LARGEST = 2**20
 """Bytes of a request."""
 _THREADS = 128
@@ -133,6 +136,7 @@ def _is_forked(arguments: list[str]) -> bool:
     request = {"arguments": kept, "environment": environment, "directory": os.getcwd()}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+            connection.settimeout(_PATIENCE)
             connection.connect(os.environ[_SOCKET])
             socket.send_fds(connection, [json.dumps(request).encode()], [0, 1, 2])
             return connection.recv(1) == b"!"
@@ -168,6 +172,9 @@ def serve(place: str, parent: int, path: list[str]) -> None:
                     importlib.import_module(waiting.popleft())
                 continue
             content, files, _, _ = socket.recv_fds(connection, _LARGEST, 3)
+            if not content:  # who asked has gone
+                connection.close()
+                continue
             request = json.loads(content)
             if waiting is None:
                 _become_like(request)
@@ -177,9 +184,7 @@ def serve(place: str, parent: int, path: list[str]) -> None:
                 gc.freeze()  # a look for garbage in a worker would copy the pages of all that was imported
                 if os.fork() == 0:
                     listening.close()
-                    connection.send(b"!")
-                    connection.close()
-                    _become_worker(request, files, own_path)
+                    _become_worker(request, connection, files, own_path)
             connection.close()
             for file in files:
                 os.close(file)
@@ -210,8 +215,18 @@ def draw_ids() -> None:
         thread.join()
 
 
-def _become_worker(request: Mapping[str, Any], files: list[int], path: list[str]) -> None:
-    """Runs Ray's script as a new process would."""
+def _become_worker(request: Mapping[str, Any], asking: socket.socket, files: list[int], path: list[str]) -> None:
+    """Runs Ray's script as a new process would; whatever happens, this process does not go on as the one that forks."""
+    try:
+        asking.send(b"!")  # fails where nobody waits any more, who has then started another worker
+        asking.close()
+        _run_rays_script(request, files, path)
+    except Exception:
+        traceback.print_exc()
+    os._exit(1)
+
+
+def _run_rays_script(request: Mapping[str, Any], files: list[int], path: list[str]) -> None:
     os.setpgid(0, 0)  # when a worker ends, Ray kills its process group
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number, file in enumerate(files):

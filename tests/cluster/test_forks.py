@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -64,6 +66,21 @@ def test_without_the_process_workers_are_started_as_ever(untouched, tmp_path):
         for name, value in place.items():
             untouched.setenv(name, value)
         assert not forks._is_forked(["script", "--language=PYTHON"])
+
+
+def test_a_process_that_does_not_answer_is_not_waited_for(untouched, tmp_path):
+    """Nor is one that hangs up, as a process does that is killed."""
+    place = str(tmp_path / "forks")
+    untouched.setattr(forks, "_PATIENCE", 0.2)
+    untouched.setenv("RAYSED_FORKS", place)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+        listening.bind(place)
+        listening.listen()
+        assert not forks._is_forked(["script", "--language=PYTHON"])
+        hanging_up = threading.Thread(target=lambda: listening.accept()[0].close())
+        hanging_up.start()
+        assert not forks._is_forked(["script", "--language=PYTHON"])
+        hanging_up.join()
 
 
 @pytest.mark.parametrize("reason", ["gpu", "unknown version", "not wanted", "not on Linux"])
