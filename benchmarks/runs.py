@@ -27,7 +27,7 @@ TASK = "dev"
 
 
 def settings(
-    storage: str | Path, corpus: Path, task: Path, members: int, updates: int, gpu: bool = False
+    storage: str | Path, corpus: Path, task: Path, members: int, updates: int, gpu: bool = False, bf16: bool = False
 ) -> dict[str, Any]:
     """Returns a run of CT members, their mean and a learner, with nothing beside them that can be left out.
 
@@ -37,8 +37,10 @@ def settings(
         task: what the models are scored on in the end.
         members: how many.
         updates: of each member.
-        gpu: whether on GPUs.
+        gpu: whether on GPUs, which choose the precision themselves.
+        bf16: whether CPUs train in bf16.
     """
+    precision = "auto" if gpu else "bf16" if bf16 else "fp32"
     return {
         "run": "run",
         "storage": str(storage),
@@ -51,10 +53,10 @@ def settings(
             "layers": [1],
             "analysis": {"frequency": False},
         },
-        "members": {"count": members, "checkpoint_every": NEVER},
+        "members": {"count": members, "checkpoint_every": NEVER, "precision": precision},
         "ct": {"steps": updates},
-        "sed": {"checkpoint_every": NEVER},
-        "resources": {"gpu": gpu},
+        "sed": {"checkpoint_every": NEVER, "precision": precision},
+        "resources": {"gpu": gpu, "encode_precision": "auto" if gpu or bf16 else "fp32"},
     }
 
 

@@ -10,7 +10,7 @@ no setting leaves that out. Both sides have the same directory of M3, whose drop
 `--full` is 200 updates and the whole corpus, about half an hour a pair on 2 cores. The default has a quarter of the
 updates and fewer sentences, so what is fixed (imports, Ray, the report) counts more in it.
 
-`--bf16` and `--set` hand other settings to the peer and to raysed.
+`--bf16` is for both sides; `--set` hands other settings to raysed.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=4)
     parser.add_argument("--updates", type=int, default=50, help="of each member")
     parser.add_argument("--full", action="store_true", help="4 members, 200 updates, the whole corpus")
-    parser.add_argument("--bf16", action="store_true", help="the peer trains in mixed precision")
+    parser.add_argument("--bf16", action="store_true", help="both train in mixed precision")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="for raysed")
     options = parser.parse_args()
     if options.full:
@@ -75,7 +75,8 @@ class Work:
         """Runs the job with a config of its own."""
         options, run = self.options, f"round-{number}"
         gpu = options.device == "cuda"
-        content = settings(self.directory, self._corpus, options.dev, options.members, options.updates, gpu)
+        work = options.members, options.updates, gpu, options.bf16
+        content = settings(self.directory, self._corpus, options.dev, *work)
         content |= {"run": run}
         content["encoder"] |= {"path": str(self._model), "model_kwargs": {}}
         seconds = time_job(content, options.overrides)
