@@ -193,7 +193,8 @@ def test_what_does_not_go_together_is_refused_before_anything_is_trained(setting
 
 
 def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
-    config = settings(run="plain", combination={}, export={"recipe": "teachers-sed"})
+    encoder = {"keep_layers": 1, "layers": 1}
+    config = settings(run="plain", combination={}, export={"recipe": "teachers-sed"}, encoder=encoder)
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump(config))
     plain = raysed.run(str(tmp_path / "plain.yaml"))
     called = raysed.distill(
