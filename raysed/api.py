@@ -113,8 +113,6 @@ def distill(
         >>> result = raysed.distill(  # doctest: +SKIP
         ...     teachers=["sentence-transformers/all-MiniLM-L6-v2", "BAAI/bge-small-en-v1.5"],
         ...     corpus="tickets.txt",
-        ...     learner="distilbert/distilbert-base-uncased",
-        ...     layers=3,
         ... )
     """
     return _finished(distillation(teachers, corpus, learner, layers, dev, tasks, run, storage, settings or {}, static))
