@@ -42,15 +42,14 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
     Args:
         meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
     """
-    if (ray := sys.modules.get("ray")) and ray.is_initialized():
-        threading.Thread(target=meanwhile, daemon=True).start()
-        yield None
-        return
     for name, value in _VARIABLES.items():
         os.environ.setdefault(name, value)
+    threading.Thread(target=meanwhile, daemon=True).start()
+    if (ray := sys.modules.get("ray")) and ray.is_initialized():
+        yield None
+        return
     is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
     with nullcontext() if is_elsewhere else forking() as forked:
-        threading.Thread(target=meanwhile, daemon=True).start()
         with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard:
             yield dashboard
 
@@ -132,7 +131,7 @@ class _OwnRay:
                     _kill([server, *server.children(recursive=True)])
 
     def end(self) -> None:
-        """Ends Ray and waits until its processes are gone: helpers of its dashboard outlive `ray.shutdown` by a second.
+        """Ends Ray and waits until its processes are gone.
 
         A Ray that was ended by somebody else is not asked, because it would not answer.
         """
