@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysed.config import Config, EncoderConfig, EvaluationConfig, find_config, first_model, load_config, make_config
+from raysed.config import Config, EvaluationConfig, default_learner, find_config, load_config, make_config
 from raysed.config_text import merge
 
 _OF_A_STATIC_LEARNER = {"learning_rate": 1e-2, "batch_size": 256}
@@ -133,16 +133,13 @@ def distillation(
     """Returns the configuration of a distillation: that named `distill`, with what `distill` was given."""
     defaults = load_config(find_config("distill"))
     paths = [teacher if isinstance(teacher, str) else teacher.get("path", "") for teacher in teachers]
-    encoder: dict[str, Any] = {"path": learner or first_model(paths) or EncoderConfig().path}
-    is_teacher = encoder["path"] in paths
+    encoder: dict[str, Any] = {"path": learner} if learner else default_learner(paths)
     if static:
-        encoder["static"] = {}
-    elif isinstance(layers, int) and not is_teacher:
+        encoder = {"path": encoder["path"], "static": {}}
+    elif isinstance(layers, int) and encoder["path"] not in paths:
         encoder["model_kwargs"] = {"num_hidden_layers": layers}
     elif layers is not None:
         encoder["keep_layers"] = layers if isinstance(layers, int) else list(layers)
-    elif learner is None and is_teacher:
-        encoder["keep_layers"] = "half"
     own: dict[str, Any] = {
         "run": run,
         "storage": storage,

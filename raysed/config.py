@@ -646,15 +646,26 @@ class TeacherConfig(Block):
         """Whether it is an ensemble of the run itself."""
         return self.path.split(":")[0] == MEMBERS
 
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file of embeddings that were made elsewhere."""
+        return self.path.endswith(".parquet")
 
-def first_model(paths: Iterable[str]) -> str | None:
-    """Returns the first of some teachers' paths that is a model, neither embeddings in a file nor members of the run.
 
-    >>> first_model(["members", "api.parquet", "sentence-transformers/all-MiniLM-L6-v2"])
-    'sentence-transformers/all-MiniLM-L6-v2'
+def default_learner(teachers: Iterable[str]) -> dict[str, str]:
+    """Returns settings of `encoder` for a learner that nobody has named: half of the first teacher that is a model.
+
+    Args:
+        teachers: their paths.
+
+    >>> default_learner(["members", "api.parquet", "intfloat/e5-small-v2"])
+    {'path': 'intfloat/e5-small-v2', 'keep_layers': 'half'}
+    >>> default_learner(["api.parquet"])
+    {'path': 'bundled:encoder'}
     """
-    models = (path for path in paths if path.split(":")[0] != MEMBERS and not path.endswith(".parquet"))
-    return next(models, None)
+    known = [TeacherConfig.model_construct(path=path) for path in teachers]
+    models = [teacher.path for teacher in known if not (teacher.is_members or teacher.is_file)]
+    return {"path": models[0], "keep_layers": "half"} if models else {"path": EncoderConfig().path}
 
 
 class CombinationConfig(Block):

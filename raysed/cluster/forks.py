@@ -6,7 +6,7 @@ worker: a worker is a copy of that process that runs Ray's own script with its o
 They also share the memory of what was imported. A worker whose runtime environment is more than variables, or that
 cannot be forked for any other reason, is started as Ray would.
 
-Ray has no public setting for this: `fork` puts the name of this file in the place of a constant, and only where
+Ray has no public setting for this: `forking` puts the name of this file in the place of a constant, and only where
 `can_fork` says that this is known to work.
 """
 
@@ -85,17 +85,25 @@ def forking() -> Iterator[subprocess.Popen | None]:
         command = [sys.executable, __file__, "serve", str(place), str(os.getpid()), json.dumps(sys.path)]
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         server = subprocess.Popen(command, start_new_session=True, **quiet)
-        os.environ.update({**_VARIABLES, _SOCKET: str(place)})
-        from ray._private import ray_constants  # after the start, because importing Ray takes a moment
-
-        rays_own, ray_constants.SETUP_WORKER_FILENAME = ray_constants.SETUP_WORKER_FILENAME, os.path.abspath(__file__)
         try:
-            yield server
+            os.environ.update({**_VARIABLES, _SOCKET: str(place)})
+            with _in_place_of_rays_script():
+                yield server
         finally:
-            ray_constants.SETUP_WORKER_FILENAME = rays_own
             _restore(kept)
             server.kill()
             server.wait()
+
+
+@contextmanager
+def _in_place_of_rays_script() -> Iterator[None]:
+    from ray._private import ray_constants  # only here, because importing Ray takes a moment
+
+    rays_own, ray_constants.SETUP_WORKER_FILENAME = ray_constants.SETUP_WORKER_FILENAME, os.path.abspath(__file__)
+    try:
+        yield
+    finally:
+        ray_constants.SETUP_WORKER_FILENAME = rays_own
 
 
 def are_forked() -> bool:

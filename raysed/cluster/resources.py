@@ -319,9 +319,9 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
 def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | None = None) -> tuple[Share, int]:
     """Plans the training workers of learners: one per learner, and as many learners at a time as there is room for.
 
-    Each has a GPU of its own, or its part of the CPUs: threads that share a small batch wait for each other, so as many
-    learners run side by side as leave none for a last round of its own. More workers for one learner exchange its
-    gradients at every update, which pays for large batches only, so `sed.workers` has to ask for them.
+    Each has a GPU of its own, or its part of the CPUs: threads that share a small batch wait for each other, so
+    learners run side by side, as far as their number can be dealt out evenly. More workers for one learner exchange
+    its gradients at every update, which pays for large batches only, so `sed.workers` has to ask for them.
 
     Args:
         cluster: what there is.

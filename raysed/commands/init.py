@@ -84,12 +84,10 @@ def _check_output(path: Path, force: bool) -> None:
 
 def _encoder(arguments: argparse.Namespace) -> tuple[str, str | None]:
     """`encoder.path` and `encoder.keep_layers`."""
-    from raysed.config import EncoderConfig, first_model
+    from raysed.config import default_learner
 
-    teacher = first_model(arguments.teachers)
-    if arguments.encoder or not teacher:
-        return arguments.encoder or EncoderConfig().path, None
-    return teacher, "half"
+    settings = {"path": arguments.encoder} if arguments.encoder else default_learner(arguments.teachers)
+    return settings["path"], settings.get("keep_layers")
 
 
 def _look_at(encoder: str, keep: str | None, survey: "Survey") -> tuple["EncoderFacts | None", str]:

@@ -145,14 +145,9 @@ def load_teacher(
     Raises:
         UserError: it cannot be used.
     """
-    if is_file(config):
+    if config.is_file:
         return EmbeddingFile(Path(config.path))
     return Teacher(config, token_budget, device, precision)
-
-
-def is_file(config: TeacherConfig) -> bool:
-    """Returns whether a teacher is a file of embeddings."""
-    return config.path.endswith(".parquet")
 
 
 def check_teacher(config: TeacherConfig) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from raysed.config import Config, EncoderConfig
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import LOAD_ERRORS, configuration_of, encoder_path, kept_layers
+from raysed.model.encoder import LOAD_ERRORS, configuration_of, encoder_path
 from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
 from raysed.plan.draft import EncoderFacts
@@ -37,9 +37,10 @@ def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> Encoder
         raise UserError(f"encoder.path: {encoder!r} has no tokenizer that can be loaded: {first_line(error)}") from None
     limits = [getattr(found, "max_position_embeddings", None), tokenizer.model_max_length]
     ids = tokenizer(list(sentences), verbose=False)["input_ids"]
+    shape = shape_of(config)
     return EncoderFacts(
-        layers=len(kept_layers(keep, found.num_hidden_layers)) if keep else found.num_hidden_layers,
-        parameters=shape_of(config).parameters,
+        layers=shape.layers,
+        parameters=shape.parameters,
         limit=min((limit for limit in limits if limit and limit < _UNLIMITED), default=None),
         tokens_N=np.array([len(row) for row in ids]),
     )
