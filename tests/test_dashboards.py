@@ -91,9 +91,9 @@ def test_tensorboard_shows_trainings_their_curves_and_what_tells_them_apart(tens
 
 
 @pytest.mark.nodes
-def test_the_pages_of_ray_name_the_job_and_its_members_while_it_runs(tmp_path):
+def test_the_pages_of_ray_name_the_members_and_the_learner_while_they_train(tmp_path):
     with faults.Nodes(2, dashboard=True) as nodes:
-        job = faults.Job(tmp_path, nodes.address, members={"count": 2}, ct={"steps": 4000})
+        job = faults.Job(tmp_path, nodes.address, members={"count": 2}, ct={"steps": 2500}, sed={"epochs": 60})
         try:
             job.wait_for_step("ct/members/01", 5)
             address = f"http://{nodes.cluster.head_node.webui_url}"
@@ -102,5 +102,9 @@ def test_the_pages_of_ray_name_the_job_and_its_members_while_it_runs(tmp_path):
             assert "ALIVE" in actors
             nodes_page = opened(f"{address}/#/cluster", tmp_path / "profile")
             assert nodes_page.count("ALIVE") >= 3
+            job.wait_for_step("ct-sed/learners/00", 1)
+            with urllib.request.urlopen(f"{address}/api/train/v2/runs/v1", timeout=60) as answer:
+                (training,) = json.load(answer)["train_runs"]
+            assert training["name"].startswith("ct-sed-learners-00-") and training["status"] == "RUNNING"
         finally:
             job.process.kill()

@@ -25,6 +25,8 @@ _VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no host is asked that the user did not name
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+_ELSEWHERE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
+"""For a cluster, whose dashboard then knows the learners; it takes one more actor, which stays."""
 _HERE = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
 """For a Ray that is started on this machine."""
 _TO_BE_ASKED = ("raylet", "gcs_server")
@@ -42,13 +44,13 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
     Args:
         meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
     """
-    for name, value in _VARIABLES.items():
+    is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
+    for name, value in {**_VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
         os.environ.setdefault(name, value)
     threading.Thread(target=meanwhile, daemon=True).start()
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
         yield None
         return
-    is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
     with nullcontext() if is_elsewhere else forking() as forked:
         with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard:
             yield dashboard
