@@ -29,6 +29,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from unittest import mock
 
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 import raysed.model.encoder
@@ -156,20 +158,18 @@ def objectives(check: Check) -> None:
 
 def _settings(stage: str, precision: str) -> dict[str, Any]:
     """Without dropout, whose random numbers are other ones on every device."""
-    return {stage: {} if stage == "ct" else {"dropout": False}, "members": {"precision": precision}}
+    views = {"views": ["mlm"]} if stage == "contrastive" else {}
+    return {stage: {} if stage == "ct" else {"dropout": False, **views}, "members": {"precision": precision}}
 
 
 def _three_updates(check: Check, stage: str, precision: str, device: str) -> list[float]:
-    settings = _settings(stage, precision)
-    if stage == "contrastive":
-        settings[stage]["views"] = ["mlm"]
-    setup = check.setup(stage, settings, check.encoder("small"), device)
+    setup = check.setup(stage, _settings(stage, precision), check.encoder("small"), device)
     setup.objective.eval()
     torch.manual_seed(0)
     losses = []
     for step in range(3):
         loop.seed_everything(1, step)
-        losses.append(setup.engine.update(setup.batch_at(step), 1e-4))
+        losses.append(float(setup.engine.update(setup.batch_at(step), 1e-4)))
     return losses
 
 
@@ -214,8 +214,44 @@ def recomputation(check: Check) -> None:
 # -- 3: what an update does --------------------------------------------------------------------------------------------
 
 
+class _Waits(TorchDispatchMode):
+    """Counts the operations whose result a GPU would be waited for: their value, or their size, is asked for."""
+
+    _NAMES = (
+        *("_local_scalar_dense", "nonzero", "_unique2", "unique_dim", "masked_select", "_coalesce", "equal"),
+        *("repeat_interleave", "bincount"),
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        places = args[1] if name in ("index", "index_put", "index_put_") else ()
+        by_mask = any(place is not None and place.dtype == torch.bool for place in places)
+        if name in self._NAMES or by_mask:
+            self.found[name] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def waits(check: Check) -> None:
+    """Counts what an update of each objective would wait for on a GPU; the same on every device."""
+    for stage in MEMBER_STAGES:
+        with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):  # as on a GPU
+            setup = check.setup(stage, _settings(stage, "bf16"), check.encoder("small"), check.device)
+        setup.engine.asks_later = True
+        setup.engine.update(setup.batch_at(0), 1e-5)
+        batch = setup.batch_at(1)
+        with _Waits() as counted:
+            setup.engine.update(batch, 1e-5)
+        found = ", ".join(f"{count} x {name}" for name, count in counted.found.items()) or "none"
+        check.say(3, f"values that an update of {stage} waits for", found, not counted.found)
+
+
 def activity(check: Check) -> None:
     """Counts what one update starts and waits for."""
+    waits(check)
     shape = "base" if check.on_gpu else "small"
     setup = check.setup("ct", _settings("ct", "bf16"), check.encoder(shape), check.device)
     for step in range(3):

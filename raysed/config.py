@@ -26,6 +26,7 @@ from raysed.uris import secret_in
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
+TargetPrecision = Literal["fp32", "fp16"]
 """Weights and optimizers are in fp32 in any case."""
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
@@ -725,6 +726,9 @@ class SedConfig(Block):
     target: Literal["mean", "centred_mean"] = "mean"
     """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
     corpus, which takes out the common offset that CT gives to its members."""
+    target_precision: TargetPrecision = "fp32"
+    """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
+    number by at most 1/2048 of itself. Means are taken in fp32 either way."""
     learners: int = Field(1, ge=1)
     """Number of learners, with different seeds, on the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"

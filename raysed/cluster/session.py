@@ -16,6 +16,7 @@ import psutil
 
 from raysed import interrupts
 from raysed.cluster.forks import forking
+from raysed.errors import UserError
 
 _VARIABLES = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -49,11 +50,25 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
         os.environ.setdefault(name, value)
     threading.Thread(target=meanwhile, daemon=True).start()
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
-        yield None
+        with _full_disks_said():
+            yield None
         return
     with nullcontext() if is_elsewhere else forking() as forked:
-        with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard:
+        with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard, _full_disks_said():
             yield dashboard
+
+
+@contextmanager
+def _full_disks_said() -> Iterator[None]:
+    """Says in a sentence that objects which memory has no room for do not fit on a node's disk either."""
+    try:
+        yield
+    except Exception as error:
+        if (ray := sys.modules.get("ray")) and isinstance(error, ray.exceptions.OutOfDiskError):
+            what = "no disk space left for what Ray moves out of memory"
+            remedy = "free some space, or set RAY_TMPDIR to another disk where Ray is started"
+            raise UserError(f"{what}; {remedy}") from None
+        raise
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
+from raysed.config import TargetPrecision
 from raysed.data.parquet import open_table
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
@@ -21,6 +22,7 @@ _GROUPS_PER_FILE = 64
 """Of 262,144 rows together: files of some hundred megabytes are copied side by side, and read from where they are."""
 _HELD_OUT, _MOST_HELD_OUT = 0.05, 2000
 """Share of the rows that are held out where some are to be, and how many they are at most."""
+_TYPES = {"fp32": np.float32, "fp16": np.float16}
 
 
 @dataclass(frozen=True)
@@ -114,11 +116,11 @@ class TargetBatches:
             groups = self._group_order(epoch)[window * self._window : (window + 1) * self._window]
             table = self._groups.read({int(group): slice(self._group_rows[group]) for group in groups})
             self._tokens = TokenTable.from_arrow(table)
-            self._targets = table.column("target").combine_chunks().flatten().to_numpy().reshape(len(table), -1)
+            self._targets = _rows_of(table.column("target"))
             self._order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
             self._loaded = (epoch, window)
         rows = self._order[places]
-        return self._tokens.take(rows), self._targets[rows] - self._offset
+        return self._tokens.take(rows), self._targets[rows].astype(np.float32, copy=False) - self._offset
 
 
 def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
@@ -194,7 +196,7 @@ class TargetWriter:
         self.rows = 0
 
     def add(self, table: pa.Table) -> None:
-        """Takes rows with id, input_ids and target.
+        """Takes rows with id, input_ids and target, the latter in the precision that they are to have.
 
         Raises:
             UserError: a target is not finite; names the sentence ids.
@@ -262,6 +264,29 @@ def not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
     return f"teacher embeddings are not finite for sentence ids {', '.join(map(str, ids))}"
 
 
+def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPrecision) -> pa.Table:
+    """Returns the rows with their targets, as a target table has them.
+
+    fp16 rounds to 11 binary digits, so a number is off by at most 1/2048 of itself, or by 3e-8 where that is more.
+
+    Args:
+        table: B rows with id and input_ids.
+        targets_BD: their targets.
+        precision: that of the table.
+
+    Raises:
+        UserError: a target is not finite, or too large for the precision; names the sentence ids.
+    """
+    if failure := not_finite(table, targets_BD):
+        raise UserError(failure)
+    with np.errstate(over="ignore"):
+        rounded_BD = targets_BD.astype(_TYPES[precision], copy=False)
+    if failure := not_finite(table, rounded_BD):
+        most = np.finfo(np.float16).max
+        raise UserError(f"{failure} in {precision}, which ends at {most:,.0f}; set sed.target_precision to fp32")
+    return with_column(table, "target", rounded_BD)
+
+
 def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
     """Returns the table with a column of fixed-size lists, in place of one of that name.
 
@@ -280,6 +305,11 @@ def _fixed_size_lists(matrix_BD: np.ndarray) -> pa.Array:
 
 def matrix(column: pa.ChunkedArray) -> np.ndarray:
     """Returns a column of fixed-size lists as float32 [B, D], writable."""
+    return _rows_of(column).astype(np.float32)
+
+
+def _rows_of(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of fixed-size lists as a matrix, in the precision that it has."""
     lists = column.combine_chunks()
     lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
-    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1).copy()
+    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)

@@ -134,9 +134,13 @@ class Encoder(nn.Module):
         return self._feed.position_offset if self._feed else 0
 
     def use_sparse_gradients(self) -> None:
-        """Lets the token embeddings' gradient hold the rows of the batch only; the optimizer has to take that."""
+        """Lets the token embeddings' gradient hold the rows of the batch only; the optimizer has to take that.
+
+        Not on a GPU, where the number of these rows would have to be waited for, and dense gradients cost little.
+        """
         embedding = self.transformer.get_input_embeddings()
-        if type(embedding) is nn.Embedding and not embedding.scale_grad_by_freq:
+        is_on_cpu = self.transformer.device.type == "cpu"
+        if is_on_cpu and type(embedding) is nn.Embedding and not embedding.scale_grad_by_freq:
             embedding.sparse = True
 
     def forward(self, tokens: PackedTokens, layers: Layers = 1) -> torch.Tensor:

@@ -24,6 +24,7 @@ from raysed.store.storage import Entry
 
 _SED_WITHOUT_EFFECT = {
     *("learners", "workers", "zero_stage", "checkpoint_every", "evaluate_every", "max_retries", "patience", "start"),
+    "target_precision",
 }
 """Settings of `sed` that do not change a learner's weights, beyond the order of sums, or that count elsewhere."""
 
@@ -140,6 +141,8 @@ class Lineage:
         """Returns name and dependencies of a recipe's target table."""
         teachers = {entry.name: entry.fingerprint for entry in self.healthy(recipe.ensemble)}
         depends = {"teachers": teachers, **self.corpus(), **of_precision(self.config.resources)}
+        if self.config.sed.target_precision != "fp32":
+            depends["precision"] = self.config.sed.target_precision
         if recipe.ensemble == TEACHERS:
             depends["combination"] = self.config.combination.model_dump(mode="json")
             if self.config.combination.chooses_on_dev:

@@ -470,8 +470,15 @@ class Stages:
         count = sum(len(names) for names, _ in ensembles.values())
         share, groups = plan_teachers(self._cluster_now(), self.config, count, max(sizes))
         res = self.config.resources
-        trusted = self.config.encoder.trust_remote_code
-        plan = TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds, trusted, res.encode_precision)
+        plan = TeacherPlan(
+            share,
+            groups,
+            res.encode_token_budget,
+            res.silence_seconds,
+            self.config.encoder.trust_remote_code,
+            res.encode_precision,
+            self.config.sed.target_precision,
+        )
         with self._timed("+".join(ensembles)):
             write_targets(ensembles, self.storage, plan)
 

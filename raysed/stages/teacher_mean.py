@@ -22,9 +22,9 @@ import ray
 from raysed.cluster.heartbeat import Watch, beating, watched
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
-from raysed.config import Precision, stable_hash
+from raysed.config import Precision, TargetPrecision, stable_hash
 from raysed.data.parquet import read_table
-from raysed.data.targets import TARGET_FILE, TargetWriter, matrix, not_finite, with_column
+from raysed.data.targets import TARGET_FILE, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import encode_sum, load_checkpoint
@@ -54,6 +54,7 @@ class TeacherPlan:
         silence_seconds: after so long without a word an actor is ended, see `heartbeat`.
         trust_remote_code: whether code that the encoder came with may run.
         precision: see `uses_bf16`.
+        target_precision: see `sed.target_precision`.
     """
 
     share: Share
@@ -62,6 +63,7 @@ class TeacherPlan:
     silence_seconds: float
     trust_remote_code: bool = False
     precision: Precision = "fp32"
+    target_precision: TargetPrecision = "fp32"
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class _Targets:
 def write_targets(
     ensembles: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]], storage: Storage, plan: TeacherPlan
 ) -> None:
-    """Publishes target tables: id, input_ids and the float32 mean of an ensemble's last-layer embeddings.
+    """Publishes target tables: id, input_ids and the mean of an ensemble's last-layer embeddings.
 
     All tables are made in one pass over the corpus, with one start of actors. An artefact is what
     `TargetWriter` writes, in id order.
@@ -233,6 +235,7 @@ class _TeacherGroup:
             for column, own in paths.items()
         }
         self._targets, self._storage, self._watch = targets, storage, watch
+        self._target_precision = plan.target_precision
         self._who = " to ".join(dict.fromkeys([teachers[0][1], teachers[-1][1]]))
         self._sentences = SentenceTable(storage.fetch("corpus"))
 
@@ -259,10 +262,11 @@ class _TeacherGroup:
         broken = ""
         for index, target in enumerate(self._targets):
             means_BD = matrix(table.column(_column(index))) / np.float32(len(target.teachers))
-            broken = not_finite(table, means_BD)
-            if broken:
+            try:
+                block = with_targets(table.select(["id", "input_ids"]), means_BD, self._target_precision)
+            except UserError as error:
+                broken = str(error)
                 break
-            block = with_column(table.select(["id", "input_ids"]), "target", means_BD)
             name = target.block(table.column("id")[0].as_py())
             write = partial(_write_block, block)
             self._storage.commit(name, write, target.depends, {"bf16": self._bf16})

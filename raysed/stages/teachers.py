@@ -18,7 +18,7 @@ from raysed.cluster.heartbeat import watched_tasks
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
 from raysed.config import Config, ResourcesConfig, TeacherConfig
-from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column
+from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_targets
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.model.combination import (
@@ -204,7 +204,7 @@ class TaughtTable:
         for start, parts in self._parts(len(corpus)):
             targets_BD = combination.target(parts)
             block = corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
-            writer.add(with_column(block, "target", targets_BD))
+            writer.add(with_targets(block, targets_BD, self.config.sed.target_precision))
         writer.close(len(corpus))
         about = {"rows": len(corpus), "teachers": len(self.teachers), "width": len(combination.offset_D)}
         is_shared = len(self.teachers) == 1 and combination.is_identity

@@ -57,8 +57,11 @@ class Objective(Protocol):
 class Engine(Protocol):
     """What makes updates: plain torch here, DeepSpeed in training/deepspeed.py."""
 
-    def update(self, batch: Any, learning_rate: float) -> float:
-        """Makes one update and returns the loss over all workers; one that is not finite changes no weights.
+    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
+        """Makes one update and returns the loss over all workers, not a number where its gradient is not finite.
+
+        Such an update changes no weights. A loss that is still on its way on a GPU is returned as a tensor, so that
+        nobody waits for it before it is asked for.
 
         Args:
             batch: what the objective takes.
@@ -163,6 +166,10 @@ class TorchEngine:
         optimizer: any torch optimizer.
         clip: largest global gradient norm, None for no clipping.
         bf16: autocast the forward pass.
+
+    Attributes:
+        asks_later: whether an update ends before the device has made it, which needs one of torch's fused Adams. On
+            CUDA nothing then waits for the GPU, and whether loss and gradient are finite is decided there.
     """
 
     def __init__(
@@ -175,36 +182,40 @@ class TorchEngine:
         self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self._after_update = getattr(objective, "after_update", lambda: None)
+        self.asks_later = self._parameters[0].is_cuda and bool(optimizer.defaults.get("fused"))
 
-    def update(self, batch: Any, learning_rate: float) -> float:
+    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
         """See `Engine.update`."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-        value = in_memory(self.objective, lambda: self._gradient(batch))
+        loss = in_memory(self.objective, lambda: self._gradient(batch))
         with shortage_said(self.objective):
-            return value if math.isfinite(value) and self._step() else math.nan
+            loss = self._step(loss)
+        return loss if self.asks_later else loss.item()
 
-    def _gradient(self, batch: Any) -> float:
-        """Returns the loss; computes its gradient if it is finite."""
+    def _gradient(self, batch: Any) -> torch.Tensor:
+        """Returns the loss; computes its gradient, unless the loss is known not to be finite."""
         self.optimizer.zero_grad(set_to_none=True)
         device = self._parameters[0].device.type
         with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
             loss = self.objective.loss(batch)
-        value = loss.item()
-        if math.isfinite(value):
+        if self.asks_later or torch.isfinite(loss):
             loss.backward()
-        return value
+        return loss.detach()
 
-    def _step(self) -> bool:
-        """Whether the gradient is finite: a broken one must not reach the weights, nor the saved states."""
+    def _step(self, loss: torch.Tensor) -> torch.Tensor:
+        """Returns the loss, or not a number: a broken gradient must not reach the weights, nor the saved states."""
         norm = gradient_norm(self._parameters)
-        if not torch.isfinite(norm):
-            return False
+        is_broken = ~torch.isfinite(loss + norm)
+        if self.asks_later:
+            self.optimizer.found_inf = is_broken.float()  # for torch's fused kernels, which then do nothing
+        elif is_broken:
+            return torch.full_like(loss, math.nan)
         if self.clip is not None:
             nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
         self.optimizer.step()
         self._after_update()
-        return True
+        return torch.where(is_broken, math.nan, loss)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Engine.state_dict`."""
@@ -375,17 +386,12 @@ def train(
                 break
             seed_everything(plan.seed, step)
             batch = batch_at(step)
-            loss = engine.update(batch, plan.learning_rate(step))
-            if not math.isfinite(loss):
-                raise UserError(
-                    f"the loss or its gradient is not finite at step {step}{_row_names(batch)}; "
-                    "lower the learning rate or look at these rows"
-                )
-            if entry := run.after_update(step, loss):
+            if entry := run.after_update(step, batch, engine.update(batch, plan.learning_rate(step))):
                 on_metrics(entry)
             is_due = run.step % plan.checkpoint_every == 0 or (run.step % _ASKED_EVERY == 0 and warned())
             if checkpoints and is_due and run.step < plan.steps:
                 run.save(checkpoints, is_writer)
+        run.ask()
         is_to_go_on = until is not None and until < plan.steps and not run.is_hopeless()
         if is_to_go_on and checkpoints and run.step % plan.checkpoint_every:
             run.save(checkpoints, is_writer)
@@ -443,21 +449,46 @@ class _Run:
         self.result = Result()
         self.best: dict[str, torch.Tensor] = {}
         self.saving = _Background()
+        self._unasked: list[tuple[int, Iterable[int], float | torch.Tensor]] = []
 
-    def after_update(self, step: int, loss: float) -> Metrics | None:
-        """Counts the update; returns the history's new entry if there is one."""
+    def after_update(self, step: int, batch: Any, loss: float | torch.Tensor) -> Metrics | None:
+        """Counts the update; returns the history's new entry if there is one.
+
+        Raises:
+            UserError: a loss that was asked for is not finite.
+        """
         self.step = self.result.steps = step + 1
+        self._unasked.append((step, getattr(batch, "ids", ()), loss))
+        if not isinstance(loss, torch.Tensor):
+            self.ask()
         is_due = self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps
         evaluates = is_due and (self.evaluate or self.plan.held_out)
         is_logged = evaluates or self.step % self.plan.log_every == 0 or self.step == self.plan.steps
         measured = self.measures() if is_logged or self.step == 1 else {}
         if not is_logged and not measured:
             return None
+        loss = self.ask() if isinstance(loss, torch.Tensor) else loss
         entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step), **measured}
         if evaluates:
             entry |= self._evaluated()
         self.result.history.append(entry)
         return entry
+
+    def ask(self) -> float:
+        """Waits for the updates so far; returns the last loss that nobody has asked for.
+
+        Raises:
+            UserError: one of these losses is not finite; names the step and the sentences.
+        """
+        losses = [loss for _, _, loss in self._unasked]
+        if losses and isinstance(losses[0], torch.Tensor):
+            losses = torch.stack(losses).tolist()
+        for (step, ids, _), loss in zip(self._unasked, losses):
+            if not math.isfinite(loss):
+                problem = f"the loss or its gradient is not finite at step {step}{_row_names(ids)}"
+                raise UserError(f"{problem}; lower the learning rate or look at these rows")
+        self._unasked.clear()
+        return losses[-1] if losses else math.nan
 
     def is_hopeless(self) -> bool:
         """Whether the last `patience` evaluations brought nothing better."""
@@ -501,6 +532,7 @@ class _Run:
 
     def save(self, checkpoints: Checkpoints, is_writer: bool) -> None:
         """Copies the state, and has it written while training goes on."""
+        self.ask()
         state = {
             "engine": self.engine.state_dict(),
             "best": self.best,
@@ -641,7 +673,7 @@ def _put_tensors(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     return [_put_tensors(item, tensors) for item in value] if isinstance(value, list) else value
 
 
-def _row_names(batch: Any) -> str:
+def _row_names(ids: Iterable[int]) -> str:
     """The sentence ids of a batch, if it has any."""
-    ids = list(dict.fromkeys(map(int, getattr(batch, "ids", []))))
+    ids = list(dict.fromkeys(map(int, ids)))
     return f" (sentence ids {', '.join(map(str, ids[:_NAMED_ROWS]))}{', …' * (len(ids) > _NAMED_ROWS)})" if ids else ""

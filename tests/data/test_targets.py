@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from learners import write_targets
 
 from raysed.data import targets
-from raysed.data.targets import TARGET_FILE, TargetBatches, TargetWriter, held_out_batches, with_column
+from raysed.data.targets import TARGET_FILE, TargetBatches, TargetWriter, held_out_batches, with_column, with_targets
 from raysed.data.tokens import SentenceTable
+from raysed.errors import UserError
 
 
 @pytest.mark.parametrize("window", [1, 2, 16])
@@ -70,6 +71,39 @@ def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):
         made[per_file] = [*(batches(step) for step in range(20)), *held_out]
     for one, several in zip(made[64], made[2], strict=True):
         assert list(one.ids) == list(several.ids) and torch.equal(one.targets, several.targets)
+
+
+def test_targets_in_fp16_take_half_the_room_and_are_rounded_once(tmp_path):
+    """Batches are in fp32; and so is the mean, which is that of the rounded targets."""
+    rng, rows, width, sizes = np.random.default_rng(0), 600, 64, {}
+    targets_ND = rng.normal(size=(rows, width)).astype(np.float32)
+    for precision in ("fp32", "fp16"):
+        directory = tmp_path / precision
+        directory.mkdir()
+        writer, tokens = TargetWriter(directory), pa.array([[1, 2]] * rows, pa.list_(pa.int32()))
+        writer.add(with_targets(pa.table({"id": np.arange(rows), "input_ids": tokens}), targets_ND, precision))
+        writer.close(rows)
+        sizes[precision] = (directory / TARGET_FILE).stat().st_size
+    assert sizes["fp16"] < 0.55 * sizes["fp32"]
+    rounded_ND = targets_ND.astype(np.float16).astype(np.float32)
+    assert np.abs(rounded_ND - targets_ND).max() <= np.abs(targets_ND).max() / 2048
+    mean_D = np.load(tmp_path / "fp16/mean.npy")
+    assert np.allclose(mean_D, rounded_ND.mean(0, dtype=np.float64), atol=1e-12)
+    for offset in (None, mean_D):
+        expected_ND = rounded_ND - (0 if offset is None else mean_D.astype(np.float32))
+        learnt = TargetBatches(tmp_path / "fp16", 10, 0, offset=offset, held_out=True)(3)
+        held_out = held_out_batches(tmp_path / "fp16", 10, offset)[0]
+        for batch in (learnt, held_out):
+            assert batch.targets.dtype == torch.float32
+            assert np.array_equal(batch.targets.numpy(), expected_ND[batch.ids])
+
+
+def test_a_target_too_large_for_fp16_names_its_sentence_and_the_setting():
+    rows = pa.table({"id": [7, 8], "input_ids": pa.array([[1, 2]] * 2, pa.list_(pa.int32()))})
+    targets_ND = np.array([[1.0], [70_000.0]], np.float32)
+    with pytest.raises(UserError, match=r"sentence ids 8 in fp16, which ends at 65,504; set sed.target_precision to"):
+        with_targets(rows, targets_ND, "fp16")
+    assert with_targets(rows, targets_ND, "fp32").column("target").to_pylist() == [[1.0], [70_000.0]]
 
 
 @given(rows=st.integers(2, 130), group=st.integers(1, 50), batch=st.integers(1, 9))

@@ -376,6 +376,58 @@ class Broken(nn.Module):
 
 @pytest.mark.parametrize("kind", ["loss", "gradient", "both"])
 @pytest.mark.parametrize("clip", [None, 0.5])
+def test_an_update_that_is_asked_about_later_changes_no_weights_either(tmp_path, kind, clip):
+    """As on a GPU: it is found before the next state is saved, and the updates after it are as if it had not been."""
+    torch.manual_seed(0)
+    objective = Broken()
+    start = {name: p.detach().clone() for name, p in objective.named_parameters()}
+
+    def updated(*kinds: str) -> tuple[TorchEngine, list]:
+        objective.load_state_dict(start)
+        engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), fused=True), clip)
+        engine.asks_later = True
+        return engine, [engine.update(SimpleNamespace(kind=kind), 0.1) for kind in kinds]
+
+    _, losses = updated("healthy", kind, "healthy")
+    found = {name: p.detach().clone() for name, p in objective.named_parameters()}
+    assert torch.isnan(losses[1])
+    _, expected = updated("healthy", "healthy")
+    assert losses[0::2] == expected
+    assert all(torch.equal(found[name], p) for name, p in objective.named_parameters())
+
+    engine, _ = updated()
+    checkpoints = Storage(str(tmp_path), "run").checkpoints("model", {})
+    plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=9, keep="only")
+
+    def batch_at(step: int) -> SimpleNamespace:
+        return SimpleNamespace(kind=kind if step == 6 else "healthy", ids=np.array([40, 7, 40, 12]))
+
+    with pytest.raises(UserError, match=r"its gradient is not finite at step 6 \(sentence ids 40, 7, 12\)"):
+        train(objective, batch_at, plan, engine, checkpoints=checkpoints)
+    step, path = checkpoints.newest()
+    assert step == 6
+    assert all(torch.isfinite(t).all() for t in load_state(path)["engine"]["objective"].values())
+
+
+def test_a_training_that_is_asked_about_later_is_the_same(tmp_path):
+    """Losses, history and weights, over a stop, and to an end that nobody logs."""
+    ends, batch = [], SimpleNamespace(kind="healthy", ids=np.array([1]))
+    for asks_later in (False, True):
+        torch.manual_seed(0)
+        objective = Broken()
+        engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), fused=True), clip=0.5)
+        engine.asks_later = asks_later
+        checkpoints = Storage(str(tmp_path / str(asks_later)), "run").checkpoints("model", {})
+        plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=7, keep="only")
+        for until in (11, None):
+            result = train(objective, lambda step: batch, plan, engine, checkpoints=checkpoints, until=until)
+        ends.append((result.history, [p.tolist() for p in objective.parameters()]))
+    assert ends[0] == ends[1]
+    assert [entry["step"] for entry in ends[0][0]] == [7, 14, 20]
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient", "both"])
+@pytest.mark.parametrize("clip", [None, 0.5])
 def test_what_is_not_finite_stops_the_run_and_touches_nothing(tmp_path, kind, clip):
     """The message has the step and the sentences; weights, moments and the newest state are those before."""
     torch.manual_seed(0)
@@ -404,9 +456,9 @@ def test_what_is_not_finite_stops_the_run_and_touches_nothing(tmp_path, kind, cl
 
 
 def test_a_long_list_of_sentences_is_cut():
-    said = loop._row_names(SimpleNamespace(ids=np.arange(1000)))
+    said = loop._row_names(np.arange(1000))
     assert said.startswith(" (sentence ids 0, 1, 2,") and said.endswith(", …)") and len(said) < 200
-    assert loop._row_names(None) == ""
+    assert loop._row_names([]) == ""
 
 
 @pytest.mark.parametrize("clip", [None, 100.0, 0.25])
