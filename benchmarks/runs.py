@@ -15,6 +15,7 @@ import pyarrow as pa
 import yaml
 from transformers import PreTrainedTokenizerBase
 
+from raysed.cluster.session import VARIABLES
 from raysed.data.tokens import tokenize
 from raysed.store.storage import Storage
 
@@ -116,13 +117,7 @@ def stage_seconds(storage: str | Path, run: str) -> dict[str, float]:
 @contextmanager
 def ray_session(cpus: int) -> Iterator[float]:
     """Starts Ray as a run does; yields the seconds that this took, and stops it in the end."""
-    os.environ |= {
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_CHDIR_TO_TRIAL_DIR": "0",
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    }
+    os.environ |= VARIABLES
     import ray
 
     started = time.perf_counter()

@@ -11,21 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from raysed.cluster.session import VARIABLES
+
 # Set before anything imports the libraries that read them; Ray's workers inherit them.
 os.environ.update(
     {
+        **VARIABLES,
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end of a learner is seen within that time
-        "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_worker_niceness": "0",  # beside other tests, too, workers get their share of the cores
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     }
 )
 

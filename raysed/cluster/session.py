@@ -18,7 +18,7 @@ from raysed import interrupts
 from raysed.cluster.forks import forking
 from raysed.errors import UserError
 
-_VARIABLES = {
+VARIABLES = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the job, not only the experiment
@@ -26,6 +26,7 @@ _VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no host is asked that the user did not name
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+"""For Ray's libraries, in every process of a run; a user's own choice stays."""
 _ELSEWHERE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 """For a cluster, whose dashboard then knows the learners; it takes one more actor, which stays."""
 _HERE = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
@@ -46,7 +47,7 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
         meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
     """
     is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
-    for name, value in {**_VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
+    for name, value in {**VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
         os.environ.setdefault(name, value)
     threading.Thread(target=meanwhile, daemon=True).start()
     if (ray := sys.modules.get("ray")) and ray.is_initialized():

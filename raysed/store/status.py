@@ -195,7 +195,7 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     status = parsed(text)
     lines = [f"{storage.run}: {state_in_words(status, now)}"]
     if status["state"] == "running" and status.get("stage"):
-        lines.append(f"stage: {_stage_words(status['stage'])}, for {duration(now - status['stage_since'])}")
+        lines.append(f"stage: {stage_in_words(status['stage'])}, for {duration(now - status['stage_since'])}")
         lines += [status["line"]] if status.get("line") else []
     refusal = unchanged.refusal(storage) if status["state"] == "complete" else None
     lines += [refusal] if refusal else []
@@ -270,11 +270,16 @@ def state_in_words(status: Mapping[str, Any], now: float) -> str:
     return f"{status['state']} after {ran}, {duration(silent)} ago{error}"
 
 
-def _stage_words(stage: str) -> str:
-    """A stage as people call it.
+def stage_in_words(stage: str) -> str:
+    """Returns a stage as people call it.
 
-    >>> _stage_words("corpus"), _stage_words("ct+sts"), _stage_words("ct-sed/targets"), _stage_words("ct-sed+sts-sed")
-    ('reading the corpus', 'members of ct and sts', 'mean of the members for ct-sed', 'learners of ct-sed and sts-sed')
+    Args:
+        stage: as `status.json` and `timings.json` name it.
+
+    >>> stage_in_words("corpus"), stage_in_words("ct+sts")
+    ('reading the corpus', 'members of ct and sts')
+    >>> stage_in_words("ct-sed/targets"), stage_in_words("ct-sed+sts-sed")
+    ('mean of the members for ct-sed', 'learners of ct-sed and sts-sed')
     """
     if stage in _STAGES:
         return _STAGES[stage]

@@ -16,7 +16,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raysed.store.status import AT_WORK, CODES, exit_code, parsed, state_in_words
+from raysed.store.status import AT_WORK, CODES, exit_code, parsed, stage_in_words, state_in_words
 from raysed.store.status import FILE as STATUS
 from raysed.store.storage import Storage
 from raysed.store.text import duration
@@ -162,7 +162,7 @@ def screen(picture: Picture, now: float, height: int) -> RenderableType:
 def _stages(picture: Picture, now: float) -> Table:
     table = Table.grid(padding=(0, 2))
     for stage, seconds in picture.stages.items():
-        table.add_row(Text(stage), Text("done", style="green"), Text(duration(seconds), style="dim"))
+        table.add_row(Text(stage_in_words(stage)), Text("done", style="green"), Text(duration(seconds), style="dim"))
     status = picture.status
     if status["state"] in AT_WORK and status.get("stage"):
         share = status.get("share")
@@ -172,7 +172,7 @@ def _stages(picture: Picture, now: float) -> Table:
             words.append(f"about {duration(status['left'])} left")
         if status.get("trainings"):
             words.append(f"{status.get('trained', 0)} of {status['trainings']} trained")
-        table.add_row(Text(status["stage"], style="bold"), bar, Text(", ".join(words)))
+        table.add_row(Text(stage_in_words(status["stage"]), style="bold"), bar, Text(", ".join(words)))
     return table
 
 

@@ -11,13 +11,13 @@ from raysed.errors import UserError
 
 def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
     """Tune and Train read them in this process, whoever has started Ray."""
-    for name in session._VARIABLES:
+    for name in session.VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")  # a user's own choice stays
     monkeypatch.setattr("ray.is_initialized", lambda: True)
     with session.ray_session(lambda: None) as dashboard:
-        found = {name: os.environ.get(name) for name in session._VARIABLES}
-    assert dashboard is None and found == {**session._VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
+        found = {name: os.environ.get(name) for name in session.VARIABLES}
+    assert dashboard is None and found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
 
 
 @pytest.mark.cluster

@@ -81,7 +81,7 @@ def test_a_run_at_work_is_seen_with_its_stage_and_every_training(at_work):
     assert (training.name, training.is_done, training.step, training.saved) == ("ct/members/01", False, 10, 10)
     text = shown(at_work)
     assert text.startswith("run: running for")
-    for words in ("corpus  done", "1 of 2 trained", "61.2", "finished", "after 10", "█▁"):
+    for words in ("reading the corpus  done", "members of ct", "1 of 2 trained", "61.2", "finished", "after 10", "█▁"):
         assert words in text, words
     assert text.index("ct/members/01") < text.index("ct/members/00")  # what is under way comes first
 
