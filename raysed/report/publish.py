@@ -14,13 +14,12 @@ import numpy as np
 import torch
 
 from raysed.config import Config, Layers, derive_seed
-from raysed.data.parquet import open_table
-from raysed.data.tokens import tokenize
+from raysed.data.tokens import SentenceTable, tokenize
 from raysed.evaluation.baselines import baselines
 from raysed.evaluation.intervals import resample
 from raysed.evaluation.tasks import Embeddings, Outcomes, Task, mean_embeddings, score_by
 from raysed.evaluation.triples import Embed, answered_by, answered_by_words, triples
-from raysed.evaluation.unlabelled import unlabelled_scores
+from raysed.evaluation.unlabelled import MOST_SENTENCES, unlabelled_scores
 from raysed.model.affine import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder, encode, load_start
 from raysed.model.export import Card, export_model, parity
@@ -45,6 +44,8 @@ from raysed.store.metrics import log_pictures
 from raysed.store.progress import steps, tell
 from raysed.store.storage import Storage
 
+_FEWEST_SENTENCES = 20
+"""Of a corpus that is looked at without labels; the tasks' sentences are, where it has fewer."""
 _FURTHER_STEPS = 5
 """Beside one for each model, for the progress."""
 _PARITY_SENTENCES = 64
@@ -295,13 +296,14 @@ def _export(run: _Finished, choice: Choice, exported: _Exported, card: Card) -> 
 
 
 def _some_sentences(run: _Finished) -> list[str]:
-    """Some thousand sentences of the corpus where one was read, else those of the tasks."""
+    """A thousand sentences of the corpus, one after the other, where one was read; else those of the tasks."""
     if run.storage.entry("corpus") is None or not run.job.needs_corpus:
         return run.job.evaluation.sentences
-    (path,) = run.storage.fetch("corpus").glob("*.parquet")
-    file = open_table(path)
-    group = int(np.random.default_rng(run.config.seed).integers(file.num_row_groups))
-    return file.read_row_group(group, columns=["sentence"]).column("sentence").to_pylist()
+    table = SentenceTable(run.storage.fetch("corpus"))
+    if len(table) < _FEWEST_SENTENCES:
+        return run.job.evaluation.sentences
+    first = int(np.random.default_rng(run.config.seed).integers(max(len(table) - MOST_SENTENCES, 0) + 1))
+    return table.rows(first, min(first + MOST_SENTENCES, len(table)), ("sentence",)).column("sentence").to_pylist()
 
 
 def _embedder(config: Config, encoder: Encoder, tokenizer: Any, calibration: CalibrationMap | None) -> Embed:
