@@ -22,7 +22,6 @@ os.environ.update(
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
-        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end of a learner is seen within that time
         "RAY_worker_niceness": "0",  # beside other tests, too, workers get their share of the cores
     }
 )

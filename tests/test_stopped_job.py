@@ -27,24 +27,16 @@ def short_path():
     shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> Path:
-    """The directory of a run that nobody stopped."""
-    place = Path(os.path.realpath(tempfile.mkdtemp(prefix="r")))
-    config = place / "tiny.yaml"
-    config.write_text(yaml.safe_dump(tiny_settings()))
-    job = start_job(config, str(tmp_path_factory.mktemp("undisturbed")), place)
-    output = job.communicate(timeout=300)[0]
-    assert job.returncode == 0, output
-    shutil.rmtree(place, ignore_errors=True)
-    return tmp_path_factory.getbasetemp() / "undisturbed0/tiny"
+ONE_WAY = (("checkpoints/ct/members/", signal.SIGINT), ("checkpoints/ct-sed/learners/00/", signal.SIGTERM))
+ANOTHER = (("checkpoints/ct/members/", signal.SIGTERM), ("checkpoints/ct-sed/learners/00/", signal.SIGINT))
 
 
-def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(undisturbed, short_path):
+@pytest.mark.parametrize("stops", [ONE_WAY, pytest.param(ANOTHER, marks=pytest.mark.nodes)], ids=["one-way", "another"])
+def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished_run, short_path, stops):
     """Each time the same command continues, loses nothing, and in the end has bitwise the undisturbed model.
 
-    Ctrl-C while members train; then the end of all processes, Ray's own among them, as `timeout` tells them: while
-    members train, and while the learner does; then SIGKILL.
+    By Ctrl-C, and by the end of all processes, Ray's own among them, as `timeout` tells them: one while members train,
+    the other while the learner does. Then by SIGKILL.
     """
     storage = short_path / "s"
     config = storage.parent / "tiny.yaml"
@@ -67,14 +59,13 @@ def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(undisturbed
         assert made.items() <= manifest(root).items()
         made.update({name: time for name, time in manifest(root).items() if name.startswith("ct/")})
 
-    job = job_that_makes("checkpoints/ct/members/")
-    job.send_signal(signal.SIGINT)
-    ended(job, 130, 60, stopped)
-    assert not processes_of(storage.parent)
-    for training in ("checkpoints/ct/members/", "checkpoints/ct-sed/learners/00/"):
+    for training, number in stops:
         job = job_that_makes(training)
-        os.killpg(job.pid, signal.SIGTERM)
-        ended(job, 143, 30, stopped)
+        if number == signal.SIGINT:
+            job.send_signal(number)
+        else:
+            os.killpg(job.pid, number)
+        ended(job, 128 + number, 60 if number == signal.SIGINT else 30, stopped)
         assert json.loads((root / "status.json").read_text())["state"] == "stopped"
         assert not processes_of(storage.parent)
     job = job_that_makes("")
@@ -85,7 +76,7 @@ def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(undisturbed
     learner = json.loads((root / "manifest/ct-sed/learners/00.json").read_text())
     assert learner["meta"]["resumed_at"] >= 5
     for name in ("ct/members/00", "ct/members/02", "ct-sed/learners/00", "model"):
-        assert digest(root / name) == digest(undisturbed / name), name
+        assert digest(root / name) == digest(finished_run / name), name
     deadline = time.monotonic() + 60
     while processes_of(storage.parent) and time.monotonic() < deadline:
         time.sleep(1)
@@ -93,7 +84,7 @@ def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(undisturbed
 
 
 @pytest.mark.nodes
-def test_a_job_on_s3_that_is_killed_in_every_stage_ends_with_the_same_model(undisturbed, short_path, monkeypatch):
+def test_a_job_on_s3_that_is_killed_in_every_stage_ends_with_the_same_model(finished_run, short_path, monkeypatch):
     """All its processes at once, without a word, as when a machine is taken away; then it has nothing to do."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
@@ -121,4 +112,4 @@ def test_a_job_on_s3_that_is_killed_in_every_stage_ends_with_the_same_model(undi
         again = start_job(config, location, short_path)
         assert again.communicate(timeout=120)[0].splitlines()[-1].startswith("nothing to do: ")
         for name in ("ct/members/00", "ct/members/02", "ct-sed/learners/00", "model"):
-            assert digest(Storage(location, "tiny").fetch(name)) == digest(undisturbed / name), name
+            assert digest(Storage(location, "tiny").fetch(name)) == digest(finished_run / name), name
