@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -33,21 +34,24 @@ class MaskedLM(EncoderObjective):
             nn.Linear(config.hidden_size, config.hidden_size), nn.GELU(), nn.LayerNorm(config.hidden_size)
         )
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.register_buffer("special_ids", torch.tensor(special_ids, dtype=torch.long), persistent=False)
+        self.special_ids = torch.tensor(special_ids, dtype=torch.long)
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Returns the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
 
-        What is masked comes from torch's generator.
+        What is masked comes from torch's generator of the CPU, where the batch is: a GPU would have to be asked how many
+        tokens that are.
         """
-        batch = batch.to(self.bias.device)
-        chosen = self._choose(batch)
+        device, chosen = self.bias.device, self._choose(batch)
         masked = replace(batch, input_ids=self._corrupt(batch.input_ids, chosen))
+        places_P = torch.from_numpy(np.flatnonzero(chosen.numpy()))
+        wanted_P = batch.input_ids.flatten().index_select(0, places_P).to(device)
         # Only the predicted places go through the head: the output matrix is the dearest of a small model.
-        states_PD = self.transform(self.encoder.token_states(masked)[chosen])
+        states_TD = self.encoder.token_states(masked.to(device)).flatten(0, 1)
+        states_PD = self.transform(states_TD.index_select(0, places_P.to(device)))
         embeddings_VD = self.encoder.transformer.get_input_embeddings().weight
         logits_PV = linear(states_PD, embeddings_VD, self.bias).float()
-        return F.cross_entropy(logits_PV, batch.input_ids[chosen], reduction="sum") / chosen.sum().clamp(min=1)
+        return F.cross_entropy(logits_PV, wanted_P, reduction="sum") / max(len(places_P), 1)
 
     def candidates(self) -> dict[str, nn.Module]:
         """The encoder; the head is thrown away."""
