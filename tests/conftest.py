@@ -54,20 +54,25 @@ VOCABULARY = len(SPECIALS) + len(WORDS)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several processes (`-n`) each file is one piece of work, and the files that share Ray together are one."""
+    """With several processes (`-n`) each file is one piece of work, but for those that share a Ray.
+
+    They are two pieces, each with a Ray of its own: those of the stages, and all others.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
-            return "ray" if _shares_ray(config.rootpath / file) else file
+            if not _shares_ray(config.rootpath / file):
+                return file
+            return "ray, stages" if file.startswith("tests/stages") else "ray"
 
     return Scheduling(config, log)
 
 
 @functools.cache
 def _shares_ray(file: Path) -> bool:
-    return "ray_cluster" in file.read_text()
+    return any(fixture in file.read_text() for fixture in ("ray_cluster", "finished_run"))
 
 
 class NetworkBlocked(RuntimeError):
@@ -134,7 +139,8 @@ def ray_cluster() -> Iterator[None]:
 
     with forking():
         faulthandler.dump_traceback_later(LONGEST_START, exit=True)
-        ray.init(num_cpus=2, object_store_memory=300 * 2**20, logging_level=logging.ERROR, log_to_driver=False)
+        quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
+        ray.init(num_cpus=2, object_store_memory=300 * 2**20, **quiet)
         faulthandler.cancel_dump_traceback_later()
         yield
         ray.shutdown()

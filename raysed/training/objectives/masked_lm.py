@@ -39,8 +39,8 @@ class MaskedLM(EncoderObjective):
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Returns the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
 
-        What is masked comes from torch's generator of the CPU, where the batch is: a GPU would have to be asked how many
-        tokens that are.
+        What is masked comes from torch's generator of the CPU, where the batch is: a GPU would have to be asked how
+        many tokens that are.
         """
         device, chosen = self.bias.device, self._choose(batch)
         masked = replace(batch, input_ids=self._corrupt(batch.input_ids, chosen))
