@@ -26,8 +26,8 @@ from raysed.uris import secret_in
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
-TargetPrecision = Literal["fp32", "fp16"]
 """Weights and optimizers are in fp32 in any case."""
+TargetPrecision = Literal["fp32", "fp16"]
 Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
