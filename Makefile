@@ -37,7 +37,7 @@ half-minilm: .venv/installed  ## distil a real teacher into half of its layers, 
 	$(BIN)/python jobs/ensemble_then_distill.py --config half-minilm
 
 test: .venv/installed-tests  ## install, then run all tests but those of test-cluster
-	$(BIN)/python -m pytest -n 3 --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder
 
 test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not cluster and not slow and not nodes'

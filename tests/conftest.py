@@ -139,8 +139,7 @@ def ray_cluster() -> Iterator[None]:
 
     with forking():
         faulthandler.dump_traceback_later(LONGEST_START, exit=True)
-        quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
-        ray.init(num_cpus=2, object_store_memory=300 * 2**20, **quiet)
+        ray.init(num_cpus=2, object_store_memory=300 * 2**20, logging_level=logging.ERROR, log_to_driver=False)
         faulthandler.cancel_dump_traceback_later()
         yield
         ray.shutdown()
