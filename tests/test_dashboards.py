@@ -90,21 +90,41 @@ def test_tensorboard_shows_trainings_their_curves_and_what_tells_them_apart(tens
     assert [info["name"]["tag"] for info in table["metricInfos"]] == ["best_dev"]
 
 
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[faults.Nodes]:
+    with faults.Nodes(2, dashboard=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def start(nodes, tmp_path) -> Iterator[Callable[..., tuple[str, faults.Job]]]:
+    """Starts a job; returns the dashboard's address and the job."""
+    jobs = []
+
+    def begin(**changes: object) -> tuple[str, faults.Job]:
+        jobs.append(faults.Job(tmp_path, nodes.address, **changes))
+        return f"http://{nodes.cluster.head_node.webui_url}", jobs[-1]
+
+    yield begin
+    for job in jobs:
+        job.process.kill()
+
+
 @pytest.mark.nodes
-def test_the_pages_of_ray_name_the_members_and_the_learner_while_they_train(tmp_path):
-    with faults.Nodes(2, dashboard=True) as nodes:
-        job = faults.Job(tmp_path, nodes.address, members={"count": 2}, ct={"steps": 2500}, sed={"epochs": 60})
-        try:
-            job.wait_for_step("ct/members/01", 5)
-            address = f"http://{nodes.cluster.head_node.webui_url}"
-            actors = opened(f"{address}/#/actors", tmp_path / "profile")
-            assert "ct/members/00" in actors and "ct/members/01" in actors
-            assert "ALIVE" in actors
-            nodes_page = opened(f"{address}/#/cluster", tmp_path / "profile")
-            assert nodes_page.count("ALIVE") >= 3
-            job.wait_for_step("ct-sed/learners/00", 1)
-            with urllib.request.urlopen(f"{address}/api/train/v2/runs/v1", timeout=60) as answer:
-                (training,) = json.load(answer)["train_runs"]
-            assert training["name"].startswith("ct-sed-learners-00-") and training["status"] == "RUNNING"
-        finally:
-            job.process.kill()
+def test_the_pages_of_ray_name_the_members_while_they_train(start, tmp_path):
+    address, job = start(members={"count": 2}, ct={"steps": 4000})
+    job.wait_for_step("ct/members/01", 5)
+    actors = opened(f"{address}/#/actors", tmp_path / "profile")
+    assert "ct/members/00" in actors and "ct/members/01" in actors
+    assert "ALIVE" in actors
+    assert opened(f"{address}/#/cluster", tmp_path / "profile").count("ALIVE") >= 3
+
+
+@pytest.mark.nodes
+def test_ray_knows_the_training_of_a_learner_and_its_state(start):
+    """By its interface, because there is no page for it."""
+    address, job = start(members={"count": 2}, ct={"steps": 10}, sed={"epochs": 200})
+    job.wait_for_step("ct-sed/learners/00", 1)
+    with urllib.request.urlopen(f"{address}/api/train/v2/runs/v1", timeout=60) as answer:
+        (training,) = json.load(answer)["train_runs"]
+    assert training["name"].startswith("ct-sed-learners-00-") and training["status"] == "RUNNING"
