@@ -69,17 +69,21 @@ class RMSprop(torch.optim.AdamW):
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    self._prepare(parameter)
+                    self._prepare(parameter, group["betas"][1])
                     if parameter.grad.is_sparse:
                         self._step_rows(parameter, group["lr"], group["betas"][1], group["eps"])
                         parameter.grad = None
         return super().step(closure)
 
-    def _prepare(self, parameter: nn.Parameter) -> None:
-        """Makes the state anew where the first gradient is of the other kind than it was made for."""
+    def _prepare(self, parameter: nn.Parameter, alpha: float) -> None:
+        """Makes the state for the other kind of gradient where those change, as between CPU and GPU."""
         is_sparse, state = parameter.grad.is_sparse, self.state[parameter]
-        if not state or ("seen" in state) != is_sparse:
-            self.state[parameter] = _rows_state(parameter) if is_sparse else _late_state(parameter)
+        if state and ("seen" in state) == is_sparse:
+            return
+        self.state[parameter] = made = _rows_state(parameter) if is_sparse else _late_state(parameter)
+        if state:
+            shrunk = (alpha ** (state["step"] - state["seen"]))[:, None] if "seen" in state else 1.0
+            made["exp_avg_sq"].copy_(state["exp_avg_sq"] * shrunk)
 
     def _step_rows(self, parameter: nn.Parameter, rate: float, alpha: float, eps: float) -> None:
         state, gradient = self.state[parameter], parameter.grad.coalesce()

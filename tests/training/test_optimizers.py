@@ -256,6 +256,27 @@ def test_rows_that_wait_end_where_dense_updates_end(seed):
     torch.testing.assert_close(parameters[1].detach(), plain_rmsprop(starts[1], dense, rates), rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("sparse_first", [True, False])
+def test_a_training_that_moves_between_kinds_of_gradients_goes_on_exactly(sparse_first):
+    """On a CPU rows have sparse gradients, on a GPU dense ones; a state may be written there and read here."""
+    rates = np.random.default_rng(7).uniform(1e-3, 3e-2, 40).tolist()
+    gradients = row_gradients(7, (12, 3), 40)
+    start = torch.randn(12, 3, dtype=torch.float64)
+    parameter = nn.Parameter(start.clone())
+    optimizer = RMSprop([parameter], alpha=0.9, eps=1e-7, sparse=[parameter] if sparse_first else [])
+    for step, rate in enumerate(rates):
+        if step == 20:
+            state = optimizer.state_dict()
+            optimizer = RMSprop([parameter], alpha=0.9, eps=1e-7, sparse=[] if sparse_first else [parameter])
+            optimizer.load_state_dict(state)
+        optimizer.param_groups[0]["lr"] = rate
+        is_sparse = sparse_first == (step < 20)
+        parameter.grad = gradients[step].clone() if is_sparse else gradients[step].to_dense()
+        optimizer.step()
+    expected = plain_rmsprop(start, [gradient.to_dense() for gradient in gradients], rates)
+    torch.testing.assert_close(parameter.detach(), expected, rtol=1e-10, atol=1e-12)
+
+
 def test_token_embeddings_of_two_models_have_sparse_gradients(make_encoder, make_table):
     """Their norm is that of the dense gradient, although rows occur more than once."""
     objective = ContrastiveTension(make_encoder("bert"))
