@@ -103,7 +103,7 @@ def _location(directory: Path, s3: bool) -> Iterator[str]:
         yield below(bucket, "runs")
 
 
-def write_base(directory: Path) -> dict[str, str]:
+def write_base(directory: Path) -> dict[str, object]:
     """Writes an encoder of BERT-base's shape, 109 million random weights, and returns its settings.
 
     Args:
@@ -115,7 +115,7 @@ def write_base(directory: Path) -> dict[str, str]:
 
     BertModel(BertConfig()).save_pretrained(directory)
     AutoTokenizer.from_pretrained(bundled.ENCODER).save_pretrained(directory)
-    return {"path": str(directory)}
+    return {"path": str(directory), "model_kwargs": {}}  # all of its layers
 
 
 def measure(directory: Path, location: str, sentences: int, members: int, encoder: Mapping[str, object]) -> Found:
