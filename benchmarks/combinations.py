@@ -9,13 +9,13 @@ All runs share a run directory, so every teacher is asked once.
 import argparse
 import json
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 from raysed.config import CombinationConfig, load_config
 from raysed.store.text import Table, number
+
+from runs import report_of
 
 HERE = Path(__file__).parent
 CONFIG = HERE / "ensemble.yaml"
@@ -57,11 +57,8 @@ def main() -> None:
     tasks = list(config.evaluation.tasks)
     found = json.loads(arguments.output.read_text()) if arguments.output.exists() else {}
     for name in arguments.only or variants():
-        options = [option for override in variants()[name] for option in ("--set", override)]
-        job = [sys.executable, str(HERE.parent / "jobs/ensemble_then_distill.py"), "--config", str(CONFIG), *options]
-        job.append("--allow-worse")  # all learners are wanted, whatever comes out
-        subprocess.run(job, check=True)
-        report = json.loads((Path(config.storage) / config.run / "report.json").read_text())
+        overrides = [*variants()[name], "export.allow_worse=true"]  # all learners are wanted, whatever comes out
+        report = report_of(CONFIG, config.run, Path(config.storage), overrides)
         found[name] = {**scores(report, tasks), "choices": report.get("choices", [])}
         arguments.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     columns = [f"{what}, {task}" for task in tasks for what in ("together", "learners")]

@@ -14,8 +14,6 @@ import argparse
 import json
 import shutil
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -34,6 +32,7 @@ from raysed.model.load import NativeModel, load_model
 from raysed.store.text import Table, number
 
 from harness import DATA, ROOT
+from runs import report_of
 
 CONFIG = ROOT / "benchmarks/distillation.yaml"
 RUN = "curves"
@@ -147,13 +146,9 @@ def distilled(learner: Learner, models: Path) -> dict[str, dict[str, float | Non
         Scores by model of the run and task.
     """
     storage = models.parent
-    named = {"config": CONFIG, "storage": storage, "run": RUN}
-    words = [str(word) for name, value in named.items() for word in (f"--{name}", value)]
-    words += [word for override in learner.overrides() for word in ("--set", override)]
-    subprocess.run([sys.executable, str(ROOT / "jobs/ensemble_then_distill.py"), *words], cwd=ROOT, check=True)
+    report = report_of(CONFIG, RUN, storage, learner.overrides())
     shutil.rmtree(models / learner.name, ignore_errors=True)
     shutil.copytree(storage / RUN / "model", models / learner.name)
-    report = json.loads((storage / RUN / "report.json").read_text())
     return {
         f"{row['recipe']}/{row['kind']}": {task: main_score(metrics) for task, metrics in row["metrics"].items()}
         for row in report["rows"]

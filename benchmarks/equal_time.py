@@ -9,8 +9,6 @@ two idle cores of an Intel Xeon with AMX. FILE gets the seconds that it really t
 import argparse
 import json
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from raysed.evaluation.tasks import main_score
 from raysed.store.text import Table, number
 
 from harness import DATA, ROOT
+from runs import report_of
 
 CONFIG = ROOT / "benchmarks/distillation.yaml"
 NEVER = 10**9
@@ -92,12 +91,9 @@ def trained(name: str, storage: Path) -> dict[str, Any]:
         "export.recipe": WAYS[name]["recipes"][-1],
         "export.allow_worse": True,
     }
-    words = ["--config", str(CONFIG), "--run", run, "--storage", str(storage)]
-    words += [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     began = time.monotonic()
-    subprocess.run([sys.executable, str(ROOT / "jobs/ensemble_then_distill.py"), *words], cwd=ROOT, check=True)
+    report = report_of(CONFIG, run, storage, [f"{key}={json.dumps(value)}" for key, value in settings.items()])
     seconds = time.monotonic() - began
-    report = json.loads((storage / run / "report.json").read_text())
     scores: dict[str, dict[str, list[float]]] = {}
     for row in report["rows"]:
         for task, metrics in row["metrics"].items():

@@ -108,6 +108,21 @@ def time_job(content: Mapping[str, Any], overrides: Sequence[str] = ()) -> float
     return time_process(["jobs/ensemble_then_distill.py", "--config", str(config), *words], config.with_suffix(".log"))
 
 
+def report_of(config: Path, run: str, storage: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """Runs `jobs/ensemble_then_distill.py`, which shows its progress; returns the content of its `report.json`.
+
+    Args:
+        config: YAML file; its paths are relative to the repository.
+        run: name of the run.
+        storage: directory of the runs.
+        overrides: more settings, in the form `a.b=c`.
+    """
+    words = ["--config", str(config.resolve()), "--run", run, "--storage", str(storage.resolve())]
+    words += [word for override in overrides for word in ("--set", override)]
+    subprocess.run([sys.executable, str(ROOT / "jobs/ensemble_then_distill.py"), *words], cwd=ROOT, check=True)
+    return json.loads((storage / run / "report.json").read_text())
+
+
 def stage_seconds(storage: str | Path, run: str) -> dict[str, float]:
     """Returns what each stage of a finished run took."""
     timings = json.loads(Storage(str(storage), run).read_text("timings.json"))

@@ -27,16 +27,17 @@ def short_path():
     shutil.rmtree(path, ignore_errors=True)
 
 
-ONE_WAY = (("checkpoints/ct/members/", signal.SIGINT), ("checkpoints/ct-sed/learners/00/", signal.SIGTERM))
-ANOTHER = (("checkpoints/ct/members/", signal.SIGTERM), ("checkpoints/ct-sed/learners/00/", signal.SIGINT))
+MEMBERS, LEARNER = "checkpoints/ct/members/", "checkpoints/ct-sed/learners/00/"
+ONE_WAY = ((MEMBERS, signal.SIGINT), (MEMBERS, signal.SIGTERM), (LEARNER, signal.SIGTERM))
+ANOTHER = ((LEARNER, signal.SIGINT),)
 
 
 @pytest.mark.parametrize("stops", [ONE_WAY, pytest.param(ANOTHER, marks=pytest.mark.nodes)], ids=["one-way", "another"])
 def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished_run, short_path, stops):
     """Each time the same command continues, loses nothing, and in the end has bitwise the undisturbed model.
 
-    By Ctrl-C, and by the end of all processes, Ray's own among them, as `timeout` tells them: one while members train,
-    the other while the learner does. Then by SIGKILL.
+    By Ctrl-C, and by the end of all processes, Ray's own among them, as `timeout` tells them, while members train and
+    while the learner does. Then by SIGKILL.
     """
     storage = short_path / "s"
     config = storage.parent / "tiny.yaml"

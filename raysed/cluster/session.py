@@ -51,13 +51,13 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
     for name, value in {**VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
         os.environ.setdefault(name, value)
     threading.Thread(target=meanwhile, daemon=True).start()
-    if (ray := sys.modules.get("ray")) and ray.is_initialized():
-        with _full_disks_said():
+    with _full_disks_said():
+        if (ray := sys.modules.get("ray")) and ray.is_initialized():
             yield None
-        return
-    with nullcontext() if is_elsewhere else forking() as forked:
-        with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard, _full_disks_said():
-            yield dashboard
+            return
+        with nullcontext() if is_elsewhere else forking() as forked:
+            with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard:
+                yield dashboard
 
 
 @contextmanager

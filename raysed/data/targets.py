@@ -22,7 +22,8 @@ _GROUPS_PER_FILE = 64
 """Of 262,144 rows together: files of some hundred megabytes are copied side by side, and read from where they are."""
 _HELD_OUT, _MOST_HELD_OUT = 0.05, 2000
 """Share of the rows that are held out where some are to be, and how many they are at most."""
-_TYPES = {"fp32": np.float32, "fp16": np.float16}
+TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
+"""By `sed.target_precision`."""
 
 
 @dataclass(frozen=True)
@@ -277,13 +278,13 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
     Raises:
         UserError: a target is not finite, or too large for the precision; names the sentence ids.
     """
-    if failure := not_finite(table, targets_BD):
-        raise UserError(failure)
     with np.errstate(over="ignore"):
-        rounded_BD = targets_BD.astype(_TYPES[precision], copy=False)
+        rounded_BD = targets_BD.astype(TARGET_TYPES[precision], copy=False)
     if failure := not_finite(table, rounded_BD):
-        most = np.finfo(np.float16).max
-        raise UserError(f"{failure} in {precision}, which ends at {most:,.0f}; set sed.target_precision to fp32")
+        if np.isfinite(targets_BD).all():
+            most = f"{np.finfo(rounded_BD.dtype).max:,.0f}"
+            failure += f" in {precision}, which ends at {most}; set sed.target_precision to fp32"
+        raise UserError(failure)
     return with_column(table, "target", rounded_BD)
 
 

@@ -15,6 +15,7 @@ import torch
 from raysed.cluster.need import Need
 from raysed.cluster.resources import GPU_GB, Cluster, Share, plan_learners, plan_members, uses_gpu
 from raysed.config import Config, Precision
+from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
 from raysed.model.shape import Shape
 from raysed.plan.artefacts import trainings_of
@@ -281,12 +282,12 @@ def storage_bytes(
     states = [step.at_once * checkpoint_bytes(stage, config, shape) for step, stage in zip(steps, stages)]
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
-    number = 2.0 if config.sed.target_precision == "fp16" else 4.0
+    bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
     return {
         "models": weights * (sum(step.trainings for step in steps) + 1),
         "checkpoints": 2.0 * max(states, default=0),  # the two newest of each training
         "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
-        "targets": number * corpus * (len(ensembles) * shape.width + of_teachers),
+        "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers),
         "teachers' embeddings": 4.0 * corpus * sum(widths),
     }
 

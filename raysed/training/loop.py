@@ -459,15 +459,15 @@ class _Run:
         """
         self.step = self.result.steps = step + 1
         self._unasked.append((step, getattr(batch, "ids", ()), loss))
-        if not isinstance(loss, torch.Tensor):
-            self.ask()
         is_due = self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps
         evaluates = is_due and (self.evaluate or self.plan.held_out)
         is_logged = evaluates or self.step % self.plan.log_every == 0 or self.step == self.plan.steps
-        measured = self.measures() if is_logged or self.step == 1 else {}
+        is_looked_at = is_logged or self.step == 1
+        if is_looked_at or not isinstance(loss, torch.Tensor):
+            loss = self.ask()
+        measured = self.measures() if is_looked_at else {}
         if not is_logged and not measured:
             return None
-        loss = self.ask() if isinstance(loss, torch.Tensor) else loss
         entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step), **measured}
         if evaluates:
             entry |= self._evaluated()
