@@ -22,7 +22,8 @@ from raysed.data.retrieval import load_retrieval
 from raysed.data.tokens import tokenize
 from raysed.evaluation.retrieval import Retrieval
 from raysed.evaluation.tasks import Evaluation, main_score
-from raysed.model.encoder import encode, load_encoder
+from raysed.model.encoder import load_encoder
+from raysed.model.encoding import encode
 from raysed.store.metrics import quiet_libraries
 from raysed.training.calibration import fit_calibration
 

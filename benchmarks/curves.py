@@ -101,7 +101,7 @@ TIME = [Learner("3", 49000, updates) for updates in (1600, 3200)]
 SIZES = [*(Learner(encoder, 49000, 800) for encoder in ("2", "1", BUNDLED)), Learner(TABLE, 49000, 573)]
 SPREAD = [
     *(Learner("0,2,5", sentences, updates) for sentences in (5000, 49000) for updates in (200, 800)),
-    *(Learner("0,2,5", 49000, updates) for updates in (1600, 3200)),
+    *(Learner("0,2,5", 49000, updates) for updates in (1600, 3200, 6400)),
     *(Learner(encoder, 49000, 800) for encoder in ("1,3,5", "3,4,5", "0,5")),
 ]
 LEARNERS = {learner.name: learner for learner in [*TEXT_AND_TIME, *TIME, *SIZES, *SPREAD]}

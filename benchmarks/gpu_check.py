@@ -48,7 +48,8 @@ from raysed.config import Config, make_config
 from raysed.data.labelled import tokenize_pairs, write_pairs
 from raysed.data.tokens import FlatTokens, pack, tokenize
 from raysed.data.views import ViewRows, write_views
-from raysed.model.encoder import Encoder, encode
+from raysed.model.encoder import Encoder
+from raysed.model.encoding import encode
 from raysed.model.shape import shape_of_model
 from raysed.recipe import MEMBER_STAGES
 from raysed.store.text import Table

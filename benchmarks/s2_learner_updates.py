@@ -30,7 +30,8 @@ from transformers import AutoTokenizer
 from raysed.config import SedConfig
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetBatches
 from raysed.data.tokens import tokenize
-from raysed.model.encoder import encode, load_encoder
+from raysed.model.encoder import load_encoder
+from raysed.model.encoding import encode
 from raysed.training import loop
 from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
 from raysed.training.objectives.distillation import Distillation

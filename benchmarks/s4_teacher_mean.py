@@ -26,7 +26,7 @@ from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder, save_encoder
-from raysed.stages.teacher_mean import TeacherPlan, teacher_sum, write_targets
+from raysed.stages.teacher_mean import TeacherPlan, teacher_sums, write_targets
 from raysed.store.storage import Storage
 
 import peers
@@ -137,8 +137,8 @@ class Work:
     def _mean_of_raysed(self, texts: list[str]) -> np.ndarray:
         _, tokenizer = load_encoder(ENCODER)
         paths = [Path(self.location, "run", name) for name in self.names]
-        add = teacher_sum(paths, None, self.options.device)
-        return add(tokenize(tokenizer, texts, MAX_LENGTH)) / len(self.names)
+        sums = teacher_sums([paths], None, self.options.device)
+        return sums(tokenize(tokenizer, texts, MAX_LENGTH))[0] / len(self.names)
 
     def _sample(self, seconds: float, number: int, embed: Callable[[list[str]], np.ndarray]) -> Sample:
         dev = None if number else dev_score(embed, self.options)

@@ -4,7 +4,7 @@
 
 The job is CT members, their mean and a learner of one epoch. `raysed` is `jobs/ensemble_then_distill.py` as a process.
 `plain` calls, one after the other with all cores each, what its workers call: `setups.set_up` and `loop.train`,
-`teacher_mean.teacher_sum` over the whole corpus, and `distillation.Distillation` with a torch optimizer. `plain
+`teacher_mean.teacher_sums` over the whole corpus, and `distillation.Distillation` with a torch optimizer. `plain
 processes` is the same with as many members at a time as there are cores, in processes of one thread that have imported
 everything before.
 
@@ -32,7 +32,7 @@ from raysed.config import Config, make_config
 from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
 from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
-from raysed.stages.teacher_mean import teacher_sum
+from raysed.stages.teacher_mean import teacher_sums
 from raysed.training import loop
 from raysed.training.objectives.distillation import Distillation
 from raysed.training.optimizers import adam_optimizer
@@ -118,8 +118,8 @@ class Work:
             train = partial(train_member, config, directory, self._device)
             members = list((pool.map if pool else map)(train, range(config.members.count)))
             corpus = read_tokens(directory)
-            add = teacher_sum(members, config.resources.encode_token_budget, self._device)
-            train_learner(config, corpus, add(corpus) / len(members), self._device, Path(out, "learner"))
+            sums = teacher_sums([members], config.resources.encode_token_budget, self._device)
+            train_learner(config, corpus, sums(corpus)[0] / len(members), self._device, Path(out, "learner"))
         return Sample(seconds[0], 1)
 
 

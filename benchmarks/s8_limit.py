@@ -30,7 +30,7 @@ import torch
 from torch import nn
 
 from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
-from raysed.model.encoder import default_token_budget
+from raysed.model.encoding import default_token_budget
 from raysed.model.linear import by_onednn
 from raysed.training.objectives.contrastive_tension import PairSampler
 

@@ -23,7 +23,8 @@ from raysed.config import EncoderConfig, TransferConfig
 from raysed.data.tokens import tokenize
 from raysed.evaluation.baselines import transfer_baselines
 from raysed.evaluation.transfer import TransferTask, load_transfer, main_score, score_transfer, sentences_of
-from raysed.model.encoder import encode, load_encoder
+from raysed.model.encoder import load_encoder
+from raysed.model.encoding import encode
 from raysed.model.load import load_model
 from raysed.store.metrics import quiet_libraries
 

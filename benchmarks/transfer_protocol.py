@@ -24,7 +24,8 @@ from raysed.config import EncoderConfig, TransferConfig
 from raysed.data.tokens import tokenize
 from raysed.evaluation.probes import SPLIT_GRID, Labelled, classify_by_dev, pair_features
 from raysed.evaluation.transfer import TransferTask, jobs, load_transfer, sentences_of
-from raysed.model.encoder import encode, load_encoder
+from raysed.model.encoder import load_encoder
+from raysed.model.encoding import encode
 
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
 BATCH, EPOCHS_PER_CHECK, MAX_EPOCHS, TENACITY = 64, 4, 200, 5

@@ -882,7 +882,7 @@ class ResourcesConfig(Block):
     `false`: leave them alone."""
     encode_token_budget: int | None = Field(None, ge=64)
     """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, where more leaves the caches,
-    and 8,192 on GPUs."""
+    and 65,536 on GPUs, where dev scores of a training take 8,192. What memory does not suffice for is halved."""
     encode_precision: Precision = "auto"
     """The precision in which teachers embed the corpus: `bf16`, `fp32`, or `auto`: `bf16` on GPUs whose hardware has it
     and on CPUs with AMX, where it takes less than half of the time. Means are taken in fp32, and scores are always of

@@ -26,7 +26,8 @@ from raysed.data.graded import load_task
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.evaluation.tasks import Evaluation
-from raysed.model.encoder import encode, load_checkpoint
+from raysed.model.encoder import load_checkpoint
+from raysed.model.encoding import encode
 from raysed.recipe import parse_recipe
 from raysed.store.status import describe
 from raysed.store.storage import Checkpoints, Storage

@@ -6,7 +6,11 @@ from typing import Any, Literal
 from raysed.config import Config
 from raysed.data.tokens import tokenize
 from raysed.evaluation.tasks import Evaluation, comparable, load_any_task, score_by
-from raysed.model.encoder import Encoder, encode
+from raysed.model.encoder import Encoder
+from raysed.model.encoding import default_token_budget, encode
+
+_WHILE_TRAINING = 8192
+"""Tokens per forward pass at most: memory holds weights and moments, too, maybe of other members on the same GPU."""
 
 
 def dev_score(
@@ -28,7 +32,9 @@ def dev_score(
     tokens = tokenize(tokenizer, evaluation.sentences, config.encoder.max_length)
 
     def score(encoder: Encoder) -> float:
-        embeddings_UD = encode(encoder, tokens, (config.encoder.layers,), config.resources.encode_token_budget)[0]
+        device = next(encoder.parameters()).device
+        budget = config.resources.encode_token_budget or min(default_token_budget(device), _WHILE_TRAINING)
+        embeddings_UD = encode(encoder, tokens, (config.encoder.layers,), budget)[0]
         return comparable(score_by(evaluation.score(embeddings_UD)[name], metric))
 
     return score

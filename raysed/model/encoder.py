@@ -9,7 +9,7 @@ import itertools
 import json
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from transformers.utils import logging as transformers_logging
 
 from raysed.bundled import ENCODER, PREFIX
 from raysed.config import PACKAGE, EncoderConfig, Layers, package_folder
-from raysed.data.tokens import PackedTokens, TokenTable, batches_by_tokens, pack, same_sentence
+from raysed.data.tokens import PackedTokens, TokenTable, pack, same_sentence
 from raysed.errors import UserError, first_line
 from raysed.model.attention import full_precision_attention
 from raysed.model.head import load_head, save_head
@@ -244,83 +244,6 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
     if not 1 <= layers <= count:
         raise ValueError(f"{layers} layers cannot be pooled: the encoder has {count}")
     return list(range(count - layers + 1, count + 1))
-
-
-def encode(
-    encoder: Encoder,
-    table: TokenTable,
-    poolings: Sequence[Layers] = (1,),
-    token_budget: int | None = None,
-    bf16: bool = False,
-) -> list[np.ndarray]:
-    """Embeds a whole table, in batches of at most `token_budget` tokens.
-
-    Args:
-        encoder: put in evaluation mode for the call and back afterwards.
-        table: N sentences.
-        poolings: one result for each.
-        token_budget: tokens per forward pass; None: what suits the device.
-        bf16: whether its products are in bf16; the pooling is in fp32 all the same.
-
-    Returns:
-        For each pooling float32 emb_ND, rows in the order of the table.
-    """
-    results = [np.empty((len(table), encoder.width), np.float32) for _ in poolings]
-    with _asked([encoder], bf16) as device:
-        for rows, packed in _batches(table, token_budget, device):
-            for result, emb_BD in zip(results, encoder.embed(packed, poolings)):
-                result[rows] = emb_BD.float().cpu().numpy()
-    return results
-
-
-def encode_sum(
-    encoders: Sequence[Encoder], table: TokenTable, token_budget: int | None = None, bf16: bool = False
-) -> np.ndarray:
-    """Returns the sum of the encoders' embeddings by their last layer, float32 [N, D]; batches are packed once for all.
-
-    Args:
-        encoders: of one width, on one device.
-        table: N sentences.
-        token_budget: tokens per forward pass; None: what suits the device.
-        bf16: as of `encode`; the sum is in fp32.
-    """
-    sums_ND = np.empty((len(table), encoders[0].width), np.float32)
-    with _asked(encoders, bf16) as device:
-        for rows, packed in _batches(table, token_budget, device):
-            sums_ND[rows] = sum(encoder.embed(packed, (1,))[0].float() for encoder in encoders).cpu().numpy()
-    return sums_ND
-
-
-@contextmanager
-def _asked(encoders: Sequence[Encoder], bf16: bool) -> Iterator[torch.device]:
-    """Encoders that are only asked meanwhile, in evaluation mode and without gradients; yields their device."""
-    device = next(encoders[0].parameters()).device
-    were_training = [encoder.training for encoder in encoders]
-    for encoder in encoders:
-        encoder.eval()
-    try:
-        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
-            yield device
-    finally:
-        for encoder, was_training in zip(encoders, were_training):
-            encoder.train(was_training)
-
-
-def _batches(
-    table: TokenTable, token_budget: int | None, device: torch.device
-) -> Iterator[tuple[np.ndarray, PackedTokens]]:
-    """Sentences of a batch are about as long as each other: one a row leaves nothing empty."""
-    for rows in batches_by_tokens(table.lengths, token_budget or default_token_budget(device)):
-        yield rows, pack(table.take(rows), row_tokens=1).to(device)
-
-
-def default_token_budget(device: torch.device | str) -> int:
-    """Returns the tokens per forward pass that suit a device; on CPUs 8,192 take a sixth longer, out of the caches.
-
-    >>> default_token_budget("cpu"), default_token_budget("cuda")
-    (2048, 8192)
-    """
-    return 2048 if torch.device(device).type == "cpu" else 8192
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:

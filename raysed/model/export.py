@@ -26,7 +26,8 @@ from raysed.config import Format, Layers
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import CalibrationMap
-from raysed.model.encoder import Encoder, blocks_of, encode, save_encoder
+from raysed.model.encoder import Encoder, blocks_of, save_encoder
+from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.model.formats import FILES
 from raysed.model.glow import FlowHead

@@ -23,7 +23,8 @@ from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.model import flow
 from raysed.model.affine import Affine
-from raysed.model.encoder import LOAD_ERRORS, Encoder, blocks_of, encode, encoder_path, load_encoder
+from raysed.model.encoder import LOAD_ERRORS, Encoder, blocks_of, encoder_path, load_encoder
+from raysed.model.encoding import encode
 from raysed.model.head import load_head
 from raysed.model.static import STATIC, read_static
 

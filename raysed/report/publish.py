@@ -21,7 +21,8 @@ from raysed.evaluation.tasks import Embeddings, Outcomes, Task, mean_embeddings,
 from raysed.evaluation.triples import Embed, answered_by, answered_by_words, triples
 from raysed.evaluation.unlabelled import MOST_SENTENCES, unlabelled_scores
 from raysed.model.affine import CalibrationMap, load_calibration
-from raysed.model.encoder import Encoder, encode, load_start
+from raysed.model.encoder import Encoder, load_start
+from raysed.model.encoding import encode
 from raysed.model.export import Card, export_model, parity
 from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibrated

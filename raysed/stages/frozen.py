@@ -23,7 +23,8 @@ from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import UserError
 from raysed.evaluation.tasks import Evaluation, comparable, main_score
 from raysed.model.affine import Affine
-from raysed.model.encoder import Encoder, encode, load_start
+from raysed.model.encoder import Encoder, load_start
+from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.plan.artefacts import Calibration, Embedding, load_calibrated, write_calibrated
 from raysed.store.progress import Progress, tell

@@ -27,7 +27,8 @@ from raysed.data.parquet import read_table
 from raysed.data.targets import TARGET_FILE, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
-from raysed.model.encoder import encode_sum, load_checkpoint
+from raysed.model.encoder import load_checkpoint
+from raysed.model.encoding import encode_sums
 from raysed.model.precision import uses_bf16
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Storage
@@ -36,8 +37,8 @@ log = logging.getLogger(__name__)
 
 _SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096
 """Sentences of a block: what is lost where its worker is lost."""
-_AT_ONCE = 1024
-"""Sentences that are embedded at once: enough of equal length, few enough for little memory."""
+_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
+"""Sentences that are embedded at once: enough of equal length to fill a pass, few enough for little memory."""
 _VERIFIED_ROWS = 32
 _MOST_DIFFERENCE = {False: 2e-2, True: 5e-2}
 """Of a target in fp32, or in bf16, from one that was encoded again in fp32, in units of the largest target, or of 1."""
@@ -230,10 +231,11 @@ class _TeacherGroup:
         for column, name in teachers:
             paths.setdefault(column, []).append(storage.fetch(name))
         self._bf16 = uses_bf16(plan.precision, plan.share.device)
-        self._adds = {
-            column: teacher_sum(own, plan.token_budget, plan.share.device, plan.trust_remote_code, self._bf16)
-            for column, own in paths.items()
-        }
+        self._at_once = _AT_ONCE[plan.share.device]
+        self._columns = list(paths)
+        self._sums = teacher_sums(
+            list(paths.values()), plan.token_budget, plan.share.device, plan.trust_remote_code, self._bf16
+        )
         self._targets, self._storage, self._watch = targets, storage, watch
         self._target_precision = plan.target_precision
         self._who = " to ".join(dict.fromkeys([teachers[0][1], teachers[-1][1]]))
@@ -249,13 +251,16 @@ class _TeacherGroup:
         if lost := self._watch.begin(f"sentences {first:,} to {last:,} for the teachers {self._who}"):
             return pa.table({"sentences": [0], "broken": [""], "lost": [lost]})
         tokens = TokenTable.from_arrow(table)
-        for column, add in self._adds.items():
-            parts = [add(tokens.take(rows)) for rows in np.split(np.arange(len(tokens)), _cuts(len(tokens)))]
-            sums_BD = np.concatenate(parts)
+        parts = [self._sums(tokens.take(rows)) for rows in self._cut(np.arange(len(tokens)))]
+        for column, sums in zip(self._columns, zip(*parts, strict=True), strict=True):
+            sums_BD = np.concatenate(sums)
             if column in table.column_names:
                 sums_BD += matrix(table.column(column))
             table = with_column(table, column, sums_BD)
         return self._publish(table) if self._targets else table
+
+    def _cut(self, rows: np.ndarray) -> list[np.ndarray]:
+        return np.split(rows, range(self._at_once, len(rows), self._at_once))
 
     def _publish(self, table: pa.Table) -> pa.Table:
         """Publishes the block of each target table; returns how many sentences it has, and what is wrong with them."""
@@ -277,30 +282,26 @@ def _write_block(block: pa.Table, path: Path) -> None:
     pq.write_table(block, path / TARGET_FILE)
 
 
-def _cuts(rows: int) -> range:
-    return range(_AT_ONCE, rows, _AT_ONCE)
-
-
-def teacher_sum(
-    paths: Sequence[Path],
+def teacher_sums(
+    groups: Sequence[Sequence[Path]],
     token_budget: int | None,
     device: str = "cpu",
     trust_remote_code: bool = False,
     bf16: bool = False,
-) -> Callable[[TokenTable], np.ndarray]:
-    """Loads teachers; returns the function from tokens to the float32 sum of their raw last-layer embeddings [B, D].
+) -> Callable[[TokenTable], list[np.ndarray]]:
+    """Loads teachers; returns what sums up each group's raw last-layer embeddings of B sentences, float32 [B, D].
 
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
 
     Args:
-        paths: checkpoints of the teachers.
+        groups: checkpoints of the teachers, by ensemble.
         token_budget: tokens per forward pass; None: what suits the device.
         device: to compute on.
         trust_remote_code: whether code that a teacher came with may run.
         bf16: whether they compute in bf16.
     """
-    encoders = [load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths]
-    return partial(encode_sum, encoders, token_budget=token_budget, bf16=bf16)
+    encoders = [[load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths] for paths in groups]
+    return partial(encode_sums, encoders, token_budget=token_budget, bf16=bf16)
 
 
 def verify_targets(
@@ -326,9 +327,9 @@ def verify_targets(
     target_BD = matrix(sample.column("target"))
     sums_BD = np.zeros_like(target_BD)
     for name in teachers:
-        add = teacher_sum([storage.fetch(name)], token_budget=1, trust_remote_code=trust_remote_code)
-        sums_BD += add(tokens)
-        del add  # before the next teacher is loaded
+        embed = teacher_sums([[storage.fetch(name)]], token_budget=1, trust_remote_code=trust_remote_code)
+        sums_BD += embed(tokens)[0]
+        del embed  # before the next teacher is loaded
     difference_BD = np.abs(sums_BD / len(teachers) - target_BD)
     scale = max(float(np.abs(target_BD).max()), 1.0)
     largest = float(difference_BD.max())

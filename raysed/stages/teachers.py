@@ -31,7 +31,8 @@ from raysed.model.combination import (
     side_by_side,
     turn,
 )
-from raysed.model.encoder import Encoder, encode, load_start
+from raysed.model.encoder import Encoder, load_start
+from raysed.model.encoding import encode
 from raysed.model.head import START
 from raysed.model.teacher import EmbeddingFile, MissingSentence, Teacher, load_teacher
 from raysed.plan.lineage import of_precision

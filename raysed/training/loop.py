@@ -23,6 +23,7 @@ from torch import nn
 
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
+from raysed.model.encoding import is_out_of_memory
 from raysed.store.storage import Checkpoints
 from raysed.store.text import size
 
@@ -251,7 +252,7 @@ def in_memory(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
         try:
             return action()
         except (RuntimeError, MemoryError) as error:
-            if not _is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
         # Outside of the except block, whose traceback keeps the tensors of the failed try alive.
         _make_room(objective)
@@ -302,7 +303,7 @@ def shortage_said(objective: nn.Module) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        if not _is_out_of_memory(error):
+        if not is_out_of_memory(error):
             raise
         others = _held_by_others(next(objective.parameters()).device)
         mended_by = _SHARED if others else "use a smaller encoder, or a machine or GPU with more memory"
@@ -319,15 +320,6 @@ def _held_by_others(device: torch.device) -> str:
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device) - CUDA_CONTEXT
     return f", because other processes hold {size(others)} of the GPU's {size(total)}" if others > _MUCH_BYTES else ""
-
-
-_SHORTAGES = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
-"""What torch's CPU allocator, CUDA's runtime and its libraries, such as cuBLAS, say; the latter in a RuntimeError."""
-
-
-def _is_out_of_memory(error: Exception) -> bool:
-    is_said = any(words in str(error) for words in _SHORTAGES)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_said
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:

@@ -24,7 +24,8 @@ from raysed.evaluation.baselines import transfer_baselines, word_overlap
 from raysed.evaluation.tasks import Evaluation
 from raysed.evaluation.transfer import load_transfer, score_transfer, sentences_of, transfer_average
 from raysed.model import export, load
-from raysed.model.encoder import Encoder, encode, write_checkpoint
+from raysed.model.encoder import Encoder, write_checkpoint
+from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.store import progress
 from raysed.training.calibration import fit_whiten

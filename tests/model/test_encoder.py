@@ -24,13 +24,12 @@ from raysed.model.encoder import (
     _sums,
     blocks_of,
     check_encoder,
-    encode,
-    encode_sum,
     load_checkpoint,
     load_encoder,
     save_encoder,
     write_checkpoint,
 )
+from raysed.model.encoding import encode
 from raysed.model.load import load_model
 from raysed.model.shape import shape_of
 
@@ -225,56 +224,6 @@ def test_windowed_attention_is_kept():
     with torch.no_grad():
         found, expected = encoder(make_batch()), padded(encoder.transformer, make_batch(), 1)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
-
-
-# -- encode ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_encode_keeps_the_order_whatever_the_budget(make_encoder, make_table, architecture):
-    encoder, table = make_encoder(architecture), make_table(70, longest=38)
-    whole = encode(encoder, table, POOLINGS, 10**6)
-    for budget in (1, 64, 333):
-        for a, b in zip(whole, encode(encoder, table, POOLINGS, budget)):
-            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(a).max())
-    shuffled = np.random.default_rng(0).permutation(70)
-    np.testing.assert_allclose(encode(encoder, table.take(shuffled))[0], whole[0][shuffled], atol=1e-5)
-    one = encode(encoder, table.take(np.array([5])))[0]
-    np.testing.assert_allclose(one[0], whole[0][5], atol=1e-5)
-    assert whole[0].dtype == np.float32 and whole[0].shape == (70, 16)
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_encode_leaves_the_encoder_as_it_was(make_encoder, make_table, training):
-    """Without dropout and gradients inside, in its own mode after, even after an error."""
-    encoder, table = make_encoder("bert").train(training), make_table(9)
-    np.testing.assert_array_equal(encode(encoder, table)[0], encode(encoder, table)[0])
-    with pytest.raises(ValueError):
-        encode(encoder, table, (9,))
-    assert {module.training for module in encoder.modules()} == {training}
-    assert all(p.grad is None for p in encoder.parameters())
-
-
-def test_a_sum_over_encoders_is_that_of_their_embeddings(make_encoder, make_table):
-    encoders, table = [make_encoder("bert"), make_encoder("bert", seed=1), make_encoder("bert", seed=2)], make_table(70)
-    encoders[1].eval()
-    expected = sum(encode(encoder, table)[0] for encoder in encoders)
-    for budget in (None, 64):
-        assert np.abs(encode_sum(encoders, table, budget) - expected).max() < 5e-6
-    assert [encoder.training for encoder in encoders] == [True, False, True]
-
-
-def test_embeddings_in_bf16_are_near_those_in_fp32_and_pooled_in_it(make_encoder, make_table):
-    encoder, table = make_encoder("bert"), make_table(70)
-    exact, (found,) = encode(encoder, table)[0], encode(encoder, table, bf16=True)
-    assert found.dtype == np.float32
-    assert 0 < np.abs(found - exact).max() < 3e-2 * np.abs(exact).max()
-    assert np.abs(encode_sum([encoder] * 2, table, bf16=True) - 2 * found).max() < 3e-2 * np.abs(exact).max()
-    assert not torch.is_autocast_enabled("cpu")
-
-
-def test_an_empty_table_has_no_rows(make_encoder):
-    assert encode(make_encoder("bert"), TokenTable.from_lists([]))[0].shape == (0, 16)
 
 
 def test_dropout_works_while_training(make_encoder):

@@ -34,11 +34,12 @@ from raysed.data.tokens import LengthReport, tokenize
 from raysed.errors import UserError
 from raysed.model import export
 from raysed.model.affine import Affine
-from raysed.model.encoder import Encoder, encode, load_encoder, load_start, save_encoder
+from raysed.model.encoder import Encoder, load_encoder, load_start, save_encoder
+from raysed.model.encoding import encode
 from raysed.model.export import Card, export_model, parity
 from raysed.model.flow import Flow
 from raysed.model.load import load_model
-from raysed.stages.teacher_mean import teacher_sum
+from raysed.stages.teacher_mean import teacher_sums
 from raysed.store.storage import Storage
 from raysed.training.calibration import fit_whiten
 from raysed.training.flow_fit import fit_flow
@@ -428,7 +429,7 @@ class TestOwnCode:
         assert "trust_remote_code=True)" in card and "came with code of its own: the Python files" in card
         tokens = tokenize(tokenizer, SENTENCES, MAX_LENGTH)
         teachers = [stored.fetch("member")] * 2
-        sums_BD = teacher_sum(teachers, None, trust_remote_code=True)(tokens)
+        (sums_BD,) = teacher_sums([teachers], None, trust_remote_code=True)(tokens)
         np.testing.assert_allclose(sums_BD, 2 * vectors(encoder, tokenizer, 1), atol=1e-5)
 
     def test_it_does_not_run_elsewhere(self, stored, monkeypatch):

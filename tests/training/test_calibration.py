@@ -14,7 +14,8 @@ from raysed.errors import UserError
 from raysed.evaluation.similarity import spearman
 from raysed.evaluation.tasks import Evaluation, mean_embeddings
 from raysed.model.affine import Affine, load_calibration, save_calibration
-from raysed.model.encoder import encode, load_encoder
+from raysed.model.encoder import load_encoder
+from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.plan.artefacts import Calibration, Embedding, load_calibrated
 from raysed.stages import frozen

@@ -24,7 +24,8 @@ from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.evaluation.dev import dev_score
 from raysed.model.augment import _dtype as views_dtype
-from raysed.model.encoder import Encoder, encode
+from raysed.model.encoder import Encoder
+from raysed.model.encoding import encode
 from raysed.model.precision import uses_bf16
 from raysed.plan.artefacts import plan_node
 from raysed.store.storage import Entry, Storage
@@ -907,6 +908,6 @@ def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):
 
 
 def test_other_errors_are_not_mistaken_for_memory(make_encoder, make_table, scarce, monkeypatch):
-    monkeypatch.setattr("raysed.training.loop._is_out_of_memory", lambda error: False)
+    monkeypatch.setattr("raysed.training.loop.is_out_of_memory", lambda error: False)
     with pytest.raises(torch.OutOfMemoryError):
         train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))

@@ -1,0 +1,123 @@
+"""Whole tables: their order, and what happens when memory runs out."""
+
+import numpy as np
+import pytest
+import torch
+
+import raysed.model.encoding
+from raysed.data.tokens import TokenTable
+from raysed.errors import UserError
+from raysed.model.encoder import Encoder
+from raysed.model.encoding import encode, encode_sums
+
+POOLINGS = [1, 2, 3, "first_last"]
+
+
+@pytest.mark.parametrize("architecture", ["bert", "roberta", "distilbert", "mpnet"])
+def test_encode_keeps_the_order_whatever_the_budget(make_encoder, make_table, architecture):
+    encoder, table = make_encoder(architecture), make_table(70, longest=38)
+    whole = encode(encoder, table, POOLINGS, 10**6)
+    for budget in (1, 64, 333):
+        for a, b in zip(whole, encode(encoder, table, POOLINGS, budget)):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(a).max())
+    shuffled = np.random.default_rng(0).permutation(70)
+    np.testing.assert_allclose(encode(encoder, table.take(shuffled))[0], whole[0][shuffled], atol=1e-5)
+    one = encode(encoder, table.take(np.array([5])))[0]
+    np.testing.assert_allclose(one[0], whole[0][5], atol=1e-5)
+    assert whole[0].dtype == np.float32 and whole[0].shape == (70, 16)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_encode_leaves_the_encoder_as_it_was(make_encoder, make_table, training):
+    """Without dropout and gradients inside, in its own mode after, even after an error."""
+    encoder, table = make_encoder("bert").train(training), make_table(9)
+    np.testing.assert_array_equal(encode(encoder, table)[0], encode(encoder, table)[0])
+    with pytest.raises(ValueError):
+        encode(encoder, table, (9,))
+    assert {module.training for module in encoder.modules()} == {training}
+    assert all(p.grad is None for p in encoder.parameters())
+
+
+def test_sums_over_encoders_are_those_of_their_embeddings(make_encoder, make_table):
+    encoders, table = [make_encoder("bert"), make_encoder("bert", seed=1), make_encoder("bert", seed=2)], make_table(70)
+    encoders[1].eval()
+    expected = sum(encode(encoder, table)[0] for encoder in encoders)
+    expected_of_two = expected - encode(encoders[0], table)[0]
+    for budget in (None, 64):
+        whole, pair = encode_sums([encoders, encoders[1:]], table, budget)
+        assert np.abs(whole - expected).max() < 5e-6
+        assert np.abs(pair - expected_of_two).max() < 5e-6
+    assert [encoder.training for encoder in encoders] == [True, False, True]
+
+
+def test_embeddings_in_bf16_are_near_those_in_fp32_and_pooled_in_it(make_encoder, make_table):
+    encoder, table = make_encoder("bert"), make_table(70)
+    exact, (found,) = encode(encoder, table)[0], encode(encoder, table, bf16=True)
+    assert found.dtype == np.float32
+    assert 0 < np.abs(found - exact).max() < 3e-2 * np.abs(exact).max()
+    assert np.abs(encode_sums([[encoder] * 2], table, bf16=True)[0] - 2 * found).max() < 3e-2 * np.abs(exact).max()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_an_empty_table_has_no_rows(make_encoder):
+    assert encode(make_encoder("bert"), TokenTable.from_lists([]))[0].shape == (0, 16)
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """Returns what lets passes of more than so many tokens run out of memory, and a list of those that are done."""
+    done, embed = [], Encoder.embed
+
+    def limit(most: int, error: Exception) -> list[int]:
+        def limited(self, packed, poolings):
+            if packed.input_ids.numel() > most:
+                raise error
+            done.append(packed.input_ids.numel())
+            return embed(self, packed, poolings)
+
+        monkeypatch.setattr(Encoder, "embed", limited)
+        return done
+
+    return limit
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
+def test_passes_become_smaller_where_memory_runs_out(make_encoder, make_table, little_memory, caplog, error):
+    encoder, table = make_encoder("bert"), make_table(70, longest=38)
+    expected = encode(encoder, table, token_budget=10**6)[0]
+    done = little_memory(400, error)
+    found = encode(encoder, table, token_budget=10**6)[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    assert len(done) > 1 and len(done) & (len(done) - 1) == 0  # a power of two: what is left is halved, too
+    assert "not enough memory to embed 70 sentences of up to 38 tokens at once: halved" in caplog.text
+
+
+def test_a_sentence_that_memory_does_not_suffice_for_is_refused(make_encoder, make_table, little_memory):
+    little_memory(20, torch.OutOfMemoryError("CUDA out of memory"))
+    with pytest.raises(
+        UserError, match=r"not enough memory to embed a sentence of 38 tokens; lower encoder.max_length"
+    ):
+        encode(make_encoder("bert"), make_table(70, longest=38))
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(make_encoder, make_table, little_memory):
+    little_memory(20, RuntimeError("shapes do not fit"))
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        encode(make_encoder("bert"), make_table(70))
+
+
+def test_a_pass_is_read_when_the_next_one_has_been_started(make_encoder, make_table, monkeypatch):
+    """So a GPU is never without work while the processor waits for numbers."""
+    events, on_its_way = [], raysed.model.encoding._on_its_way
+
+    def recorded(x_BD):
+        number = sum(kind == "start" for kind, _ in events)
+        events.append(("start", number))
+        read = on_its_way(x_BD)
+        return lambda: events.append(("read", number)) or read()
+
+    monkeypatch.setattr(raysed.model.encoding, "_on_its_way", recorded)
+    encode(make_encoder("bert"), make_table(9), token_budget=1)
+    assert events[:5] == [("start", 0), ("start", 1), ("read", 0), ("start", 2), ("read", 1)]
+    assert sorted(events) == [(kind, number) for kind in ("read", "start") for number in range(9)]
+    assert events[-2:] == [("read", 7), ("read", 8)]
