@@ -23,8 +23,11 @@ def write_targets(directory: Path, rows: int, row_group: int, width: int = 16) -
     np.save(directory / "mean.npy", targets.mean(0))
 
 
-def tiny_learner() -> Encoder:
-    """Weights larger than BERT's: with tiny gradients Adam's first steps are the sign of rounding errors."""
+def tiny_learner(width: int | None = None) -> Encoder:
+    """Weights larger than BERT's: with tiny gradients Adam's first steps are the sign of rounding errors.
+
+    With a width it has a head that leads there.
+    """
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=50,
@@ -34,4 +37,6 @@ def tiny_learner() -> Encoder:
         intermediate_size=32,
         initializer_range=0.3,
     )
-    return Encoder(BertModel(config))
+    learner = Encoder(BertModel(config))
+    learner.set_head(None if width is None else np.random.default_rng(1).normal(size=(16, width)).astype(np.float32))
+    return learner

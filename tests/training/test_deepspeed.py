@@ -20,13 +20,15 @@ from raysed.training.objectives.distillation import Distillation
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""
+WIDTH = 24
+"""Of the targets: wider than the learner's states, so that it has a head."""
 
 
 @pytest.mark.parametrize("world", (5, 11))
 def test_losses_of_unequal_parts_average_to_that_of_the_batch(tmp_path, world):
     """Of workers that share eight sentences, be they more than those or fewer; and so do their gradients."""
-    write_targets(tmp_path, 96, 40)
-    objective = Distillation(tiny_learner()).train()
+    write_targets(tmp_path, 96, 40, WIDTH)
+    objective = Distillation(tiny_learner(WIDTH)).train()
     whole = objective.loss(TargetBatches(tmp_path, 8, 3)(2))
     (expected,) = torch.autograd.grad(whole, next(objective.parameters()))
     losses = [objective.loss(TargetBatches(tmp_path, 8, 3, rank, world)(2)) for rank in range(world)]
@@ -37,7 +39,7 @@ def test_losses_of_unequal_parts_average_to_that_of_the_batch(tmp_path, world):
 
 def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
     """The reference: torch's Adam in one process, the mean squared error written out."""
-    learner = tiny_learner().eval()
+    learner = tiny_learner(WIDTH).eval()
     parameters = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=0.0)
     batches = TargetBatches(directory, sed.batch_size, seed=5)
@@ -70,7 +72,7 @@ from raysed.training.objectives.distillation import Distillation
 prepare_deepspeed(gpu=False)
 torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
 from learners import tiny_learner
-from test_deepspeed import RATE
+from test_deepspeed import RATE, WIDTH
 from raysed.training import loop
 from raysed.config import SedConfig
 from raysed.store.storage import Storage
@@ -92,7 +94,7 @@ def on_metrics(entry):
 
 def train(stage, **options):
     sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
-    objective = Distillation(tiny_learner())
+    objective = Distillation(tiny_learner(WIDTH))
     if scarce == "True":
         objective.learner.transformer.forward = limited(objective.learner.transformer.forward)
     engine = DeepSpeedEngine(objective, sed, world, bf16=False)
@@ -108,7 +110,7 @@ def train(stage, **options):
 
 def spoiled(stage):
     # Losses of three updates, at the third of which one worker's gradient is infinite; do weights stay?
-    objective = Distillation(tiny_learner())
+    objective = Distillation(tiny_learner(WIDTH))
     engine = DeepSpeedEngine(objective, SedConfig(batch_size=8, zero_stage=stage), world, bf16=False)
     batches, factor = TargetBatches(directory, 8, 5, rank, world), 1.0
     engine._initialise(batches(0))
@@ -168,7 +170,7 @@ def run_workers(directory: Path, world: int, stages: str, stop: int = 0, scarce:
 def continued(tmp_path_factory) -> tuple[dict[str, list], np.ndarray]:
     """Three workers until update 6, one until 10, two to the end, with every ZeRO stage; and the plain losses."""
     directory = tmp_path_factory.mktemp("continued")
-    write_targets(directory, 96, 40)
+    write_targets(directory, 96, 40, WIDTH)
     assert not run_workers(directory, 3, "0123", stop=6)
     assert not run_workers(directory, 1, "0123", stop=10)
     expected = plain_losses(directory, SedConfig(batch_size=8, learning_rate=RATE), 12)
@@ -203,14 +205,14 @@ def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued
 def test_deepspeed_has_its_moments_before_the_first_update(continued, stage):
     """Of two workers; so memory that suffices for the gradient suffices for the update."""
     found, _ = continued
-    numbers = sum(p.numel() for p in Distillation(tiny_learner()).parameters() if p.requires_grad)
+    numbers = sum(p.numel() for p in Distillation(tiny_learner(WIDTH)).parameters() if p.requires_grad)
     assert found[stage][-1][-1] >= 2 * numbers / (1 if stage == "0" else 2)
 
 
 @pytest.mark.slow
 def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
     """Two workers that cannot encode a batch at once: the global batch stays what it is."""
-    write_targets(tmp_path, 96, 40)
+    write_targets(tmp_path, 96, 40, WIDTH)
     losses, *_ = run_workers(tmp_path, 2, "0", scarce=True)["0"]
     expected = plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)
     assert np.abs(np.array(losses) - expected).max() < 1e-4
@@ -218,9 +220,9 @@ def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
 
 def test_one_process_equals_the_plain_loop(tmp_path):
     """The loop with torch's engine makes exactly the reference's updates."""
-    write_targets(tmp_path, 96, 40)
+    write_targets(tmp_path, 96, 40, WIDTH)
     sed = SedConfig(batch_size=8)
-    objective = Distillation(tiny_learner())
+    objective = Distillation(tiny_learner(WIDTH))
     optimizer = torch.optim.AdamW([p for p in objective.parameters() if p.requires_grad], lr=0.0, weight_decay=0.0)
     plan = loop.Plan(12, loop.warmup_schedule(2e-5, 12, 0.1, "constant"), log_every=1, keep="learner")
     engine = loop.TorchEngine(objective, optimizer)
@@ -251,9 +253,9 @@ class Engine:
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_gradient_that_does_not_fit_is_made_in_parts(tmp_path, stage):
-    write_targets(tmp_path, 32, 32)
+    write_targets(tmp_path, 32, 32, WIDTH)
     batch = TargetBatches(tmp_path, 8, seed=5)(0)
-    plain, objective = (Distillation(tiny_learner()).train() for _ in range(2))  # without dropout, the default
+    plain, objective = (Distillation(tiny_learner(WIDTH)).train() for _ in range(2))  # without dropout, the default
     plain(batch).backward()
     inner = Engine(objective)
     engine = DeepSpeedEngine(objective, SedConfig(batch_size=8, zero_stage=stage), world=1, bf16=False)
