@@ -241,13 +241,16 @@ def waits(check: Check) -> None:
     for stage in MEMBER_STAGES:
         with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):  # as on a GPU
             setup = check.setup(stage, _settings(stage, "bf16"), check.encoder("small"), check.device)
-        setup.engine.asks_later = True
-        setup.engine.update(setup.batch_at(0), 1e-5)
-        batch = setup.batch_at(1)
-        with _Waits() as counted:
-            setup.engine.update(batch, 1e-5)
-        found = ", ".join(f"{count} x {name}" for name, count in counted.found.items()) or "none"
-        check.say(3, f"values that an update of {stage} waits for", found, not counted.found)
+        _say_waits(check, 3, stage, setup.engine, setup.batch_at(1))
+
+
+def _say_waits(check: Check, part: int, what: str, engine: Any, batch: Any) -> None:
+    engine.asks_later = True
+    engine.update(batch, 1e-5)
+    with _Waits() as counted:
+        engine.update(batch, 1e-5)
+    found = ", ".join(f"{count} x {name}" for name, count in counted.found.items()) or "none"
+    check.say(part, f"values that an update of {what} waits for", found, not counted.found)
 
 
 def activity(check: Check) -> None:
@@ -393,6 +396,8 @@ def deepspeed(check: Check) -> None:
         found = losses(lambda objective, sed=sed: DeepSpeedEngine(objective, sed, world=1, bf16=False))
         worst = max(abs(a - b) / abs(b) for a, b in zip(found, plain, strict=True))
         check.say(6, f"DeepSpeed at ZeRO {stage} against torch, losses", f"{worst:.1e}", worst < 1e-4)
+    engine = DeepSpeedEngine(Distillation(copy.deepcopy(start)), SedConfig(batch_size=16), world=1, bf16=False)
+    _say_waits(check, 6, "a learner without ZeRO", engine, batch)
     torch.distributed.destroy_process_group()
 
 

@@ -43,6 +43,9 @@ class DeepSpeedEngine:
         sed: optimizer settings.
         world: number of workers.
         bf16: autocast the forward pass; weights and moments stay fp32.
+
+    Attributes:
+        asks_later: as of `loop.TorchEngine`; with ZeRO, DeepSpeed itself waits for the GPU.
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
@@ -52,30 +55,37 @@ class DeepSpeedEngine:
         self._engine: Any = None
         self._pending: dict[str, Any] | None = None
         self._updates = 0
+        self.asks_later = sed.zero_stage == 0 and next(iter(self._parameters.values())).is_cuda
 
-    def update(self, batch: TargetBatch, learning_rate: float) -> float:
+    def update(self, batch: TargetBatch, learning_rate: float) -> float | torch.Tensor:
         """See `loop.Engine`."""
         if self._engine is None:
             self._initialise(batch)
         self._set_rate(learning_rate)
         loss = loop.in_memory(self._objective, lambda: self._engine(batch))
-        value = _mean_over_workers(loss.detach())
-        if not math.isfinite(value):
-            return value
-        self._backward(batch, loss)
-        with loop.shortage_said(self._objective):
-            is_applied = self._step()
-        if not is_applied:
-            return math.nan
-        self._updates += 1
-        return value
+        mean = _mean_over_workers(loss.detach())
+        if self.asks_later or torch.isfinite(mean):
+            self._backward(batch, loss)
+            with loop.shortage_said(self._objective):
+                mean = self._step(mean)
+            self._updates += 1
+        return mean if self.asks_later else mean.item()
 
-    def _step(self) -> bool:
-        """Whether the gradient of all workers is finite; ZeRO looks at it itself, DeepSpeed without ZeRO does not."""
-        if self._sed.zero_stage == 0 and not torch.isfinite(loop.gradient_norm(self._parameters.values())):
-            return False
+    def _step(self, loss: torch.Tensor) -> torch.Tensor:
+        """Returns the loss, or not a number where the gradient of all workers is not finite.
+
+        ZeRO looks at that itself, DeepSpeed without ZeRO does not.
+        """
+        if self._sed.zero_stage:
+            self._engine.step()
+            return loss if self._engine.was_step_applied() else torch.full_like(loss, math.nan)
+        is_broken = ~torch.isfinite(loss + loop.gradient_norm(self._parameters.values()))
+        if self.asks_later:
+            self._engine.optimizer.found_inf = is_broken.float()  # for torch's fused kernel, which then does nothing
+        elif is_broken:
+            return torch.full_like(loss, math.nan)
         self._engine.step()
-        return self._engine.was_step_applied()
+        return torch.where(is_broken, math.nan, loss)
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
         """With ZeRO the workers exchange gradients meanwhile, so one of them cannot start over alone."""
@@ -198,15 +208,16 @@ def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         "gradient_clipping": sed.clip or 0.0,  # DeepSpeed clips at 1 where it is not told otherwise
         "steps_per_print": 10**9,
+        "timers": {"throughput": {"enabled": False}},  # which would wait for the GPU twice in each update
     }
     if bf16:
         config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
     return config
 
 
-def _mean_over_workers(loss: torch.Tensor) -> float:
+def _mean_over_workers(loss: torch.Tensor) -> torch.Tensor:
     if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         loss = loss.clone()
         torch.distributed.all_reduce(loss)
         loss /= torch.distributed.get_world_size()
-    return loss.item()
+    return loss
