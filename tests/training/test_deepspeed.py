@@ -1,15 +1,15 @@
 """Distillation and its engine: the updates are the plain ones, whatever the workers, the ZeRO stage and the memory."""
 
-import json
+import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from deepspeed_worker import RATE, WIDTH, Work, run
 from learners import tiny_learner, write_targets
 
 from raysed.config import SedConfig
@@ -17,11 +17,6 @@ from raysed.data.targets import TargetBatches
 from raysed.training import loop
 from raysed.training.deepspeed import DeepSpeedEngine
 from raysed.training.objectives.distillation import Distillation
-
-RATE = 1e-3
-"""High, so that a lost moment shows within a few updates."""
-WIDTH = 24
-"""Of the targets: wider than the learner's states, so that it has a head."""
 
 
 @pytest.mark.parametrize("world", (5, 11))
@@ -56,120 +51,36 @@ def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
     return losses
 
 
-_WORKER = """
-import json, os, sys
-from pathlib import Path
-rank, world, port, stages, stop, scarce, directory = sys.argv[1:]
-rank, world, stop = map(int, (rank, world, stop))
-os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world))
-os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-sys.path[:0] = {tests!r}
-import torch
-torch.set_num_threads(1)
-from raysed.data.targets import TargetBatches
-from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.training.objectives.distillation import Distillation
-prepare_deepspeed(gpu=False)
-torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
-from learners import tiny_learner
-from test_deepspeed import RATE, WIDTH
-from raysed.training import loop
-from raysed.config import SedConfig
-from raysed.store.storage import Storage
-directory = Path(directory)
-
-def limited(forward):
-    def only_one_row(*arguments, input_ids, **named):
-        if len(input_ids) > 1:
-            raise torch.OutOfMemoryError("planted")
-        return forward(*arguments, input_ids=input_ids, **named)
-    return only_one_row
-
-class Stop(Exception):
-    pass
-
-def on_metrics(entry):
-    if stop and entry["step"] == stop:
-        raise Stop
-
-def train(stage, later=False, **options):
-    sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
-    objective = Distillation(tiny_learner(WIDTH))
-    if scarce == "True":
-        objective.learner.transformer.forward = limited(objective.learner.transformer.forward)
-    engine = DeepSpeedEngine(objective, sed, world, bf16=False)
-    engine.asks_later = later
-    rate = loop.warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
-    plan = loop.Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
-    batches = TargetBatches(directory, 8, 5, rank, world)
-    try:
-        return loop.train(objective, batches, plan, engine, is_writer=rank == 0, **options)
-    except Stop:
-        return None
-    finally:
-        engine.close()
-
-def spoiled(stage, later=False):
-    # Losses of three updates, at the third of which one worker's gradient is infinite; do weights stay?
-    objective = Distillation(tiny_learner(WIDTH))
-    engine = DeepSpeedEngine(objective, SedConfig(batch_size=8, zero_stage=stage), world, bf16=False)
-    engine.asks_later = later
-    batches, factor = TargetBatches(directory, 8, 5, rank, world), 1.0
-    engine._initialise(batches(0))
-    inner = getattr(engine._engine.optimizer, "optimizer", engine._engine.optimizer)
-    made = sum(state["exp_avg"].numel() + state["exp_avg_sq"].numel() for state in inner.state.values())
-    objective.learner.transformer.encoder.layer[1].output.dense.weight.register_hook(lambda grad: grad * factor)
-    losses = [engine.update(batches(step), RATE) for step in range(2)]
-    before = {{name: weight.clone() for name, weight in engine._weights().items()}}
-    factor = float("inf") if rank == 0 else 1.0
-    losses.append(engine.update(batches(2), RATE))
-    after = engine._weights()
-    engine.close()
-    return list(map(float, losses)), all(torch.equal(before[name], after[name]) for name in before), made
-
-found = {{}}
-for stage in map(int, stages):
-    states = Storage(str(directory), "states-" + str(stage)).checkpoints("learner", {{}})
-    result = train(stage, checkpoints=states, on_metrics=on_metrics)
-    if result:
-        losses = [[entry["loss"] for entry in done.history] for done in (result, train(stage, later=stage == 0))]
-        found[stage] = [*losses, result.resumed_at, spoiled(stage), spoiled(stage, later=stage == 0)]
-if rank == 0:
-    print("RESULT", json.dumps(found))
-"""
-
-
-def run_workers(directory: Path, world: int, stages: str, stop: int = 0, scarce: bool = False) -> dict[str, list]:
+def run_workers(directory: Path, world: int, stages: str, **options) -> dict[int, dict]:
     """Runs a training and another from the start in `world` processes, one ZeRO stage after the other.
 
+    The processes are forks of one that has imported DeepSpeed, which takes longer than the trainings.
+
     Returns:
-        The losses of both, where the first resumed, and what became of a third with an infinite gradient, by stage;
-        nothing of trainings that were stopped.
+        What the first worker found, by stage; nothing of trainings that were stopped.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    script = _WORKER.format(tests=[str(place) for place in Path(__file__).parents[:2]])
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, *map(str, (rank, world, port, stages, stop, scarce, directory))],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        for rank in range(world)
-    ]
-    outputs = [process.communicate(timeout=240) for process in processes]
-    failed = [said[-1500:] for process, (_, said) in zip(processes, outputs) if process.returncode]
+        port = free.getsockname()[1]
+    work = Work(directory, world, port, [int(stage) for stage in stages], **options)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["deepspeed", "raysed.model.encoder"])
+    pipes = [context.Pipe(duplex=False) for _ in range(world)]
+    with mock.patch.dict(os.environ, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1"):
+        workers = [context.Process(target=run, args=(work, rank, told)) for rank, (_, told) in enumerate(pipes)]
+        for worker in workers:
+            worker.start()
+    found = [heard.recv() if heard.poll(240) else "silent" for heard, _ in pipes]
+    for worker in workers:
+        worker.join(30)
+        worker.kill()
+    failed = [words[-1500:] for words in found if isinstance(words, str)]
     assert not failed, "\n\n".join(failed)
-    (line,) = [line for line in outputs[0][0].splitlines() if line.startswith("RESULT")]
-    return json.loads(line.removeprefix("RESULT"))
+    return found[0]
 
 
 @pytest.fixture(scope="module")
-def continued(tmp_path_factory) -> tuple[dict[str, list], np.ndarray]:
+def continued(tmp_path_factory) -> tuple[dict[int, dict], np.ndarray]:
     """Three workers until update 6, one until 10, two to the end, with every ZeRO stage; and the plain losses."""
     directory = tmp_path_factory.mktemp("continued")
     write_targets(directory, 96, 40, WIDTH)
@@ -180,7 +91,7 @@ def continued(tmp_path_factory) -> tuple[dict[str, list], np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", "0123")
+@pytest.mark.parametrize("stage", range(4))
 def test_deepspeed_makes_the_plain_updates(continued, stage):
     """Stopped twice and continued with another number of workers each time: the plain loss curve.
 
@@ -188,35 +99,34 @@ def test_deepspeed_makes_the_plain_updates(continued, stage):
     without ZeRO, nobody asks for its losses before they are logged, as on a GPU.
     """
     found, expected = continued
-    losses, following, resumed_at, *_ = found[stage]
-    assert resumed_at == 8
-    assert np.abs(losses - expected).max() < 1e-4
-    assert np.abs(following - expected).max() < 1e-4
+    assert found[stage]["resumed_at"] == 8
+    assert np.abs(found[stage]["losses"] - expected).max() < 1e-4
+    assert np.abs(found[stage]["following"] - expected).max() < 1e-4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", "0123")
+@pytest.mark.parametrize("stage", range(4))
 def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued, stage):
     """The gradient of one of two workers: both are told by the loss, at once or, without ZeRO, when they ask."""
     found, _ = continued
-    for losses, unchanged, _ in found[stage][-2:]:
-        assert np.isfinite(losses[:2]).all() and np.isnan(losses[2]) and unchanged
+    for spoiled in found[stage]["spoiled"]:
+        assert np.isfinite(spoiled["losses"][:2]).all() and np.isnan(spoiled["losses"][2]) and spoiled["unchanged"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", "0123")
+@pytest.mark.parametrize("stage", range(4))
 def test_deepspeed_has_its_moments_before_the_first_update(continued, stage):
     """Of two workers; so memory that suffices for the gradient suffices for the update."""
     found, _ = continued
     numbers = sum(p.numel() for p in Distillation(tiny_learner(WIDTH)).parameters() if p.requires_grad)
-    assert found[stage][-1][-1] >= 2 * numbers / (1 if stage == "0" else 2)
+    assert found[stage]["spoiled"][0]["moments"] >= 2 * numbers / (1 if stage == 0 else 2)
 
 
 @pytest.mark.slow
 def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
     """Two workers that cannot encode a batch at once: the global batch stays what it is."""
     write_targets(tmp_path, 96, 40, WIDTH)
-    losses, *_ = run_workers(tmp_path, 2, "0", scarce=True)["0"]
+    losses = run_workers(tmp_path, 2, "0", scarce=True)[0]["losses"]
     expected = plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)
     assert np.abs(np.array(losses) - expected).max() < 1e-4
 

@@ -1,0 +1,152 @@
+"""A worker of trainings by DeepSpeed; `test_deepspeed.py` runs several, each in a process of its own."""
+
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+from learners import tiny_learner
+
+from raysed.config import SedConfig
+from raysed.data.targets import TargetBatches
+from raysed.store.storage import Storage
+from raysed.training import loop
+from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
+from raysed.training.objectives.distillation import Distillation
+
+RATE = 1e-3
+"""High, so that a lost moment shows within a few updates."""
+WIDTH = 24
+"""Of the targets: wider than the learner's states, so that it has a head."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What all workers of a training do.
+
+    Attributes:
+        directory: of the targets and of the saved states.
+        world: number of workers.
+        port: at which they meet.
+        stages: of ZeRO, one after the other.
+        stop: update at which they stop; 0: they go on to the end.
+        scarce: whether memory suffices for one row at a time only.
+    """
+
+    directory: Path
+    world: int
+    port: int
+    stages: Sequence[int]
+    stop: int = 0
+    scarce: bool = False
+
+
+def run(work: Work, rank: int, told: Connection) -> None:
+    """Does its part, and tells what was found by stage, or what went wrong."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(work.world))
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(work.port))
+    try:
+        torch.set_num_threads(1)
+        prepare_deepspeed(gpu=False)
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=work.world)
+        told.send({stage: found for stage in work.stages if (found := _of_stage(work, rank, stage))})
+    except BaseException:
+        told.send(traceback.format_exc())
+        raise
+
+
+def _of_stage(work: Work, rank: int, stage: int) -> dict[str, Any] | None:
+    """A training that goes on from its state, one from the start, and two with an infinite gradient."""
+    states = Storage(str(work.directory), f"states-{stage}").checkpoints("learner", {})
+    result = _trained(work, rank, stage, checkpoints=states, on_metrics=_stopping(work.stop))
+    if result is None:
+        return None
+    following = _trained(work, rank, stage, later=stage == 0)
+    return {
+        "losses": [entry["loss"] for entry in result.history],
+        "resumed_at": result.resumed_at,
+        "following": [entry["loss"] for entry in following.history],
+        "spoiled": [_spoiled(work, rank, stage, later) for later in {False, stage == 0}],
+    }
+
+
+class _Stop(Exception):
+    pass
+
+
+def _stopping(stop: int) -> Callable[[dict], None]:
+    def on_metrics(entry: dict) -> None:
+        if stop and entry["step"] == stop:
+            raise _Stop
+
+    return on_metrics
+
+
+def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: Any) -> loop.Result | None:
+    """A training of 12 updates; None where it was stopped.
+
+    Args:
+        work: what to do.
+        rank: of this worker.
+        stage: of ZeRO.
+        later: whether losses are asked for where they are logged, as on a GPU.
+        options: of `loop.train`.
+    """
+    with _engine(work, stage, later) as engine:
+        sed = engine._sed
+        rate = loop.warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
+        plan = loop.Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
+        try:
+            return loop.train(engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options)
+        except _Stop:
+            return None
+
+
+def _spoiled(work: Work, rank: int, stage: int, later: bool) -> dict[str, Any]:
+    """Losses of three updates, at the third of which one worker's gradient is infinite; do weights stay?"""
+    with _engine(work, stage, later) as engine:
+        batches, factor = _batches(work, rank), 1.0
+        engine._initialise(batches(0))
+        inner = getattr(engine._engine.optimizer, "optimizer", engine._engine.optimizer)
+        moments = sum(state["exp_avg"].numel() + state["exp_avg_sq"].numel() for state in inner.state.values())
+        layer = engine._objective.learner.transformer.encoder.layer[1]
+        layer.output.dense.weight.register_hook(lambda grad: grad * factor)
+        losses = [engine.update(batches(step), RATE) for step in range(2)]
+        before = {name: weight.clone() for name, weight in engine._weights().items()}
+        factor = float("inf") if rank == 0 else 1.0
+        losses.append(engine.update(batches(2), RATE))
+        after = engine._weights()
+        unchanged = all(torch.equal(before[name], after[name]) for name in before)
+        return {"losses": [float(loss) for loss in losses], "unchanged": unchanged, "moments": moments}
+
+
+@contextmanager
+def _engine(work: Work, stage: int, later: bool) -> Iterator[DeepSpeedEngine]:
+    objective = Distillation(tiny_learner(WIDTH))
+    if work.scarce:
+        objective.learner.transformer.forward = _limited(objective.learner.transformer.forward)
+    sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
+    engine = DeepSpeedEngine(objective, sed, work.world, bf16=False)
+    engine.asks_later = later
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def _limited(forward: Callable) -> Callable:
+    def only_one_row(*arguments: Any, input_ids: torch.Tensor, **named: Any) -> Any:
+        if len(input_ids) > 1:
+            raise torch.OutOfMemoryError("planted")
+        return forward(*arguments, input_ids=input_ids, **named)
+
+    return only_one_row
+
+
+def _batches(work: Work, rank: int) -> TargetBatches:
+    return TargetBatches(work.directory, 8, 5, rank, work.world)
