@@ -31,8 +31,10 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -96,7 +98,7 @@ class Check:
 
     def __post_init__(self) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(ENCODER)
-        self.sentences = (ENCODER.parent / "corpus.txt").read_text(encoding="utf-8").splitlines()[:2000]
+        self.sentences = (ENCODER.parent / "corpus.txt").read_text(encoding="utf-8").splitlines()[: 2000 if self.on_gpu else 512]
         self.data = self._tables()
 
     @property
@@ -148,8 +150,9 @@ class Check:
 def objectives(check: Check) -> None:
     """Three updates of every objective against the CPU in fp32, and a state that is continued."""
     for stage in MEMBER_STAGES:
+        there = _three_updates(check, stage, "fp32", "cpu")
         for precision in _TOLERANCE:
-            here, there = (_three_updates(check, stage, p, d) for p, d in ((precision, check.device), ("fp32", "cpu")))
+            here = _three_updates(check, stage, precision, check.device)
             worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(here, there, strict=True))
             check.say(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
     with tempfile.TemporaryDirectory() as directory:
@@ -308,15 +311,16 @@ def throughput(check: Check) -> None:
 
 
 def _in_processes(check: Check, shape: str, count: int, updates: int) -> list[tuple[float, float]]:
-    """Rate and peak memory of each of so many processes that train at the same time."""
-    command = [sys.executable, __file__, "--device", check.device, "--train", shape, str(updates)]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(count)]
-    said = [process.communicate()[0].splitlines()[-1].split() for process in running]
-    return [(float(rate), float(peak)) for rate, peak in said]
+    """Rate and peak memory of each of so many processes that train at the same time.
+
+    They are forks of a process that has imported everything and never touched the GPU.
+    """
+    with ProcessPoolExecutor(count, mp_context=get_context("forkserver")) as pool:
+        return list(pool.map(train_alone, *zip(*[(check.device, shape, updates)] * count, strict=True)))
 
 
-def train_alone(device: str, shape: str, updates: int) -> None:
-    """Prints updates per second of CT, and the largest memory, as one of the processes of part 4."""
+def train_alone(device: str, shape: str, updates: int) -> tuple[float, float]:
+    """Returns updates per second of CT, and the largest memory, as one of the processes of part 4."""
     with tempfile.TemporaryDirectory() as directory:
         check = Check(device, Path(directory))
         setup = check.setup("ct", _settings("ct", "bf16" if check.on_gpu else "fp32"), check.encoder(shape), device)
@@ -330,7 +334,7 @@ def train_alone(device: str, shape: str, updates: int) -> None:
         free, total = torch.cuda.mem_get_info()
         context = total - free - torch.cuda.memory_reserved()
         peak = torch.cuda.max_memory_reserved() + min(max(context, 0), 1e9)
-    print(updates / took[0], peak)
+    return updates / took[0], peak
 
 
 # -- 5: embedding ------------------------------------------------------------------------------------------------------
@@ -539,13 +543,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", type=int, nargs="+", default=list(range(1, len(PARTS) + 1)), help="these alone")
     parser.add_argument("--output", type=Path, help="the page; by default one in benchmarks/ for a GPU, none for a CPU")
-    parser.add_argument("--train", nargs=2, metavar=("SHAPE", "UPDATES"), help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if options.device == "cuda" and not torch.cuda.is_available():
         parser.error("there is no GPU that torch can use; --device cpu checks this script alone")
-    if options.train:
-        train_alone(options.device, options.train[0], int(options.train[1]))
-        return 0
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
         check = Check(options.device, Path(directory))
