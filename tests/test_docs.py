@@ -1,5 +1,6 @@
 """The pages say what is so: links, commands, options, settings with their defaults, files, and the cluster file."""
 
+import importlib
 import importlib.util
 import json
 import re
@@ -234,6 +235,15 @@ def test_repository_files_exist(page):
 def test_named_tests_exist(page):
     for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", prose(page)):
         assert f"def {name}(" in (ROOT / file).read_text(), f"{by_name(page)}: {file} has no {name}"
+
+
+def test_documented_names_of_the_package_exist():
+    """Those whose docstrings the site shows on a page, `::: raysed.module.name`."""
+    names = [name for page in PAGES for name in re.findall(r"^::: (raysed\.\S+)$", page.read_text(), re.MULTILINE)]
+    assert len(names) >= 10
+    for name in names:
+        module, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), last), name
 
 
 def test_the_tree_in_the_readme_is_the_tree():
