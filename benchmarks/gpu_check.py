@@ -98,7 +98,8 @@ class Check:
 
     def __post_init__(self) -> None:
         self.tokenizer = AutoTokenizer.from_pretrained(ENCODER)
-        self.sentences = (ENCODER.parent / "corpus.txt").read_text(encoding="utf-8").splitlines()[: 2000 if self.on_gpu else 512]
+        text = (ENCODER.parent / "corpus.txt").read_text(encoding="utf-8")
+        self.sentences = text.splitlines()[: 2000 if self.on_gpu else 512]
         self.data = self._tables()
 
     @property
