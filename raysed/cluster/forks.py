@@ -45,9 +45,14 @@ _RAY = "2.60."
 """The versions that this was tried with."""
 _ACCELERATORS = ("/dev/nvidia[0-9]*", "/dev/kfd", "/dev/dxg", "/dev/accel*", "/dev/neuron*", "/dev/davinci*")
 _SOCKET, _OPTION = "RAYSED_FORKS", "RAYSED_FORK_WORKERS"
-_VARIABLES = {"RAY_prestart_worker_first_driver": "0", "RAY_worker_register_timeout_seconds": "300"}
+_VARIABLES = {
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_worker_register_timeout_seconds": "300",
+    "RAY_worker_maximum_startup_concurrency": "16",
+}
 """On a busy machine the imports can take longer than the minute that Ray gives a worker to report, and without its
-first workers `ray.init` would wait for ever, deaf to signals."""
+first workers `ray.init` would wait for ever, deaf to signals. Ray would also warn of more workers than four times the
+cores; forks are cheap."""
 _PATIENCE = 120.0
 """Seconds that a worker waits to be forked, before it is started as ever."""
 _LARGEST = 2**20

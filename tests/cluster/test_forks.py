@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -48,6 +49,21 @@ def test_what_later_stages_need_can_be_imported(ray_cluster):
     deadline = time.monotonic() + 60
     while not ray.get(there.remote()):
         assert time.monotonic() < deadline
+
+
+@pytest.mark.cluster
+def test_many_workers_on_few_cores_are_not_warned_of(ray_cluster):
+    """Ray would, at sixteen on two cores, in the midst of what a run prints."""
+
+    @ray.remote(num_cpus=0)
+    class Idle:
+        def ready(self):
+            pass
+
+    workers = [Idle.remote() for _ in range(22)]
+    ray.get([worker.ready.remote() for worker in workers])
+    said = Path(ray._private.worker.global_worker.node.get_logs_dir_path(), "raylet.out").read_text()
+    assert said and "maximum expected startup concurrency" not in said
 
 
 @pytest.mark.cluster
