@@ -337,6 +337,7 @@ class Storage:
                 ) from None
             self._tidy()
             yield
+            self._tidy()  # where it went well: a worker that was killed as it wrote, and replaced, has left something
 
     def reach(self) -> None:
         """Checks that remote storage answers.

@@ -255,11 +255,12 @@ def test_nothing_temporary_is_left(storage, tmp_path):
         commit(storage, OLD)
         commit(storage, NEW)
         storage.write_text("config.yaml", "a: 1")
+        (tmp_path / "run/.tmp/of-a-worker-that-was-killed").write_text("half")
     left = {p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*") if p.is_file()}
     assert left == {
         ".lock", "config.yaml", f"manifest/{NAME}.json", f"{NAME}/model.bin", f"{NAME}/deep/config.json",
     }  # fmt: skip
-    (tmp_path / "run/.tmp/abandoned").mkdir()
+    (tmp_path / "run/.tmp/abandoned").mkdir(parents=True)
     with storage.lock():
         assert not (tmp_path / "run/.tmp").exists()
 

@@ -169,32 +169,40 @@ def test_no_service_is_said_once(ray_command, monkeypatch, capsys):
     assert ray_command.read_text() == ""
 
 
+DRIVER = """
+import time
+import ray
+from raysed.cluster.draining import is_draining
+
+memory = 80 * 2**20
+context = ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=memory, log_to_driver=False)
+
+@ray.remote(num_cpus=1)
+def member():
+    too_early, until = is_draining(), time.monotonic() + 60
+    while not is_draining() and time.monotonic() < until:
+        time.sleep(0.1)
+    return too_early, is_draining()
+
+asked = member.remote()
+assert not ray.wait([asked], timeout=3)[0]
+print(context.address_info["gcs_address"], flush=True)
+print(*ray.get(asked, timeout=60), flush=True)
+"""
+
+
 @pytest.mark.nodes
 def test_a_worker_hears_of_a_notice_through_ray(tmp_path):
     """With Ray's own command, and with what members ask."""
-    import ray
-
-    from raysed.cluster.draining import is_draining
-
-    service, memory = Service(), 80 * 2**20
-    context = ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=memory, log_to_driver=False)
-    try:
-
-        @ray.remote(num_cpus=1)
-        def member() -> tuple[bool, bool]:
-            too_early, until = is_draining(), time.monotonic() + 60
-            while not is_draining() and time.monotonic() < until:
-                time.sleep(0.1)
-            return too_early, is_draining()
-
-        asked = member.remote()
-        assert not ray.wait([asked], timeout=3)[0]
+    service = Service()
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    command = [sys.executable, "-c", DRIVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
+        address = driver.stdout.readline().strip()
         service.notice = announcement(100)
         with served(service) as endpoint, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_ADDRESS", context.address_info["gcs_address"])
+            patch.setenv("RAY_ADDRESS", address)
             patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
             said, _ = run(endpoint, tmp_path / "lock").communicate(timeout=60)
         assert "ray drain-node ended with 0" in said
-        assert ray.get(asked, timeout=60) == (False, True)
-    finally:
-        ray.shutdown()
+        assert driver.stdout.readline().split() == ["False", "True"]
