@@ -191,17 +191,22 @@ print(*ray.get(asked, timeout=60), flush=True)
 """
 
 
+OPEN = {"RAY_AUTH_MODE": "disabled"}
+"""Else the driver alone would know Ray's token."""
+
+
 @pytest.mark.nodes
 def test_a_worker_hears_of_a_notice_through_ray(tmp_path):
     """With Ray's own command, and with what members ask."""
     service = Service()
-    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"}
+    environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | OPEN
     command = [sys.executable, "-c", DRIVER]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
         address = driver.stdout.readline().strip()
         service.notice = announcement(100)
         with served(service) as endpoint, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_ADDRESS", address)
+            for name, value in {"RAY_ADDRESS": address, **OPEN}.items():
+                patch.setenv(name, value)
             patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
             said, _ = run(endpoint, tmp_path / "lock").communicate(timeout=60)
         assert "ray drain-node ended with 0" in said
