@@ -123,7 +123,10 @@ def _embed(job: Embedding, tokens: TokenTable, config: Config, storage: Storage,
     """One task; returns a user's mistake as a sentence."""
     _set_up(share)
     encoder = _encoder(job, config, storage, share)
-    results = encode(encoder, tokens, job.poolings, config.resources.encode_token_budget)
+    try:
+        results = encode(encoder, tokens, job.poolings, config.resources.encode_token_budget)
+    except UserError as error:
+        return str(error)
     if not all(np.isfinite(result).all() for result in results):
         return f"{job.model or config.encoder.path}: the embeddings of some evaluation sentences are not finite"
 

@@ -251,7 +251,10 @@ class _TeacherGroup:
         if lost := self._watch.begin(f"sentences {first:,} to {last:,} for the teachers {self._who}"):
             return pa.table({"sentences": [0], "broken": [""], "lost": [lost]})
         tokens = TokenTable.from_arrow(table)
-        parts = [self._sums(tokens.take(rows)) for rows in self._cut(np.arange(len(tokens)))]
+        try:
+            parts = [self._sums(tokens.take(rows)) for rows in self._cut(np.arange(len(tokens)))]
+        except UserError as error:
+            return pa.table({"sentences": [0], "broken": [str(error)], "lost": [""]})
         for column, sums in zip(self._columns, zip(*parts, strict=True), strict=True):
             sums_BD = np.concatenate(sums)
             if column in table.column_names:

@@ -4,11 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from raysed.cluster.resources import Share
 from raysed.config import ResourcesConfig, TeacherConfig, make_config
 from raysed.data.tokens import tokenize
-from raysed.model.encoder import load_encoder, save_encoder
+from raysed.errors import UserError
+from raysed.model.encoder import Encoder, load_encoder, save_encoder
 from raysed.plan.artefacts import Embedding
 from raysed.stages import frozen, teachers
 from raysed.stages.frozen import embed_all
@@ -33,6 +35,18 @@ def test_the_driver_holds_one_member_at_a_time(run, tiny_tokenizer, make_sentenc
     embed_all(jobs, tokenize(tiny_tokenizer, make_sentences(30), 20), config, storage, share=None)
     assert most_alive() == 1
     assert all(np.load(storage.fetch(job.name) / "layers-1.npy").shape == (30, 16) for job in jobs)
+
+
+def test_a_lack_of_memory_for_a_sentence_is_said(run, tiny_tokenizer, make_sentences, monkeypatch):
+    config, storage = run
+
+    def embed(self, tokens, poolings):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Encoder, "embed", embed)
+    jobs = [Embedding("base/embeddings/00", None, (1,), {})]
+    with pytest.raises(UserError, match=r"^there is not enough memory to embed a sentence of \d+ tokens; lower "):
+        embed_all(jobs, tokenize(tiny_tokenizer, make_sentences(30), 20), config, storage, share=None)
 
 
 def asked(path, length: int) -> AskedTeacher:

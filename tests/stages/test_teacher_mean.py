@@ -158,6 +158,25 @@ def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_pa
 
 
 @pytest.mark.cluster
+def test_a_lack_of_memory_for_a_sentence_is_said(ray_cluster, tmp_path, monkeypatch):
+    storage = Storage(str(tmp_path), "run")
+    names = save_teachers(storage, 2)
+    save_corpus(storage, 30)
+
+    class Small(_TeacherGroup):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            Encoder.embed = self.embed
+
+        def embed(self, tokens, poolings):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(teacher_mean, "_TeacherGroup", Small)
+    with pytest.raises(UserError, match=r"^there is not enough memory to embed a sentence of \d+ tokens; lower "):
+        write_targets({"ct-sed/targets": (names, {"a": 1})}, storage, plan())
+
+
+@pytest.mark.cluster
 def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(ray_cluster, tmp_path):
     storage = Storage(str(tmp_path), "run")
     save_corpus(storage, 30)
