@@ -71,7 +71,7 @@ def _of_stage(work: Work, rank: int, stage: int) -> dict[str, Any] | None:
         "losses": [entry["loss"] for entry in result.history],
         "resumed_at": result.resumed_at,
         "following": [entry["loss"] for entry in following.history],
-        "spoiled": [_spoiled(work, rank, stage, later) for later in {False, stage == 0}],
+        "spoiled": [_spoiled(work, rank, stage, later) for later in ((False, True) if stage == 0 else (False,))],
     }
 
 

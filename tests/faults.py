@@ -29,8 +29,12 @@ SETTINGS: dict[str, Any] = {
     "members": {"count": 3, "evaluate_every": 20, "checkpoint_every": 5, "max_retries": 0},
     "ct": {"steps": 40, "schedule": "scaled", "learning_rates": [1e-4] * 5},
     "sed": {
-        **{"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 25, "max_retries": 0},
+        "epochs": 2,
+        "learning_rate": 1e-3,
         "precision": "fp32",
+        "checkpoint_every": 5,
+        "evaluate_every": 25,
+        "max_retries": 0,
     },
 }
 """40 updates of each member, 74 of the learner; every loss that is not followed by a new checkpoint ends the run. In

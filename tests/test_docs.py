@@ -1,6 +1,5 @@
 """The pages say what is so: links, commands, options, settings with their defaults, files, and the cluster file."""
 
-import importlib
 import importlib.util
 import json
 import re

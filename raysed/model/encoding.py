@@ -150,9 +150,8 @@ def _in_passes(
 
 def _one_pass(table: TokenTable, rows: np.ndarray, embed: _Embed, device: torch.device) -> list[_Read] | None:
     """Starts a pass; None where memory does not suffice."""
-    packed = pack(table.take(rows), row_tokens=1).to(device)
     try:
-        return [_on_its_way(x_BD.float()) for x_BD in embed(packed)]
+        return [_on_its_way(x_BD.float()) for x_BD in embed(pack(table.take(rows), row_tokens=1).to(device))]
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise

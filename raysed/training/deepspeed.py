@@ -79,13 +79,8 @@ class DeepSpeedEngine:
         if self._sed.zero_stage:
             self._engine.step()
             return loss if self._engine.was_step_applied() else torch.full_like(loss, math.nan)
-        is_broken = ~torch.isfinite(loss + loop.gradient_norm(self._parameters.values()))
-        if self.asks_later:
-            self._engine.optimizer.found_inf = is_broken.float()  # for torch's fused kernel, which then does nothing
-        elif is_broken:
-            return torch.full_like(loss, math.nan)
-        self._engine.step()
-        return torch.where(is_broken, math.nan, loss)
+        optimizer, parameters = self._engine.optimizer, self._parameters.values()
+        return loop.step_if_finite(loss, parameters, optimizer, self.asks_later, lambda norm: self._engine.step())
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
         """With ZeRO the workers exchange gradients meanwhile, so one of them cannot start over alone."""

@@ -205,18 +205,13 @@ class TorchEngine:
         return loss.detach()
 
     def _step(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns the loss, or not a number: a broken gradient must not reach the weights, nor the saved states."""
-        norm = gradient_norm(self._parameters)
-        is_broken = ~torch.isfinite(loss + norm)
-        if self.asks_later:
-            self.optimizer.found_inf = is_broken.float()  # for torch's fused kernels, which then do nothing
-        elif is_broken:
-            return torch.full_like(loss, math.nan)
-        if self.clip is not None:
-            nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
-        self.optimizer.step()
-        self._after_update()
-        return torch.where(is_broken, math.nan, loss)
+        def step(norm: torch.Tensor) -> None:
+            if self.clip is not None:
+                nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+            self.optimizer.step()
+            self._after_update()
+
+        return step_if_finite(loss, self._parameters, self.optimizer, self.asks_later, step)
 
     def state_dict(self) -> dict[str, Any]:
         """See `Engine.state_dict`."""
@@ -320,6 +315,32 @@ def _held_by_others(device: torch.device) -> str:
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device) - CUDA_CONTEXT
     return f", because other processes hold {size(others)} of the GPU's {size(total)}" if others > _MUCH_BYTES else ""
+
+
+def step_if_finite(
+    loss: torch.Tensor,
+    parameters: Iterable[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    asks_later: bool,
+    step: Callable[[torch.Tensor], None],
+) -> torch.Tensor:
+    """Returns the loss, or not a number: a broken gradient must not reach the weights, nor the saved states.
+
+    Args:
+        loss: over all workers.
+        parameters: with their gradients.
+        optimizer: what `step` uses; with `asks_later` one of torch's fused Adams.
+        asks_later: whether the device decides, so that nobody waits for it.
+        step: makes the update, given the norm of the gradient.
+    """
+    norm = gradient_norm(parameters)
+    is_broken = ~torch.isfinite(loss + norm)
+    if asks_later:
+        optimizer.found_inf = is_broken.float()  # for torch's fused kernels, which then do nothing
+    elif is_broken:
+        return torch.full_like(loss, math.nan)
+    step(norm)
+    return torch.where(is_broken, math.nan, loss)
 
 
 def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:

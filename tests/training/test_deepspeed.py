@@ -76,6 +76,7 @@ def run_workers(directory: Path, world: int, stages: str, **options) -> dict[int
         worker.kill()
     failed = [words[-1500:] for words in found if isinstance(words, str)]
     assert not failed, "\n\n".join(failed)
+    assert [worker.exitcode for worker in workers] == [0] * world
     return found[0]
 
 
