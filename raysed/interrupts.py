@@ -46,6 +46,8 @@ class Stopping:
 
 _noticed = threading.Event()
 _came: int | None = None
+_will_come_again = False
+"""Whether a timer is to send the signal again."""
 _stoppings: list[Stopping] = []
 _last_words: Callable[[], None] | None = None
 _wakeup: tuple[socket.socket, socket.socket] | None = None
@@ -60,9 +62,10 @@ def listen(last_words: Callable[[], None] | None = None) -> None:
         last_words: called before the process is ended for a job that has not ended in time; without them a job has
             all the time that it takes.
     """
-    global _noticed, _came, _last_words
+    global _noticed, _came, _will_come_again, _last_words
     if threading.current_thread() is threading.main_thread():
         _noticed, _came, _last_words = threading.Event(), None, last_words  # timers of an earlier job keep their event
+        _will_come_again = False
         listen_again()
 
 
@@ -119,10 +122,10 @@ def errors_are_stops() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    global _came
-    if _noticed.is_set():
+    global _came, _will_come_again
+    if _noticed.is_set() or _will_come_again:  # `timeout` sends two; the second must not fall into the cleaning up
         return
-    _came = _came or number
+    _came, _will_come_again = _came or number, True
     timer = threading.Timer(_AGAIN_AFTER, _again, (number, _noticed))
     timer.daemon = True
     timer.start()
@@ -130,7 +133,9 @@ def _interrupt(number: int, frame: object) -> None:
 
 
 def _again(number: int, noticed: threading.Event) -> None:
+    global _will_come_again
     if not noticed.is_set():
+        _will_come_again = False
         os.kill(os.getpid(), number)
 
 

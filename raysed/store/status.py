@@ -139,6 +139,7 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
             with repeating(status.say, status.every), told_to(status.listen):
                 yield status
     except KeyboardInterrupt:
+        interrupts.notice()
         status.end(state="stopped")
         raise
     except BaseException as error:

@@ -12,13 +12,20 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 JOB = """
-import argparse, os, signal, sys, time
+import argparse, os, signal, sys, threading, time
 from raysed import interrupts
 from raysed.cli import main_of
 from raysed.store.status import status_of
 from raysed.store.storage import Storage
 
 interrupts._PATIENCE = {patience}
+write_text = Storage.write_text
+
+def write(storage, name, text):
+    {before_writing}
+    write_text(storage, name, text)
+
+Storage.write_text = write
 
 def job(arguments):
     stopping = interrupts.Stopping(is_hopeless=lambda: {hopeless}, at_last=lambda: print("killed the rest", flush=True))
@@ -36,7 +43,7 @@ ENDLESS = "interrupts.notice(); time.sleep(600)"
 
 def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> tuple[subprocess.Popen, str, str, float]:
     """Runs a job, sends it a signal twice, as `timeout` does; returns it, what it has said, and how long it took."""
-    words = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "storage": str(directory), **words}
+    words = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "before_writing": "pass", **words, "storage": str(directory)}
     command = [sys.executable, "-c", JOB.format(**words)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
@@ -67,6 +74,19 @@ def test_an_error_while_it_cleans_up_is_a_stop(tmp_path, error):
     process, _, errors, _ = stop(tmp_path, cleaning_up=f"raise {error}")
     assert (process.returncode, errors) == (143, "\nstopped; the same command continues from here\n")
     assert state(tmp_path) == "stopped"
+
+
+def test_a_signal_while_it_says_that_it_was_stopped_changes_nothing(tmp_path):
+    """`timeout` sends two, and the job says how it ended in between; here its other thread cannot say it."""
+    plant = """if "stopped" in text:
+        if threading.current_thread() is not threading.main_thread():
+            raise OSError("planted")
+        signal.raise_signal(signal.SIGTERM)"""
+    for patience in (0.0, 3.0):  # seconds until the signal comes again by itself
+        again = f"interrupts._AGAIN_AFTER = {patience}; raise KeyboardInterrupt"
+        process, _, errors, _ = stop(tmp_path, cleaning_up=again, before_writing=plant)
+        assert (process.returncode, errors) == (143, "\nstopped; the same command continues from here\n")
+        assert state(tmp_path) == "stopped"
 
 
 def test_an_error_without_a_signal_is_none(tmp_path):
