@@ -43,7 +43,7 @@ test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m 'not cluster and not slow and not nodes'
 
 test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose
-	$(BIN)/python -m pytest -m nodes --durations=0
+	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m nodes --durations=0 --durations-min=1
 
 bench: .venv/installed-bench  ## measure every figure of speed, about two hours on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)

@@ -56,13 +56,16 @@ VOCABULARY = len(SPECIALS) + len(WORDS)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several processes (`-n`) each file is one piece of work, but for those that share a Ray.
 
-    They are two pieces, each with a Ray of its own: those of the stages, and all others.
+    They are two pieces, each with a Ray of its own: those of the stages, and all others. The tests of faults take
+    minutes each, so they are dealt out one by one; every process has its own cluster for those that it gets.
     """
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if file == "tests/test_faults.py":
+                return nodeid
             if not _shares_ray(config.rootpath / file):
                 return file
             return "ray, stages" if file.startswith("tests/stages") else "ray"
@@ -74,6 +77,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def _shares_ray(file: Path) -> bool:
     text = file.read_text()
     return "ray_cluster" in text or "finished_run" in text
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Prints what tests have measured, see `figure` in test_faults.py."""
+    figures = [
+        f"{report.nodeid.rpartition('::')[2]}: {value}"
+        for report in terminalreporter.getreports("passed")
+        for name, value in report.user_properties
+        if name == "figure"
+    ]
+    if figures:
+        terminalreporter.section("measured")
+        terminalreporter.write_line("\n".join(figures))
 
 
 class NetworkBlocked(RuntimeError):

@@ -81,7 +81,7 @@ class Nodes:
     def workers_called(self, title: str) -> list[int]:
         """Returns the worker processes of this cluster whose title starts so."""
         raylets = {_raylet(node) for node in self.cluster.list_all_nodes()}
-        return [pid for pid in workers_called(title) if _parent(pid) in raylets]
+        return [pid for pid in _processes() if _parent(pid) in raylets and _title(pid).startswith(title)]
 
     def lose(self, node: Any) -> None:
         """Ends a node and all of its processes at once, as when a machine is switched off."""
@@ -114,6 +114,13 @@ def _parent(pid: int) -> int:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
         return 0
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _raylet(node: Any) -> int:
@@ -224,18 +231,6 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-
-
-def workers_called(title: str) -> list[int]:
-    """Returns Ray's worker processes whose title starts so, e.g. `ray::MapWorker`."""
-    found = []
-    for pid in _processes():
-        try:
-            if Path(f"/proc/{pid}/cmdline").read_bytes().decode().startswith(title):
-                found.append(pid)
-        except OSError:
-            continue
-    return found
 
 
 def _processes() -> Iterator[int]:

@@ -54,12 +54,11 @@ def start(nodes, tmp_path) -> Iterator[Callable[..., faults.Job]]:
 
 
 @pytest.fixture
-def figure(capsys, request) -> Callable[..., None]:
-    """Prints what a test has measured, for docs/faults.md."""
+def figure(record_property) -> Callable[..., None]:
+    """Has what a test has measured printed at the end of all tests, for docs/faults.md."""
 
     def say(**values: Any) -> None:
-        with capsys.disabled():
-            print(f"\n{request.node.name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+        record_property("figure", ", ".join(f"{key} {value}" for key, value in values.items()))
 
     return say
 
@@ -100,11 +99,11 @@ def test_nodes_are_lost_and_others_come(nodes, undisturbed, start, figure):
     nodes.lose(nodes.of(member))
     lost_at = job.step(MEMBERS[1])
     nodes.add()
-    teacher = job.wait_until(lambda: faults.workers_called("ray::MapWorker"), "an actor that averages")[0]
+    teacher = job.wait_until(lambda: nodes.workers_called("ray::MapWorker"), "an actor that averages")[0]
     assert all(map(job.entry, MEMBERS)) and not job.entry("ct-sed/targets")
     nodes.lose(nodes.of(teacher))
     nodes.add()
-    fit = job.wait_until(lambda: faults.workers_called("ray::fit calibrations"), "a task that fits")[0]
+    fit = job.wait_until(lambda: nodes.workers_called("ray::fit calibrations"), "a task that fits")[0]
     assert job.entry(LEARNER) and not job.entry(FLOW)
     nodes.lose(nodes.of(fit))
     nodes.add()
@@ -116,7 +115,7 @@ def test_nodes_are_lost_and_others_come(nodes, undisturbed, start, figure):
 def test_a_node_is_lost_for_good_while_teachers_are_averaged(nodes, undisturbed, start):
     """The actors that are left do the work: nothing of it needs a place that they do not have already."""
     job = start()
-    teacher = job.wait_until(lambda: faults.workers_called("ray::MapWorker"), "an actor that averages")[0]
+    teacher = job.wait_until(lambda: nodes.workers_called("ray::MapWorker"), "an actor that averages")[0]
     nodes.lose(nodes.of(teacher))
     job.end()
     nodes.add()

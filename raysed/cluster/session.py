@@ -24,6 +24,8 @@ VARIABLES = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the job, not only the experiment
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the run directory has the logs already
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end of a learner is seen within that time, not within 2 s
+    # Ray Train looks every 20 s which nodes there are; without this it would wait a minute for one that is gone.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "25",
     "RAY_USAGE_STATS_ENABLED": "0",  # no host is asked that the user did not name
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }

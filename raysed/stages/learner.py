@@ -34,6 +34,9 @@ from raysed.training.setups import set_up_learner
 
 log = logging.getLogger(__name__)
 
+_LOOK_FOR_NODES_EVERY = 30.0
+"""Seconds after which learners that have lost a node look for another one; to go on with it means a new start."""
+
 
 def _names(learners: Sequence[Learner]) -> str:
     """How a line of progress names learners, of which there may be many."""
@@ -86,6 +89,7 @@ def _trainer(learners: Sequence[Learner], place: Workplace, board: Any) -> Torch
         scaling_config=ScalingConfig(
             # With fewer than planned where nodes are lost, and with all again when others come.
             num_workers=(1, share.workers) if share.workers > 1 else 1,
+            elastic_resize_monitor_interval_s=_LOOK_FOR_NODES_EVERY,
             use_gpu=share.gpus > 0,
             resources_per_worker=share.resources,
         ),

@@ -2,12 +2,13 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
 
 from raysed import bundled
-from raysed.evaluation.unlabelled import MOST_SENTENCES, near_duplicates, unlabelled_scores
+from raysed.evaluation.unlabelled import MOST_CHANGED, MOST_SENTENCES, near_duplicates, unlabelled_scores
 
 SENTENCES = bundled.corpus()[:60]
 
@@ -48,6 +49,18 @@ def test_near_duplicates_are_found_where_they_are_near(noise, low, high):
     assert low <= found <= high
 
 
+def test_near_duplicates_of_a_sample_are_those_of_its_sentences():
+    """With more sentences than are changed: whatever the sample, each is found where it lies beside its own."""
+    many = [f"Row {i} of it." for i in range(MOST_CHANGED + 200)]
+    places = np.random.default_rng(3).normal(size=(len(many), 16))
+
+    def embed(sentences):
+        return places[[int(re.search(r"\d+", sentence)[0]) for sentence in sentences]]
+
+    found = unlabelled_scores(many, embed)
+    assert found["found"] == 100 and found["alignment"] == pytest.approx(0)
+
+
 def test_neighbours_are_the_nearest_others():
     table = spread(np.random.default_rng(2))
     for entry in unlabelled_scores(SENTENCES, by_table(table))["neighbours"]:
@@ -74,4 +87,4 @@ def test_of_many_sentences_a_sample_is_taken():
         seen.append(len(sentences))
         return np.random.default_rng(0).normal(size=(len(sentences), 4))
 
-    assert unlabelled_scores(many, embed)["sentences"] == MOST_SENTENCES and seen == [MOST_SENTENCES] * 2
+    assert unlabelled_scores(many, embed)["sentences"] == MOST_SENTENCES and seen == [MOST_SENTENCES, MOST_CHANGED]

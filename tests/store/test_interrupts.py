@@ -43,7 +43,8 @@ ENDLESS = "interrupts.notice(); time.sleep(600)"
 
 def stop(directory: Path, number: signal.Signals = signal.SIGTERM, **words) -> tuple[subprocess.Popen, str, str, float]:
     """Runs a job, sends it a signal twice, as `timeout` does; returns it, what it has said, and how long it took."""
-    words = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "before_writing": "pass", **words, "storage": str(directory)}
+    usual = {"patience": 60, "hopeless": False, "cleaning_up": ENDLESS, "before_writing": "pass"}
+    words = {**usual, "storage": str(directory), **words}
     command = [sys.executable, "-c", JOB.format(**words)]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "ready\n"
