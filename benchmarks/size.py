@@ -1,9 +1,10 @@
 """How a run grows with its corpus and its members: memory, bytes, files and time, and the exponent of each.
 
-    python benchmarks/size.py [--sentences 10000 100000 1000000] [--members 2 10] [--s3] [--base] --output FILE
+    python benchmarks/size.py [--sentences 10000 100000] [--members 2 10] [--s3] [--base | --narrow] --output FILE
 
-Sentences are made by rule. The encoder is the first layer of the bundled one, so that a step takes seconds, or one of
-BERT-base's shape with random weights; scores mean nothing. Members and the learner make the same few updates whatever
+Sentences are made by rule. The encoder is the first layer of the bundled one, so that a step takes seconds, or one with
+random weights: of BERT-base's shape, or a narrow one for corpora so large that only their way is of interest; scores
+mean nothing. Members and the learner make the same few updates whatever
 the size. Each run is the job as users start it, in a fresh directory, or on a server of the S3 protocol on this host.
 It is looked at from outside, five times a second: the resident memory of the driver and of the largest of the other
 processes, and what the driver has read and written by then, which includes the corpus itself.
@@ -36,6 +37,9 @@ from runs import settings, write_task
 
 BATCH, UPDATES = 32, 10
 _ONE_LAYER = {"path": "bundled:encoder", "model_kwargs": {"num_hidden_layers": 1}}
+_BASE: dict[str, int] = {}
+_NARROW = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+"""What differs from BERT-base."""
 WORDS = ("some old big red small new dark slow calm warm cat dog man girl bird horse child river house car stone tree "
          "boat road hill sleeps runs waits falls sings burns turns grows breaks moves near under behind beside above "
          "without before after").split()  # fmt: skip
@@ -72,15 +76,18 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--members", type=int, nargs="+", default=[2, 10], help="the others with the fewest sentences")
     parser.add_argument("--s3", action="store_true", help="on a server of the S3 protocol (needs the test extra)")
-    parser.add_argument("--base", action="store_true", help="with an encoder of BERT-base's shape")
+    shapes = parser.add_mutually_exclusive_group()
+    shapes.add_argument("--base", action="store_true", help="with an encoder of BERT-base's shape")
+    shapes.add_argument("--narrow", action="store_true", help="with an encoder of one layer of width 32")
     parser.add_argument("--output", type=Path, required=True, help="JSON file for all figures")
     options = parser.parse_args()
+    shape = _BASE if options.base else _NARROW if options.narrow else None
     sizes = [(count, options.members[0]) for count in options.sentences]
     sizes += [(options.sentences[0], members) for members in options.members[1:]]
     found = []
     for sentences, members in sizes:
         with tempfile.TemporaryDirectory() as directory, _location(Path(directory), options.s3) as location:
-            encoder = write_base(Path(directory) / "base") if options.base else _ONE_LAYER
+            encoder = _ONE_LAYER if shape is None else write_encoder(Path(directory) / "encoder", shape)
             found.append(measure(Path(directory), location, sentences, members, encoder))
         options.output.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
         print(f"{sentences:,} sentences, {members} members: {found[-1].seconds:.0f} s", flush=True)
@@ -103,17 +110,18 @@ def _location(directory: Path, s3: bool) -> Iterator[str]:
         yield below(bucket, "runs")
 
 
-def write_base(directory: Path) -> dict[str, object]:
-    """Writes an encoder of BERT-base's shape, 109 million random weights, and returns its settings.
+def write_encoder(directory: Path, shape: Mapping[str, int]) -> dict[str, object]:
+    """Writes an encoder of BERT's kind with random weights, and returns its settings.
 
     Args:
         directory: is made.
+        shape: what differs from BERT-base, which has 109 million weights.
     """
     from transformers import AutoTokenizer, BertConfig, BertModel
 
     from raysed import bundled
 
-    BertModel(BertConfig()).save_pretrained(directory)
+    BertModel(BertConfig(**shape)).save_pretrained(directory)
     AutoTokenizer.from_pretrained(bundled.ENCODER).save_pretrained(directory)
     return {"path": str(directory), "model_kwargs": {}}  # all of its layers
 
