@@ -132,8 +132,8 @@ class Work:
             sys.exit(f"the two means differ by {difference:.2g}: one side does not do the work")
         tokenising, start = statistics.median(self.tokenising), statistics.median(self.starts)
         found = [
-            f"The means in fp32 agree to {difference:.1e}. raysed's time has {tokenising:.1f} s for tokenising in it; a "
-            f"start of Ray, {start:.1f} s, is not in it."
+            f"The means in fp32 agree to {difference:.1e}. raysed's time has {tokenising:.1f} s for tokenising in it; "
+            f"a start of Ray, {start:.1f} s, is not in it."
         ]
         if BF16 in self.means:
             exact_ND = self.means["raysed"]
