@@ -136,7 +136,7 @@ def ray_session(cpus: int) -> Iterator[float]:
     import ray
 
     started = time.perf_counter()
-    ray.init(num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield time.perf_counter() - started
     finally:

@@ -37,8 +37,10 @@ def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished_ru
     """Each time the same command continues, loses nothing, and in the end has bitwise the undisturbed model.
 
     By Ctrl-C, and by the end of all processes, Ray's own among them, as `timeout` tells them, while members train and
-    while the learner does. Then by SIGKILL.
+    while the learner does. Then by SIGKILL. The file that names a cluster on this machine that is gone disturbs none.
     """
+    (short_path / "r/ray").mkdir(parents=True)
+    (short_path / "r/ray/ray_current_cluster").write_text("127.0.0.1:9")
     storage = short_path / "s"
     config = storage.parent / "tiny.yaml"
     config.write_text(yaml.safe_dump(tiny_settings()))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,6 +19,8 @@ import psutil
 from raysed import interrupts
 from raysed.cluster.forks import forking
 from raysed.errors import UserError
+
+log = logging.getLogger(__name__)
 
 VARIABLES = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -32,8 +36,9 @@ VARIABLES = {
 """For Ray's libraries, in every process of a run; a user's own choice stays."""
 _ELSEWHERE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 """For a cluster, whose dashboard then knows the learners; it takes one more actor, which stays."""
-_HERE = {"include_dashboard": None, "dashboard_host": "127.0.0.1"}
-"""For a Ray that is started on this machine."""
+_HERE = {"address": "local", "include_dashboard": None, "dashboard_host": "127.0.0.1"}
+"""For a Ray that is started on this machine. Without an address it would be one that was started here before, if its
+file is still there, be it gone or not."""
 _TO_BE_ASKED = ("raylet", "gcs_server")
 """Ray's servers that clean up when they are told to end."""
 _ENDING_SECONDS = 10
@@ -57,9 +62,23 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
         if (ray := sys.modules.get("ray")) and ray.is_initialized():
             yield None
             return
+        if not is_elsewhere:
+            _say_what_is_not_used()
         with nullcontext() if is_elsewhere else forking() as forked:
             with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard:
                 yield dashboard
+
+
+def _say_what_is_not_used() -> None:
+    """Says how to use a cluster that was started on this machine, as on the head of one, and that still lives."""
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    try:
+        address = file.read_text().strip()
+        host, _, port = address.rpartition(":")
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except (OSError, ValueError):
+        return
+    log.info("starting a Ray of its own; to use the one at %s, set RAY_ADDRESS=%s", address, address)
 
 
 @contextmanager

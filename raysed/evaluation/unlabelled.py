@@ -71,11 +71,12 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
         seed: of the draw and of the changes.
 
     Returns:
-        `sentences`, how many there are; `found`, the share in % of near-duplicates (`near_duplicates`, of
-        `MOST_CHANGED` sentences at most) whose nearest of all sentences is the one that they were made of; `alignment`, the mean squared distance of a sentence and
-        its near-duplicate, and `uniformity`, the logarithm of the mean of exp(-2 d^2) over all pairs, both on the unit
-        sphere and better the lower they are; `cosine` and `effective_rank`, see `analysis.isotropy`; and `neighbours`,
-        for some sentences the nearest others with their cosines, 200 characters of each.
+        `sentences`, how many there are; `found`, the share in % of near-duplicates (of `MOST_CHANGED` sentences at
+        most, see `near_duplicates`) whose nearest of all sentences is the one that they were made of; `alignment`, the
+        mean squared distance of a sentence and its near-duplicate, and `uniformity`, the logarithm of the mean of
+        exp(-2 d^2) over all pairs, both on the unit sphere and better the lower they are; `cosine` and
+        `effective_rank`, see `analysis.isotropy`; and `neighbours`, for some sentences the nearest others with their
+        cosines, 200 characters of each.
     """
     generator = np.random.default_rng(seed)
     if len(sentences) > MOST_SENTENCES:

@@ -123,7 +123,7 @@ def write_targets(
             done += finished
             progress.update(done, f"{done:,} of {rows:,} sentences, {count} teachers")
     tell(sentences=count * sum(place["stop"] - place["start"] for place in places))
-    joined = [_join.remote(target, starts, rows, storage, plan.trust_remote_code) for target in targets]
+    joined = [_join.remote(target, starts, rows, storage, plan) for target in targets]
     largest = max(ray.get(joined))
     for target in targets:
         storage.remove(target.blocks)
@@ -186,8 +186,9 @@ def _column(index: int) -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=3)
-def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, trust_remote_code: bool) -> float:
+def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, plan: TeacherPlan) -> float:
     """Publishes a target table of its blocks; returns the largest difference of those rows that are encoded again."""
+    prepare_worker(plan.share.threads)
     meta: dict[str, Any] = {"teachers": len(target.teachers)}
 
     def write(path: Path) -> None:
@@ -196,7 +197,7 @@ def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, 
             writer.add(read_table(storage.fetch(target.block(start)) / TARGET_FILE))
         writer.close(rows)
         bf16 = any(storage.entry(target.block(start)).meta.get("bf16") for start in starts)  # by other machines
-        verified = verify_targets(path, target.teachers, storage, trust_remote_code, bf16)
+        verified = verify_targets(path, target.teachers, storage, plan.trust_remote_code, bf16)
         meta.update(rows=writer.rows, verified=verified)
 
     storage.commit(target.name, write, target.depends, meta)
