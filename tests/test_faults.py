@@ -3,6 +3,7 @@
 Each test runs the whole job on nodes of its own and compares with a run that nobody disturbed. Figures are printed.
 """
 
+import fcntl
 import os
 import random
 import signal
@@ -32,9 +33,15 @@ def nodes() -> Iterator[faults.Nodes]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(nodes, tmp_path_factory) -> faults.Job:
-    job = faults.Job(tmp_path_factory.mktemp("undisturbed"), nodes.address)
-    job.end()
+def undisturbed(nodes, tmp_path_factory, worker_id) -> faults.Job:
+    """Of several test processes one runs it, and the others wait for it."""
+    own = tmp_path_factory.getbasetemp()
+    place = (own if worker_id == "master" else own.parent) / "undisturbed"
+    place.mkdir(exist_ok=True)
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        job = faults.Job(place, nodes.address)  # says that there is nothing to do where another process has run it
+        job.end()
     return job
 
 
