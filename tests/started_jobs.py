@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,9 +71,13 @@ def digest(artefact: Path) -> str:
 
 
 def manifest(run_directory: Path) -> dict[str, float]:
-    """When each artefact was published."""
-    root = run_directory / "manifest"
-    return {p.relative_to(root).with_suffix("").as_posix(): p.stat().st_mtime_ns for p in root.rglob("*.json")}
+    """When each artefact was published; those that go while this looks are left out."""
+    root, found = run_directory / "manifest", {}
+    for directory, _, files in os.walk(root):  # unlike `rglob`, it passes over directories that have just gone
+        for path in (Path(directory, file) for file in files if file.endswith(".json")):
+            with suppress(FileNotFoundError):
+                found[path.relative_to(root).with_suffix("").as_posix()] = path.stat().st_mtime_ns
+    return found
 
 
 def remade(before: dict[str, float], after: dict[str, float]) -> set[str]:
