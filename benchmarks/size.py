@@ -4,10 +4,10 @@
 
 Sentences are made by rule. The encoder is the first layer of the bundled one, so that a step takes seconds, or one with
 random weights: of BERT-base's shape, or a narrow one for corpora so large that only their way is of interest; scores
-mean nothing. Members and the learner make the same few updates whatever
-the size. Each run is the job as users start it, in a fresh directory, or on a server of the S3 protocol on this host.
-It is looked at from outside, five times a second: the resident memory of the driver and of the largest of the other
-processes, and what the driver has read and written by then, which includes the corpus itself.
+mean nothing. Members and the learner make the same few updates whatever the size. Each run is the job as users start
+it, in a fresh directory, or on a server of the S3 protocol on this host. It is looked at from outside, five times a
+second: the resident memory of the driver and of the largest of the other processes, and what the driver has read and
+written by then, which includes the corpus itself.
 
 An exponent of 0 says that a figure does not grow, one of 1 that it grows as the corpus does, or the members.
 """
