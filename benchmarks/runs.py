@@ -15,6 +15,7 @@ import pyarrow as pa
 import yaml
 from transformers import PreTrainedTokenizerBase
 
+from raysed.cluster.forks import forking
 from raysed.cluster.session import VARIABLES
 from raysed.data.tokens import tokenize
 from raysed.store.storage import Storage
@@ -131,13 +132,15 @@ def stage_seconds(storage: str | Path, run: str) -> dict[str, float]:
 
 @contextmanager
 def ray_session(cpus: int) -> Iterator[float]:
-    """Starts Ray as a run does; yields the seconds that this took, and stops it in the end."""
+    """Starts Ray as a run does, and a first worker; yields the seconds that this took, and stops it in the end."""
     os.environ |= VARIABLES
     import ray
 
     started = time.perf_counter()
-    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    try:
-        yield time.perf_counter() - started
-    finally:
-        ray.shutdown()
+    with forking():
+        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        try:
+            ray.get(ray.remote(os.getpid).remote())  # what is measured comes after other stages, in a job
+            yield time.perf_counter() - started
+        finally:
+            ray.shutdown()
