@@ -156,7 +156,7 @@ def ray_cluster() -> Iterator[None]:
 
     with forking():
         faulthandler.dump_traceback_later(LONGEST_START, exit=True)
-        quiet = {"include_dashboard": False, "logging_level": logging.ERROR, "log_to_driver": False}
+        quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
         ray.init("local", num_cpus=2, object_store_memory=300 * 2**20, **quiet)
         faulthandler.cancel_dump_traceback_later()
         yield
