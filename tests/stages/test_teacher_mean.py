@@ -1,6 +1,7 @@
 """The streamed mean of teachers against the plain one."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +47,14 @@ def save_corpus(storage: Storage, rows: int, row_group: int = 100) -> None:
     )
 
 
+def run_with(tmp_path: Path, teachers: int, sentences: int) -> tuple[Storage, list[str]]:
+    """Returns a run that has what a mean is made of, and the names of its teachers."""
+    storage = Storage(str(tmp_path), "run")
+    names = save_teachers(storage, teachers)
+    save_corpus(storage, sentences)
+    return storage, names
+
+
 def plain_mean(storage: Storage, names: list[str]) -> np.ndarray:
     """One sentence and one teacher at a time, through the public forward of transformers."""
     tokens = pq.read_table(storage.fetch("corpus"))["input_ids"].to_pylist()
@@ -64,9 +73,7 @@ def plan(groups: int = 1, workers: int = 1, target_precision: str = "fp32") -> T
 
 
 def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
-    storage = Storage(str(tmp_path), "run")
-    names = save_teachers(storage, 4)
-    save_corpus(storage, 60)
+    storage, names = run_with(tmp_path, teachers=4, sentences=60)
     writer = TargetWriter(tmp_path)
     corpus = pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"])
     writer.add(with_column(corpus, "target", plain_mean(storage, names).astype(np.float32)))
@@ -83,9 +90,7 @@ def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, work
 
     Or to the last digit of fp16, where targets are kept in that.
     """
-    storage = Storage(str(tmp_path), "run")
-    names = save_teachers(storage, 3)
-    save_corpus(storage, 450)
+    storage, names = run_with(tmp_path, teachers=3, sentences=450)
     ensembles = {"all": names, "two": names[1:]}
     given = {name: (teachers, {"teachers": teachers}) for name, teachers in ensembles.items()}
     write_targets(given, storage, plan(groups, workers, precision))
@@ -107,9 +112,7 @@ def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, work
 @pytest.mark.cluster
 def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
     """Of 600 sentences in blocks of 256, one was made before the job was lost; its file tells whether it is used."""
-    storage = Storage(str(tmp_path), "run")
-    names = save_teachers(storage, 1)
-    save_corpus(storage, 600)
+    storage, names = run_with(tmp_path, teachers=1, sentences=600)
     depends = {"teachers": names}
     target = _Targets("ct-sed/targets", depends, names)
     expected = plain_mean(storage, names).astype(np.float32)
@@ -135,9 +138,7 @@ def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
 @pytest.mark.cluster
 def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_path, monkeypatch):
     """Of 600 sentences, those of the second block of 256 take the process down; the others are kept."""
-    storage = Storage(str(tmp_path), "run")
-    names = save_teachers(storage, 2)
-    save_corpus(storage, 600)
+    storage, names = run_with(tmp_path, teachers=2, sentences=600)
 
     class Deadly(_TeacherGroup):
         def _publish(self, table):
@@ -159,9 +160,7 @@ def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_pa
 
 @pytest.mark.cluster
 def test_a_lack_of_memory_for_a_sentence_is_said(ray_cluster, tmp_path, monkeypatch):
-    storage = Storage(str(tmp_path), "run")
-    names = save_teachers(storage, 2)
-    save_corpus(storage, 30)
+    storage, names = run_with(tmp_path, teachers=2, sentences=30)
 
     class Small(_TeacherGroup):
         def __init__(self, *arguments):
@@ -238,9 +237,7 @@ def test_an_embedding_that_is_not_finite_names_its_sentence(tmp_path):
 
 def test_a_target_of_another_sentence_is_found(tmp_path):
     """Re-encoding rows must notice that two sentences' vectors were swapped."""
-    storage = Storage(str(tmp_path), "run")
-    names = save_teachers(storage, 2)
-    save_corpus(storage, 40)
+    storage, names = run_with(tmp_path, teachers=2, sentences=40)
     tokens = pq.read_table(storage.fetch("corpus"))
     right = plain_mean(storage, names).astype(np.float32)
     out = tmp_path / "out"
