@@ -71,7 +71,8 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
 
 def _say_what_is_not_used() -> None:
     """Says how to use a cluster that was started on this machine, as on the head of one, and that still lives."""
-    file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    place = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))  # Ray, not imported yet, says the same
+    file = Path(place, "ray", "ray_current_cluster")
     try:
         address = file.read_text().strip()
         host, _, port = address.rpartition(":")

@@ -22,15 +22,18 @@ def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
     assert dashboard is None and found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
 
 
-def test_a_cluster_on_this_machine_that_is_not_used_is_named_while_it_lives(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("variable", ["RAY_TMPDIR", "TMPDIR"])
+def test_a_cluster_on_this_machine_that_is_not_used_is_named_while_it_lives(variable, tmp_path, monkeypatch, caplog):
     """Jobs that find the file of one that is gone start as ever: see test_stopped_job.py."""
-    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    monkeypatch.setenv(variable, str(tmp_path))
+    assert ray._private.utils.read_ray_address() is None
     (tmp_path / "ray").mkdir()
     said = "starting a Ray of its own; to use the one at 127.0.0.1:{0}, set RAY_ADDRESS=127.0.0.1:{0}"
     with caplog.at_level(logging.INFO, "raysed"), socket.create_server(("127.0.0.1", 0)) as server:
         session._say_what_is_not_used()
         port = server.getsockname()[1]
-        (tmp_path / "ray/ray_current_cluster").write_text(f"127.0.0.1:{port}\n")
+        ray._private.utils.write_ray_address(f"127.0.0.1:{port}")
         session._say_what_is_not_used()
     session._say_what_is_not_used()
     assert [record.getMessage() for record in caplog.records] == [said.format(port)]
