@@ -45,7 +45,7 @@ test-fast: .venv/installed-tests  ## the tests that need no Ray and take seconds
 test-cluster: .venv/installed-tests  ## clusters of several nodes, and what they lose
 	$(BIN)/python -m pytest -n 2 --no-loadscope-reorder -m nodes --durations=0 --durations-min=1
 
-bench: .venv/installed-bench  ## measure every figure of speed, about two hours on 2 cores
+bench: .venv/installed-bench  ## measure every figure of speed, a bit over an hour on 2 cores
 	$(BIN)/python benchmarks/run_all.py $(BENCH)
 
 gpu-check: .venv/installed  ## check and measure a GPU in under nine minutes (GPU_CHECK="--device cpu": the check itself)

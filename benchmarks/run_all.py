@@ -3,9 +3,9 @@
     python benchmarks/run_all.py [--quick | --full] [--out PAGE.md] [--corpus FILE] [--dev FILE] [NAME ...]
 
 Names are numbers of figures, `s1 s9`; without any, all run. `--corpus` and `--dev` are a text and graded pairs in the
-place of the usual ones. Sizes are those of `SIZES` below, chosen for about two hours on 2 cores; `--full` measures all
-as the figures are defined, and `--quick` shows only that the scripts run. A script that fails is named in the page, the
-others go on, and the exit code is 1.
+place of the usual ones. Sizes are those of `SIZES` below, which take a bit over an hour on 2 cores; `--full` measures
+all as the figures are defined, and `--quick` shows only that the scripts run. A script that fails is named in the page,
+the others go on, and the exit code is 1.
 """
 
 import argparse

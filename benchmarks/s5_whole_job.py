@@ -44,7 +44,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         work = Work(options, Path(directory))
         samples = alternate({"raysed": work.raysed, "sentence-transformers": work.peer}, options.pairs)
-    title = f"{options.members} members x {options.updates} updates, mean, learner over {work.count:,} sentences"
+    size = f"{options.members} members x {options.updates} updates, mean, learner over {work.count:,} sentences"
+    title = f"{size}, {'bf16' if options.bf16 else 'fp32'}"
     publish(
         Figure("S5", title, "jobs", samples, {("raysed", "sentence-transformers"): 2.0}, notes=work.notes(samples)),
         options,

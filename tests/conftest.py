@@ -22,6 +22,7 @@ os.environ.update(
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",  # also of the processes that tests start: threads that wait for a busy core spin
         "RAY_worker_niceness": "0",  # beside other tests, too, workers get their share of the cores
     }
 )
@@ -157,7 +158,7 @@ def ray_cluster() -> Iterator[None]:
     with forking():
         faulthandler.dump_traceback_later(LONGEST_START, exit=True)
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-        ray.init("local", num_cpus=2, object_store_memory=300 * 2**20, **quiet)
+        ray.init("local", num_cpus=2, object_store_memory=300 * 2**20, include_dashboard=False, **quiet)
         faulthandler.cancel_dump_traceback_later()
         yield
         ray.shutdown()

@@ -28,8 +28,8 @@ def short_path():
 
 
 MEMBERS, LEARNER = "checkpoints/ct/members/", "checkpoints/ct-sed/learners/00/"
-ONE_WAY = ((MEMBERS, signal.SIGINT), (MEMBERS, signal.SIGTERM), (LEARNER, signal.SIGTERM))
-ANOTHER = ((LEARNER, signal.SIGINT),)
+ONE_WAY = ((MEMBERS, signal.SIGINT), (LEARNER, signal.SIGTERM))
+ANOTHER = ((MEMBERS, signal.SIGTERM), (LEARNER, signal.SIGINT))
 
 
 @pytest.mark.parametrize("stops", [ONE_WAY, pytest.param(ANOTHER, marks=pytest.mark.nodes)], ids=["one-way", "another"])

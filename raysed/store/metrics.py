@@ -124,13 +124,18 @@ def log_pictures(storage: Storage, pictures: Path) -> None:
         storage: the run directory.
         pictures: a directory with `.png` files.
     """
-    from matplotlib.image import imread
-    from tensorboardX import SummaryWriter
+    from PIL import Image
+    from tensorboardX import FileWriter
+    from tensorboardX.proto.summary_pb2 import Summary
 
     with tempfile.TemporaryDirectory(prefix="raysed-logs-") as local:
-        with SummaryWriter(local, write_to_disk=True) as board:
-            for path in sorted(pictures.glob("*.png")):
-                board.add_image(path.stem, imread(path)[..., :3], dataformats="HWC")
+        board = FileWriter(local)
+        for path in sorted(pictures.glob("*.png")):
+            with Image.open(path) as picture:  # reads the header alone; the file goes into the log as it is
+                about = {"width": picture.width, "height": picture.height, "colorspace": len(picture.getbands())}
+            image = Summary.Image(encoded_image_string=path.read_bytes(), **about)
+            board.add_summary(Summary(value=[Summary.Value(tag=path.stem, image=image)]))
+        board.close()
         storage.remove(f"{_LOGS}/report")  # those of an earlier report
         for file in Path(local).iterdir():
             storage.write_bytes(f"{_LOGS}/report/{file.name}", file.read_bytes())

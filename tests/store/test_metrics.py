@@ -164,6 +164,7 @@ def test_the_pictures_of_the_last_report_are_on_tensorboard(remote, tmp_path):
     (event,) = [event for event in records(directory) if event.summary.value]
     (value,) = event.summary.value
     assert (value.tag, value.image.height, value.image.width) == ("recipes", 4, 6)
+    assert value.image.encoded_image_string == (tmp_path / "plots/recipes.png").read_bytes()
 
 
 def test_notes_are_plain_lines():
