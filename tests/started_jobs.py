@@ -1,9 +1,13 @@
 """Whole jobs in processes of their own, with a Ray of their own: to be watched, stopped and killed."""
 
+import atexit
+import functools
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,7 +15,20 @@ from pathlib import Path
 
 import pytest
 
+from raysed.bundled import ENCODER
+
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@functools.cache
+def small_tasks() -> dict[str, str]:
+    """The usual tasks with their first 150 pairs, as `evaluation.tasks`, for runs that would only score otherwise."""
+    directory = Path(tempfile.mkdtemp(prefix="raysed-tasks-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    for name in ("dev", "test"):
+        lines = (ENCODER.parent / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+        (directory / f"{name}.tsv").write_text("".join(lines[:151]), encoding="utf-8")
+    return {f"everyday-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
 
 
 def tiny_settings(**changes) -> dict:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from started_jobs import small_tasks
 
 import raysed.pipeline
 import raysed.stages.frozen
@@ -33,7 +34,7 @@ def settings(storage: Path, **changes) -> dict:
         "storage": str(storage),
         "recipes": RECIPES,
         "corpus": {"source": "bundled:everyday", "sentences": 200},
-        "evaluation": {"layers": [2]},
+        "evaluation": {"tasks": small_tasks(), "layers": [2]},
         "export": {"allow_worse": True},  # a few updates gain nothing
         "members": {"count": 2, "evaluate_every": 4, "checkpoint_every": 4},
         "mlm": {"batch_size": 20, "learning_rate": 1e-4},
@@ -216,7 +217,7 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
     changes = {
         "recipes": [*RECIPES, "sts-sn"],
         "nli": {"train": str(storage / "nli.tsv")},
-        "evaluation": {"layers": [1]},
+        "evaluation": {"tasks": small_tasks(), "layers": [1]},
     }
     said = run(tmp_path, **changes)
     assert "left out: sts-sn/calibrations/01: no fit with 1 pooled layers: the rows are planted" in said
@@ -277,6 +278,7 @@ def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_clus
         "teachers": [{"path": "bundled:encoder", "layers": 2}],
         "flow": {"fit_on": "tasks"},
         "evaluation": {
+            "tasks": small_tasks(),
             "layers": [2],
             "transfer": {"source": str(tmp_path), "tasks": ["SICKEntailment", "SICKRelatedness"]},
             "analysis": {"qnli": str(tmp_path / "qnli.tsv")},
