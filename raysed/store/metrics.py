@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -129,13 +129,12 @@ def log_pictures(storage: Storage, pictures: Path) -> None:
     from tensorboardX.proto.summary_pb2 import Summary
 
     with tempfile.TemporaryDirectory(prefix="raysed-logs-") as local:
-        board = FileWriter(local)
-        for path in sorted(pictures.glob("*.png")):
-            with Image.open(path) as picture:  # reads the header alone; the file goes into the log as it is
-                about = {"width": picture.width, "height": picture.height, "colorspace": len(picture.getbands())}
-            image = Summary.Image(encoded_image_string=path.read_bytes(), **about)
-            board.add_summary(Summary(value=[Summary.Value(tag=path.stem, image=image)]))
-        board.close()
+        with closing(FileWriter(local)) as board:
+            for path in sorted(pictures.glob("*.png")):
+                with Image.open(path) as picture:  # reads the header alone; the file goes into the log as it is
+                    about = {"width": picture.width, "height": picture.height, "colorspace": len(picture.getbands())}
+                image = Summary.Image(encoded_image_string=path.read_bytes(), **about)
+                board.add_summary(Summary(value=[Summary.Value(tag=path.stem, image=image)]))
         storage.remove(f"{_LOGS}/report")  # those of an earlier report
         for file in Path(local).iterdir():
             storage.write_bytes(f"{_LOGS}/report/{file.name}", file.read_bytes())
