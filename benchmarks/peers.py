@@ -49,7 +49,9 @@ Side = Callable[[int, int], Trained]
 def training_parser(doc: str) -> argparse.ArgumentParser:
     """Returns the options of a figure that counts updates."""
     found = arguments(doc)
-    found.add_argument("--updates", type=int, default=20, help="per turn")
+    on_gpu = torch.cuda.is_available()
+    found.add_argument("--updates", type=int, default=500 if on_gpu else 20, help="per turn")
+    found.add_argument("--warm-up", type=int, default=200 if on_gpu else 2, help="updates before the clock starts")
     found.add_argument("--quality-updates", type=int, default=200, help="before the dev score, 0 for none")
     found.add_argument("--dropout", action="store_true", help="on all sides, instead of on none")
     return found

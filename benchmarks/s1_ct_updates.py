@@ -1,12 +1,13 @@
 """S1: updates of Contrastive Tension a second, raysed against sentence-transformers and plain PyTorch.
 
-    python benchmarks/s1_ct_updates.py [--pairs 5] [--updates 20] [--quality-updates 200] [--dropout]
+    python benchmarks/s1_ct_updates.py [--pairs 5] [--updates 20] [--quality-updates 200] [--dropout] [--stack 10]
 
-M3, 16 pairs per update (2 positive ones), at most 75 tokens, learning rate 1e-5. raysed reads a table that is tokenised
-once, as in a run; the peer tokenises while it trains, and what that takes is printed. Dropout is off on both sides, as
-in the released code of Contrastive Tension, or on with `--dropout`; it is always on at `sentence-transformers default`.
-(The peer's loss leaves the first of its two models in evaluation mode, so where dropout is on, it has it in one only.)
-Each turn starts from fresh weights, and two updates come before the clock starts.
+M3 (or `--encoder`), 16 pairs per update (2 positive ones), at most 75 tokens, learning rate 1e-5. raysed reads a table
+that is tokenised once, as in a run; the peer tokenises while it trains, and what that takes is printed. Dropout is off
+on both sides, as in the released code of Contrastive Tension, or on with `--dropout`; it is always on at `sentence-
+transformers default`. (The peer's loss leaves the first of its two models in evaluation mode, so where dropout is on,
+it has it in one only.) Each turn starts from fresh weights, and some updates come before the clock starts (`--warm-
+up`). With `--stack`, another side trains so many members as one program; its updates are those of all of them.
 
 The dev scores are those of one more training of each side. The table has the better of the two models, because which of
 them gains depends on the seed, and the released code keeps the better one.
@@ -33,11 +34,11 @@ from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.training import loop
 from raysed.training.objectives.contrastive_tension import PairSampler
 from raysed.training.setups import Setup, Start, set_up
+from raysed.training.stack import train_together
 
 import harness
 import peers
 
-WARM_UP = 2
 CT = CtConfig(boundaries=[], learning_rates=[1e-5])
 BATCH = CT.groups * (1 + CT.negatives)
 Embed = Callable[[list[str]], np.ndarray]
@@ -51,14 +52,14 @@ class Work:
         options: the script's.
         sentences: the corpus.
         corpus: directory of its token table.
-        m3: directory of M3.
+        encoder: directory of what is trained.
         pairs: columns `text1` and `text2` for the peer.
     """
 
     options: argparse.Namespace
     sentences: list[str]
     corpus: Path
-    m3: Path
+    encoder: Path
     pairs: datasets.Dataset
 
     @property
@@ -69,7 +70,9 @@ class Work:
 
 def main() -> None:
     """Times all sides in turn, then trains each once for its dev score."""
-    options = peers.training_parser(__doc__).parse_args()
+    parser = peers.training_parser(__doc__)
+    parser.add_argument("--stack", type=int, default=0, help="members that another side trains as one program")
+    options = parser.parse_args()
     peers.prepare(options)
     with tempfile.TemporaryDirectory() as directory:
         work = prepare(options, Path(directory))
@@ -88,18 +91,20 @@ def prepare(options: argparse.Namespace, directory: Path) -> Work:
         options: the script's.
         directory: empty.
     """
-    sentences, (_, tokenizer) = harness.sentences(options), harness.encoder()
+    encoder = harness.encoder_directory(directory / "encoder", options.encoder)
+    sentences, (_, tokenizer) = harness.sentences(options), harness.encoder(path=encoder)
     corpus = directory / "corpus"
     corpus.mkdir()
     harness.write_tokens(corpus / "part-00000.parquet", tokenize(tokenizer, sentences, harness.MAX_LENGTH))
-    return Work(options, sentences, corpus, harness.m3_directory(directory / "m3"), _ct_pairs(sentences))
+    return Work(options, sentences, corpus, encoder, _ct_pairs(sentences))
 
 
 def sides_of(work: Work) -> dict[str, peers.Side]:
     """Returns the sides: functions of updates and seed."""
-    dropout = work.options.dropout
+    dropout, stack = work.options.dropout, work.options.stack
     return {
         "raysed": partial(train_raysed, work, False),
+        **({_stacked(stack): partial(_train_stack, work)} if stack else {}),
         "sentence-transformers": partial(_train_peer, work, dropout, False),
         "raysed bf16": partial(train_raysed, work, True),
         "sentence-transformers bf16": partial(_train_peer, work, dropout, True),
@@ -110,9 +115,9 @@ def sides_of(work: Work) -> dict[str, peers.Side]:
 
 def raysed_setup(work: Work, bf16: bool, seed: int) -> Setup:
     """Returns what a run makes for one member."""
-    model, tokenizer = harness.encoder(work.options.device)
+    model, tokenizer = harness.encoder(work.options.device, work.encoder)
     ct = CT.model_copy(update={"dropout": work.options.dropout})
-    config = Config(encoder=harness.ENCODER, ct=ct, members={"precision": "bf16" if bf16 else "fp32"})
+    config = Config(ct=ct, members={"precision": "bf16" if bf16 else "fp32"})
     return set_up("ct", config, Start(model, tokenizer, {"corpus": work.corpus}, seed))
 
 
@@ -123,19 +128,40 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     def train(count: int) -> None:
         loop.train(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine)
 
-    train(WARM_UP)
+    train(work.options.warm_up)
     with harness.timed() as seconds:
         train(updates)
-    tokenizer = AutoTokenizer.from_pretrained(work.m3)
+    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
     models = setup.objective.candidates()
     return peers.Trained(seconds[0], tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second")))
 
 
+def _stacked(count: int) -> str:
+    return f"raysed, {count} members stacked"
+
+
+def _train_stack(work: Work, updates: int, seed: int) -> peers.Trained:
+    """Trains as many updates as one member makes, shared out among all."""
+    setups = [raysed_setup(work, False, seed + member) for member in range(work.options.stack)]
+
+    def train(count: int) -> None:
+        train_together([loop.Run(s.objective, s.batch_at, replace(s.plan, steps=count), s.engine) for s in setups])
+
+    train(work.options.warm_up)
+    each = max(1, updates // len(setups))
+    with harness.timed() as seconds:
+        train(each)
+    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
+    models = setups[0].objective.candidates()
+    embeds = tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second"))
+    return peers.Trained(seconds[0] * updates / (each * len(setups)), embeds)
+
+
 def _train_peer(work: Work, dropout: bool, bf16: bool, updates: int, seed: int) -> peers.Trained:
-    model = peers.load(work.m3, work.options.device, dropout)
+    model = peers.load(work.encoder, work.options.device, dropout)
     loss = ContrastiveTensionLoss(model)
     rate = CT.learning_rates[0]
-    plan = peers.Updates(updates, BATCH, rate, seed, bf16, work.options.device, WARM_UP)
+    plan = peers.Updates(updates, BATCH, rate, seed, bf16, work.options.device, work.options.warm_up)
     timing = peers.train(model, loss, work.pairs, plan)
     models = tuple(partial(model.encode, show_progress_bar=False) for model in (loss.model1, loss.model2))
     return peers.Trained(timing.updates, models, timing.loading)
@@ -143,8 +169,8 @@ def _train_peer(work: Work, dropout: bool, bf16: bool, updates: int, seed: int) 
 
 def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
     torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(work.m3)
-    models = [peers.plain_model(work.m3, work.options.device, work.options.dropout) for _ in range(2)]
+    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
+    models = [peers.plain_model(work.encoder, work.options.device, work.options.dropout) for _ in range(2)]
     parameters = [parameter for model in models for parameter in model.parameters()]
     optimizer = torch.optim.RMSprop(parameters, lr=CT.learning_rates[0], alpha=0.9, eps=1e-7, foreach=True)
     sampler = PairSampler(work.table, CT, seed)
@@ -161,7 +187,7 @@ def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
         loss.backward()
         optimizer.step()
 
-    for step in range(WARM_UP):
+    for step in range(work.options.warm_up):
         update(step)
     with harness.timed() as seconds:
         for step in range(updates):
@@ -185,7 +211,7 @@ def _scored(
     work: Work, sides: dict[str, peers.Side], samples: dict[str, list[harness.Sample]]
 ) -> tuple[dict[str, list[harness.Sample]], str]:
     """Adds the better model's dev score; the note has those of both."""
-    base = harness.dev_score(harness.embedder(*harness.encoder()), work.options)
+    base = harness.dev_score(harness.embedder(*harness.encoder(path=work.encoder)), work.options)
     if base is None:
         return samples, "No dev scores."
     both = {}
@@ -209,7 +235,10 @@ def _figure(options: argparse.Namespace, samples: dict[str, list[harness.Sample]
         ("raysed", "plain PyTorch"): None,
         ("sentence-transformers", "plain PyTorch"): None,
     }
-    title = f"CT updates: M3, {BATCH} pairs, length {harness.MAX_LENGTH}, dropout {'on' if options.dropout else 'off'}"
+    if options.stack:
+        targets |= {(_stacked(options.stack), side): None for side in ("raysed", "sentence-transformers")}
+    title = f"CT updates: {options.encoder}, {BATCH} pairs, length {harness.MAX_LENGTH}"
+    title = f"{title}, dropout {'on' if options.dropout else 'off'}"
     return harness.Figure("S1", title, "updates", samples, targets, notes=notes)
 
 

@@ -39,7 +39,6 @@ from raysed.training.objectives.distillation import Distillation
 import harness
 import peers
 
-WARM_UP = 2
 SED = SedConfig(warmup=0.0)
 TEACHER = harness.ENCODER.model_copy(update={"model_kwargs": {}})
 """All six layers of MiniLM."""
@@ -55,14 +54,14 @@ class Work:
         sentences: the corpus, N of them.
         targets_ND: their targets.
         table: directory of the target table.
-        m3: directory of M3.
+        encoder: directory of what learns.
     """
 
     options: argparse.Namespace
     sentences: list[str]
     targets_ND: np.ndarray
     table: Path
-    m3: Path
+    encoder: Path
 
 
 def main() -> None:
@@ -98,14 +97,18 @@ def prepare(options: argparse.Namespace, directory: Path) -> Work:
         directory: empty.
     """
     sentences = harness.sentences(options)
-    teacher, tokenizer = load_encoder(TEACHER)
+    encoder = harness.encoder_directory(directory / "encoder", options.encoder)
+    learner, tokenizer = harness.encoder(path=encoder)
     tokens = tokenize(tokenizer, sentences, harness.MAX_LENGTH)
-    targets_ND = encode(teacher.to(options.device), tokens)[0]
+    if options.encoder == harness.M3:
+        targets_ND = encode(load_encoder(TEACHER)[0].to(options.device), tokens)[0]
+    else:  # what is to be learnt makes no difference to the time that it takes
+        targets_ND = np.random.default_rng(0).standard_normal((len(sentences), learner.width), np.float32)
     table = directory / "targets"
     table.mkdir()
     column = pa.FixedSizeListArray.from_arrays(pa.array(targets_ND.reshape(-1)), targets_ND.shape[1])
     harness.write_tokens(table / TARGET_FILE, tokens, ROWS_PER_GROUP, target=column)
-    return Work(options, sentences, targets_ND, table, harness.m3_directory(directory / "m3"))
+    return Work(options, sentences, targets_ND, table, encoder)
 
 
 def sides_of(work: Work) -> dict[str, peers.Side]:
@@ -128,13 +131,13 @@ def batches_of(work: Work, seed: int) -> TargetBatches:
 
 def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:
     """Trains from fresh weights with the loop, the engine and the batches of a run."""
-    learner, tokenizer = harness.encoder(work.options.device)
+    learner, tokenizer = harness.encoder(work.options.device, work.encoder)
     objective = Distillation(learner, work.options.dropout)
     batches = batches_of(work, seed)
     engine = DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
     plan = loop.Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
     with _local_rank():
-        loop.train(objective, batches, replace(plan, steps=WARM_UP), engine)
+        loop.train(objective, batches, replace(plan, steps=work.options.warm_up), engine)
     with harness.timed() as seconds:
         loop.train(objective, batches, plan, engine)
     return peers.Trained(seconds[0], (harness.embedder(learner, tokenizer),))
@@ -151,16 +154,18 @@ def _local_rank() -> Iterator[None]:
 
 
 def _train_peer(work: Work, labelled: datasets.Dataset, bf16: bool, updates: int, seed: int) -> peers.Trained:
-    model = peers.load(work.m3, work.options.device, work.options.dropout)
-    plan = peers.Updates(updates, SED.batch_size, SED.learning_rate, seed, bf16, work.options.device, WARM_UP)
+    model = peers.load(work.encoder, work.options.device, work.options.dropout)
+    plan = peers.Updates(
+        updates, SED.batch_size, SED.learning_rate, seed, bf16, work.options.device, work.options.warm_up
+    )
     timing = peers.train(model, MSELoss(model), labelled, plan)
     return peers.Trained(timing.updates, (partial(model.encode, show_progress_bar=False),), timing.loading)
 
 
 def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
     torch.manual_seed(seed)
-    tokenizer = AutoTokenizer.from_pretrained(work.m3)
-    model = peers.plain_model(work.m3, work.options.device, work.options.dropout)
+    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
+    model = peers.plain_model(work.encoder, work.options.device, work.options.dropout)
     optimizer = torch.optim.AdamW(model.parameters(), lr=SED.learning_rate, weight_decay=0.0, fused=True)
     size = min(SED.batch_size, len(work.sentences))
     draw = np.random.default_rng(seed)
@@ -173,7 +178,7 @@ def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
         loss.backward()
         optimizer.step()
 
-    for _ in range(WARM_UP):
+    for _ in range(work.options.warm_up):
         update()
     with harness.timed() as seconds:
         for _ in range(updates):
@@ -183,7 +188,7 @@ def _train_plain(work: Work, updates: int, seed: int) -> peers.Trained:
 
 def _dev_scores(work: Work, sides: Mapping[str, peers.Side]) -> tuple[dict[str, float | None], str]:
     """Returns the scores by side, and the untrained learner's beside the teacher's."""
-    base = harness.dev_score(harness.embedder(*harness.encoder()), work.options)
+    base = harness.dev_score(harness.embedder(*harness.encoder(path=work.encoder)), work.options)
     teacher = harness.dev_score(harness.embedder(*load_encoder(TEACHER)), work.options)
     if base is None:
         return {}, "unknown"
@@ -202,7 +207,7 @@ def _figure(options: argparse.Namespace, samples: dict[str, list[harness.Sample]
         ("raysed", "plain PyTorch"): None,
         ("sentence-transformers", "plain PyTorch"): None,
     }
-    title = f"learner updates: M3, {SED.batch_size} sentences, length {harness.MAX_LENGTH}"
+    title = f"learner updates: {options.encoder}, {SED.batch_size} sentences, length {harness.MAX_LENGTH}"
     return harness.Figure(
         "S2", f"{title}, dropout {'on' if options.dropout else 'off'}", "updates", samples, targets, notes=notes
     )

@@ -37,7 +37,7 @@ def main() -> None:
     sentences = harness.sentences(options)
     found: dict[str, np.ndarray] = {}
     with tempfile.TemporaryDirectory() as directory:
-        sides = _sides(options, harness.m3_directory(Path(directory) / "m3"), sentences)
+        sides = _sides(options, harness.encoder_directory(Path(directory) / "encoder", options.encoder), sentences)
         turns = {name: partial(_turn, name, embed, sentences, found) for name, embed in sides.items()}
         samples = harness.alternate(turns, options.pairs)
         devs = {name: harness.dev_score(embed, options) for name, embed in sides.items()}
@@ -47,7 +47,7 @@ def main() -> None:
     targets = {("raysed", name): 1.2 for name in sides if name.startswith("sentence-transformers")}
     targets |= {("raysed", "plain PyTorch"): None}
     targets |= {(BF16, "raysed"): None} if rounded is not None else {}
-    title = f"encoding: M3, {len(sentences):,} sentences, length {harness.MAX_LENGTH}, fp32"
+    title = f"encoding: {options.encoder}, {len(sentences):,} sentences, length {harness.MAX_LENGTH}, fp32"
     harness.publish(
         harness.Figure("S3", title, "sentences", harness.scored(samples, devs), targets, notes=notes), options
     )
@@ -60,17 +60,19 @@ def parser() -> argparse.ArgumentParser:
     return found
 
 
-def _sides(options: argparse.Namespace, m3: Path, sentences: list[str]) -> dict[str, Embed]:
-    model = peers.load(m3, options.device)
+def _sides(options: argparse.Namespace, encoder: Path, sentences: list[str]) -> dict[str, Embed]:
+    model = peers.load(encoder, options.device)
     peer = partial(model.encode, convert_to_numpy=True, show_progress_bar=False)
-    plain = partial(peers.plain_encode, peers.plain_model(m3, options.device), AutoTokenizer.from_pretrained(m3))
+    plain = partial(
+        peers.plain_encode, peers.plain_model(encoder, options.device), AutoTokenizer.from_pretrained(encoder)
+    )
     sides = {
-        "raysed": harness.embedder(*harness.encoder(options.device)),
+        "raysed": harness.embedder(*harness.encoder(options.device, encoder)),
         "sentence-transformers": peer,
         "plain PyTorch": plain,
     }
     if uses_bf16("auto", options.device):
-        sides[BF16] = harness.embedder(*harness.encoder(options.device), bf16=True)
+        sides[BF16] = harness.embedder(*harness.encoder(options.device, encoder), bf16=True)
     best = _best_batch(peer, _probe(sentences, options.probe))
     if best != DEFAULT_BATCH:
         sides[f"sentence-transformers, batch_size={best}"] = partial(peer, batch_size=best)

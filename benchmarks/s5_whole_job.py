@@ -22,7 +22,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness import Figure, Sample, alternate, arguments, m3_directory, prepare, publish
+from harness import Figure, Sample, alternate, arguments, encoder_directory, prepare, publish
 from harness import sentences as read_sentences
 from runs import TASK, settings, stage_seconds, time_job, time_process, write_lines
 
@@ -70,7 +70,7 @@ class Work:
         texts = read_sentences(self.options)
         self.count = len(texts)
         self._corpus = write_lines(self.directory / "corpus.txt", texts)
-        self._model = _without_dropout(m3_directory(self.directory / "m3"))
+        self._model = _without_dropout(encoder_directory(self.directory / "m3"))
 
     def raysed(self, number: int) -> Sample:
         """Runs the job with a config of its own."""

@@ -23,7 +23,9 @@ _SETTLED = 120.0
 """Seconds without a new node after which a cluster of unknown limits is taken to have all its nodes."""
 
 
-def gather(config: Config, need: Need, learners: int, say: Callable[[str], None]) -> Cluster:
+def gather(
+    config: Config, need: Need, learners: int, say: Callable[[str], None], members: int | None = None
+) -> Cluster:
     """Returns the cluster to plan for.
 
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
@@ -36,6 +38,7 @@ def gather(config: Config, need: Need, learners: int, say: Callable[[str], None]
         need: of the largest member.
         learners: how many are to be trained.
         say: shows a message.
+        members: workers that can train members at once; None: one for each.
 
     Raises:
         UserError: the cluster lacks what a setting asks for.
@@ -45,13 +48,13 @@ def gather(config: Config, need: Need, learners: int, say: Callable[[str], None]
         if missing := needs(cluster):
             raise UserError(missing)
         return cluster
-    places = places_to_ask_for(config, cluster, need, learners)
+    places = places_to_ask_for(config, cluster, need, learners, members)
     with _asked_for(places) as granted:
         return _awaited(needs, len(places), granted, config.resources.wait_minutes, say)
 
 
 def places_to_ask_for(
-    config: Config, cluster: Cluster, need: Need | None = None, learners: int = 0
+    config: Config, cluster: Cluster, need: Need | None = None, learners: int = 0, members: int | None = None
 ) -> list[dict[str, float]]:
     """Returns what members and learners can use at once, as resources of one place each; at least one.
 
@@ -60,18 +63,19 @@ def places_to_ask_for(
         cluster: what there is.
         need: of the largest member; None: a small one.
         learners: how many are to be trained.
+        members: see `gather`.
 
     >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
     """
-    res = config.resources
+    res, members = config.resources, members or config.members.count
     place: dict[str, float] = {"CPU": res.cpus_per_member or 1}
-    count = max(config.members.count, config.sed.workers or 1)
+    count = max(members, config.sed.workers or 1)
     if uses_gpu(config, cluster):
         of_member = res.gpus_per_member or 1 / members_per_gpu(cluster.gpu_bytes, need or Need())
         place["GPU"] = max(of_member, 1)
         of_learners = max(learners, 1) * (config.sed.workers or 1)
-        count = max(math.ceil(config.members.count * min(of_member, 1)), of_learners)
+        count = max(math.ceil(members * min(of_member, 1)), of_learners)
     if cluster.most:
         limits = dict(zip(("CPU", "GPU"), cluster.most))
         count = min(count, *(int(limits[kind] // amount) for kind, amount in place.items()))

@@ -29,6 +29,18 @@ def speed_up(model: nn.Module) -> None:
             module.__class__ = OneDnnLinear
 
 
+def as_usual(model: nn.Module) -> nn.Module:
+    """Takes back what `speed_up` did: products of several members at once are not oneDNN's.
+
+    Args:
+        model: any module, which is returned.
+    """
+    for module in model.modules():
+        if type(module) is OneDnnLinear:
+            module.__class__ = nn.Linear
+    return model
+
+
 @cache
 def onednn_is_faster() -> bool:
     """Whether torch's MKL would leave AVX-512 unused; the kind of processor decides, so that runs are repeatable."""

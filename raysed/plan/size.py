@@ -23,7 +23,7 @@ from raysed.plan.check import Job
 from raysed.recipe import TEACHERS, Recipe, member_nodes
 from raysed.store.text import Table, duration, size
 from raysed.training.memory import checkpoint_bytes, copies_of, learner_need, member_need
-from raysed.training.setups import learner_steps, rows_per_update, steps_of
+from raysed.training.setups import learner_steps, members_together, rows_per_update, steps_of
 
 TOKENS = 24
 """Of a sentence, where that is not known."""
@@ -177,15 +177,22 @@ def plan_run(
     for depth in member_nodes(list(recipes)):
         counts = {node: trainings_of(node, config) for node in depth}
         need = largest_need(depth, config, shape, gpu=gpu, kind=cluster.gpu)
-        share = plan_members(cluster, config, sum(counts.values()), need)
+        workers = {node: workers_for(node, count, config) for node, count in counts.items()}
+        share = plan_members(cluster, config, sum(workers.values()), need)
         for node, count in counts.items():
             stage = _stage_of(node)
             updates = steps_of(stage, config, rows)
-            at_once = max(1, round(share.workers * count / sum(counts.values())))  # nodes of a depth share the places
+            # Nodes of a depth share the places.
+            stacks, together = (
+                max(1, round(share.workers * workers[node] / sum(workers.values()))),
+                count / workers[node],
+            )
             what = "grid model" if stage == "sts" and len(config.sts.lower_bounds) > 1 else "member"
-            operations, copies = _operations(stage, config, shape), copies_of(stage)
-            each = updates * _update_seconds(operations, copies, shape, share, rate[0])
-            steps.append(Step(node, what, count, updates, at_once, 1, share, need, math.ceil(count / at_once) * each))
+            operations, copies = together * _operations(stage, config, shape), 1 if together > 1 else copies_of(stage)
+            seconds = updates * _update_seconds(operations, copies, shape, share, rate[0])
+            seconds *= math.ceil(workers[node] / stacks)
+            at_once = min(count, round(stacks * together))
+            steps.append(Step(node, what, count, updates, at_once, 1, share, need, seconds))
     learners = list(dict.fromkeys(recipe.uncalibrated for recipe in recipes if recipe.distils))
     network = 0.0
     if learners:
@@ -193,6 +200,20 @@ def plan_run(
         steps += steps_of_learners
     storage = storage_bytes(config, recipes, shape, rows, steps, widths)
     return Plan(config, cluster, shape, steps, storage, network, rate, _shared(recipes))
+
+
+def workers_for(node: str, count: int, config: Config) -> int:
+    """Returns how many workers train the members of a node, were there room for all: one each, or one for a stack.
+
+    Args:
+        node: e.g. `ct`.
+        count: of the members.
+        config: the run's settings.
+
+    >>> workers_for("nli-ct", 10, Config(members={"stack": 4})), workers_for("mlm", 10, Config(members={"stack": 4}))
+    (3, 10)
+    """
+    return math.ceil(count / members_together(_stage_of(node), config))
 
 
 def known_rows(job: Job) -> dict[str, int]:

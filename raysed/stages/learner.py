@@ -24,7 +24,7 @@ from raysed.errors import RunFailed, UserError, last_line
 from raysed.model.encoder import load_start
 from raysed.model.head import fold
 from raysed.plan.artefacts import Learner
-from raysed.stages.worker import Training, Workplace
+from raysed.stages.worker import Training, Workplace, steps_are_counted
 from raysed.store.metrics import MetricsLog, metrics_log
 from raysed.store.progress import Progress, ProgressBoard, tell
 from raysed.store.storage import Storage
@@ -213,11 +213,9 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
         gauges(words)
         board.say.remote(learner.name, words)
 
-    result = training.run(
-        setup,
-        report=report,
-        warned=lambda: ray.train.get_preemption_info() is not None,
-    )
+    run = training.prepared(setup, report=report, warned=lambda: ray.train.get_preemption_info() is not None)
+    with steps_are_counted():
+        result = run.train()
     weights = setup.engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage
     setup.engine.close()
     if metrics is None:

@@ -1,4 +1,6 @@
-"""Ray Tune: all members of one depth, grid models included, are one experiment; a trial is one training.
+"""Ray Tune: all members of one depth, grid models included, are one experiment.
+
+A trial is the training of one member, or of a few that train as one program.
 
 The truth about a member is the run directory, not Tune's own state: a trial looks for its newest checkpoint there, and
 publishes its artefact there. Tune places the trials, restarts failed ones and never stops the experiment for one.
@@ -10,6 +12,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,16 +26,18 @@ from raysed.cluster.heartbeat import beating, watched
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS, Share
 from raysed.config import Config
-from raysed.errors import RunFailed, UserError, last_line
+from raysed.errors import UserError, last_line
+from raysed.model.encoding import is_out_of_memory
 from raysed.plan.artefacts import Member, criterion_of
-from raysed.stages.worker import Training, Workplace
+from raysed.stages.worker import Training, Workplace, steps_are_counted
 from raysed.store.metrics import MetricsLog, metrics_log
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
 from raysed.training import loop
 from raysed.training.collapse import collapse
 from raysed.training.grid import Ladder, Task, choose_bound, rungs_of
-from raysed.training.setups import rows_per_update, set_up, steps_of, tables_of
+from raysed.training.setups import members_together, rows_per_update, set_up, steps_of, tables_of
+from raysed.training.stack import can_be_stacked, train_together
 
 log = logging.getLogger(__name__)
 
@@ -135,6 +140,7 @@ class _Group:
 
     node: str
     steps: int
+    together: int
     members: deque[Member] = field(default_factory=deque)
     ladder: Ladder | None = None
     by_place: dict[tuple[float, int], Member] = field(default_factory=dict)
@@ -143,11 +149,23 @@ class _Group:
         """Returns how many members may still be trained."""
         return self.ladder.left() if self.ladder else len(self.members)
 
+    def take(self) -> tuple[list[Member], list[Task]]:
+        """Returns the members that one worker trains next, at the same time; of a grid what is to be done with them."""
+        if self.ladder is None:
+            return [self.members.popleft() for _ in range(min(self.together, len(self.members)))], []
+        tasks: list[Task] = []
+        while len(tasks) < self.together and (task := self.ladder.next()):
+            if tasks and task.until != tasks[0].until:
+                self.ladder.put_back(task)
+                break
+            tasks.append(task)
+        return [self.by_place[task.lower_bound, task.index] for task in tasks], tasks
+
 
 def _group(node: str, members: Sequence[Member], config: Config, storage: Storage, rows: Mapping[str, int]) -> _Group:
-    steps = steps_of(members[0].stage, config, rows)
+    steps, together = steps_of(members[0].stage, config, rows), members_together(members[0].stage, config)
     if members[0].lower_bound is None:
-        return _Group(node, steps, deque(m for m in members if not storage.finished(m.name, m.depends)))
+        return _Group(node, steps, together, deque(m for m in members if not storage.finished(m.name, m.depends)))
     sts = config.sts
     bounds = list(dict.fromkeys(member.lower_bound for member in members))
     asha = sts.scheduler == "asha" and len(bounds) > 1  # a single bound, e.g. one chosen before, has no rival
@@ -155,7 +173,7 @@ def _group(node: str, members: Sequence[Member], config: Config, storage: Storag
     count = len(members) // len(bounds)
     needed = min(config.members.min_members or count, count)
     ladder = Ladder(bounds, count, rungs, sts.asha_reduction, sts.statistic, needed)
-    group = _Group(node, steps, ladder=ladder, by_place={(m.lower_bound, m.index): m for m in members})
+    group = _Group(node, steps, together, ladder=ladder, by_place={(m.lower_bound, m.index): m for m in members})
     if not asha:  # without rungs what is finished needs no trial; with them, the ladder has to see its scores again
         for task in list(iter(group.ladder.next, None)):
             _pass_over(group, task, storage)
@@ -178,7 +196,7 @@ class _Queue(Searcher):
         super().__init__()
         self._groups, self._is_shared = list(groups), sum(group.left() for group in groups) > workers
         self._turn = 0
-        self._running: dict[str, tuple[_Group, Task | None]] = {}
+        self._running: dict[str, tuple[_Group, list[Task]]] = {}
 
     @property
     def trainings(self) -> int:
@@ -199,23 +217,24 @@ class _Queue(Searcher):
         return {group.node: group.ladder for group in self._groups if group.ladder is not None}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Returns the next training of the next node that has one."""
+        """Returns what the next worker trains, of the next node that has something."""
         for offset in range(len(self._groups)):
             place = (self._turn + offset) % len(self._groups)
             group = self._groups[place]
-            member, task = self._take(group)
-            if member is not None:
+            members, tasks = group.take()
+            if members:
                 self._turn = place + 1
-                self._running[trial_id] = (group, task)
-                called = f"{member.name} and others after it" if self._is_shared else member.name
-                return {"member": vars(member), "until": task.until if task else group.steps, "called": called}
+                self._running[trial_id] = (group, tasks)
+                until = tasks[0].until if tasks else group.steps
+                return {"members": list(map(vars, members)), "until": until, "called": self._called(members)}
         return None if self._running else Searcher.FINISHED
 
     def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
         """Tells the grid how a training ended."""
-        group, task = self._running.pop(trial_id, (None, None))
-        if task is not None:
-            group.ladder.record(task, None if error else (result or {}).get("score"))
+        group, tasks = self._running.pop(trial_id, (None, []))
+        scores = (not error and (result or {}).get("scores")) or [None] * len(tasks)
+        for task, score in zip(tasks, scores):
+            group.ladder.record(task, score)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the run directory knows what is done."""
@@ -223,12 +242,10 @@ class _Queue(Searcher):
     def restore(self, checkpoint_path: str) -> None:
         """Nothing to restore."""
 
-    @staticmethod
-    def _take(group: _Group) -> tuple[Member | None, Task | None]:
-        if group.ladder is None:
-            return (group.members.popleft(), None) if group.members else (None, None)
-        task = group.ladder.next()
-        return (group.by_place[task.lower_bound, task.index], task) if task else (None, None)
+    def _called(self, members: Sequence[Member]) -> str:
+        """What a worker is called in Ray's list of actors."""
+        more = f" with {len(members) - 1} more" if len(members) > 1 else ""
+        return f"{members[0].name}{more}{' and others after it' if self._is_shared else ''}"
 
 
 def _run_trials(queue: _Queue, config: Config, storage: Storage, share: Share) -> dict[str, tuple[str, bool]]:
@@ -242,17 +259,13 @@ def _run_trials(queue: _Queue, config: Config, storage: Storage, share: Share) -
     progress.finish()
     tell(sentences=sum(_sentences(result, config) for result in results))
     storage.remove("tune")  # Tune's own state; ours is in the manifest
-    return {
-        result.config["member"]["name"]: _reason(result)
-        for result in results
-        if result.error or (result.metrics or {}).get("failed")
-    }
+    return {name: reason for result in results for name, reason in _reasons(result).items()}
 
 
 def _sentences(result: Any, config: Config) -> int:
     """Sentences, or pairs, of the batches that a trial has learnt from since its last start."""
     updates = (result.metrics or {}).get("updates", 0)
-    return updates * rows_per_update(result.config["member"]["stage"], config)
+    return updates * rows_per_update(result.config["members"][0]["stage"], config)
 
 
 class _Named:
@@ -269,7 +282,7 @@ def _tuner(
 ) -> tune.Tuner:
     return tune.Tuner(
         tune.with_resources(
-            tune.with_parameters(_train_member, place=place), tune.PlacementGroupFactory([share.resources])
+            tune.with_parameters(_train_some, place=place), tune.PlacementGroupFactory([share.resources])
         ),
         tune_config=tune.TuneConfig(
             search_alg=queue,
@@ -291,13 +304,16 @@ def _tuner(
 
 def _trial_name(trial: Any) -> str:
     """A grid model that climbs is several trials, so the updates are part of the name."""
-    return f"{trial.config['member']['name'].replace('/', '-')}-{trial.config['until']}"
+    return f"{trial.config['members'][0]['name'].replace('/', '-')}-{trial.config['until']}"
 
 
-def _reason(result: Any) -> tuple[str, bool]:
-    if result.error is None:
-        return result.metrics["failed"], result.metrics["mendable"]
-    return last_line(getattr(result.error, "cause", None) or result.error), False
+def _reasons(result: Any) -> dict[str, tuple[str, bool]]:
+    """Why members of a trial have failed, by name, and whether the user can mend it."""
+    names = [member["name"] for member in result.config["members"]]
+    if result.error is not None:
+        return dict.fromkeys(names, (last_line(getattr(result.error, "cause", None) or result.error), False))
+    failed = (result.metrics or {}).get("failed", [])
+    return {name: tuple(reason) for name, reason in zip(names, failed) if reason}
 
 
 class _ProgressCallback(tune.Callback):
@@ -315,7 +331,7 @@ class _ProgressCallback(tune.Callback):
             return
         if self._progress is None:
             self._progress = Progress(f"train {self._title}", self._updates)
-        name = trial.config["member"]["name"]
+        name = result["member"]
         self._steps[name] = result["step"]
         self._latest[name] = result
         if result["step"] == result["total"]:
@@ -339,42 +355,101 @@ class _ProgressCallback(tune.Callback):
 # -- the trial's side ------------------------------------------------------------------------------------------------
 
 
-def _train_member(trial: dict[str, Any], place: Any) -> None:
+@dataclass(frozen=True)
+class _Ended:
+    """How the training of a member ended on a worker, which may not be the end of the member.
+
+    Attributes:
+        score: on the dev task so far.
+        updates: made since the worker's start.
+        failed: what another start would not mend, and whether the user can.
+    """
+
+    score: float | None = None
+    updates: int = 0
+    failed: tuple[str, bool] | None = None
+
+
+def _train_some(trial: dict[str, Any], place: Any) -> None:
     """One trial; what another start would not mend is reported, not raised."""
     place = ray.get(place) if isinstance(place, ray.ObjectRef) else place
     prepare_worker(place.share.threads)
-    member, until = Member(**trial["member"]), trial["until"]
+    members, until = [Member(**member) for member in trial["members"]], trial["until"]
+    with beating(place.watch, trial["called"]):
+        ended = _all_ended(members, place, until)
+    tune.report(
+        {
+            "scores": [each.score for each in ended],
+            "failed": [each.failed for each in ended],
+            "updates": sum(each.updates for each in ended),
+        }
+    )
+
+
+_train_some.__mixins__ = (_Named,)
+
+
+def _all_ended(members: Sequence[Member], place: Workplace, until: int) -> list[_Ended]:
+    """Trains some members together, and those that this does not bring to their ends one by one."""
+    known = {m.name: _Ended(score) for m in members if (score := _finished_score(m, place.storage, until)) is not None}
+    waiting = [member for member in members if member.name not in known]
+    starts = None
+    if len(waiting) > 1:
+        # Counted for the first only: a stack that was lost with its worker is not tried again.
+        starts = place.storage.checkpoints(waiting[0].name, waiting[0].depends).begin(place.job)
+        if starts == 0:
+            known |= _ended_together(waiting, place, until)
+    for member in waiting:
+        if member.name not in known:
+            known[member.name] = _ended_alone(member, place, until, starts)
+        starts = None
+    return [known[member.name] for member in members]
+
+
+def _ended_together(members: Sequence[Member], place: Workplace, until: int) -> dict[str, _Ended]:
+    """Trains members as one program; nothing where that is not possible, or ends before its time."""
     try:
-        with beating(place.watch, member.name):
-            score, updates = _finished_score(member, place.storage, until), 0
-            if score is None:
-                score, updates = _train_or_give_up(member, place, until)
-        tune.report({"score": score, "updates": updates})
-    except UserError as error:
-        tune.report({"failed": str(error), "mendable": True})
-    except RunFailed as error:
-        tune.report({"failed": str(error), "mendable": False})
+        with ExitStack() as logs:
+            works = [_Work(m, place, logs.enter_context(_log_of(m, place)), until) for m in members]
+            if not all(can_be_stacked(work.setup.engine) for work in works):
+                log.warning("%s are trained one by one: their encoder takes no packed rows", _list_of(members))
+                return {}
+            with steps_are_counted():
+                results = train_together([work.run() for work in works])
+            return {work.member.name: work.ended(result) for work, result in zip(works, results)}
+    except (UserError, RuntimeError, MemoryError) as error:
+        if not (isinstance(error, UserError) or is_out_of_memory(error)):
+            raise
+        log.warning("%s go on one by one: %s", _list_of(members), last_line(error))
+        return {}
 
 
-_train_member.__mixins__ = (_Named,)
-
-
-def _train_or_give_up(member: Member, place: Workplace, until: int) -> tuple[float | None, int]:
-    """Trains; a failure is raised for another start unless `members.max_retries` starts were in vain."""
+def _ended_alone(member: Member, place: Workplace, until: int, starts: int | None) -> _Ended:
+    """Trains a member; a failure is raised for another start unless `members.max_retries` starts were in vain."""
     retries = place.config.members.max_retries
-    starts = place.storage.checkpoints(member.name, member.depends).begin(place.job)
+    if starts is None:
+        starts = place.storage.checkpoints(member.name, member.depends).begin(place.job)
     if starts > retries:
-        raise RunFailed(f"its worker was lost {starts} times without a new checkpoint in between")
+        return _Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
     try:
-        with metrics_log(place.storage, place.config, member.name, member.depends) as metrics:
-            return _train_and_publish(member, place, metrics, until)
-    except UserError:
-        raise
+        with _log_of(member, place) as metrics, steps_are_counted():
+            work = _Work(member, place, metrics, until)
+            return work.ended(work.run().train())
+    except UserError as error:
+        return _Ended(failed=(str(error), True))
     except Exception as error:
         if starts < retries:
             raise
         log.exception("%s is given up", member.name)  # in the worker's log
-        raise RunFailed(last_line(error)) from error
+        return _Ended(failed=(last_line(error), False))
+
+
+def _log_of(member: Member, place: Workplace) -> AbstractContextManager[MetricsLog]:
+    return metrics_log(place.storage, place.config, member.name, member.depends)
+
+
+def _list_of(members: Sequence[Member]) -> str:
+    return ", ".join(member.name for member in members)
 
 
 def _finished_score(member: Member, storage: Storage, until: int) -> float | None:
@@ -385,35 +460,58 @@ def _finished_score(member: Member, storage: Storage, until: int) -> float | Non
     return loop.Result(history=[json.loads(line) for line in lines]).score_by(until)
 
 
-def _train_and_publish(member: Member, place: Workplace, metrics: MetricsLog, until: int) -> tuple[float | None, int]:
-    """Trains to `until`; publishes the member where that is the end. Returns its dev score so far and its updates."""
-    training = Training(member, tables_of(member.stage, place.config), place, metrics)
-    setup = set_up(member.stage, place.config, replace(training.start, lower_bound=member.lower_bound))
-    report, criterion = _Reporter(member.name, place.config.run), criterion_of(member.stage, place.config)
-    result = training.run(setup, report, criterion, until, warned=is_draining)
-    updates, score = result.steps - result.resumed_at, result.score_by(until)
-    if score is not None:
-        about = {"stage": member.stage, "index": member.index, "seed": member.seed, "lower_bound": member.lower_bound}
-        metrics.conclude(about, {"best_dev": score})
-    if result.steps < setup.plan.steps:
-        return score, updates
-    outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
-    if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
-        outcome["collapsed"] = reason
-    description = {"member": member.name, "stage": member.stage, **outcome}
-    training.publish(setup.objective.candidates()[result.kept], result, description, outcome)
-    return result.score, updates
+class _Work:
+    """A member in the making, up to so many updates.
+
+    Args:
+        member: what is made.
+        place: where.
+        metrics: its log.
+        until: the updates.
+    """
+
+    def __init__(self, member: Member, place: Workplace, metrics: MetricsLog, until: int):
+        self.member, self._place, self._metrics, self._until = member, place, metrics, until
+        self._training = Training(member, tables_of(member.stage, place.config), place, metrics)
+        start = replace(self._training.start, lower_bound=member.lower_bound)
+        self.setup = set_up(member.stage, place.config, start)
+
+    def run(self) -> loop.Run:
+        """Returns the training."""
+        report = _Reporter(self.member.name, self._place.config.run)
+        criterion = criterion_of(self.member.stage, self._place.config)
+        return self._training.prepared(self.setup, report, criterion, self._until, warned=is_draining)
+
+    def ended(self, result: loop.Result) -> _Ended:
+        """Publishes the member where that was all of its training.
+
+        Args:
+            result: of the training.
+        """
+        member, updates, score = self.member, result.steps - result.resumed_at, result.score_by(self._until)
+        if score is not None:
+            about = {"stage": member.stage, "index": member.index, "seed": member.seed}
+            self._metrics.conclude({**about, "lower_bound": member.lower_bound}, {"best_dev": score})
+        if result.steps < self.setup.plan.steps:
+            return _Ended(score, updates)
+        outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
+        if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
+            outcome["collapsed"] = reason
+        description = {"member": member.name, "stage": member.stage, **outcome}
+        encoder = self.setup.objective.candidates()[result.kept]
+        self._training.publish(encoder, result, description, outcome)
+        return _Ended(result.score, updates)
 
 
 class _Reporter:
     """Sends the history to Tune and to Prometheus; the last dev score stands until there is another."""
 
     def __init__(self, member: str, run: str):
-        self._gauges = TrainingGauges(run, member)
+        self._member, self._gauges = member, TrainingGauges(run, member)
         self._latest: float | None = None
 
     def __call__(self, words: dict[str, Any]) -> None:
         self._gauges(words)
         if words["dev"] is not None:
             self._latest = words["dev"]
-        tune.report({**words, "dev": self._latest})
+        tune.report({**words, "member": self._member, "dev": self._latest})

@@ -47,7 +47,7 @@ from raysed.model.static_start import write_static
 from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
 from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
-from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run
+from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run, workers_for
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, member_nodes, node_of, parse_recipe
 from raysed.stages import members, probing
 from raysed.stages.corpus import too_little, write_sentence_table
@@ -108,11 +108,12 @@ class Stages:
             return
         nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
         learners = self.config.sed.learners * len(self._distilling())
-        self.cluster = gather(self.config, self._need(nodes), learners, self.say)
+        workers = max((workers_for(node, self.config.members.count, self.config) for node in nodes), default=1)
+        self.cluster = gather(self.config, self._need(nodes), learners, self.say, workers)
         self.gpu = uses_gpu(self.config, self.cluster)  # GPUs may have come
         self._is_gathered = True
         check_versions(self.job.hub_models)
-        share = plan_members(self.cluster, self.config, self.config.members.count, self._need(nodes))
+        share = plan_members(self.cluster, self.config, workers, self._need(nodes))
         self._check_disk()
         self.say(f"cluster: {self.cluster}; members: {share}")
         if self.storage.is_local and len(self.cluster.nodes) > 1:
@@ -233,10 +234,10 @@ class Stages:
     def train_members(self, nodes: list[str]) -> None:
         """Trains all nodes of one depth in one Tune experiment."""
         planned = {node: self._to_train(node) for node in nodes}
-        count = sum(len(group) for group in planned.values())
+        count = sum(workers_for(node, len(group), self.config) for node, group in planned.items())
         cluster = self._cluster_now()
         share = plan_members(cluster, self.config, count, self._need(nodes))
-        if waste := waste_of_members(cluster, self.config, share, count):
+        if self.config.members.stack == 1 and (waste := waste_of_members(cluster, self.config, share, count)):
             log.warning(waste)
         with self._timed("+".join(nodes)):
             outcome = members.train_members(planned, self.config, self.storage, share, self._rows())

@@ -6,7 +6,8 @@ a function takes what is reported.
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,22 +66,22 @@ class Training:
         self._checkpoints = place.storage.checkpoints(model.name, model.depends)
         self._first: list[loop.Metrics] = []
 
-    def run(
+    def prepared(
         self,
         setup: Setup,
         report: Callable[[dict[str, Any]], None],
         criterion: str = "spearman",
         until: int | None = None,
         warned: Callable[[], bool] = lambda: False,
-    ) -> loop.Result:
-        """Trains from the newest checkpoint on, and logs the history.
+    ) -> loop.Run:
+        """Returns the training from the newest checkpoint on; it logs the history. See `steps_are_counted`.
 
         Args:
             setup: made from `start`.
             report: takes step, total, loss and dev (None where not evaluated) of each new entry of the history.
             criterion: the correlation that dev scores are.
-            until: see `loop.train`.
-            warned: see `loop.train`.
+            until: see `loop.Run`.
+            warned: see `loop.Run`.
         """
         evaluate = dev_score(self._place.config, self.start.tokenizer, criterion)
         if self._metrics:
@@ -99,21 +100,18 @@ class Training:
             made_step()
             return setup.batch_at(step)
 
-        try:
-            return loop.train(
-                setup.objective,
-                batch_at,
-                setup.plan,
-                setup.engine,
-                evaluate=_said_by_the_first(evaluate),
-                checkpoints=self._checkpoints,
-                is_writer=self._metrics is not None,
-                on_metrics=on_metrics,
-                until=until,
-                warned=warned,
-            )
-        finally:
-            makes_no_steps()
+        return loop.Run(
+            setup.objective,
+            batch_at,
+            setup.plan,
+            setup.engine,
+            evaluate=_said_by_the_first(evaluate),
+            checkpoints=self._checkpoints,
+            is_writer=self._metrics is not None,
+            on_metrics=on_metrics,
+            until=until,
+            warned=warned,
+        )
 
     def publish(
         self, encoder: Encoder, result: loop.Result, description: Mapping[str, Any], meta: Mapping[str, Any]
@@ -122,7 +120,7 @@ class Training:
 
         Args:
             encoder: holds the kept weights.
-            result: of `run`.
+            result: of the training.
             description: for `raysed.json`, beside what the model depends on.
             meta: for the manifest, beside times.
         """
@@ -135,6 +133,15 @@ class Training:
             {**meta, "seconds": seconds, "resumed_at": result.resumed_at},
         )
         self._checkpoints.clear()
+
+
+@contextmanager
+def steps_are_counted() -> Iterator[None]:
+    """In this `with`, a training that makes no steps for long is ended; afterwards the process may do what it likes."""
+    try:
+        yield
+    finally:
+        makes_no_steps()
 
 
 def _said_by_the_first(evaluate: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:

@@ -187,11 +187,27 @@ class TorchEngine:
 
     def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
         """See `Engine.update`."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate
+        self.prepare(learning_rate)
         loss = in_memory(self.objective, lambda: self._gradient(batch))
         with shortage_said(self.objective):
-            loss = self._step(loss)
+            return self.finish(loss)
+
+    def prepare(self, learning_rate: float) -> None:
+        """Begins an update.
+
+        Args:
+            learning_rate: of the update.
+        """
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+
+    def finish(self, loss: torch.Tensor) -> float | torch.Tensor:
+        """Ends an update, now that there is a gradient; returns what `update` does.
+
+        Args:
+            loss: of the batch.
+        """
+        loss = self._step(loss)
         return loss if self.asks_later else loss.item()
 
     def _gradient(self, batch: Any) -> torch.Tensor:
@@ -356,59 +372,21 @@ def dense_part(parameter: nn.Parameter) -> torch.Tensor:
     return parameter.grad.values()
 
 
-def train(
-    objective: nn.Module,
-    batch_at: Callable[[int], Any],
-    plan: Plan,
-    engine: Engine,
-    *,
-    evaluate: Callable[[nn.Module], float] | None = None,
-    checkpoints: Checkpoints | None = None,
-    is_writer: bool = True,
-    on_metrics: Callable[[Metrics], None] = lambda metrics: None,
-    until: int | None = None,
-    warned: Callable[[], bool] = lambda: False,
-) -> Result:
+def train(objective: nn.Module, batch_at: Callable[[int], Any], plan: Plan, engine: Engine, **options: Any) -> Result:
     """Trains to the last step, from the newest saved state if there is one.
 
     Args:
-        objective: see `Objective`; left holding the kept weights.
-        batch_at: the batch of a step; must not depend on anything else.
+        objective: see `Run`, as for all others.
+        batch_at: the batch of a step.
         plan: see `Plan`.
         engine: makes the updates.
-        evaluate: dev score of a candidate, x100; without it the last weights are kept.
-        checkpoints: where states are saved and looked for.
-        is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
-        on_metrics: called with each new entry of the history.
-        until: stop here and save the state, so that another call goes on; None: go to the end.
-        warned: whether this machine is about to be taken away. Every rank asks every ten updates, and as long as the
-            answer is yes, the state is saved as often.
+        options: what else `Run` takes.
 
     Raises:
-        UserError: the loss or its gradient is not finite; names the step and the sentences.
-        ValueError: the plan keeps a candidate that is not there.
+        UserError: see `Run`.
+        ValueError: likewise.
     """
-    run = _Run(objective, plan, engine, evaluate)
-    run.restore(checkpoints)
-    with run.saving:
-        objective.train()
-        for entry in run.result.history:
-            on_metrics(entry)
-        for step in range(run.step, plan.steps if until is None else min(until, plan.steps)):
-            if run.is_hopeless():
-                break
-            seed_everything(plan.seed, step)
-            batch = batch_at(step)
-            if entry := run.after_update(step, batch, engine.update(batch, plan.learning_rate(step))):
-                on_metrics(entry)
-            is_due = run.step % plan.checkpoint_every == 0 or (run.step % _ASKED_EVERY == 0 and warned())
-            if checkpoints and is_due and run.step < plan.steps:
-                run.save(checkpoints, is_writer)
-        run.ask()
-        is_to_go_on = until is not None and until < plan.steps and not run.is_hopeless()
-        if is_to_go_on and checkpoints and run.step % plan.checkpoint_every:
-            run.save(checkpoints, is_writer)
-    return run.result if is_to_go_on else run.finish()
+    return Run(objective, batch_at, plan, engine, **options).train()
 
 
 class _Background:
@@ -449,45 +427,135 @@ class _Background:
             self._error = error
 
 
-class _Run:
-    """The state of one training between updates."""
+class Run:
+    """One training, update by update: `train` makes them all, and whoever else makes them does what is done there.
 
-    def __init__(self, objective: nn.Module, plan: Plan, engine: Engine, evaluate: Callable[[nn.Module], float] | None):
+    When its `with` is left, no state is half saved.
+
+    Args:
+        objective: see `Objective`; left holding the kept weights.
+        batch_at: the batch of a step; must not depend on anything else.
+        plan: see `Plan`.
+        engine: makes the updates.
+        evaluate: dev score of a candidate, x100; without it the last weights are kept.
+        checkpoints: where states are saved and looked for.
+        is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
+        on_metrics: called with each new entry of the history.
+        until: stop here and save the state, so that another training goes on; None: go to the end.
+        warned: whether this machine is about to be taken away. Every rank asks every ten updates, and as long as the
+            answer is yes, the state is saved as often.
+
+    Raises:
+        UserError: the loss or its gradient is not finite; names the step and the sentences.
+        ValueError: the plan keeps a candidate that is not there.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        batch_at: Callable[[int], Any],
+        plan: Plan,
+        engine: Engine,
+        *,
+        evaluate: Callable[[nn.Module], float] | None = None,
+        checkpoints: Checkpoints | None = None,
+        is_writer: bool = True,
+        on_metrics: Callable[[Metrics], None] = lambda metrics: None,
+        until: int | None = None,
+        warned: Callable[[], bool] = lambda: False,
+    ):
         names = list(objective.candidates())
         if plan.keep not in ("best", *names):
             raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
-        self.objective, self.plan, self.engine, self.evaluate = objective, plan, engine, evaluate
-        self.measures = getattr(objective, "measures", dict)
-        self.step = 0
-        self.result = Result()
-        self.best: dict[str, torch.Tensor] = {}
-        self.saving = _Background()
+        self.engine = engine
+        self._objective, self._batch_at, self._plan, self._evaluate = objective, batch_at, plan, evaluate
+        self._checkpoints, self._is_writer, self._on_metrics = checkpoints, is_writer, on_metrics
+        self._until, self._warned = plan.steps if until is None else min(until, plan.steps), warned
+        self._measures = getattr(objective, "measures", dict)
+        self._step = 0
+        self._result = Result()
+        self._best: dict[str, torch.Tensor] = {}
+        self._saving = _Background()
         self._unasked: list[tuple[int, Iterable[int], float | torch.Tensor]] = []
 
-    def after_update(self, step: int, batch: Any, loss: float | torch.Tensor) -> Metrics | None:
-        """Counts the update; returns the history's new entry if there is one.
+    def __enter__(self) -> "Run":
+        """Goes to the newest saved state."""
+        self._restore()
+        self._objective.train()
+        for entry in self._result.history:
+            self._on_metrics(entry)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._saving.__exit__(*error)
+
+    def train(self) -> Result:
+        """Makes all updates that are left; returns how the training ended."""
+        with self:
+            while self.goes_on():
+                batch = self.next_batch()
+                self.count(batch, self.engine.update(batch, self.learning_rate()))
+            return self.end()
+
+    def goes_on(self) -> bool:
+        """Whether there is another update to make."""
+        return self._step < self._until and not self._is_hopeless()
+
+    def next_batch(self) -> Any:
+        """Returns the batch of the next update; everything random after this depends on seed and step."""
+        seed_everything(self._plan.seed, self._step)
+        return self._batch_at(self._step)
+
+    def learning_rate(self) -> float:
+        """Returns that of the next update."""
+        return self._plan.learning_rate(self._step)
+
+    def count(self, batch: Any, loss: float | torch.Tensor) -> None:
+        """Counts an update that was made: logs, evaluates and saves where that is due.
+
+        Args:
+            batch: of the update.
+            loss: what the engine returned.
 
         Raises:
             UserError: a loss that was asked for is not finite.
         """
-        self.step = self.result.steps = step + 1
-        self._unasked.append((step, getattr(batch, "ids", ()), loss))
-        is_due = self.step % self.plan.evaluate_every == 0 or self.step == self.plan.steps
-        evaluates = is_due and (self.evaluate or self.plan.held_out)
-        is_logged = evaluates or self.step % self.plan.log_every == 0 or self.step == self.plan.steps
-        is_looked_at = is_logged or self.step == 1
+        if entry := self._counted(batch, loss):
+            self._on_metrics(entry)
+        is_warned = self._step % _ASKED_EVERY == 0 and self._warned()
+        if (self._step % self._plan.checkpoint_every == 0 or is_warned) and self._step < self._plan.steps:
+            self._save()
+
+    def end(self) -> Result:
+        """Ends the training, or what `until` asks for of it, and returns how that went."""
+        self._ask()
+        if self._until == self._plan.steps or self._is_hopeless():
+            return self._finish()
+        if self._step % self._plan.checkpoint_every:
+            self._save()
+        return self._result
+
+    def _counted(self, batch: Any, loss: float | torch.Tensor) -> Metrics | None:
+        """The history's new entry if there is one."""
+        rate = self.learning_rate()
+        self._unasked.append((self._step, getattr(batch, "ids", ()), loss))
+        self._step = self._result.steps = self._step + 1
+        is_due = self._step % self._plan.evaluate_every == 0 or self._step == self._plan.steps
+        evaluates = is_due and (self._evaluate or self._plan.held_out)
+        is_logged = evaluates or self._step % self._plan.log_every == 0 or self._step == self._plan.steps
+        is_looked_at = is_logged or self._step == 1
         if is_looked_at or not isinstance(loss, torch.Tensor):
-            loss = self.ask()
-        measured = self.measures() if is_looked_at else {}
+            loss = self._ask()
+        measured = self._measures() if is_looked_at else {}
         if not is_logged and not measured:
             return None
-        entry = {"step": self.step, "loss": loss, "learning_rate": self.plan.learning_rate(step), **measured}
+        entry = {"step": self._step, "loss": loss, "learning_rate": rate, **measured}
         if evaluates:
             entry |= self._evaluated()
-        self.result.history.append(entry)
+        self._result.history.append(entry)
         return entry
 
-    def ask(self) -> float:
+    def _ask(self) -> float:
         """Waits for the updates so far; returns the last loss that nobody has asked for.
 
         Raises:
@@ -503,86 +571,88 @@ class _Run:
         self._unasked.clear()
         return losses[-1] if losses else math.nan
 
-    def is_hopeless(self) -> bool:
+    def _is_hopeless(self) -> bool:
         """Whether the last `patience` evaluations brought nothing better."""
-        if self.plan.patience is None or self.plan.keep != "best":
+        if self._plan.patience is None or self._plan.keep != "best":
             return False
-        evaluated = [entry for entry in self.result.history if "dev" in entry or "held_out" in entry]
-        later = [entry for entry in evaluated if entry["step"] > self.result.kept_step]
-        return len(later) >= self.plan.patience
+        evaluated = [entry for entry in self._result.history if "dev" in entry or "held_out" in entry]
+        later = [entry for entry in evaluated if entry["step"] > self._result.kept_step]
+        return len(later) >= self._plan.patience
 
     def _evaluated(self) -> Metrics:
         """What an evaluation adds to the history; considers all candidates."""
-        loss = self._held_out_loss() if self.plan.held_out else None
+        loss = self._held_out_loss() if self._plan.held_out else None
         scores = {}
-        for name, module in self.objective.candidates().items():
-            if self.plan.keep in ("best", name):
-                if self.evaluate:
-                    scores[name] = self.evaluate(module)
+        for name, module in self._objective.candidates().items():
+            if self._plan.keep in ("best", name):
+                if self._evaluate:
+                    scores[name] = self._evaluate(module)
                 self._consider(name, module, scores.get(name), loss)
-        self.objective.train()
+        self._objective.train()
         return {**({"dev": scores} if scores else {}), **({} if loss is None else {"held_out": loss})}
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:
         """The mean over the sentences of all held-out batches."""
-        self.objective.eval()
-        losses = [self.objective.loss(batch).item() for batch in self.plan.held_out]
-        loss = float(np.average(losses, weights=[len(batch.ids) for batch in self.plan.held_out]))
-        return said_by_the_first(loss, next(self.objective.parameters()).device)
+        self._objective.eval()
+        losses = [self._objective.loss(batch).item() for batch in self._plan.held_out]
+        loss = float(np.average(losses, weights=[len(batch.ids) for batch in self._plan.held_out]))
+        return said_by_the_first(loss, next(self._objective.parameters()).device)
 
     def _consider(self, name: str, module: nn.Module, score: float | None, loss: float | None) -> None:
         """Keeps the weights of the best candidate so far; of equal ones the later, as the released CT code does."""
-        result = self.result
+        result = self._result
         if loss is None:
             is_best = result.score is None or score >= result.score
         else:
             is_best = result.held_out is None or loss <= result.held_out
-        if self.plan.keep != "best" or is_best:
-            result.kept, result.kept_step, result.score, result.held_out = name, self.step, score, loss
-        if self.plan.keep == "best" and is_best:
-            self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
+        if self._plan.keep != "best" or is_best:
+            result.kept, result.kept_step, result.score, result.held_out = name, self._step, score, loss
+        if self._plan.keep == "best" and is_best:
+            self._best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
 
-    def save(self, checkpoints: Checkpoints, is_writer: bool) -> None:
+    def _save(self) -> None:
         """Copies the state, and has it written while training goes on."""
-        self.ask()
+        if self._checkpoints is None:
+            return
+        self._ask()
         state = {
             "engine": self.engine.state_dict(),
-            "best": self.best,
-            "step": self.step,
-            "result": vars(self.result),
+            "best": self._best,
+            "step": self._step,
+            "result": vars(self._result),
         }
-        if not is_writer:
+        if not self._is_writer:
             return
-        self.saving.wait()  # before there are two copies in memory
+        self._saving.wait()  # before there are two copies in memory
         text, tensors = _copied(state)
-        step = self.step
-        self.saving.start(lambda: checkpoints.save(step, lambda path: _write_state(text, tensors, path)))
+        step = self._step
+        self._saving.start(lambda: self._checkpoints.save(step, lambda path: _write_state(text, tensors, path)))
 
-    def restore(self, checkpoints: Checkpoints | None) -> None:
+    def _restore(self) -> None:
         """Takes the newest state; the first worker says which that is."""
-        if checkpoints is None:
+        if self._checkpoints is None:
             return
-        newest = checkpoints.newest() if _is_first() else None
-        step = int(said_by_the_first(newest[0] if newest else -1, next(self.objective.parameters()).device))
+        newest = self._checkpoints.newest() if _is_first() else None
+        step = int(said_by_the_first(newest[0] if newest else -1, next(self._objective.parameters()).device))
         if step < 0:
             return
-        state = load_state(newest[1] if newest else checkpoints.at(step))
+        state = load_state(newest[1] if newest else self._checkpoints.at(step))
         self.engine.load_state_dict(state["engine"])
-        self.step, self.best = state["step"], state["best"]
-        self.result = Result(**{**state["result"], "resumed_at": self.step})
+        self._step, self._best = state["step"], state["best"]
+        self._result = Result(**{**state["result"], "resumed_at": self._step})
 
-    def finish(self) -> Result:
+    def _finish(self) -> Result:
         """Puts the kept weights into their candidate."""
-        candidates = self.objective.candidates()
-        self.result.steps = self.step
-        if self.best:
-            candidates[self.result.kept].load_state_dict(self.best)
-        elif not self.result.kept:
-            self.result.kept = self.plan.keep if self.plan.keep in candidates else next(iter(candidates))
-            self.result.kept_step = self.step
-        self.objective.eval()
-        return self.result
+        candidates = self._objective.candidates()
+        self._result.steps = self._step
+        if self._best:
+            candidates[self._result.kept].load_state_dict(self._best)
+        elif not self._result.kept:
+            self._result.kept = self._plan.keep if self._plan.keep in candidates else next(iter(candidates))
+            self._result.kept_step = self._step
+        self._objective.eval()
+        return self._result
 
 
 def _is_first() -> bool:

@@ -4,11 +4,13 @@ Numbers are bytes. What an update keeps for its gradients was counted on the ten
 them again.
 """
 
+from dataclasses import replace
+
 from raysed.cluster.need import PROCESS_BYTES, Need
 from raysed.config import Config
 from raysed.model.shape import Shape
 from raysed.training.loop import CUDA_CONTEXT
-from raysed.training.setups import predictor_parameters
+from raysed.training.setups import members_together, predictor_parameters
 
 _FP32, _BF16 = 4, 2
 _ADAM = 2 * _FP32
@@ -18,7 +20,7 @@ _SLACK = 1.1
 
 
 def member_need(stage: str, config: Config, shape: Shape, tokens: float, *, gpu: bool, bf16: bool) -> Need:
-    """Returns what a member needs.
+    """Returns what a member needs, or a stack of them (see `members.stack`).
 
     Args:
         stage: one of `recipe.MEMBER_STAGES`.
@@ -39,7 +41,11 @@ def member_need(stage: str, config: Config, shape: Shape, tokens: float, *, gpu:
         states += 3 * _FP32 * config.mlm.rate * tokens * shape.vocabulary
     casts = copies_of(stage) * shape.products * _BF16 if bf16 else 0
     fixed = (2 * _FP32 + _ADAM) * trained + _FP32 * kept + casts
-    return _need(f"a member of {stage}", fixed, states, checkpoint_bytes(stage, config, shape), gpu)
+    count = members_together(stage, config)
+    what = f"a stack of {count} members of {stage} (members.stack)" if count > 1 else f"a member of {stage}"
+    need = _need(what, count * fixed, count * states, count * checkpoint_bytes(stage, config, shape), gpu)
+    # A stack that does not fit goes on as single members, whose batches can be cut into parts.
+    return replace(need, least=_need(what, fixed, states, 0, gpu).least) if count > 1 else need
 
 
 def copies_of(stage: str) -> int:

@@ -34,6 +34,10 @@ _TABLES = {"mlm": "corpus", "ct": "corpus", "nli": "pairs/nli", "sts": "pairs/st
 """The artefact that holds what a stage learns from; those of two views have their own, see `tables_of`."""
 
 
+_STACKED = ("nli", "ct", "contrastive", "sts")
+"""Stages whose members may train as one program, because their losses are losses of embeddings."""
+
+
 @dataclass(frozen=True)
 class Start:
     """Where a training starts from.
@@ -143,6 +147,20 @@ def learner_steps(sed: SedConfig, per_epoch: int) -> int:
         per_epoch: batches of an epoch.
     """
     return max(1, int(per_epoch * sed.epochs))
+
+
+def members_together(stage: str, config: Config) -> int:
+    """Returns how many members of a stage one worker trains at the same time, see `members.stack`.
+
+    Args:
+        stage: one of `recipe.MEMBER_STAGES`.
+        config: the run's settings.
+
+    >>> config = Config(members={"stack": 5})
+    >>> members_together("ct", config), members_together("mlm", config)
+    (5, 1)
+    """
+    return config.members.stack if stage in _STACKED else 1
 
 
 def rows_per_update(stage: str, config: Config) -> int:

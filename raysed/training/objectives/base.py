@@ -1,8 +1,12 @@
 """What objectives have in common apart from their loss."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import nn
+
+from raysed.data.tokens import PackedTokens
 
 
 class EncoderObjective(nn.Module):
@@ -37,3 +41,32 @@ class EncoderObjective(nn.Module):
     def measures(self) -> dict[str, float]:
         """Returns what is worth logging beside the loss of the last batch."""
         return {}
+
+
+class EmbeddingObjective(EncoderObjective):
+    """An objective whose loss is one of embeddings, which need not be computed by its encoders one by one.
+
+    See `raysed.training.stack`, where those of several members are computed together.
+    """
+
+    def passes(self, batch: Any) -> list[tuple[nn.Module, PackedTokens]]:
+        """Returns every encoder once, in the order of `encoders()`, with the sentences that it embeds.
+
+        Args:
+            batch: what `loss` takes.
+        """
+        raise NotImplementedError
+
+    def loss_of(self, batch: Any, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the loss.
+
+        Args:
+            batch: what `loss` takes.
+            embeddings: what each of `passes` gives, emb_BD.
+        """
+        raise NotImplementedError
+
+    def loss(self, batch: Any) -> torch.Tensor:
+        """Returns the mean loss of a batch, see `loss_of`."""
+        passes = self.passes(batch)
+        return self.loss_of(batch, [encoder(tokens.to(encoder.transformer.device)) for encoder, tokens in passes])

@@ -4,6 +4,8 @@ With the same sentence twice, told apart by dropout alone, it is SimCSE (Gao et 
 sides as negatives it is SimCLR's loss, with which BSL table 7 compares.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -11,10 +13,10 @@ from torch.nn import functional as F
 from raysed.data.tokens import PackedTokens
 from raysed.model.encoder import Encoder
 from raysed.training.collapse import spread_of
-from raysed.training.objectives.base import EncoderObjective
+from raysed.training.objectives.base import EmbeddingObjective
 
 
-class Contrastive(EncoderObjective):
+class Contrastive(EmbeddingObjective):
     """Mean cross entropy of finding the other view, by cosines over a temperature.
 
     Args:
@@ -30,13 +32,22 @@ class Contrastive(EncoderObjective):
         self.encoder, self.temperature, self.both_views = encoder, temperature, both_views
         self._embeddings = torch.empty(0)
 
-    def loss(self, batch: PackedTokens) -> torch.Tensor:
-        """Returns the mean over the searching views.
+    def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
+        """One pass for both views.
 
         Args:
             batch: 2 B sentences, the B first views and then the B second ones.
         """
-        emb_SD = self.encoder(batch.to(self.encoder.transformer.device))
+        return [(self.encoder, batch)]
+
+    def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the mean over the searching views.
+
+        Args:
+            batch: see `passes`.
+            embeddings: of both views, [2 B, D].
+        """
+        (emb_SD,) = embeddings
         self._embeddings = emb_SD[: len(emb_SD) // 2].detach()
         with torch.autocast(emb_SD.device.type, enabled=False):
             unit_SD = F.normalize(emb_SD.float(), dim=-1)

@@ -6,7 +6,7 @@ the learning rate) follows the released code. The variant `in_batch` is that of 
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from raysed.config import CtConfig
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.model.encoder import Encoder
-from raysed.training.objectives.base import EncoderObjective
+from raysed.training.objectives.base import EmbeddingObjective
 from raysed.training.optimizers import RMSprop
 
 
@@ -38,7 +38,7 @@ class PairBatch(NamedTuple):
     ids: np.ndarray
 
 
-class _TwoModels(EncoderObjective):
+class _TwoModels(EmbeddingObjective):
     """Two copies of an encoder that are both trained, with sparse gradients: see `ct_optimizer`.
 
     Args:
@@ -66,11 +66,13 @@ class ContrastiveTension(_TwoModels):
         dropout: whether their dropout is on while they train; the released code has it off.
     """
 
-    def loss(self, batch: PairBatch) -> torch.Tensor:
+    def passes(self, batch: PairBatch) -> list[tuple[nn.Module, PackedTokens]]:
+        """Each model embeds its side of the pairs."""
+        return [(self.first, batch.first), (self.second, batch.second)]
+
+    def loss_of(self, batch: PairBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the mean binary cross entropy."""
-        device = next(self.parameters()).device
-        emb1_PD = self.first(batch.first.to(device))
-        emb2_PD = self.second(batch.second.to(device))
+        emb1_PD, emb2_PD = embeddings
         logits_P = (emb1_PD * emb2_PD).sum(-1)
         return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
 
@@ -91,11 +93,14 @@ class InBatchContrastiveTension(_TwoModels):
         # The logarithm keeps the scale positive.
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=encoder.transformer.device))
 
-    def loss(self, batch: PackedTokens) -> torch.Tensor:
+    def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
+        """Both models embed all sentences."""
+        return [(self.first, batch), (self.second, batch)]
+
+    def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the mean over both directions and B sentences, in full precision whatever the encoders' is."""
-        batch = batch.to(self.log_scale.device)
-        emb1_BD, emb2_BD = (F.normalize(model(batch), dim=-1) for model in (self.first, self.second))
-        with torch.autocast(batch.input_ids.device.type, enabled=False):
+        emb1_BD, emb2_BD = (F.normalize(emb_BD, dim=-1) for emb_BD in embeddings)
+        with torch.autocast(self.log_scale.device.type, enabled=False):
             logits_BB = self.log_scale.exp() * (emb1_BD @ emb2_BD.T)
         own_B = torch.arange(len(batch), device=logits_BB.device)
         return (F.cross_entropy(logits_BB, own_B) + F.cross_entropy(logits_BB.T, own_B)) / 2

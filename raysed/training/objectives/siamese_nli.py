@@ -1,15 +1,18 @@
 """Siamese networks, and the classification of labelled pairs with one (SBERT; SED appendix B.1)."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from raysed.data.labelled import CLASSES, LabelledBatch
+from raysed.data.tokens import PackedTokens
 from raysed.model.encoder import Encoder
-from raysed.training.objectives.base import EncoderObjective
+from raysed.training.objectives.base import EmbeddingObjective
 
 
-class Siamese(EncoderObjective):
+class Siamese(EmbeddingObjective):
     """Both sentences of a pair go through the same encoder: mean of the last layer.
 
     Args:
@@ -21,10 +24,9 @@ class Siamese(EncoderObjective):
         super().__init__(dropout)
         self.encoder = encoder
 
-    def embed(self, batch: LabelledBatch) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the embeddings of the first and of the second sentences, emb_BD each."""
-        u_BD, v_BD = self.encoder(batch.tokens.to(self.encoder.transformer.device)).chunk(2)
-        return u_BD, v_BD
+    def passes(self, batch: LabelledBatch) -> list[tuple[nn.Module, PackedTokens]]:
+        """One pass for the first and the second sentences of B pairs."""
+        return [(self.encoder, batch.tokens)]
 
     def candidates(self) -> dict[str, nn.Module]:
         """The encoder; everything else is thrown away."""
@@ -50,9 +52,9 @@ class SiameseNLI(Siamese):
             nn.init.trunc_normal_(classifier.weight, std=0.02, a=-0.04, b=0.04)
         self.classifier = classifier.to(encoder.transformer.device)
 
-    def loss(self, batch: LabelledBatch) -> torch.Tensor:
+    def loss_of(self, batch: LabelledBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the mean cross entropy of B pairs; the classifier works in full precision, autocast or not."""
-        u_BD, v_BD = self.embed(batch)
+        u_BD, v_BD = embeddings[0].chunk(2)
         with torch.autocast(u_BD.device.type, enabled=False):
             logits_BC = self.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs()], dim=-1))
         return F.cross_entropy(logits_BC, batch.labels.to(logits_BC.device))

@@ -1,5 +1,6 @@
 """Regression of the cosine on human scores (SBERT), with a lower bound of the targets (SED section 5.5)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class CosineRegression(Siamese):
         super().__init__(encoder, dropout)
         self.lower_bound = lower_bound
 
-    def loss(self, batch: LabelledBatch) -> torch.Tensor:
+    def loss_of(self, batch: LabelledBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
         """Returns the loss of B pairs with scores of 0 to 1."""
-        cosines_B = F.cosine_similarity(*self.embed(batch), dim=-1)
+        cosines_B = F.cosine_similarity(*embeddings[0].chunk(2), dim=-1)
         return F.mse_loss(cosines_B, target_of(batch.labels.to(cosines_B), self.lower_bound))
