@@ -22,7 +22,8 @@ os.environ.update(
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
-        "OMP_NUM_THREADS": "1",  # also of the processes that tests start: threads that wait for a busy core spin
+        "OMP_NUM_THREADS": "1",  # also of the processes that tests start
+        "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait for a busy core would spin, and so would those they wait for
         "RAY_worker_niceness": "0",  # beside other tests, too, workers get their share of the cores
     }
 )

@@ -42,7 +42,8 @@ def trained_again(finished_run, tmp_path):
 
     def train(storage: Storage = plain, **members) -> Outcome:
         settings = tiny_settings()
-        config = make_config({**settings, "storage": str(tmp_path), "members": {**settings["members"], **members}})
+        members = {"count": 3, "evaluate_every": 12, "checkpoint_every": 4, **members}
+        config = make_config({**settings, "storage": str(tmp_path), "members": members})
         depends = [original.entry(name).depends for name in NAMES]
         nodes = [Member(name, "ct", i, of["seed"], None, of) for i, (name, of) in enumerate(zip(NAMES, depends))]
         return train_members({"ct": nodes}, config, storage, Share(2, 1, 0.0, 1), {"corpus": 300})
@@ -56,8 +57,6 @@ def assert_undisturbed(directory: Path, finished_run: Path) -> None:
     for name in NAMES:
         found, expected = (encode(load_checkpoint(root / name), table)[0] for root in (directory, finished_run))
         assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
-        histories = [(root / name / "history.jsonl").read_text().splitlines() for root in (directory, finished_run)]
-        assert len(histories[0]) == len(histories[1])
 
 
 def test_they_are_those_that_train_alone(trained_again, finished_run, tmp_path, monkeypatch):
@@ -71,7 +70,7 @@ def test_they_are_those_that_train_alone(trained_again, finished_run, tmp_path, 
     assert_undisturbed(tmp_path / "tiny", finished_run)
 
 
-@pytest.mark.parametrize("loss", ["no memory", "lost worker"])
+@pytest.mark.parametrize("loss", ["no memory", pytest.param("lost worker", marks=pytest.mark.nodes)])
 def test_what_a_stack_cannot_end_single_members_do(trained_again, finished_run, tmp_path, loss):
     """Memory runs out, or the worker is lost, before the seventh update: two after a checkpoint."""
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
