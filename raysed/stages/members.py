@@ -391,7 +391,7 @@ _train_some.__mixins__ = (_Named,)
 
 def _all_ended(members: Sequence[Member], place: Workplace, until: int) -> list[_Ended]:
     """Trains some members together, and those that this does not bring to their ends one by one."""
-    known = {m.name: _Ended(score) for m in members if (score := _finished_score(m, place.storage, until)) is not None}
+    known = {member.name: done for member in members if (done := _already_ended(member, place.storage, until))}
     waiting = [member for member in members if member.name not in known]
     starts = None
     if len(waiting) > 1:
@@ -452,12 +452,15 @@ def _list_of(members: Sequence[Member]) -> str:
     return ", ".join(member.name for member in members)
 
 
-def _finished_score(member: Member, storage: Storage, until: int) -> float | None:
-    """The dev score that a finished grid model had after so many updates; None where there is still work to do."""
-    if member.lower_bound is None or not storage.finished(member.name, member.depends):
+def _already_ended(member: Member, storage: Storage, until: int) -> _Ended | None:
+    """What is known of a finished member, of a grid model the dev score after so many updates; None if not finished."""
+    if not storage.finished(member.name, member.depends):
         return None
+    if member.lower_bound is None:  # finished by this trial, before its worker was lost with another member
+        return _Ended()
     lines = (storage.fetch(member.name) / "history.jsonl").read_text().splitlines()
-    return loop.Result(history=[json.loads(line) for line in lines]).score_by(until)
+    score = loop.Result(history=[json.loads(line) for line in lines]).score_by(until)
+    return None if score is None else _Ended(score)
 
 
 class _Work:

@@ -22,7 +22,8 @@ from raysed.model.shape import Shape
 from raysed.plan.artefacts import Member
 from raysed.plan.size import plan_run
 from raysed.recipe import parse_recipe
-from raysed.stages.members import Outcome, _Group, _Queue, train_members
+from raysed.stages.members import Outcome, _all_ended, _Ended, _Group, _Queue, train_members
+from raysed.stages.worker import Workplace
 from raysed.store.storage import Storage
 from raysed.training import stack
 from raysed.training.grid import Ladder
@@ -106,6 +107,15 @@ def test_the_plan_has_a_worker_for_a_stack_and_its_memory():
     assert (stacked.steps[0].share.workers, stacked.steps[0].at_once) == (2, 7)
     ratio = stacked.steps[0].need.host / alone.steps[0].need.host
     assert 3 < ratio < 4
+
+
+def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finished_run, monkeypatch):
+    storage = Storage(str(finished_run.parent), "tiny")
+    depends = [storage.entry(name).depends for name in NAMES]
+    members = [Member(name, "ct", i, of["seed"], None, of) for i, (name, of) in enumerate(zip(NAMES, depends))]
+    place = Workplace(make_config(tiny_settings()), storage, Share(1, 1, 0.0, 1), watch=None)
+    monkeypatch.setattr(raysed.stages.members, "_Work", None)
+    assert _all_ended(members, place, 12) == [_Ended()] * 3
 
 
 class _Planted(Storage):
