@@ -182,11 +182,7 @@ def _three_updates(check: Check, stage: str, precision: str, device: str) -> lis
 
 def _stacked_difference(check: Check, stage: str) -> float:
     """The largest difference of the losses of three updates between members of a stack and each of them alone."""
-
-    def setups() -> list[Setup]:
-        return [check.setup(stage, _settings(stage, "fp32"), check.encoder("small", i), check.device) for i in range(3)]
-
-    together, alone = setups(), setups()
+    together, alone = (_members(check, stage, "fp32", "small", 3) for _ in range(2))
     stack, found = Stack([setup.engine for setup in together]), []
     for step in range(3):
         batches = [setup.batch_at(step + member) for member, setup in enumerate(together)]
@@ -195,6 +191,12 @@ def _stacked_difference(check: Check, stage: str) -> float:
             expected = float(setup.engine.update(batch, 1e-4))
             found.append(abs(float(loss) - expected) / max(abs(expected), 1e-6))
     return max(found)
+
+
+def _members(check: Check, stage: str, precision: str, shape: str, count: int) -> list[Setup]:
+    """The trainings of so many members that differ in their weights."""
+    encoders = [check.encoder(shape, seed) for seed in range(count)]
+    return [check.setup(stage, _settings(stage, precision), encoder, check.device) for encoder in encoders]
 
 
 def _continued(check: Check, directory: Path) -> float:
@@ -267,7 +269,7 @@ def waits(check: Check) -> None:
         update = partial(setup.engine.update, setup.batch_at(1), 1e-5)
         _say_waits(check, 3, stage, [setup.engine], update)
     with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):
-        setups = [check.setup("ct", _settings("ct", "bf16"), check.encoder("small", i), check.device) for i in range(3)]
+        setups = _members(check, "ct", "bf16", "small", 3)
     engines = [setup.engine for setup in setups]
     update = partial(Stack(engines).update, [setup.batch_at(i) for i, setup in enumerate(setups)], [1e-5] * 3)
     _say_waits(check, 3, "three stacked members of ct", engines, update)
@@ -326,8 +328,7 @@ def _started(check: Check, update: Callable[[], Any]) -> tuple[int, list[str]]:
 
 def _stack(check: Check, shape: str, count: int) -> Callable[[int], Any]:
     """Returns what makes an update of so many members at once, by step."""
-    settings = _settings("ct", "bf16" if check.on_gpu else "fp32")
-    setups = [check.setup("ct", settings, check.encoder(shape, seed), check.device) for seed in range(count)]
+    setups = _members(check, "ct", "bf16" if check.on_gpu else "fp32", shape, count)
     stack = Stack([setup.engine for setup in setups])
     return lambda step: stack.update([s.batch_at(step * count + i) for i, s in enumerate(setups)], [1e-5] * count)
 

@@ -27,20 +27,31 @@ def full_precision_attention(device: torch.device) -> AbstractContextManager:
     torch.float32
     """
     is_bf16 = device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    return _FullPrecisionAttention() if is_bf16 else nullcontext()
+    return AttentionBy(_in_full_precision) if is_bf16 else nullcontext()
 
 
-class _FullPrecisionAttention(TorchFunctionMode):
-    """Sees every call of a torch function from Python within its `with`, whatever module makes it."""
+class AttentionBy(TorchFunctionMode):
+    """In its `with`, a function is called in the place of `scaled_dot_product_attention`, whatever module asks for it.
+
+    Args:
+        attend: takes what torch's function takes.
+    """
+
+    def __init__(self, attend: Callable[..., torch.Tensor]):
+        super().__init__()
+        self._attend = attend
 
     def __torch_function__(
         self, func: Callable, types: Iterable[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        with torch.autocast("cpu", enabled=False):
-            return func(*map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()})
+        function = self._attend if func is F.scaled_dot_product_attention else func
+        return function(*args, **(kwargs or {}))
+
+
+def _in_full_precision(*args: Any, **kwargs: Any) -> torch.Tensor:
+    with torch.autocast("cpu", enabled=False):
+        widened = {name: _widened(value) for name, value in kwargs.items()}
+        return F.scaled_dot_product_attention(*map(_widened, args), **widened)
 
 
 def _widened(value: Any) -> Any:

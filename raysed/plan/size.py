@@ -183,10 +183,8 @@ def plan_run(
             stage = _stage_of(node)
             updates = steps_of(stage, config, rows)
             # Nodes of a depth share the places.
-            stacks, together = (
-                max(1, round(share.workers * workers[node] / sum(workers.values()))),
-                count / workers[node],
-            )
+            stacks = max(1, round(share.workers * workers[node] / sum(workers.values())))
+            together = count / workers[node]
             what = "grid model" if stage == "sts" and len(config.sts.lower_bounds) > 1 else "member"
             operations, copies = together * _operations(stage, config, shape), 1 if together > 1 else copies_of(stage)
             seconds = updates * _update_seconds(operations, copies, shape, share, rate[0])

@@ -6,7 +6,7 @@ to every weight and every product. Losses, gradient norms, optimizers, dev score
 member, so its result is that of a training alone, up to rounding; but where dropout is on, it draws other masks.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from typing import Any
@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
 
 from raysed.data.tokens import PackedTokens
+from raysed.model.attention import AttentionBy
 from raysed.model.linear import as_usual
 from raysed.training.loop import Result, Run, TorchEngine, shortage_said
 from raysed.training.objectives.base import EmbeddingObjective
@@ -137,7 +137,7 @@ class Stack:
         """Embeds the sentences of every encoder, [E, B, D]."""
         self._template.train(self._encoders[0].training)
         tensors = of_equal_shape(tokens)
-        with _FoldedAttention():
+        with AttentionBy(_attend):
             return vmap(self._one, randomness="different")(
                 self._weights, *(tensor.to(device, non_blocking=True) for tensor in tensors)
             )
@@ -180,26 +180,17 @@ def _joined(parameters: Sequence[Mapping[str, nn.Parameter]]) -> dict[str, torch
     return joined
 
 
-class _FoldedAttention(TorchFunctionMode):
-    """Attention of all members as one of a larger batch: not every kernel of torch has a rule of its own for `vmap`."""
-
-    def __torch_function__(
-        self, func: Callable, types: Iterable[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func is not F.scaled_dot_product_attention:
-            return func(*args, **(kwargs or {}))
-        names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
-        return _attend(**dict(zip(names, args)), **(kwargs or {}))
-
-
 def _attend(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    return _Attention.apply(query, key, value, attn_mask, options)
+    """Attention of all members as one of a larger batch: not every kernel of torch has a rule of its own for `vmap`."""
+    return _Attention.apply(query, key, value, attn_mask, {"dropout_p": dropout_p, "is_causal": is_causal, **options})
 
 
 class _Attention(torch.autograd.Function):

@@ -45,11 +45,15 @@ def trained_again(finished_run, tmp_path):
         settings = tiny_settings()
         members = {"count": 3, "evaluate_every": 12, "checkpoint_every": 4, **members}
         config = make_config({**settings, "storage": str(tmp_path), "members": members})
-        depends = [original.entry(name).depends for name in NAMES]
-        nodes = [Member(name, "ct", i, of["seed"], None, of) for i, (name, of) in enumerate(zip(NAMES, depends))]
-        return train_members({"ct": nodes}, config, storage, Share(2, 1, 0.0, 1), {"corpus": 300})
+        return train_members({"ct": members_of(original)}, config, storage, Share(2, 1, 0.0, 1), {"corpus": 300})
 
     return train
+
+
+def members_of(storage: Storage) -> list[Member]:
+    """The members of the undisturbed run, as they were planned."""
+    depends = [storage.entry(name).depends for name in NAMES]
+    return [Member(name, "ct", i, of["seed"], None, of) for i, (name, of) in enumerate(zip(NAMES, depends))]
 
 
 def assert_undisturbed(directory: Path, finished_run: Path) -> None:
@@ -111,11 +115,9 @@ def test_the_plan_has_a_worker_for_a_stack_and_its_memory():
 
 def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finished_run, monkeypatch):
     storage = Storage(str(finished_run.parent), "tiny")
-    depends = [storage.entry(name).depends for name in NAMES]
-    members = [Member(name, "ct", i, of["seed"], None, of) for i, (name, of) in enumerate(zip(NAMES, depends))]
     place = Workplace(make_config(tiny_settings()), storage, Share(1, 1, 0.0, 1), watch=None)
     monkeypatch.setattr(raysed.stages.members, "_Work", None)
-    assert _all_ended(members, place, 12) == [_Ended()] * 3
+    assert _all_ended(members_of(storage), place, 12) == [_Ended()] * 3
 
 
 class _Planted(Storage):

@@ -69,4 +69,6 @@ class EmbeddingObjective(EncoderObjective):
     def loss(self, batch: Any) -> torch.Tensor:
         """Returns the mean loss of a batch, see `loss_of`."""
         passes = self.passes(batch)
-        return self.loss_of(batch, [encoder(tokens.to(encoder.transformer.device)) for encoder, tokens in passes])
+        # Encoders may share their sentences, which then go to the device once.
+        there = {id(tokens): tokens.to(encoder.transformer.device) for encoder, tokens in passes}
+        return self.loss_of(batch, [encoder(there[id(tokens)]) for encoder, tokens in passes])
