@@ -16,18 +16,21 @@ from pathlib import Path
 import pytest
 
 from raysed.bundled import ENCODER
+from raysed.config import make_config
+from raysed.data.graded import load_task
+from raysed.evaluation.tasks import Evaluation
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @functools.cache
-def small_tasks() -> dict[str, str]:
-    """The usual tasks with their first 150 pairs, as `evaluation.tasks`, for runs that would only score otherwise."""
+def small_tasks(skipped: int = 0) -> dict[str, str]:
+    """The usual tasks with 150 of their pairs, as `evaluation.tasks`: with all, runs of tests would mostly score."""
     directory = Path(tempfile.mkdtemp(prefix="raysed-tasks-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     for name in ("dev", "test"):
         lines = (ENCODER.parent / f"{name}.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-        (directory / f"{name}.tsv").write_text("".join(lines[:151]), encoding="utf-8")
+        (directory / f"{name}.tsv").write_text("".join([lines[0], *lines[skipped + 1 :][:150]]), encoding="utf-8")
     return {f"everyday-{name}": str(directory / f"{name}.tsv") for name in ("dev", "test")}
 
 
@@ -41,9 +44,15 @@ def tiny_settings(**changes) -> dict:
         "members": {"count": 3, "evaluate_every": 4, "checkpoint_every": 4},
         "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
         "sed": {"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 9},
+        "evaluation": {"tasks": small_tasks(skipped=250)},  # on which TF-IDF is better than such runs
         "resources": {"encode_precision": "fp32"},  # to be compared with plain definitions on every machine
         **changes,
     }
+
+
+def tiny_evaluation() -> Evaluation:
+    """Returns the tasks of `tiny_settings`, read."""
+    return Evaluation([load_task(name, task) for name, task in make_config(tiny_settings()).evaluation.tasks.items()])
 
 
 def start_job(config: Path, storage: str, place: Path) -> subprocess.Popen:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-from started_jobs import digest, manifest, remade, tiny_settings
+from started_jobs import digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.session
 import raysed.pipeline
@@ -22,10 +22,8 @@ import raysed.stages.learner
 import raysed.stages.stages
 from raysed.cluster.resources import plan_learners
 from raysed.config import Config, make_config
-from raysed.data.graded import load_task
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.tasks import Evaluation
 from raysed.model.encoder import load_checkpoint
 from raysed.model.encoding import encode
 from raysed.recipe import parse_recipe
@@ -56,7 +54,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
     assert set(kinds) == expected
     assert kinds.count(("ct", "member", 2)) == 3
     assert report["status"] == "complete"
-    assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 500
+    assert report["rows"][0]["metrics"]["everyday-test"]["pairs"] == 150
     assert (finished / "report.md").read_text().startswith("# tiny")
     assert {p.name for p in (finished / "plots").iterdir()} == {
         "scores.png", "training-ct.png", "training-ct-sed.png", "spectrum.png", "agreement.png", "edit-distance.png",
@@ -90,8 +88,7 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     """Recomputed from the members' checkpoints."""
     report = json.loads((finished / "report.json").read_text())
     row = next(row for row in report["rows"] if row["kind"] == "ensemble")
-    tasks = {name: task for name, task in Config().evaluation.tasks.items()}
-    evaluation = Evaluation([load_task(name, task) for name, task in tasks.items()])
+    evaluation = tiny_evaluation()
     from raysed.model.encoder import load_encoder
 
     _, tokenizer = load_encoder(Config().encoder)
@@ -116,7 +113,7 @@ def test_the_exported_model_loads_in_sentence_transformers(finished):
     meta = json.loads((finished / "manifest/model.json").read_text())["meta"]
     part = "calibrations" if parse_recipe(meta["recipe"]).calibration else "embeddings"
     expected = np.load(finished / meta["recipe"] / part / f"{meta['index']:02d}/layers-2.npy")[:60]
-    evaluation = Evaluation([load_task(name, task) for name, task in Config().evaluation.tasks.items()])
+    evaluation = tiny_evaluation()
     model = SentenceTransformer(str(finished / "model"), device="cpu", trust_remote_code=True)
     found = model.encode(evaluation.sentences[:60], show_progress_bar=False)
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -14,8 +15,9 @@ import pytest
 import ray
 from ray._private import ray_constants
 
-from raysed.cluster import forks
-from raysed.cluster.forks import FIRST, LATER, WITHOUT_RAY, forking
+from raysed.cluster import forked_worker, forks
+from raysed.cluster.fork_server import FIRST, LATER, WITHOUT_RAY
+from raysed.cluster.forks import forking
 from raysed.cluster.session import ray_session
 
 RAYS_OWN = "setup_worker.py"
@@ -71,31 +73,31 @@ def test_a_worker_of_another_job_or_of_another_kind_is_not_forked(ray_cluster, m
     """Its job would be that of the first worker, which Ray's library has read from the environment."""
     ray.get(ray.remote(lambda: None).remote())  # there is a first worker
     monkeypatch.setenv("RAY_JOB_ID", "99999999")
-    assert not forks._is_forked(["script", "--language=PYTHON"])
-    assert not forks._is_forked(["script", "--language=CPP"])
+    assert not forked_worker.is_forked(["script", "--language=PYTHON"])
+    assert not forked_worker.is_forked(["script", "--language=CPP"])
     packages = '--serialized-runtime-env-context={"command_prefix": ["conda"], "env_vars": {}}'
-    assert not forks._is_forked(["script", "--language=PYTHON", packages])
+    assert not forked_worker.is_forked(["script", "--language=PYTHON", packages])
 
 
 def test_without_the_process_workers_are_started_as_ever(untouched, tmp_path):
     for place in ({}, {"RAYSED_FORKS": str(tmp_path / "nobody")}):
         for name, value in place.items():
             untouched.setenv(name, value)
-        assert not forks._is_forked(["script", "--language=PYTHON"])
+        assert not forked_worker.is_forked(["script", "--language=PYTHON"])
 
 
 def test_a_process_that_does_not_answer_is_not_waited_for(untouched, tmp_path):
     """Nor is one that hangs up, as a process does that is killed."""
     place = str(tmp_path / "forks")
-    untouched.setattr(forks, "_PATIENCE", 0.2)
+    untouched.setattr(forked_worker, "_PATIENCE", 0.2)
     untouched.setenv("RAYSED_FORKS", place)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(place)
         listening.listen()
-        assert not forks._is_forked(["script", "--language=PYTHON"])
+        assert not forked_worker.is_forked(["script", "--language=PYTHON"])
         hanging_up = threading.Thread(target=lambda: listening.accept()[0].close())
         hanging_up.start()
-        assert not forks._is_forked(["script", "--language=PYTHON"])
+        assert not forked_worker.is_forked(["script", "--language=PYTHON"])
         hanging_up.join()
 
 
@@ -120,7 +122,7 @@ def test_nothing_is_left_when_it_is_over(untouched):
     before = dict(os.environ)
     with forking() as server:
         directory = os.path.dirname(os.environ["RAYSED_FORKS"])
-        assert os.path.isdir(directory) and ray_constants.SETUP_WORKER_FILENAME == os.path.abspath(forks.__file__)
+        assert os.path.isdir(directory) and ray_constants.SETUP_WORKER_FILENAME == forked_worker.__file__
     assert dict(os.environ) == before and ray_constants.SETUP_WORKER_FILENAME == RAYS_OWN
     assert server.returncode == -signal.SIGKILL and not os.path.exists(directory)
 
@@ -161,7 +163,7 @@ def test_the_process_ends_when_its_driver_is_killed():
 FORKS = """
 import os, threading
 from ray._raylet import ObjectID
-from raysed.cluster.forks import draw_ids
+from raysed.cluster.fork_server import draw_ids
 
 ObjectID.from_random()  # as imports may have done
 for _ in range(3):
@@ -182,3 +184,54 @@ def test_no_two_workers_draw_the_same_ids():
     """Neither in their main threads nor in the first, second or tenth thread that they start."""
     found = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, check=True).stdout
     assert len(set(found.split())) == len(found.split()) == 33
+
+
+LEAVES = """
+import atexit, os, sys, threading, time
+from raysed.cluster.fork_server import _leave
+
+class Kept:
+    def __del__(self):
+        print("taken apart")
+
+def end_late():
+    time.sleep(0.2)
+    print("thread")
+
+kept = Kept()
+atexit.register(print, "handler")
+if os.fork() == 0:
+    threading.Thread(target=end_late).start()
+    print("work")
+    _leave(STATUS)
+atexit.unregister(print)
+del Kept.__del__
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+@pytest.mark.parametrize("status, expected", [("0", 0), ("None", 0), ("3", 3), ("'a reason'", 1)])
+def test_a_worker_ends_as_python_does_but_does_not_take_apart_what_was_imported(status, expected):
+    """That would copy the pages of all of it."""
+    command = [sys.executable, "-c", LEAVES.replace("STATUS", status)]
+    ended = subprocess.run(command, capture_output=True, text=True)
+    assert (ended.stdout.split(), ended.returncode) == (["work", "thread", "handler"], expected), ended.stderr
+
+
+@pytest.mark.cluster
+def test_a_worker_that_nobody_needs_ends_at_little_cost(ray_cluster):
+    """It would copy the 200 MB that were imported, were the interpreter taken apart."""
+
+    @ray.remote(num_cpus=0)
+    class Idle:
+        def process(self):
+            return os.getpid()
+
+    idle = Idle.remote()
+    process = psutil.Process(ray.get(idle.process.remote()))
+    del idle
+    copied = []
+    with suppress(psutil.Error):  # until there is no such process
+        while True:
+            copied.append(process.memory_full_info().uss)
+    assert max(copied) < 120 * 2**20, max(copied)

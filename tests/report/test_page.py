@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from browser import ask
 from scipy.stats import rankdata
-from started_jobs import tiny_settings
+from started_jobs import tiny_evaluation, tiny_settings
 
 import raysed.pipeline
-from raysed.config import Config, make_config
-from raysed.data.graded import load_task
-from raysed.evaluation.tasks import Evaluation
+from raysed.config import make_config
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -186,7 +184,7 @@ def test_the_page_shows_the_neighbours_before_and_after(page, report):
 def test_the_page_shows_the_pairs_that_got_better_and_worse_most(page, report, finished_run):
     """Ranks recomputed from the embeddings that the run has kept."""
     tables = page("return [...document.querySelectorAll('#pairs table')].map(cells)")
-    evaluation = Evaluation([load_task(name, task) for name, task in Config().evaluation.tasks.items()])
+    evaluation = tiny_evaluation()
     places = ("base/embeddings/00", "ct-sed-flow/calibrations/00")
     cosines = [
         evaluation.cosines(np.load(finished_run / place / "layers-2.npy"), "everyday-test")[0] for place in places
