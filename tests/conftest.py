@@ -51,6 +51,12 @@ WORDS = (
     "is to in not for with that this at by from or an have had do up out one two three ##s ##ing ##ed ##er , ."
 ).split()
 LONGEST_START = 300  # seconds that Ray may take to start
+SELDOM = {
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # look for new files at intervals, not always
+    "LOG_NAME_UPDATE_INTERVAL_S": "30",
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+}
+"""Ray looks less often at logs and loads that no test asks it for."""
 VOCABULARY = len(SPECIALS) + len(WORDS)
 
 
@@ -156,7 +162,9 @@ def ray_cluster() -> Iterator[None]:
     """
     import ray
 
-    with forking():
+    with forking(), pytest.MonkeyPatch.context() as patch:
+        for name, value in SELDOM.items():
+            patch.setenv(name, value)
         faulthandler.dump_traceback_later(LONGEST_START, exit=True)
         quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
         ray.init("local", num_cpus=2, object_store_memory=300 * 2**20, include_dashboard=False, **quiet)
@@ -176,6 +184,16 @@ def finished_run(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) ->
     storage = tmp_path_factory.mktemp("undisturbed")
     raysed.pipeline.run(make_config({**tiny_settings(), "storage": str(storage)}), lambda line: None)
     return storage / "tiny"
+
+
+@pytest.fixture(scope="module")
+def blank_pictures() -> Iterator[None]:
+    """Pictures of runs have one pixel, for the tests of a module that look at none: painting takes two seconds a run."""
+    from matplotlib.image import imsave
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **options: imsave(path, np.zeros((1, 1, 3))))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -118,6 +118,7 @@ def test_pairs_that_cannot_be_used_are_left_out(called, text, tmp_path):
 
 @pytest.mark.cluster
 @pytest.mark.slow
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("teachers", [False, True], ids=["members", "teachers"])
 def test_what_is_written_runs_to_the_end(
     ray_cluster, called, text, make_sentences, tmp_path, tiny_encoder_dir, teachers

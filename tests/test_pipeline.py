@@ -30,7 +30,7 @@ from raysed.recipe import parse_recipe
 from raysed.store.status import describe
 from raysed.store.storage import Checkpoints, Storage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -939,6 +939,7 @@ def test_a_cell_may_ask_for_a_statistic(statistic, of):
 
 @pytest.mark.cluster
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
     ("name", "rows", "column", "settings"),
     [

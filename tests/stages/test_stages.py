@@ -18,7 +18,7 @@ from raysed.errors import UserError
 from raysed.evaluation.baselines import transfer_baselines
 from raysed.evaluation.transfer import load_transfer
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
 RECIPES = ["ct", "nli-ct", "nli-ct-flow", "sts-sed", "mlm-ct"]
 

@@ -8,7 +8,7 @@ import pytest
 import raysed
 from raysed.model.load import load_model
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
 
 _MADE = ("encoder/start", "teachers-sed/learners/00")
 

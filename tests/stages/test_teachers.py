@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from started_jobs import small_tasks
 
 import raysed
 from raysed.config import make_config
@@ -21,7 +22,9 @@ from raysed.stages.stages import Stages
 from raysed.stages.teachers import COMBINATION
 from raysed.store.storage import Storage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
+
+TASKS = dict(zip(("dev", "test"), small_tasks().values()))
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def settings(tiny_encoder_dir, tmp_path):
             "teachers": ["bundled:encoder", {"path": str(tiny_encoder_dir), "max_length": 20}],
             "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "layers": 1},
             "corpus": {"sentences": 300},
-            "evaluation": {"tasks": {"dev": "bundled:dev", "test": "bundled:test"}, "dev": "dev", "layers": [1]},
+            "evaluation": {"tasks": TASKS, "dev": "dev", "layers": [1]},
             "sed": {"loss": {"cosine": 1, "similarity": 0.5}, "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
             "combination": {"turn": False},
             "resources": {"encode_precision": "fp32"},  # to be compared with plain definitions on every machine
@@ -201,8 +204,8 @@ def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
         config["teachers"],
         "bundled:everyday",
         layers=1,
-        dev="bundled:dev",
-        tasks=["bundled:test"],
+        dev=TASKS["dev"],
+        tasks=[TASKS["test"]],
         run="called",
         storage=config["storage"],
         settings={
@@ -221,7 +224,7 @@ def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
         ("teachers", "ensemble"),
         ("teachers-sed", "learner"),
     }
-    scores = raysed.evaluate(called.model, ["bundled:test"])
+    scores = raysed.evaluate(called.model, [TASKS["test"]])
     assert scores["test"]["spearman"] == pytest.approx(called.scores["teachers-sed/learner"], abs=0.2)
 
 

@@ -16,7 +16,7 @@ from raysed.errors import UserError
 from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
 SENTENCES = 1100  # three blocks, the last one of 76
 
