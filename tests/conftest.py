@@ -188,11 +188,13 @@ def finished_run(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="module")
 def blank_pictures() -> Iterator[None]:
-    """Pictures of runs have one pixel, for the tests of a module that look at none: painting takes two seconds a run."""
+    """Pictures of runs have one pixel, for a module whose tests look at none: painting takes two seconds a run."""
     from matplotlib.image import imsave
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **options: imsave(path, np.zeros((1, 1, 3))))
+        patch.setattr(
+            "matplotlib.figure.Figure.savefig", lambda figure, path, **options: imsave(path, np.zeros((1, 1, 3)))
+        )
         yield
 
 
