@@ -142,7 +142,7 @@ def test_pointing_at_a_mark_of_a_chart_shows_its_value(page, report):
       field.dispatchEvent(new PointerEvent("pointermove", far));
       return [said, tip.hidden];
     """)
-    members = [row for row in report["rows"] if (row["recipe"], row["kind"], row["layers"]) == ("ct", "member", 2)]
+    members = [row for row in report["rows"] if (row["recipe"], row["kind"], row["layers"]) == ("ct", "member", 1)]
     expected = {f"ct {row['index']}: {row['metrics']['everyday-test']['spearman']:.2f}" for row in members}
     assert len(expected) == 3 and expected & set(shown[0]), shown[0]
     assert any(text.startswith("base: ") for text in shown[0])
@@ -187,7 +187,7 @@ def test_the_page_shows_the_pairs_that_got_better_and_worse_most(page, report, f
     evaluation = tiny_evaluation()
     places = ("base/embeddings/00", "ct-sed-flow/calibrations/00")
     cosines = [
-        evaluation.cosines(np.load(finished_run / place / "layers-2.npy"), "everyday-test")[0] for place in places
+        evaluation.cosines(np.load(finished_run / place / "layers-1.npy"), "everyday-test")[0] for place in places
     ]
     task = evaluation.tasks["everyday-test"]
     gold, before, after = (rankdata(values) for values in (task.gold, *cosines))
