@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from started_jobs import small_tasks
+from started_jobs import ONE_LAYER, small_tasks
 
 import raysed.pipeline
 import raysed.stages.rewriting
@@ -37,7 +37,8 @@ def settings(storage: Path, **changes) -> dict:
         "recipes": ["bsl", "nli-contrastive"],
         "export": {"recipe": changes.get("recipes", ["nli-contrastive"])[-1]},  # a few updates gain nothing
         "corpus": {"source": "bundled:everyday", "sentences": SENTENCES},
-        "evaluation": {"tasks": small_tasks(), "layers": [2]},
+        "encoder": ONE_LAYER,
+        "evaluation": {"tasks": small_tasks(), "layers": [1]},
         "members": {"count": 2, "evaluate_every": 5, "checkpoint_every": 5},
         "nli": {"train": str(nli), "batch_size": 4},
         "views": {"files": str(views)},
