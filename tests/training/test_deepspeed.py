@@ -18,6 +18,9 @@ from raysed.training import loop
 from raysed.training.deepspeed import DeepSpeedEngine
 from raysed.training.objectives.distillation import Distillation
 
+_OPTIMIZERS = "deepspeed.runtime.zero.muon.muon_optimizer"
+"""Where every worker with ZeRO looks whether its optimizer is one of these; the import takes as long as its updates."""
+
 
 @pytest.mark.parametrize("world", (5, 11))
 def test_losses_of_unequal_parts_average_to_that_of_the_batch(tmp_path, world):
@@ -64,7 +67,7 @@ def run_workers(directory: Path, world: int, stages: str, **options) -> dict[int
         port = free.getsockname()[1]
     work = Work(directory, world, port, [int(stage) for stage in stages], **options)
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deepspeed", "raysed.model.encoder"])
+    context.set_forkserver_preload([_OPTIMIZERS, "raysed.model.encoder"])
     pipes = [context.Pipe(duplex=False) for _ in range(world)]
     with mock.patch.dict(os.environ, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1"):
         workers = [context.Process(target=run, args=(work, rank, told)) for rank, (_, told) in enumerate(pipes)]
