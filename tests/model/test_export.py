@@ -77,19 +77,19 @@ def make_tokenizer(pad: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
 
-def make_encoder(architecture: str) -> tuple[Encoder, PreTrainedTokenizerFast]:
+def make_encoder(architecture: str, blocks: int = BLOCKS) -> tuple[Encoder, PreTrainedTokenizerFast]:
     torch.manual_seed(0)
     pad = 1 if architecture in ("roberta", "mpnet") else 0
     common = {"vocab_size": len(WORDS) + 4, "pad_token_id": pad, "initializer_range": 0.3}
     common |= {"max_position_embeddings": MAX_LENGTH + pad + 1}
     size = {
         "hidden_size": WIDTH,
-        "num_hidden_layers": BLOCKS,
+        "num_hidden_layers": blocks,
         "num_attention_heads": 2,
         "intermediate_size": 32,
     }
     if architecture == "distilbert":
-        config = DistilBertConfig(dim=WIDTH, n_layers=BLOCKS, n_heads=2, hidden_dim=32, **common)
+        config = DistilBertConfig(dim=WIDTH, n_layers=blocks, n_heads=2, hidden_dim=32, **common)
         return Encoder(DistilBertModel(config)), make_tokenizer(pad)
     kind = {
         "bert": (BertModel, BertConfig),
