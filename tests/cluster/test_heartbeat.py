@@ -88,8 +88,7 @@ def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_
             sum(range(100_000))
         return name, starts
 
-    long = 3 * SILENCE
-    jobs = [("stopped", long, True), ("busy", long, False), ("short", 0, False)]
+    jobs = [("stopped", 0, True), ("busy", 2 * SILENCE, False), ("short", 0, False)]
     results = list(watched_tasks(work, jobs, tmp_path, work="work", share=SMALL, seconds=SILENCE))
     assert sorted(results) == [("busy", 0), ("short", 0), ("stopped", 1)] and results[0] == ("short", 0)
     assert len(caplog.messages) == 1 and caplog.messages[0].startswith("work: its worker (process ")
