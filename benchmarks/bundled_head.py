@@ -21,9 +21,9 @@ from raysed.data.batches import EpochBatches
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
 from raysed.data.tokens import LengthReport, TokenTable, tokenize
 from raysed.model.encoder import load_encoder
-from raysed.training.loop import Plan, TorchEngine, seed_everything, train, warmup_schedule
-from raysed.training.objectives.masked_lm import MaskedLM
-from raysed.training.optimizers import bert_optimizer
+from raysed.train.loop import Plan, TorchEngine, seed_everything, train, warmup_schedule
+from raysed.train.objectives.masked_lm import MaskedLM
+from raysed.train.optimizers import bert_optimizer
 
 BATCH = 64
 MEAN_OVER = 200

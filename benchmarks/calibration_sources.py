@@ -20,12 +20,12 @@ from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.graded import load_task
 from raysed.data.retrieval import load_retrieval
 from raysed.data.tokens import tokenize
-from raysed.evaluation.retrieval import Retrieval
-from raysed.evaluation.tasks import Evaluation, main_score
 from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
+from raysed.score.retrieval import Retrieval
+from raysed.score.tasks import Evaluation, main_score
 from raysed.store.metrics import quiet_libraries
-from raysed.training.calibration import fit_calibration
+from raysed.train.calibration import fit_calibration
 
 SOURCES = ("own", "others", "corpus", "both")
 CORPUS_SENTENCES = 10_000

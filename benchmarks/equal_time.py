@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from raysed.evaluation.tasks import main_score
+from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
 
 from harness import DATA, ROOT

@@ -58,10 +58,10 @@ from raysed.model.encoding import encode
 from raysed.model.shape import shape_of_model
 from raysed.recipe import MEMBER_STAGES
 from raysed.store.text import Table
-from raysed.training import loop
-from raysed.training.memory import member_need
-from raysed.training.setups import Setup, Start, set_up
-from raysed.training.stack import Stack, can_be_stacked
+from raysed.train import loop
+from raysed.train.memory import member_need
+from raysed.train.setups import Setup, Start, set_up
+from raysed.train.stack import Stack, can_be_stacked
 
 import shapes
 
@@ -450,7 +450,7 @@ def embedding(check: Check) -> None:
 def deepspeed(check: Check) -> None:
     """Three updates of a learner at every ZeRO stage in one process, against torch."""
     try:
-        from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
+        from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
 
         prepare_deepspeed(gpu=check.on_gpu)
     except ImportError as error:
@@ -458,7 +458,7 @@ def deepspeed(check: Check) -> None:
         return
     from raysed.config import SedConfig
     from raysed.data.targets import TargetBatch
-    from raysed.training.objectives.distillation import Distillation
+    from raysed.train.objectives.distillation import Distillation
 
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",

@@ -26,10 +26,10 @@ from transformers import PreTrainedTokenizerBase
 from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable, tokenize
-from raysed.evaluation.similarity import spearman
 from raysed.model.encoder import Encoder, load_encoder
 from raysed.model.encoding import encode
 from raysed.plan.guess import cpus_here
+from raysed.score.similarity import spearman
 
 import shapes
 

@@ -31,10 +31,10 @@ from transformers import AutoTokenizer
 
 from raysed.config import Config, CtConfig
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
-from raysed.training import loop
-from raysed.training.objectives.contrastive_tension import PairSampler
-from raysed.training.setups import Setup, Start, set_up
-from raysed.training.stack import train_together
+from raysed.train import loop
+from raysed.train.objectives.contrastive_tension import PairSampler
+from raysed.train.setups import Setup, Start, set_up
+from raysed.train.stack import train_together
 
 import harness
 import peers

@@ -32,9 +32,9 @@ from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetBatches
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
-from raysed.training import loop
-from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.training.objectives.distillation import Distillation
+from raysed.train import loop
+from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
+from raysed.train.objectives.distillation import Distillation
 
 import harness
 import peers

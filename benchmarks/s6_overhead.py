@@ -33,10 +33,10 @@ from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
 from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
 from raysed.stages.teacher_mean import teacher_sums
-from raysed.training import loop
-from raysed.training.objectives.distillation import Distillation
-from raysed.training.optimizers import adam_optimizer
-from raysed.training.setups import Start, set_up
+from raysed.train import loop
+from raysed.train.objectives.distillation import Distillation
+from raysed.train.optimizers import adam_optimizer
+from raysed.train.setups import Start, set_up
 
 from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
 from harness import sentences as read_sentences

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from raysed.config import FlowConfig
-from raysed.training.flow_fit import CLIP, INITIALISATION_ROWS, FlowAdam, fit_flow
+from raysed.train.flow_fit import CLIP, INITIALISATION_ROWS, FlowAdam, fit_flow
 
 import harness
 

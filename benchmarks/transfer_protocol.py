@@ -1,4 +1,4 @@
-"""Compares the logistic regression of `raysed.evaluation.probes` with SentEval's own training of the same classifier.
+"""Compares the logistic regression of `raysed.score.probes` with SentEval's own training of the same classifier.
 
     python benchmarks/transfer_protocol.py --data ../shared/data --seeds 5
 
@@ -22,10 +22,10 @@ from torch import nn
 from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig, TransferConfig
 from raysed.data.tokens import tokenize
-from raysed.evaluation.probes import SPLIT_GRID, Labelled, classify_by_dev, pair_features
-from raysed.evaluation.transfer import TransferTask, jobs, load_transfer, sentences_of
 from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
+from raysed.score.probes import SPLIT_GRID, Labelled, classify_by_dev, pair_features
+from raysed.score.transfer import TransferTask, jobs, load_transfer, sentences_of
 
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
 BATCH, EPOCHS_PER_CHECK, MAX_EPOCHS, TENACITY = 64, 4, 200, 5

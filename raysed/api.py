@@ -100,8 +100,6 @@ def distill(
         static: whether a table of one vector per token learns instead, which starts from what `learner` says of them.
         dev: file or directory of the task that choices are made on; None: that of the config `distill`.
         tasks: further ones, which are reported; None of both: those of the config `distill`.
-        run: name of the run.
-        storage: where run directories are.
         settings: any others, nested as in a config file.
 
     Raises:
@@ -157,7 +155,7 @@ def distillation(
 
 def _evaluation(defaults: EvaluationConfig, dev: str | None, tasks: Sequence[str]) -> dict[str, Any]:
     """A user's tasks; choices are made on the default dev task where they give none, and it is not reported."""
-    from raysed.evaluation.tasks import tasks_of
+    from raysed.score.tasks import tasks_of
 
     found = tasks_of([*([dev] if dev else []), *tasks])
     if dev:
@@ -173,7 +171,6 @@ def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Scores a model on files or directories of tasks, the kind of which is seen from their content.
 
     Args:
-        model: directory or hub id.
         tasks: graded pairs, labelled texts, or directories in BEIR's layout.
 
     Returns:
@@ -188,8 +185,8 @@ def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
         >>> round(scores["dev"]["spearman"] / 10) * 10
         50
     """
-    from raysed.evaluation.tasks import Evaluation, load_any_task, tasks_of
     from raysed.model.load import load_model
+    from raysed.score.tasks import Evaluation, load_any_task, tasks_of
 
     evaluation = Evaluation([load_any_task(name, task) for name, task in tasks_of(tasks).items()], "all")
     (embeddings_UD, *_) = load_model(model).embed(evaluation.sentences)

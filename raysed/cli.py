@@ -53,7 +53,6 @@ def main_of(
 
     Args:
         job: takes the parsed arguments; may return an exit code.
-        parser: of the command line.
         after_stop: what Ctrl-C has left behind, for the user.
         arguments: of the command line; None: those of the process.
 

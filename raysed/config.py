@@ -660,9 +660,6 @@ class TeacherConfig(Block):
 def default_learner(teachers: Iterable[str]) -> dict[str, str]:
     """Returns settings of `encoder` for a learner that nobody has named: half of the first teacher that is a model.
 
-    Args:
-        teachers: their paths.
-
     >>> default_learner(["members", "api.parquet", "intfloat/e5-small-v2"])
     {'path': 'intfloat/e5-small-v2', 'keep_layers': 'half'}
     >>> default_learner(["api.parquet"])

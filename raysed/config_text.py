@@ -25,7 +25,6 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
     Blocks are merged setting by setting. A setting replaces the other file's, also where it is a list or a mapping.
 
     Args:
-        path: the file.
         model: of all settings, which says what is a block.
         named: directory of the configs that `based_on` can name, beside those in the file's own directory.
 
@@ -59,7 +58,6 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dic
 
     Args:
         below: settings that hold where the others have none.
-        above: settings that count.
         block: the model of both, which says what is a block.
     """
     merged = dict(below)
@@ -91,7 +89,6 @@ def apply_override(data: dict[str, Any], item: str) -> None:
     """Changes one setting in place.
 
     Args:
-        data: nested settings, as they were read.
         item: `block.key=value`, the value in YAML.
 
     Raises:
@@ -116,13 +113,7 @@ def apply_override(data: dict[str, Any], item: str) -> None:
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """Returns one sentence about the first setting that is wrong; a misspelt one goes first.
-
-    Args:
-        error: of the validation.
-        data: what was validated.
-        model: what it was validated as.
-    """
+    """Returns one sentence about the first setting that is wrong; a misspelt one goes first."""
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     keys = _keys(problems[0], data)
     where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]

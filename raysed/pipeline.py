@@ -34,8 +34,6 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
     """Runs all stages of a configuration, or as many as are not done.
 
     Args:
-        config: the settings.
-        say: shows a line to the user.
         take_over: whether a job that is at work on the run, on remote storage, is ended instead of this one.
 
     Returns:

@@ -100,7 +100,6 @@ def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
 
     Args:
         teacher: of the path `members`, or `members:NODE`.
-        recipes: of the run.
 
     Raises:
         UserError: no recipe trains it, or there are several and none is named.

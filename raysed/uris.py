@@ -20,7 +20,6 @@ def refuse_secret(uri: str, setting: str) -> None:
     """Checks that a path or URI holds no credentials.
 
     Args:
-        uri: the value of a setting.
         setting: its name, for the message, which does not repeat the value.
 
     Raises:
@@ -34,9 +33,6 @@ def secret_in(value: Any) -> str | None:
     """Returns what is wrong with a value that holds a URI with credentials, also deep in lists and mappings, or None.
 
     A user's name alone is no secret: `abfs://container@account…` and `hdfs://user@host` are written so.
-
-    Args:
-        value: of a setting.
 
     >>> secret_in("s3://key:word@bucket/a.tsv").partition(";")[0]
     'the URI contains a password'

@@ -15,9 +15,9 @@ from learners import tiny_learner
 from raysed.config import SedConfig
 from raysed.data.targets import TargetBatches
 from raysed.store.storage import Storage
-from raysed.training import loop
-from raysed.training.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.training.objectives.distillation import Distillation
+from raysed.train import loop
+from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
+from raysed.train.objectives.distillation import Distillation
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""

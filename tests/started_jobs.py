@@ -18,7 +18,7 @@ import pytest
 from raysed.bundled import ENCODER
 from raysed.config import make_config
 from raysed.data.graded import load_task
-from raysed.evaluation.tasks import Evaluation
+from raysed.score.tasks import Evaluation
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"keep_layers": [0], "layers": 1}

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", "scipy")
 
-RAY, DEEPSPEED = {"cluster", "stages"}, {"training"}
+RAY, DEEPSPEED = {"cluster", "stages"}, {"train"}
 """Rooms that may use these libraries. Who imports whom is held by the contracts in pyproject.toml (`make lint`)."""
 
 
@@ -104,7 +104,7 @@ def test_clusters_are_the_business_of_few_rooms(library, rooms):
 def test_objectives_and_evaluation_know_nothing_of_runs():
     """They work on tensors and tables, so they can be tried in one process."""
     for module in TREES:
-        if module.startswith(("raysed.training.objectives.", "raysed.evaluation.")):
+        if module.startswith(("raysed.train.objectives.", "raysed.score.")):
             rooms = {room(name) for name in imports(TREES[module], deep=True) if name.startswith("raysed.")}
             runs = {"store", "cluster", "plan", "stages", "report", "pipeline"}
             assert not rooms & runs, module

@@ -26,7 +26,7 @@ from raysed.model.encoder import load_checkpoint, load_encoder
 from raysed.model.teacher import EmbeddingFile
 from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
-from raysed.training.loop import load_state
+from raysed.train.loop import load_state
 from raysed.uris import refuse_secret
 
 

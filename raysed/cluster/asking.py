@@ -18,8 +18,6 @@ def ask_nodes(question: Any, nodes: Sequence[str], *arguments: Any) -> dict[str,
 
     Args:
         question: a remote function of Ray without CPUs.
-        nodes: their ids.
-        arguments: of the question.
 
     Returns:
         By node its answer; the error where it cannot run the question, and None where it is lost or silent.

@@ -34,10 +34,6 @@ def gather(
     so as soon as that suffices and no node has come for two minutes.
 
     Args:
-        config: the run's settings.
-        need: of the largest member.
-        learners: how many are to be trained.
-        say: shows a message.
         members: workers that can train members at once; None: one for each.
 
     Raises:
@@ -59,10 +55,7 @@ def places_to_ask_for(
     """Returns what members and learners can use at once, as resources of one place each; at least one.
 
     Args:
-        config: the run's settings.
-        cluster: what there is.
         need: of the largest member; None: a small one.
-        learners: how many are to be trained.
         members: see `gather`.
 
     >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))

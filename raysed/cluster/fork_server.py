@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-WITHOUT_RAY = ("numpy", "torch", "transformers", "raysed.plan.check", "raysed.training.optimizers")
+WITHOUT_RAY = ("numpy", "torch", "transformers", "raysed.plan.check", "raysed.train.optimizers")
 """What is imported while Ray starts."""
 FIRST = ("raysed.stages.members",)
 """What is imported when the first worker is asked for: Ray's library reads its job and its raylet from the environment
@@ -40,9 +40,7 @@ def serve(place: str, parent: int, path: list[str]) -> None:
     """Imports, and forks a worker for everyone who asks, as long as the process that has started this one lives.
 
     Args:
-        place: of the socket.
         parent: the process that has started this one.
-        path: where that one looks for modules.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(place)

@@ -33,7 +33,6 @@ class TrainingGauges:
     """Figures of one training, set by its worker.
 
     Args:
-        run: name of the run.
         training: name of the artefact, e.g. `ct/members/00`.
     """
 
@@ -70,11 +69,7 @@ class _StageGauges:
 
 @contextmanager
 def stage_gauges(run: str) -> Iterator[None]:
-    """Keeps the figures of stages up to date with what `progress.tell` is told.
-
-    Args:
-        run: its name.
-    """
+    """Keeps the figures of stages up to date with what `progress.tell` is told."""
     with told_to(_StageGauges(run).listen):
         yield
 

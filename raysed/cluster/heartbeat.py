@@ -59,7 +59,6 @@ class Pulse:
 
         Args:
             worker: its node, its process, and when that was started.
-            work: what it works on, for people.
             gpu_use: of its node's GPUs, 0 to 1; None without any.
             without_step: seconds since it made a step; 0 where it makes none.
         """
@@ -72,11 +71,7 @@ class Pulse:
         return sum(self._gpu_uses) / len(self._gpu_uses) if self._gpu_uses else None
 
     def begin(self, part: str) -> int:
-        """Hears that a part of the stage is begun; returns how often that was so before.
-
-        Args:
-            part: of the stage, for people.
-        """
+        """Hears that a part of the stage is begun; returns how often that was so before."""
         self._tries[part] += 1
         return self._tries[part] - 1
 
@@ -85,12 +80,7 @@ class Pulse:
         self._heard.pop(worker, None)
 
     def to_end(self, seconds: float, stall: float = math.inf) -> list[tuple[tuple[str, int, int], str, str]]:
-        """Returns the workers that stand still, with what they work on and why they are ended, and forgets them.
-
-        Args:
-            seconds: after so long without a word.
-            stall: after so long without a step.
-        """
+        """Returns the workers that stand still, with what they work on and why they are ended, and forgets them."""
         before, found = time.monotonic() - seconds, []
         for worker, (heard, without_step, work) in self._heard.items():
             if heard < before:
@@ -137,7 +127,6 @@ def watched(seconds: float, share: Share, least: int = 1, stall: float = math.in
 
     Args:
         seconds: after so long without a word a worker is ended.
-        share: of one worker.
         least: how many workers there have to be at once.
         stall: after so long without a step a worker is ended, if it makes steps (see `made_step`).
     """
@@ -177,13 +166,9 @@ def watched_tasks(
 
     Args:
         function: gets a job and the arguments; to run it twice has to be no harm.
-        jobs: one task each.
         arguments: references into the object store are resolved.
-        work: what they do, for people.
-        share: of one task.
         seconds: after so long without a word a task is ended.
         stall: see `watched`.
-        part: names a job in messages.
 
     Raises:
         RunFailed: a task has failed, or was lost too often; names the job.
@@ -280,7 +265,6 @@ def beating(watch: Watch, work: str) -> Iterator[None]:
 
     Args:
         watch: from `watched`.
-        work: what it works on, for people.
     """
     worker = (ray.get_runtime_context().get_node_id(), os.getpid(), _started_at(os.getpid()))
 

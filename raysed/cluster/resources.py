@@ -74,8 +74,6 @@ class Cluster:
         """Returns how many workers of that size can run at once; each needs all of its share on one node.
 
         Args:
-            cpus: of each.
-            gpus: of each.
             memory: bytes of each; every node counts as having that of the smallest.
 
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
@@ -182,12 +180,7 @@ def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
 
 
 def uses_gpu(config: Config, cluster: Cluster) -> bool:
-    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some.
-
-    Args:
-        config: the run's settings.
-        cluster: what there is.
-    """
+    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
     may_come = cluster.most is not None and cluster.most[1] > 0
     return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
 
@@ -199,9 +192,6 @@ def plan_members(cluster: Cluster, config: Config, count: int, need: Need | None
     the CPUs beside it allow, because a small encoder does not fill it alone.
 
     Args:
-        cluster: what there is.
-        config: the run's settings.
-        count: members to train.
         need: of each; None: a small encoder.
 
     >>> plan_members(Cluster(((2, 0),)), Config(), 10)
@@ -225,11 +215,6 @@ def plan_members(cluster: Cluster, config: Config, count: int, need: Need | None
 
 def too_large(cluster: Cluster, config: Config, need: Need) -> str | None:
     """Returns why a training cannot be done on a cluster, as a sentence; None where it can.
-
-    Args:
-        cluster: what there is.
-        config: the run's settings.
-        need: of the training.
 
     >>> too_large(Cluster(((8, 1),), gpu_bytes=8e9), Config(), Need("a member of ct", 13e9, 2e9, least=11e9))[:66]
     'a member of ct needs about 11.0 GB of GPU memory, but the smallest'
@@ -255,12 +240,6 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time. On CPUs a
     node has as many actors as half of its memory holds, at best one per core: threads that share a batch wait for each
     other at every operation.
-
-    Args:
-        cluster: what there is.
-        config: the run's settings.
-        count: teachers of all ensembles.
-        teacher_bytes: weights of one teacher.
 
     >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
     (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
@@ -296,8 +275,6 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
     Where memory allows fewer actors than CPUs, each has more threads.
 
     Args:
-        cluster: what there is.
-        config: the run's settings.
         weights: bytes of the models that one actor loads; without any, GPUs are of no use.
 
     >>> plan_rewriters(Cluster(((8, 2),)), Config(), 10**9)
@@ -324,8 +301,6 @@ def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | Non
     its gradients at every update, which pays for large batches only, so `sed.workers` has to ask for them.
 
     Args:
-        cluster: what there is.
-        config: the run's settings.
         count: learners of the run, also those that are there: one that is made again gets as many threads as before.
         need: of each worker; None: of a small encoder.
 
@@ -361,10 +336,7 @@ def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int)
     """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
 
     Args:
-        cluster: what there is.
-        config: the run's settings.
         share: from `plan_members`.
-        count: members to train.
 
     >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
     '10 members, 8 at a time, leave 6 of 16 places empty; members.count: 8 or 16 would fill them'
@@ -443,10 +415,6 @@ def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | 
 
 def members_per_gpu(gpu_bytes: float, need: Need) -> int:
     """Returns how many members of that size a GPU holds, at least one.
-
-    Args:
-        gpu_bytes: its memory.
-        need: of each.
 
     >>> members_per_gpu(24e9, Need(device=6e9))
     3

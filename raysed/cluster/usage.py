@@ -53,10 +53,6 @@ def measured(usage: Usage) -> Iterator[None]:
 def together(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
     """Returns the usage of two attempts at one stage.
 
-    Args:
-        first: of the earlier attempt.
-        second: of the later one.
-
     >>> together({"seconds": 9.0, "spilled_bytes": 5}, {"seconds": 1.04, "spilled_bytes": 2, "object_store_bytes": 7})
     {'seconds': 10.0, 'object_store_bytes': 7, 'spilled_bytes': 7}
     """

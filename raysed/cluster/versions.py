@@ -57,7 +57,6 @@ def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
     """Returns the first difference in words, with both versions and what to do; None where there is none.
 
     Args:
-        here: versions of this process.
         there: those of a node; what is None on either side is not compared.
 
     >>> difference({"torch": "2.13.0"}, {"torch": "2.12.1"}).partition(";")[0]

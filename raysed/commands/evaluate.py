@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from raysed.config import Config, Layers
-    from raysed.evaluation.tasks import Evaluation
-    from raysed.evaluation.transfer import ProbeJob, TransferTask
+    from raysed.score.tasks import Evaluation
+    from raysed.score.transfer import ProbeJob, TransferTask
 
 
 AFTER_STOP = "the same command starts over"
@@ -63,10 +63,10 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.cluster.process import prepare_process
 
     prepare_process()
-    from raysed.evaluation.leaderboard import load_mteb
-    from raysed.evaluation.tasks import Evaluation, load_any_task
-    from raysed.evaluation.transfer import load_transfer
     from raysed.model.load import check_layers
+    from raysed.score.leaderboard import load_mteb
+    from raysed.score.tasks import Evaluation, load_any_task
+    from raysed.score.transfer import load_transfer
 
     tasks = [load_any_task(name, task, config.seed) for name, task in config.evaluation.tasks.items()]
     evaluation = Evaluation(tasks, config.evaluation.aggregation)
@@ -95,7 +95,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     config = load_config(path, overrides)
     if not asked:
         return config, []
-    from raysed.evaluation.tasks import tasks_of
+    from raysed.score.tasks import tasks_of
 
     texts = [source for source in arguments.tasks if _has_sentences_only(source)]
     tasks = tasks_of([source for source in arguments.tasks if source not in texts])
@@ -138,24 +138,16 @@ def score_model(
 ) -> dict[str, Any]:
     """Embeds every sentence once and scores one model.
 
-    Args:
-        name: directory or hub id.
-        config: the settings.
-        evaluation: its tasks.
-        tasks: its transfer tasks.
-        sentences: sentences without labels.
-        mteb: tasks of the mteb library.
-
     Returns:
         `model`, `description`, `layers`, `metrics` by task and `outcomes` by task; where there are such tasks also
         `transfer` by task and `transfer_average`, `unlabelled`, and `mteb` by task.
     """
     import numpy as np
 
-    from raysed.evaluation.leaderboard import score_mteb
-    from raysed.evaluation.transfer import score_transfer, sentences_of, transfer_average
-    from raysed.evaluation.unlabelled import unlabelled_scores
     from raysed.model.load import load_model
+    from raysed.score.leaderboard import score_mteb
+    from raysed.score.transfer import score_transfer, sentences_of, transfer_average
+    from raysed.score.unlabelled import unlabelled_scores
     from raysed.store.progress import Progress, steps
 
     poolings = _poolings(config, tasks)
@@ -229,9 +221,9 @@ def _with_progress(title: str) -> Callable[..., Iterator[dict]]:
 
 def _baselines(evaluation: "Evaluation", tasks: list["TransferTask"], config: "Config") -> list[dict[str, Any]]:
     """The scores of words alone, which need no model; keys as `score_model` has them."""
-    from raysed.evaluation.baselines import baselines, transfer_baselines
-    from raysed.evaluation.transfer import transfer_average
     from raysed.report.results import display_name
+    from raysed.score.baselines import baselines, transfer_baselines
+    from raysed.score.transfer import transfer_average
 
     found = baselines(evaluation, _scored("score words alone", evaluation))
     seed, run = config.evaluation.transfer.seed, _with_progress("probe words alone")
@@ -274,9 +266,9 @@ def _worth(
     words: list[dict[str, Any]], models: list[dict[str, Any]], evaluation: "Evaluation", config: "Config"
 ) -> list[str]:
     """A sentence per model: its mean against the best of words alone, and against the best other model."""
-    from raysed.evaluation.intervals import resample
-    from raysed.evaluation.tasks import mean_score
     from raysed.report.findings import Difference
+    from raysed.score.intervals import resample
+    from raysed.score.tasks import mean_score
     from raysed.store.progress import steps
 
     tasks = config.report_tasks()
@@ -300,8 +292,8 @@ def _worth(
 
 
 def _show_unlabelled(models: list[dict[str, Any]]) -> None:
-    from raysed.evaluation.unlabelled import CANNOT_BE_TOLD
     from raysed.report.document import neighbours_table, unlabelled_table
+    from raysed.score.unlabelled import CANNOT_BE_TOLD
 
     found = {model["model"]: model["unlabelled"] for model in models}
     print(f"\n{unlabelled_table(found).plain()}\n\n{neighbours_table(found).plain()}\n\n{CANNOT_BE_TOLD}")
@@ -312,9 +304,8 @@ def scores_table(scored: list[dict[str, Any]], config: "Config") -> str:
 
     Args:
         scored: what `score_model` returned.
-        config: the settings.
     """
-    from raysed.evaluation.tasks import main_score, mean_score
+    from raysed.score.tasks import main_score, mean_score
     from raysed.store.text import Table, number
 
     headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
@@ -330,9 +321,8 @@ def transfer_table(scored: list[dict[str, Any]], tasks: list[str]) -> str:
 
     Args:
         scored: what `score_model` returned.
-        tasks: names of the transfer tasks.
     """
-    from raysed.evaluation.transfer import main_score
+    from raysed.score.transfer import main_score
     from raysed.store.text import Table, number
 
     lines = []

@@ -11,9 +11,7 @@ class EpochOrder:
     """Rows of a shuffled table: each one once per epoch, order by (seed, epoch), any step at once.
 
     Args:
-        count: rows of the table.
         batch_size: rows per batch; the last, partial one of an epoch is dropped.
-        seed: of the order.
     """
 
     def __init__(self, count: int, batch_size: int, seed: int):
@@ -42,9 +40,7 @@ class EpochBatches(EpochOrder):
     """Batches of a shuffled table: each row once per epoch. This one packs sentences; pairs have their own.
 
     Args:
-        table: N rows.
         batch_size: rows per batch; the last, partial one of an epoch is dropped.
-        seed: of the order.
     """
 
     def __init__(self, table: Table, batch_size: int, seed: int):

@@ -42,12 +42,7 @@ FEWEST = 5
 
 
 def classes_schema(config: TaskConfig, setting: str) -> Schema:
-    """Returns what is wanted of a file of labelled texts.
-
-    Args:
-        config: may name the columns.
-        setting: that names the source, for messages.
-    """
+    """Returns what is wanted of a file of labelled texts."""
     named = config.columns
     return Schema(
         setting=setting,

@@ -90,7 +90,6 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
     Args:
         config: where the sentences are and which to keep.
-        seed: of the draw.
         report: a fresh report, filled in while reading and complete when the iterator ends.
 
     Yields:

@@ -139,9 +139,7 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     only: other Unicode line separators stay in their sentence.
 
     Args:
-        name: of what is returned.
         config: source, columns, and range of the gold score.
-        setting: that names the source, for messages.
         split: of a hub dataset, where `config` names none.
 
     Returns:
@@ -211,12 +209,7 @@ def _pairs(rows: Rows) -> Iterator[_Pair]:
 
 
 def graded_schema(config: TaskConfig, setting: str) -> Schema:
-    """Returns what is wanted of a file of graded pairs.
-
-    Args:
-        config: may name the columns.
-        setting: that names the source, for messages.
-    """
+    """Returns what is wanted of a file of graded pairs."""
     named = config.columns
     sentences = dict.fromkeys((named.sentence1 or one, named.sentence2 or other) for one, other in GRADED_COLUMNS)
     wanted = {PAIR: list(sentences), ("label",): [(name,) for name in ([named.score] if named.score else GOLD_COLUMNS)]}

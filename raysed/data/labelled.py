@@ -237,8 +237,6 @@ def tokenize_pairs(
 
     Args:
         tokenizer: the encoder's tokenizer.
-        first: P texts.
-        second: P texts.
         labels: [P].
         max_length: tokens per sentence, special tokens included.
         report: counts of the 2 P sentences are added to it.
@@ -248,12 +246,7 @@ def tokenize_pairs(
 
 
 def write_pairs(table: PairTable, directory: Path) -> None:
-    """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label.
-
-    Args:
-        table: P pairs.
-        directory: an existing one.
-    """
+    """Writes one Parquet file with the columns id, input_ids1, input_ids2 and label."""
     columns = {
         "id": pa.array(table.first.ids),
         "input_ids1": table.first.to_arrow(),

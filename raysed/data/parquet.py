@@ -17,9 +17,6 @@ from raysed.errors import UserError
 def open_table(path: Path) -> pq.ParquetFile:
     """Opens a Parquet file to be read by row groups.
 
-    Args:
-        path: of the file.
-
     Raises:
         UserError: one of its columns has a type that can run code.
     """
@@ -32,7 +29,6 @@ def read_table(path: Path, columns: Sequence[str] | None = None, memory_map: boo
     """Reads a Parquet file, or all files of a directory in the order of their names.
 
     Args:
-        path: of the file or directory.
         columns: names of those wanted. None: all.
         memory_map: whether the file stays on the disk until its values are read.
 
@@ -51,8 +47,6 @@ def refuse_code(schema: pa.Schema, where: str, columns: Iterable[str] | None = N
     Values of Arrow's extension types are made by the extension's own code; that of Ray's pickles does anything.
 
     Args:
-        schema: of the table.
-        where: the table stands, for messages.
         columns: names of those that will be read. None: all.
 
     Raises:

@@ -92,10 +92,6 @@ class Schema:
     def columns(self, names: Iterable[str], where: str) -> list[str | None]:
         """Returns what `find` returns where no column is missing.
 
-        Args:
-            names: of all columns of a source.
-            where: they stand, for messages.
-
         Raises:
             UserError: a needed column is not there.
         """
@@ -153,8 +149,6 @@ def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> R
     """Reads one source: a file, or the rows of it that are of `config.split`; or a split of a hub dataset.
 
     Args:
-        config: names the source.
-        schema: its columns.
         split: of a hub dataset, where the source names none.
 
     Raises:
@@ -181,10 +175,6 @@ def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> R
 def read(source: File | Hub, schema: Schema) -> Rows:
     """Reads all rows of a source at once.
 
-    Args:
-        source: a file or hub dataset.
-        schema: its columns.
-
     Raises:
         UserError: as `rows`.
     """
@@ -196,10 +186,6 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
     """Reads a source block by block.
-
-    Args:
-        source: a file or hub dataset.
-        schema: its columns.
 
     Yields:
         some thousand rows at a time, never none.
@@ -235,7 +221,6 @@ def read_lines(path: Path, latin: bool = False) -> list[str]:
     """Returns a text file's lines without their ends; other Unicode line separators stay in their line.
 
     Args:
-        path: of a file, also with .gz.
         latin: whether a file that is not UTF-8 is taken for Latin-1.
 
     Raises:

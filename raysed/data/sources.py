@@ -73,8 +73,6 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
 
     Args:
         item: the setting's value: a path, a URI or the id of a dataset.
-        setting: its name, for messages.
-        kind: what the source holds, for messages.
         hub: the dataset that `item` may be.
         several: whether directories and patterns may be named.
 

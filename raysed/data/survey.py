@@ -280,9 +280,6 @@ class PairsSurvey:
 def survey_pairs(source: str) -> PairsSurvey:
     """Reads graded pairs.
 
-    Args:
-        source: as that of a task.
-
     Raises:
         UserError: nothing is there, it cannot be read, a column is missing, or no pair has a score.
     """

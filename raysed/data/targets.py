@@ -53,13 +53,9 @@ class TargetBatches:
     any step can be reached at once.
 
     Args:
-        directory: the target table.
         batch_size: sentences per update over all workers; the last, partial batch of an epoch is dropped.
-        seed: of the order.
-        rank: this worker.
         world: number of workers; each takes its part of every batch, as equal as can be.
         offset: subtracted from every target [D] (`sed.target: centred_mean`), or None.
-        window: row groups in memory.
         held_out: whether the rows that `held_out_batches` has are left out.
     """
 
@@ -130,8 +126,6 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
     They are the last rows of every row group: a twentieth of all, or 2,000 where that is fewer.
 
     Args:
-        directory: the target table.
-        batch_size: sentences per batch.
         offset: as for `TargetBatches`.
     """
     groups = _Groups(directory)
@@ -153,9 +147,6 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
 
 class _Groups:
     """The row groups of all files of a target table.
-
-    Args:
-        directory: the table.
 
     Attributes:
         rows: of each group, int [G].
@@ -182,9 +173,6 @@ class TargetWriter:
 
     The table is `part-00000.parquet` and so on, of 64 row groups of 4,096 rows each; `mean.npy` is its mean target
     [D] in float64.
-
-    Args:
-        directory: empty.
     """
 
     def __init__(self, directory: Path):
@@ -215,9 +203,6 @@ class TargetWriter:
 
     def close(self, expected: int) -> None:
         """Ends the table.
-
-        Args:
-            expected: how many rows there should be.
 
         Raises:
             RuntimeError: rows were lost, repeated or mixed up on the way.
@@ -252,12 +237,7 @@ class TargetWriter:
 
 
 def not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
-    """Returns a sentence that names the sentences whose targets are not finite; empty where all are.
-
-    Args:
-        table: B rows, with their ids.
-        targets_BD: their targets.
-    """
+    """Returns a sentence that names the sentences whose targets are not finite; empty where all are."""
     broken = ~np.isfinite(targets_BD).all(axis=1)
     if not broken.any():
         return ""
@@ -269,11 +249,6 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
     """Returns the rows with their targets, as a target table has them.
 
     fp16 rounds to 11 binary digits, so a number is off by at most 1/2048 of itself, or by 3e-8 where that is more.
-
-    Args:
-        table: B rows with id and input_ids.
-        targets_BD: their targets.
-        precision: that of the table.
 
     Raises:
         UserError: a target is not finite, or too large for the precision; names the sentence ids.
@@ -289,13 +264,7 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
 
 
 def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
-    """Returns the table with a column of fixed-size lists, in place of one of that name.
-
-    Args:
-        table: B rows.
-        name: of the column.
-        matrix_BD: its values.
-    """
+    """Returns the table with a column of fixed-size lists, in place of one of that name."""
     kept = table.drop_columns([name]) if name in table.column_names else table
     return kept.append_column(name, _fixed_size_lists(matrix_BD))
 

@@ -94,7 +94,6 @@ class TokenTable:
         """Builds a table from the column `id` and one of token lists, without a Python object per row.
 
         Args:
-            table: N rows.
             column: name of the token lists.
         """
         # Chunk by chunk: one array of lists ends at 2**31 tokens.
@@ -131,8 +130,6 @@ class SentenceTable:
 
         Args:
             start: the first row, from 0.
-            stop: the row after the last.
-            columns: names of those wanted.
         """
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
@@ -174,10 +171,8 @@ def tokenize(
 
     Args:
         tokenizer: the encoder's tokenizer.
-        sentences: N texts.
         max_length: tokens per sentence, special tokens included.
         ids: sentence ids [N]; 0..N-1 where absent.
-        report: counts are added to it.
     """
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
     token_lists = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
@@ -207,9 +202,7 @@ def tokenized_parts(
 
     Args:
         tokenizer: the encoder's tokenizer.
-        sentences: N texts.
         max_length: tokens per sentence, special tokens included.
-        report: counts are added to it.
     """
     for start in range(0, len(sentences), _AT_ONCE):
         part = sentences[start : start + _AT_ONCE]
@@ -262,7 +255,6 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     """Lays sentences out in few rows of about equal length.
 
     Args:
-        table: B sentences.
         row_tokens: rows are not filled beyond this, unless one sentence alone is longer; None: four sentences of mean
             length, at most `ROW_TOKENS`, then up to the next multiple of eight.
 
@@ -371,9 +363,6 @@ def read_tokens(directory: Path) -> TokenTable:
 
     Flat files are mapped: their pages are shared by all processes of a machine, and only what is used is read. Tables
     without them, which other tables are and those of earlier versions, are read from Parquet files in name order.
-
-    Args:
-        directory: of the table.
     """
     if not (directory / "_tokens.i32").is_file():
         return TokenTable.from_arrow(read_table(directory, columns=["id", "input_ids"]))

@@ -99,9 +99,7 @@ def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable:
     Blanks at the ends of a view go, and do not make views differ.
 
     Args:
-        first: first views.
         second: second views, as many.
-        what: where they come from, for messages.
         max_unusable: largest share of the pairs that may be left out, see `views.max_unusable`.
 
     Raises:
@@ -160,7 +158,6 @@ def entailment(rows: NliRows, max_unusable: float) -> ViewRows:
     """Takes the pairs labelled entailment: premise and hypothesis are the two views (BSL section 4.4).
 
     Args:
-        rows: labelled pairs.
         max_unusable: see `usable`.
 
     Raises:
@@ -217,10 +214,8 @@ def write_views(
     Row group by row group, so that the tokens of one group at a time are in memory.
 
     Args:
-        rows: the pairs.
         tokenizer: the encoder's tokenizer.
         max_length: tokens per sentence, special tokens included.
-        directory: an existing one.
         report: counts of the 2 P sentences are added to it.
     """
     sides = (tokenized_parts(tokenizer, side, max_length, report) for side in rows.columns)

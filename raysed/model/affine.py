@@ -55,12 +55,7 @@ CalibrationMap = flow.Flow | Affine
 
 
 def save_calibration(calibration: CalibrationMap, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` for a flow or an affine map.
-
-    Args:
-        calibration: what to write.
-        directory: where to.
-    """
+    """Writes `config.json` and `model.safetensors` for a flow or an affine map."""
     if isinstance(calibration, flow.Flow):
         return flow.save(calibration, directory)
     directory = Path(directory)

@@ -18,9 +18,6 @@ def full_precision_attention(device: torch.device) -> AbstractContextManager:
 
     It does nothing on other devices, and nothing without autocast.
 
-    Args:
-        device: of the forward pass.
-
     >>> q = torch.randn(1, 2, 3, 4)
     >>> with torch.autocast("cpu", torch.bfloat16), full_precision_attention(q.device):
     ...     F.scaled_dot_product_attention(q, q, q).dtype
@@ -31,11 +28,7 @@ def full_precision_attention(device: torch.device) -> AbstractContextManager:
 
 
 class AttentionBy(TorchFunctionMode):
-    """In its `with`, a function is called in the place of `scaled_dot_product_attention`, whatever module asks for it.
-
-    Args:
-        attend: takes what torch's function takes.
-    """
+    """In its `with`, a function is called in the place of `scaled_dot_product_attention`, whatever module asks for it."""
 
     def __init__(self, attend: Callable[..., torch.Tensor]):
         super().__init__()

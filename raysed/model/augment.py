@@ -94,10 +94,8 @@ def make_augmenter(kind: str, views: ViewsConfig, encoder: EncoderConfig, seed: 
 
     Args:
         kind: `synonym`, `mlm` or `back_translation`.
-        views: its settings.
         encoder: the run's encoder, whose `max_length` is how far a sentence is read; fills tokens unless
             `views.mlm_model` does.
-        seed: of what is drawn.
         device: of models; synonyms need none.
 
     Raises:
@@ -139,7 +137,6 @@ def weights_bytes(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> int:
     Args:
         kind: as for `make_augmenter`, and so are the others.
         views: which models it loads; one that is named several times counts once.
-        encoder: the run's encoder.
 
     Returns:
         Bytes in fp32: weights stored in half precision count double; a model whose files are not here counts 300 MB.
@@ -204,7 +201,6 @@ class SynonymAugmenter(Augmenter):
 
     Args:
         views: `synonym_share` is used.
-        seed: of what is drawn.
     """
 
     unit = "words"
@@ -333,7 +329,6 @@ class MaskedAugmenter(Augmenter):
     Args:
         views: `mlm_rate` and `mlm_model` are used.
         encoder: fills where `mlm_model` is None.
-        seed: of what is drawn.
         device: of the model; on a GPU that has bf16 it runs in that.
     """
 

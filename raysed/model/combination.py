@@ -27,11 +27,7 @@ _MOST_STEPS = 12
 
 @dataclass
 class Moments:
-    """Count, sum and second moments, not centred, of rows that come in blocks.
-
-    Args:
-        width: E, of the rows.
-    """
+    """Count, sum and second moments, not centred, of rows that come in blocks."""
 
     width: int
     count: int = 0
@@ -137,7 +133,6 @@ def fit_combination(
 
     Args:
         config: which one, and the teachers' weights; equal ones where they are yet to be chosen.
-        widths: D_k of each teacher.
         moments: of `side_by_side`, with unit rows for the ways in `UNIT`.
         width: D of the targets, that of the learner; None: that of the combination. Wider combinations are turned to
             their principal directions, not centred, which lose least of all dot products; narrower ones get zeros,
@@ -163,7 +158,6 @@ def choose_teachers(count: int, score: Callable[[list[int]], float], least: floa
     """Adds teachers one by one, each time the one that raises a score most.
 
     Args:
-        count: K, of all teachers.
         score: of some of them together, by their numbers in ascending order.
         least: by how much one more has to raise it.
 
@@ -185,7 +179,6 @@ def choose_weights(count: int, score: Callable[[list[float]], float], least: flo
     """Doubles or halves one weight after the other, each time the one that raises a score most.
 
     Args:
-        count: K, of the teachers.
         score: of all of them together with these weights.
         least: by how much a step has to raise it.
 

@@ -8,7 +8,6 @@ def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarra
 
     Args:
         products_FF: the rows' second moments; not centred, the directions keep most of all dot products.
-        count: of the directions, at most F.
 
     Returns:
         Orthonormal columns [F, count], and the share of the squared length that they keep.
@@ -20,9 +19,6 @@ def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarra
 
 def with_fixed_signs(directions_FG: np.ndarray) -> np.ndarray:
     """Returns the same directions, each turned so that its largest coordinate is positive.
-
-    Args:
-        directions_FG: one per column.
 
     >>> with_fixed_signs(np.array([[0.6, 0.8], [-0.8, 0.6]])).tolist()
     [[-0.6, 0.8], [0.8, 0.6]]

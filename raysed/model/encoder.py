@@ -147,7 +147,6 @@ class Encoder(nn.Module):
         """Embeds B sentences.
 
         Args:
-            tokens: the packed batch.
             layers: the mean of the last `layers` blocks is pooled; `first_last` takes the first and the last one.
 
         Returns:
@@ -159,7 +158,6 @@ class Encoder(nn.Module):
         """Embeds B sentences under several poolings with one pass; returns one emb_BD per pooling.
 
         Args:
-            tokens: the packed batch.
             poolings: see `forward`.
 
         Raises:
@@ -231,7 +229,6 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
     Args:
         layers: how many of the last, or `first_last`.
-        count: of the transformer's blocks.
 
     Raises:
         ValueError: there are not so many blocks.
@@ -306,7 +303,6 @@ def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
 
     Args:
         keep: which; or how many, or `half`: evenly spread from the first to the last, or the last one alone.
-        count: of the encoder's layers.
 
     >>> kept_layers([0, 1], 6), kept_layers("half", 6), kept_layers(4, 12), kept_layers(1, 6)
     ([0, 1], [0, 2, 5], [0, 3, 7, 11], [5])
@@ -332,7 +328,6 @@ def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tup
 
     Args:
         config: the settings of `encoder`.
-        storage: the run directory.
         name: of the artefact, or None.
 
     Raises:
@@ -350,7 +345,6 @@ def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
 
     Args:
         path: its directory; it has a copy of the code that the encoder came with.
-        trust_remote_code: whether that code may run.
     """
     transformer = AutoModel.from_pretrained(
         path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
@@ -366,9 +360,7 @@ def save_encoder(
     """Writes the Hugging Face layout: config.json, model.safetensors and the tokenizer's files.
 
     Args:
-        encoder: what to write, without its head.
         tokenizer: a copy without the options of its last call is written, so that equal models give equal files.
-        path: the directory.
         max_length: what the tokenizer cuts at when it is loaded again; None: as it was.
     """
     encoder.transformer.save_pretrained(path)
@@ -394,11 +386,7 @@ def write_checkpoint(
     Nothing in it differs between equal runs; times are kept in the manifest.
 
     Args:
-        encoder: what to write.
-        tokenizer: of the encoder.
-        path: an empty directory.
         description: what `raysed.json` holds.
-        history: entries, one a line.
     """
     save_encoder(encoder, tokenizer, path)
     if encoder.head:

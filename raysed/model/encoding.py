@@ -33,8 +33,6 @@ def encode(
 
     Args:
         encoder: put in evaluation mode for the call and back afterwards.
-        table: N sentences.
-        poolings: one result for each.
         token_budget: tokens per forward pass; None: what suits the device.
         bf16: whether its products are in bf16; the pooling is in fp32 all the same.
 
@@ -55,7 +53,6 @@ def encode_sums(
 
     Args:
         groups: encoders, of one width in each group, all on one device.
-        table: N sentences.
         token_budget: tokens per forward pass; None: what suits the device.
         bf16: as of `encode`; sums are in fp32.
 

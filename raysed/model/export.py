@@ -166,11 +166,8 @@ def export_model(
     Args:
         encoder: the trained encoder; left as it is.
         tokenizer: its tokenizer; left as it is.
-        path: a new or empty directory.
-        layers: pooled layers.
         max_length: tokens per sentence, special tokens included.
         calibration: applied to the embeddings; None: none.
-        card: for README.md.
 
     Raises:
         UserError: `layers` is beyond the encoder, or the calibration is of another width.
@@ -435,11 +432,6 @@ def parity(
     Args:
         path: what `export_model` wrote for the same encoder, tokenizer, layers, max_length and calibration.
         encoder: as given to `export_model`.
-        tokenizer: likewise.
-        sentences: texts to compare on.
-        layers: likewise.
-        max_length: likewise.
-        calibration: likewise.
 
     Returns:
         The largest difference of any coordinate, as a share of the largest coordinate: rounding gives 1e-6, and up
@@ -471,12 +463,7 @@ def _static_vectors(directory: Path, sentences: Sequence[str]) -> torch.Tensor:
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
-    """Returns that of any coordinate, as a share of the largest coordinate.
-
-    Args:
-        found_ND: vectors.
-        expected_ND: what they should be.
-    """
+    """Returns that of any coordinate, as a share of the largest coordinate."""
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
@@ -499,11 +486,7 @@ class ExportedModel:
 
     @torch.inference_mode()
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Returns vectors, float32 [N, D].
-
-        Args:
-            sentences: N texts.
-        """
+        """Returns vectors, float32 [N, D]."""
         options = {"padding": True, "truncation": True, "return_tensors": "pt", "max_length": self._length}
         batches = []
         for start in range(0, len(sentences), _PARITY_ROWS):

@@ -19,8 +19,6 @@ class Flow(glow.Glow):
     Args:
         width: D, a multiple of 2**levels.
         levels: 2 in the paper, 3 in the released code's default.
-        depth: steps per level.
-        hidden: width of the small networks.
         generator: source of the initial weights; None: one seeded with 0.
 
     Raises:
@@ -83,10 +81,6 @@ def require_finite(embeddings_ND: np.ndarray | Tensor) -> None:
 def require_width(x_ND: np.ndarray, width: int) -> None:
     """Refuses embeddings that a calibration of this width was not fitted on.
 
-    Args:
-        x_ND: embeddings.
-        width: D of the fit.
-
     Raises:
         UserError: another shape than [N, width].
     """
@@ -95,12 +89,7 @@ def require_width(x_ND: np.ndarray, width: int) -> None:
 
 
 def save(flow: Flow, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory.
-
-    Args:
-        flow: what to write.
-        directory: where to.
-    """
+    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
     glow.write(flow, Path(directory))
 
 

@@ -77,7 +77,6 @@ def write_formats(path: Path, formats: Sequence[Format]) -> None:
 
     Args:
         path: the directory of the exported model; the files are made from what it holds.
-        formats: which.
     """
     if not formats:
         return

@@ -48,8 +48,6 @@ class Glow(nn.Module):
     Args:
         width: D, a multiple of 2**levels.
         levels: 2 in the paper, 3 in the released code's default.
-        depth: steps per level.
-        hidden: width of g.
         generator: source of the initial weights; None: one seeded with 0.
 
     >>> glow = Glow(width=8)
@@ -187,11 +185,7 @@ class Glow(nn.Module):
 
 
 class FlowHead(nn.Module):
-    """A fitted flow as a module of sentence-transformers: it maps the sentence embedding x to z.
-
-    Args:
-        glow: the network.
-    """
+    """A fitted flow as a module of sentence-transformers: it maps the sentence embedding x to z."""
 
     def __init__(self, glow: Glow):
         super().__init__()
@@ -221,12 +215,7 @@ class FlowHead(nn.Module):
 
 
 def write(glow: Glow, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory.
-
-    Args:
-        glow: what to write.
-        directory: where to.
-    """
+    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(glow, name) for name in ("width", "levels", "depth", "hidden")}
     text = json.dumps({"kind": "flow", **shape}, indent=2) + "\n"
@@ -239,7 +228,6 @@ def read(directory: Path, kind: type[Glow]) -> Glow:
 
     Args:
         directory: that `write` has filled.
-        kind: the class.
     """
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     glow = kind(*(config[name] for name in ("width", "levels", "depth", "hidden")))

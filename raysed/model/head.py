@@ -20,7 +20,6 @@ def save_head(weight_HD: np.ndarray, directory: Path) -> None:
 
     Args:
         weight_HD: from the transformer's size to the width of the embeddings.
-        directory: of the transformer.
     """
     save_file({"weight": np.ascontiguousarray(weight_HD.T)}, directory / _FILE)
 
@@ -35,9 +34,6 @@ def fold(weight_HE: np.ndarray) -> np.ndarray:
     """Returns a head of at most H columns after which all dot products are the same, in float32.
 
     With W = U S V', the vectors x W and x U S differ by the turn V', which changes no dot product.
-
-    Args:
-        weight_HE: W.
 
     >>> weight_HE, x_BH = np.random.default_rng(0).normal(size=(3, 7)), np.eye(3)
     >>> found_HD = fold(weight_HE)

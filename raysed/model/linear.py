@@ -30,11 +30,7 @@ def speed_up(model: nn.Module) -> None:
 
 
 def as_usual(model: nn.Module) -> nn.Module:
-    """Takes back what `speed_up` did: products of several members at once are not oneDNN's.
-
-    Args:
-        model: any module, which is returned.
-    """
+    """Takes back what `speed_up` did: products of several members at once are not oneDNN's."""
     for module in model.modules():
         if type(module) is OneDnnLinear:
             module.__class__ = nn.Linear

@@ -94,7 +94,6 @@ class NativeModel:
         """Returns float32 [N, D] for each of `poolings`, rows in the order of the sentences.
 
         Args:
-            sentences: N texts.
             on_rows: told now and then how many are done.
         """
         texts = [sentence.lower() for sentence in sentences] if self.lower_case else sentences
@@ -139,7 +138,6 @@ class LibraryModel:
         """Returns float32 [N, D] in a list of one, rows in the order of the sentences.
 
         Args:
-            sentences: N texts.
             on_rows: told now and then how many are done.
         """
         parts = []
@@ -166,7 +164,6 @@ def load_model(
         poolings: pooled layers of a plain transformer; a sentence-transformers model brings its own.
         max_length: tokens per sentence of a plain transformer; likewise.
         token_budget: tokens per forward pass; None: what suits the device.
-        device: where it computes.
 
     Raises:
         UserError: there is no such model, it does not load, it has code of its own, or it needs the
@@ -187,7 +184,6 @@ def check_layers(name: str, poolings: Sequence[Layers], asked_for: bool) -> None
 
     Args:
         name: as for `load_model`.
-        poolings: pooled layers.
         asked_for: whether somebody chose them; a model that brings its own pooling is checked only then.
 
     Raises:

@@ -10,9 +10,6 @@ def has_bf16(device: torch.device | str) -> bool:
 
     CUDA emulates bf16 on older GPUs, such as V100 and T4, in several times the time that fp32 takes. A CPU that has
     bf16 without AMX gains little.
-
-    Args:
-        device: of this process.
     """
     if torch.device(device).type == "cpu":
         return torch.cpu._is_amx_tile_supported()
@@ -24,6 +21,5 @@ def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
 
     Args:
         precision: the setting; `auto` is bf16 where `has_bf16` says so.
-        device: where they are computed.
     """
     return precision == "bf16" or (precision == "auto" and has_bf16(device))

@@ -23,7 +23,6 @@ def write_scratch(config: Config, path: Path) -> None:
 
     Args:
         config: `encoder.scratch`, `encoder.max_length`, `corpus` and `seed` are used.
-        path: the directory.
     """
     chunks = sentence_chunks(config.corpus, config.seed, CorpusReport())
     tokenizer = train_tokenizer((sentence for _, chunk in chunks for sentence in chunk), config.encoder)
@@ -36,7 +35,6 @@ def train_tokenizer(sentences: Iterable[str], config: EncoderConfig) -> PreTrain
     The same sentences give the same vocabulary.
 
     Args:
-        sentences: to learn the vocabulary from.
         config: the settings of `encoder`.
     """
     tokenizer = _word_piece({})
@@ -77,9 +75,7 @@ def random_encoder(tokenizer: PreTrainedTokenizerFast, config: EncoderConfig, se
     """Returns a BERT of the size of `config.scratch`; its weights depend on the seed alone.
 
     Args:
-        tokenizer: whose vocabulary it takes.
         config: the settings of `encoder`.
-        seed: of the weights.
     """
     torch.manual_seed(seed)
     bert = bert_config(config, len(tokenizer))

@@ -56,7 +56,6 @@ def shape_of_model(found: PretrainedConfig, trust_remote_code: bool = False) -> 
     """Returns the sizes of the architecture of a configuration, which is built without memory for its weights.
 
     Args:
-        found: of transformers.
         trust_remote_code: whether code that comes with the model may run.
 
     >>> from transformers import BertConfig

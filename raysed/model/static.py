@@ -39,11 +39,7 @@ class StaticVectorsConfig(PreTrainedConfig):
 
 
 class StaticVectors(PreTrainedModel):
-    """The table as a model that transformers saves and loads.
-
-    Args:
-        config: the table's size.
-    """
+    """The table as a model that transformers saves and loads."""
 
     config_class = StaticVectorsConfig
 
@@ -69,11 +65,7 @@ class StaticVectors(PreTrainedModel):
         return self.embedding
 
     def forward(self, tokens: PackedTokens) -> torch.Tensor:
-        """Returns the mean of each sentence's rows, emb_BD; that of a sentence without tokens is 0.
-
-        Args:
-            tokens: the packed batch.
-        """
+        """Returns the mean of each sentence's rows, emb_BD; that of a sentence without tokens is 0."""
         by_sentence = tokens.segments.flatten().argsort(stable=True)  # the empty places are last
         input_ids = tokens.input_ids.flatten()[by_sentence[: tokens.lengths.sum()]]
         offsets = tokens.lengths.cumsum(0) - tokens.lengths
@@ -98,9 +90,6 @@ def without_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedToke
 
 def read_static(directory: Path) -> tuple[StaticVectors, PreTrainedTokenizerFast, int | None]:
     """Reads a module `StaticEmbedding` of sentence-transformers, or one that model2vec wrote.
-
-    Args:
-        directory: of the module.
 
     Returns:
         The table, its tokenizer, and at how many tokens a sentence is cut, None where it is not.

@@ -31,7 +31,6 @@ def write_static(config: Config, path: Path) -> None:
 
     Args:
         config: `encoder`, `corpus` and `seed` are used.
-        path: the directory.
 
     Raises:
         UserError: the encoder does not load, or its tokenizer is not one that sentence-transformers takes.
@@ -56,8 +55,6 @@ def token_embeddings(
     """Embeds every token of a vocabulary as a sentence of its own, between the tokenizer's special tokens.
 
     Args:
-        encoder: its last layer is pooled.
-        tokenizer: of the encoder.
         token_budget: tokens per forward pass; None: what suits the device.
 
     Returns:
@@ -96,7 +93,6 @@ def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndar
 
     Args:
         rows_VD: what an encoder says of each token.
-        counts_V: how often the corpus has it.
         width: of the result; where it is less than D, the rows' principal directions are kept.
 
     Returns:

@@ -26,9 +26,6 @@ class MissingSentence(UserError):
 class EmbeddingFile:
     """Embeddings that were made elsewhere: a Parquet file with columns `sentence` (or `text`) and `embedding`.
 
-    Args:
-        path: the file.
-
     Attributes:
         width: of the embeddings.
 
@@ -102,7 +99,6 @@ class Teacher:
     Args:
         config: which model, and how it is asked.
         token_budget: tokens per forward pass; None: what suits the device.
-        device: where it computes.
         precision: see `uses_bf16`; a model that the sentence-transformers library computes stays as it is.
 
     Attributes:
@@ -137,9 +133,7 @@ def load_teacher(
     """Loads a teacher; what it returns maps sentences to embeddings.
 
     Args:
-        config: a model or a file.
         token_budget: tokens per forward pass; None: what suits the device.
-        device: where it computes.
         precision: of a model, see `Teacher`.
 
     Raises:

@@ -9,10 +9,10 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from raysed.config import Config, Layers, derive_seed
-from raysed.evaluation.tasks import Embeddings
 from raysed.model.affine import CalibrationMap, save_calibration
+from raysed.score.tasks import Embeddings
 from raysed.store.storage import Entry, Storage
-from raysed.training.setups import tables_of
+from raysed.train.setups import tables_of
 
 GRID_CHOICE = {"lower_bounds", "models", "criterion", "statistic", "scheduler", "asha_reduction", "asha_rungs"}
 """Settings of `sts` that decide which lower bound wins."""
@@ -58,7 +58,6 @@ def plan_node(
 
     Args:
         node: e.g. `ct`, `nli-ct` or `sts`.
-        config: the run's settings.
         inputs: identities of encoder, corpus, views, labelled pairs and dev task.
         parents: the finished models that the node continues, one each; None stands for the pre-trained encoder.
         base_dev: scores of the encoder that all recipes start from on the dev task, by correlation.
@@ -79,7 +78,6 @@ def trainings_of(node: str, config: Config) -> int:
 
     Args:
         node: e.g. `ct`, `sts` or `sts-ct`.
-        config: the run's settings.
 
     >>> config = Config(sts={"models": 3})
     >>> [trainings_of(node, config) for node in ("ct", "sts", "sts-ct")]
@@ -96,7 +94,6 @@ def criterion_of(stage: str, config: Config) -> str:
 
     Args:
         stage: e.g. `sts`.
-        config: the run's settings.
     """
     return config.sts.criterion if stage == "sts" else "spearman"
 
@@ -223,12 +220,7 @@ class ScoredModel:
 
 
 def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
-    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none.
-
-    Args:
-        models: of all recipes.
-        recipe: its text.
-    """
+    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none."""
     group = sorted((model for model in models if model.recipe == recipe), key=lambda model: model.left_out)
     return group[0] if group else None
 
@@ -263,10 +255,7 @@ def write_calibrated(
     """Writes a calibration and its version of the embeddings into an artefact's directory.
 
     Args:
-        directory: of the artefact.
-        layers: the pooling.
         task: the task that it is for; None: all together.
-        calibration: as fitted.
         embeddings_ND: before it is applied: of the task's sentences, or of all.
     """
     folder = directory / f"layers-{layers}"
@@ -283,9 +272,7 @@ def load_calibrated(storage: Storage, name: str, layers: Layers) -> Embeddings:
     """Returns what `Evaluation.score` takes, of a finished artefact of embeddings, calibrated or not.
 
     Args:
-        storage: the run directory.
         name: of the artefact, e.g. `ct/embeddings/00` or `ct-sed-flow/calibrations/00`.
-        layers: the pooling.
 
     Returns:
         float32 [U, D]; where every task has a calibration of its own (`flow.per_task`), by task [U_task, D].

@@ -14,8 +14,6 @@ from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.labelled import GradedRows, NliRows, identity, load_graded, load_nli
 from raysed.data.views import ViewRows, entailment, load_files
 from raysed.errors import UserError
-from raysed.evaluation.further import FurtherTasks, load_further
-from raysed.evaluation.tasks import Evaluation, load_any_task
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.combination import OF_EQUAL_WIDTHS
 from raysed.model.encoder import check_encoder, encoder_path, width_of
@@ -23,6 +21,8 @@ from raysed.model.formats import check_formats
 from raysed.model.teacher import check_teacher
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
+from raysed.score.further import FurtherTasks, load_further
+from raysed.score.tasks import Evaluation, load_any_task
 from raysed.store.hub import cached_commit
 from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
@@ -151,8 +151,6 @@ def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, c
     """Checks that there is a mask token where a recipe needs it.
 
     Args:
-        recipes: of the run.
-        tokenizer: of the encoder.
         config: the settings of `encoder`.
 
     Raises:

@@ -40,10 +40,6 @@ def check_settings(config: Config) -> list[Recipe]:
 def check_depths(config: Config, layers: int) -> None:
     """Refuses to pool more layers than there are; `encoder.layers` is checked where the encoder is.
 
-    Args:
-        config: the settings.
-        layers: number of the encoder's blocks.
-
     Raises:
         UserError: names the setting and the depth.
     """
@@ -58,10 +54,6 @@ def check_depths(config: Config, layers: int) -> None:
 
 def check_width(config: Config, width: int) -> None:
     """Refuses shorter embeddings that are no shorter.
-
-    Args:
-        config: the settings.
-        width: of the learner.
 
     Raises:
         UserError: names the setting and the width.

@@ -74,7 +74,6 @@ def draft(
     """Writes a configuration for what the survey has found.
 
     Args:
-        survey: of the corpus.
         pairs: graded ones; the first are what choices are made on, and all others are reported.
         teachers: models that a learner is to learn from; without any, members are trained.
         encoder: as `encoder.path`.

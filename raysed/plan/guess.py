@@ -50,9 +50,6 @@ def training_seconds(config: Config, sentences: int, tokens: float, cpus: int | 
     """Guesses how long the trainings of a run take on this machine's CPUs.
 
     Args:
-        config: the settings.
-        sentences: of the corpus.
-        tokens: of a sentence on average.
         cpus: to plan for; None: those that this process may use.
 
     Raises:

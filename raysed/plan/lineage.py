@@ -167,11 +167,7 @@ class Lineage:
         return found
 
     def asked(self, index: int) -> Embedding:
-        """Returns what is to be embedded by a teacher: the evaluation's sentences.
-
-        Args:
-            index: its number.
-        """
+        """Returns what is to be embedded by a teacher: the evaluation's sentences."""
         (name, depends), layers = self.teachers()[index], self.config.encoder.layers
         if self.config.teachers[index].is_members:
             return self._embedding(TEACHERS, index, name, stable_hash(depends), (layers,))

@@ -15,7 +15,6 @@ def show_plan(config: Config, cluster: str | None = None, sentences: int | None 
     """Checks a configuration as a run does, and returns what it needs in words; nothing is trained or written.
 
     Args:
-        config: the settings.
         cluster: what to plan for, see `raysed.plan.size.described`; None: the machines at hand.
         sentences: of the corpus; None: they are counted, which means reading all of it.
 

@@ -22,8 +22,8 @@ from raysed.plan.artefacts import trainings_of
 from raysed.plan.check import Job
 from raysed.recipe import TEACHERS, Recipe, member_nodes
 from raysed.store.text import Table, duration, size
-from raysed.training.memory import checkpoint_bytes, copies_of, learner_need, member_need
-from raysed.training.setups import learner_steps, members_together, rows_per_update, steps_of
+from raysed.train.memory import checkpoint_bytes, copies_of, learner_need, member_need
+from raysed.train.setups import learner_steps, members_together, rows_per_update, steps_of
 
 TOKENS = 24
 """Of a sentence, where that is not known."""
@@ -160,14 +160,9 @@ def plan_run(
     """Plans a run.
 
     Args:
-        config: the run's settings.
-        recipes: parsed.
-        shape: of the encoder.
         rows: sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
-        cluster: that it is planned for.
         rate: operations per second of a training that has a device alone, and where the number is from; by default
             nothing takes time.
-        widths: of the teachers from outside.
 
     Raises:
         UserError: a training fits on no node.
@@ -205,8 +200,6 @@ def workers_for(node: str, count: int, config: Config) -> int:
 
     Args:
         node: e.g. `ct`.
-        count: of the members.
-        config: the run's settings.
 
     >>> workers_for("nli-ct", 10, Config(members={"stack": 4})), workers_for("mlm", 10, Config(members={"stack": 4}))
     (3, 10)
@@ -216,9 +209,6 @@ def workers_for(node: str, count: int, config: Config) -> int:
 
 def known_rows(job: Job) -> dict[str, int]:
     """Returns the sizes of the tables that are learnt from, as far as they are known before anything is read.
-
-    Args:
-        job: the checked configuration.
 
     Returns:
         By artefact; a corpus of which all is kept counts as one sentence.
@@ -233,7 +223,6 @@ def plans_bf16(precision: Precision, kind: str) -> bool:
     """Whether forward passes on a GPU are planned in bf16.
 
     Args:
-        precision: the setting.
         kind: Ray's accelerator type; one that is not known counts as having bf16.
 
     >>> plans_bf16("auto", "A100"), plans_bf16("auto", "V100"), plans_bf16("fp32", "A100")
@@ -251,9 +240,6 @@ def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: boo
 
     Args:
         nodes: e.g. `ct` and `nli-ct`.
-        config: the run's settings.
-        shape: of the encoder.
-        gpu: whether they train on GPUs.
         kind: of those, see `plans_bf16`.
     """
     bf16 = _bf16(config.members.precision, gpu, kind)
@@ -268,9 +254,6 @@ def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") 
     """Returns what a worker of a learner needs.
 
     Args:
-        config: the run's settings.
-        shape: of the encoder.
-        gpu: whether it trains on a GPU.
         kind: of that, see `plans_bf16`.
     """
     bf16, workers = _bf16(config.sed.precision, gpu, kind), config.sed.workers or 1
@@ -286,16 +269,7 @@ def storage_bytes(
     steps: Sequence[Step],
     widths: Sequence[int] = (),
 ) -> dict[str, float]:
-    """Returns what lies in the run directory when it is fullest, by what it is.
-
-    Args:
-        config: the run's settings.
-        recipes: parsed.
-        shape: of the encoder.
-        rows: sizes of the tables, by artefact.
-        steps: what is trained.
-        widths: of the teachers from outside.
-    """
+    """Returns what lies in the run directory when it is fullest, by what it is."""
     weights = 4 * shape.parameters
     stages = [None if step.what == "learner" else _stage_of(step.node) for step in steps]
     states = [step.at_once * checkpoint_bytes(stage, config, shape) for step, stage in zip(steps, stages)]
@@ -343,12 +317,7 @@ def described(text: str) -> Cluster:
 
 
 def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
-    """Returns the operations per second of a training that has a device alone, and where the number is from.
-
-    Args:
-        cluster: that is planned for.
-        config: the run's settings.
-    """
+    """Returns the operations per second of a training that has a device alone, and where the number is from."""
     if not uses_gpu(config, cluster):
         rate = _measured_here()
         return _REACHED * 2 * rate, f"{_REACHED * 2:.0%} of {rate / 1e9:.0f} GFLOP/s per CPU, measured on this machine"

@@ -32,12 +32,7 @@ def card_of(
     """Returns what the card of the chosen model says.
 
     Args:
-        job: the checked configuration.
-        facts: what the stages know.
-        choice: the exported model.
-        results: the scored models.
         sanity: see `raysed.report.document.Report.sanity`.
-        speed: of the model, in words.
     """
     config, recipe = job.config, parse_recipe(choice.model.recipe)
     kinds = recipe.view_kinds(config)

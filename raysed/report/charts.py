@@ -97,9 +97,7 @@ class Axis:
         """Returns an axis with a little room at either end.
 
         Args:
-            label: what it measures.
             values: that must have a place on it.
-            is_logarithmic: whether equal ratios have equal lengths.
         """
         values = np.asarray(values, np.float64)
         ends = np.array([values.min(), values.max()])
@@ -181,8 +179,6 @@ def draw_charts(results: Results, shown: Pictured, texts: PairTexts | None = Non
     """Returns a chart for every picture that `raysed.report.plots.write_plots` draws, by the name of its file.
 
     Args:
-        results: the scored models.
-        shown: what is drawn beside them.
         texts: the pairs of sentences of the task that `shown.agreement` is about.
     """
     charts = {

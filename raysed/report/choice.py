@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from raysed.config import Config
 from raysed.errors import UserError
-from raysed.evaluation.baselines import TF_IDF
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.findings import NO_DIFFERENCE
 from raysed.report.results import Row
+from raysed.score.baselines import TF_IDF
 
 _UNTOUCHED = "the untouched encoder"
 
@@ -95,11 +95,6 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
     its calibrated versions among them, except those that were trained and are no better than the untouched encoder
     under the same calibration, and except calibrations of single tasks. Without a dev task it is the first model of the
     last recipe.
-
-    Args:
-        config: the run's settings.
-        rows: scored models.
-        models: all models of the run.
 
     Raises:
         UserError: `export.recipe` names what could not be made.

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from raysed.evaluation.transfer import SED_TASKS, main_score
-from raysed.evaluation.unlabelled import CANNOT_BE_TOLD
 from raysed.recipe import BASE, TEACHERS
 from raysed.report.charts import Chart
 from raysed.report.failures import changes_table, failures_table
@@ -37,8 +35,10 @@ from raysed.report.results import (
 )
 from raysed.report.teachers import teachers_table
 from raysed.report.widths import widths_table
+from raysed.score.transfer import SED_TASKS, main_score
+from raysed.score.unlabelled import CANNOT_BE_TOLD
 from raysed.store.text import Table, duration, number, render, sentence, size
-from raysed.training.collapse import COLLAPSED
+from raysed.train.collapse import COLLAPSED
 
 _UNTOUCHED = (BASE, "base")
 _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation"}
@@ -284,12 +284,6 @@ def rows_that_matter(results: Results, recipe: str, kind: str, index: int) -> Ta
     """Returns what a model is to be compared with: the encoder that it comes from, and the best that costs no training.
 
     Where it has teachers from outside, the best of them is a line, too.
-
-    Args:
-        results: the scored models.
-        recipe: of the model.
-        kind: of the model.
-        index: among its like.
     """
     groups, own = results.groups, (recipe, kind)
     free = [group for group in groups if group[1] in ("baseline", "base") and group not in (own, _UNTOUCHED)]
@@ -628,8 +622,6 @@ def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs
 
     Args:
         location: absolute directory or URI under which run directories lie.
-        run: name of the run.
-        job: what starts the main job.
     """
     again = f"{run[:94]}-again"  # names have 100 characters at most
     settings, fetch = f"{location}/{run}/config.yaml", []

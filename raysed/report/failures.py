@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.evaluation.similarity import ranks
+from raysed.score.similarity import ranks
 from raysed.store.text import Table, shortened
 
 _LONGEST = 80
@@ -22,9 +22,6 @@ def worst_pairs(
 
     Args:
         first: P sentences, of which 80 characters are kept.
-        second: likewise.
-        gold_P: graded scores.
-        cosine_P: the model's.
         count: so many pairs, fewer where no more are ranked differently.
 
     Returns:
@@ -67,10 +64,7 @@ def changed_pairs(
 
     Args:
         first: P sentences, of which 80 characters are kept.
-        second: likewise.
-        gold_P: graded scores.
         before_P: cosines of the model that is compared with.
-        after_P: those of the other model.
         count: so many pairs of either kind, fewer where no more have changed.
 
     Returns:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from raysed.evaluation.intervals import interval
 from raysed.recipe import TEACHERS
 from raysed.report.results import (
     BY_TASK,
@@ -28,6 +27,7 @@ from raysed.report.results import (
     line_name,
     stages_of,
 )
+from raysed.score.intervals import interval
 from raysed.store.text import number, sentence
 
 NO_DIFFERENCE = 0.1
@@ -82,9 +82,6 @@ def findings(
 def in_words(paragraphs: Sequence[Sequence[Finding]]) -> str:
     r"""Returns findings as a text.
 
-    Args:
-        paragraphs: of findings.
-
     >>> in_words([[Finding("It rains."), Finding("It pours.")], [Finding("So what?")]])
     'It rains. It pours.\n\nSo what?'
     """
@@ -106,9 +103,7 @@ def conclusions(
     group of several models counts with its mean, and a difference below 0.1 is called none.
 
     Args:
-        results: the scored models.
         dev: the task that choices are made on.
-        exported: recipe of the exported model.
         learners: of each group of learners `recipe`, `updates`, `distance` from their members' mean, and
             `members_distance`, that of the members themselves.
     """
@@ -142,7 +137,6 @@ class Difference:
         """Returns a difference with the interval of its resamples.
 
         Args:
-            value: the difference.
             draws_R: in every resample; None where there are none.
         """
         return cls(value, None if draws_R is None else interval(draws_R))
@@ -295,13 +289,7 @@ def _beaten_on(group: Group, results: Results) -> list[Finding]:
 
 
 def worth(results: Results, recipe: str, kind: str) -> str:
-    """Returns in a sentence what a model is worth against the best row that needs no training.
-
-    Args:
-        results: the scored models.
-        recipe: of the model.
-        kind: of the model.
-    """
+    """Returns in a sentence what a model is worth against the best row that needs no training."""
     group = (recipe, kind)
     others = [other for other in results.groups if other[1] in _UNTRAINED and other != group]
     if group not in results.groups or not others:

@@ -9,9 +9,9 @@ import numpy as np
 
 from raysed.config import Format
 from raysed.errors import RunFailed
-from raysed.evaluation.tasks import Task, main_score
 from raysed.model.export import ExportedModel, largest_difference
 from raysed.model.formats import FILES, OnnxTransformer
+from raysed.score.tasks import Task, main_score
 from raysed.store.text import Table, number, size
 
 LEAST_COSINE = 0.95
@@ -34,7 +34,6 @@ def compare_formats(
     """Checks the formats of an exported model against the trained model, and measures them on this machine's CPU.
 
     Args:
-        path: the exported model, with its formats.
         formats: which there are beside that of torch.
         sentences: N texts or more, to compare and to measure on.
         expected_ND: the trained model's vectors of the first N.
@@ -106,7 +105,6 @@ def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Tabl
 
     Args:
         formats: from `compare_formats`.
-        dev: name of the dev task.
     """
     lines = [
         [

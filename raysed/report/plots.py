@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from raysed.evaluation.analysis import effective_rank
-from raysed.evaluation.similarity import spearman
 from raysed.report.results import Results, display_name
+from raysed.score.analysis import effective_rank
+from raysed.score.similarity import spearman
 
 BLUE, ORANGE, GREEN, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#6E6E6E", "#222222"
 _KIND_COLOURS = {"baseline": GREY, "base": GREY, "member": BLUE, "ensemble": ORANGE, "learner": GREEN}
@@ -112,8 +112,6 @@ def write_plots(directory: Path, results: Results, shown: Pictured) -> dict[str,
 
     Args:
         directory: where the PNG files go; made if it is not there.
-        results: the scored models.
-        shown: what is drawn beside them.
 
     Returns:
         `<name of the directory>/<file>` to title, the scores first: what `Report.plots` takes.
@@ -137,10 +135,6 @@ def write_plots(directory: Path, results: Results, shown: Pictured) -> dict[str,
 
 def plot_scores(path: Path, results: Results) -> str | None:
     """Draws a dot per model on one axis of average Spearman, a line per group; the bar is the group's mean.
-
-    Args:
-        path: the PNG file.
-        results: the scored models.
 
     Returns:
         The title; None where nothing was scored.
@@ -203,7 +197,6 @@ def plot_speed(path: Path, models: Sequence[Mapping[str, Any]], results: Results
     """Draws score against speed, a dot per model, with lines for what has no speed of its own to compare.
 
     Args:
-        path: the PNG file.
         models: what `raysed.report.teachers.compare` returned: teachers, what they say together, the exported model.
         results: the scored models, for words alone and the untouched encoder.
 
@@ -269,7 +262,6 @@ def lines_without_speed(models: Sequence[Mapping[str, Any]], results: Results) -
 
     Args:
         models: see `plot_speed`.
-        results: likewise.
     """
     found = {m["model"]: m["score"] for m in models[:-1] if m["width"] is None and m["score"] and "searches" not in m}
     rows = [(row, row.average(results.tasks)) for row in results.counted]
@@ -287,7 +279,6 @@ def plot_grid(path: Path, grid: Mapping[str, Any]) -> str | None:
     Bounds that were stopped early are hollow and not part of the line: their scores are those of fewer updates.
 
     Args:
-        path: the PNG file.
         grid: as in `raysed.report.document.Report.grids`.
 
     Returns:
@@ -338,9 +329,7 @@ def plot_training(path: Path, node: str, training: Training) -> str | None:
     """Draws losses, dev score and the directions of the embeddings of like trainings against their updates.
 
     Args:
-        path: the PNG file.
         node: what they are trained to be, e.g. `ct` or `ct-sed`.
-        training: the trainings.
 
     Returns:
         The title; None where none has a record.
@@ -402,8 +391,7 @@ def plot_spectra(path: Path, spectra: Spectra) -> str | None:
     """Draws the singular values of embedding matrices on a logarithmic axis, e.g. before and after a flow.
 
     Args:
-        path: the PNG file.
-        spectra: label to what `raysed.evaluation.analysis.singular_values` returned; at most four.
+        spectra: label to what `raysed.score.analysis.singular_values` returned; at most four.
 
     Returns:
         The title, with the effective ranks; None where there is no spectrum.
@@ -429,9 +417,7 @@ def plot_agreement(path: Path, agreement: Pairs, task: str = "") -> str | None:
     """Draws predicted cosine against gold score, a panel per model, with the mean cosine of ten gold bins.
 
     Args:
-        path: the PNG file.
         agreement: label to (cosines [P], gold scores [P]) of the same task.
-        task: its name.
 
     Returns:
         The title, with the rank correlations; None where there is no model.
@@ -473,12 +459,7 @@ def _draw_agreement(axes: Axes, cosine_P: np.ndarray, gold_P: np.ndarray) -> Non
 
 
 def means_of_bins(cosine_P: np.ndarray, gold_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the mean gold score and the mean cosine of the pairs in each of ten bins of gold scores that has any.
-
-    Args:
-        cosine_P: of the pairs.
-        gold_P: likewise.
-    """
+    """Returns the mean gold score and the mean cosine of the pairs in each of ten bins of gold scores that has any."""
     edges = np.linspace(gold_P.min(), gold_P.max(), 11)
     bin_P = np.clip(np.searchsorted(edges, gold_P, side="right") - 1, 0, 9)
     filled = [bin_P == i for i in np.unique(bin_P)]
@@ -489,7 +470,6 @@ def plot_edit_distance(path: Path, distances: Pairs) -> str | None:
     """Draws edit distance against similarity, a panel per model; pairs of few edits are set off (BERT-flow figure 2).
 
     Args:
-        path: the PNG file.
         distances: label to (similarities [P], edit distances in words [P]) of the same pairs: the gold score's first,
             then, for example, the base's and the calibrated model's cosines.
 

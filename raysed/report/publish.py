@@ -15,11 +15,6 @@ import torch
 
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.tokens import SentenceTable, tokenize
-from raysed.evaluation.baselines import baselines
-from raysed.evaluation.intervals import resample
-from raysed.evaluation.tasks import Embeddings, Outcomes, Task, mean_embeddings, score_by
-from raysed.evaluation.triples import Embed, answered_by, answered_by_words, triples
-from raysed.evaluation.unlabelled import MOST_SENTENCES, unlabelled_scores
 from raysed.model.affine import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder, load_start
 from raysed.model.encoding import encode
@@ -40,6 +35,11 @@ from raysed.report.results import Draws, Group, Results, Row
 from raysed.report.space import Space, analyse
 from raysed.report.teachers import compare, searches, speed_of, teachers_table
 from raysed.report.widths import scores_by_width
+from raysed.score.baselines import baselines
+from raysed.score.intervals import resample
+from raysed.score.tasks import Embeddings, Outcomes, Task, mean_embeddings, score_by
+from raysed.score.triples import Embed, answered_by, answered_by_words, triples
+from raysed.score.unlabelled import MOST_SENTENCES, unlabelled_scores
 from raysed.store import unchanged
 from raysed.store.metrics import log_pictures
 from raysed.store.progress import steps, tell
@@ -55,12 +55,7 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 
 
 def is_complete(job: Job, storage: Storage) -> bool:
-    """Whether the run's report, and its model if any, are there and depend on exactly these settings and inputs.
-
-    Args:
-        job: the checked configuration.
-        storage: the run directory.
-    """
+    """Whether the run's report, and its model if any, are there and depend on exactly these settings and inputs."""
     names = unchanged.results_of(storage)
     return unchanged.has_report(storage) and all(storage.finished(name, job.depends) for name in names)
 
@@ -98,11 +93,7 @@ def publish(
     """Scores all models, exports one unless that is refused, writes the report and says what came out.
 
     Args:
-        job: the checked configuration.
-        storage: the run directory.
-        models: in reading order.
         facts: for the report and the model card.
-        say: shows a line to the user.
     """
     run = _Finished(job, storage, models, facts)
     tell(stage="report")
@@ -180,13 +171,7 @@ def _tell(run: _Finished, choice: Choice, report: Report, say: Callable[[str], N
 
 
 def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
-    """Writes the `report.json` of a run that has failed.
-
-    Args:
-        config: the run's settings.
-        storage: the run directory.
-        error: why it has failed.
-    """
+    """Writes the `report.json` of a run that has failed."""
     settings = config.model_dump(mode="json")
     failed = {"run": config.run, "status": "failed", "error": str(error), "config": settings}
     storage.write_text("report.json", json.dumps(failed, indent=1))

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from raysed.evaluation.baselines import BM25, TF_IDF, WORD_OVERLAP
-from raysed.evaluation.intervals import interval
-from raysed.evaluation.tasks import MAIN, main_score, mean_score
 from raysed.recipe import TEACHERS
+from raysed.score.baselines import BM25, TF_IDF, WORD_OVERLAP
+from raysed.score.intervals import interval
+from raysed.score.tasks import MAIN, main_score, mean_score
 
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
@@ -226,7 +226,6 @@ def labels_of(recipe: str, labels: Mapping[str, str] = LABELS) -> str:
 
     Args:
         recipe: e.g. `nli-ct-sed`.
-        labels: what stages train on, by stage.
 
     >>> labels_of("ct-sed-flow"), labels_of("nli-ct-sed"), labels_of("nli-sts")
     ('none', 'NLI', 'NLI + STS')
@@ -241,7 +240,6 @@ def display_name(recipe: str, kind: str, n: int = 1) -> str:
     Args:
         recipe: e.g. `ct-sed-flow`.
         kind: see `Kind`.
-        n: models in the group.
 
     >>> display_name("ct", "member", 10), display_name("ct-sed-flow", "learner"), display_name("tf-idf", "baseline")
     ('members (10)', 'learner + flow', 'TF-IDF')

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from raysed.data.tokens import read_tokens
-from raysed.evaluation.analysis import edit_distance_table, edit_distances, frequency_table, isotropy, singular_values
 from raysed.model.encoder import load_start
 from raysed.plan.artefacts import load_calibrated
 from raysed.plan.check import Job
+from raysed.score.analysis import edit_distance_table, edit_distances, frequency_table, isotropy, singular_values
 from raysed.store.storage import Storage
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ def analyse(job: Job, storage: Storage, shown: Mapping[str, "ScoredModel"]) -> S
     """Compares models on the first task of graded pairs among the dev task and the headline tasks, or on any of these.
 
     Args:
-        job: the checked configuration.
-        storage: the run directory.
         shown: the models by label, the base first.
     """
     config, evaluation = job.config, job.evaluation

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from raysed.evaluation.triples import Embed
 from raysed.model.encoder import Encoder
 from raysed.plan.artefacts import ScoredModel, load_calibrated
 from raysed.plan.check import Job
 from raysed.recipe import SED, TEACHERS
 from raysed.report.choice import Choice
 from raysed.report.results import Results
+from raysed.score.triples import Embed
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
 
@@ -32,12 +32,6 @@ def compare(
     None where there is no such number.
 
     Args:
-        job: the checked configuration.
-        storage: the run directory.
-        results: the scored models.
-        encoder: of the exported model.
-        choice: which model that is.
-        width: of its embeddings.
         speed: see `speed_of`.
     """
     if not job.config.teachers:
@@ -59,7 +53,6 @@ def speed_of(embed: Embed, sentences: Sequence[str]) -> tuple[int, float]:
     """Returns the width of a model's embeddings, and how many sentences it embeds per second in this process.
 
     Args:
-        embed: the model.
         sentences: of which some 500 are embedded, evenly spread, so that they are as long as all of them.
     """
     timed = sentences[:: max(len(sentences) // _TIMED, 1)]
@@ -77,10 +70,6 @@ def searches(
     headline task is neither of graded pairs nor retrieval.
 
     Args:
-        job: the checked configuration.
-        storage: the run directory.
-        results: the scored models.
-        models: all models of the run.
         teacher: its name; learners share its space.
     """
     documents = [model for model in models if model.recipe == TEACHERS]

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from raysed.config import Config
-from raysed.evaluation.tasks import Evaluation, main_score
 from raysed.plan.artefacts import ScoredModel, load_calibrated
 from raysed.report.results import display_name
+from raysed.score.tasks import Evaluation, main_score
 from raysed.store.storage import Storage
 from raysed.store.text import Table, number
 
@@ -20,12 +20,6 @@ def scores_by_width(
     """Returns the scores of learners at the widths of `sed.widths` and at the full one, on all tasks.
 
     Each has `recipe`, `index`, `width` and `metrics`, which are those of a row of the report.
-
-    Args:
-        config: the run's settings.
-        evaluation: its tasks.
-        storage: the run directory.
-        models: all models of the run.
     """
     found: list[dict[str, Any]] = []
     if not config.sed.widths:
@@ -43,7 +37,6 @@ def widths_table(scores: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> T
 
     Args:
         scores: from `scores_by_width`.
-        tasks: those to show.
     """
     widths = sorted({entry["width"] for entry in scores})
     lines = []

@@ -34,7 +34,6 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
     """Finds one number in a report.
 
     Args:
-        report: content of report.json.
         place: `section`, the list of entries, or a mapping with an entry for each model; `value`, the number in an
             entry, keys joined by dots, with other keys of `place` filled in (of a mapping's bare number: `number`).
             Every other key has to be equal in the entry; a key that is None is not looked at.
@@ -104,20 +103,13 @@ class Ours:
 
         Args:
             statistic: `max`, `mean`, `median` or `std`.
-            metric: of the table.
         """
         values = list(self.values.get(metric, {}).values())
         return _STATISTICS[statistic](values) if len(values) > (statistic == "std") else None
 
 
 def compare(plan: Plan, request: Request, reports: Reports) -> "Comparison":
-    """Puts the values of the reports beside the published ones.
-
-    Args:
-        plan: what was run.
-        request: what was asked for.
-        reports: by run.
-    """
+    """Puts the values of the reports beside the published ones."""
     cells = {
         (row.label, name): {
             column: _ours_of(plan, row, plan.places(row, column, variant), reports) for column in plan.table.columns

@@ -61,7 +61,6 @@ class Finder:
     Args:
         entries: `data` of `runs.yaml`: where each piece may lie, best first.
         pairs: how many pairs of a task are kept at the scale `small`.
-        request: what the user asks for.
 
     Attributes:
         missing: places where something was looked for in vain, by its name.
@@ -220,10 +219,6 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
 
     Pairs without a score are left out.
 
-    Args:
-        name: of the task.
-        task: its settings.
-
     Raises:
         UserError: names file and line.
     """
@@ -249,7 +244,6 @@ def draw_pairs(subsets: Subsets, count: int) -> Subsets:
     """Draws about `count` pairs, as many from each subset; the same ones every time.
 
     Args:
-        subsets: all pairs.
         count: pairs, rounded up to the same number for each subset.
 
     >>> pairs = (["a", "b", "c"], ["d", "e", "f"], [1.0, 2.0, 3.0])
@@ -266,12 +260,7 @@ def draw_pairs(subsets: Subsets, count: int) -> Subsets:
 
 
 def write_pairs(path: Path, subsets: Subsets) -> None:
-    """Writes pairs as a table that a task can name.
-
-    Args:
-        path: the TSV file.
-        subsets: the pairs.
-    """
+    """Writes pairs as a table that a task can name."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.write("subset\tscore\tsentence1\tsentence2\n")
         for subset, columns in subsets.items():

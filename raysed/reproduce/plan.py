@@ -49,8 +49,6 @@ class Plan:
         """Returns the run that has the value of a cell.
 
         Args:
-            row: of the table.
-            column: its name.
             variant: one of `variants`.
         """
         own = self._of_row(row)
@@ -63,7 +61,6 @@ class Plan:
         """Returns the runs that have the values of a row, in the order of the columns.
 
         Args:
-            row: of the table.
             variant: one of `variants`.
         """
         columns = [column for column in self.table.columns if column != self.table.average]
@@ -73,8 +70,6 @@ class Plan:
         """Returns where the value of a cell is, or all the values that it is the mean of.
 
         Args:
-            row: of the table.
-            column: its name.
             variant: one of `variants`.
         """
         if column == self.table.average:
@@ -107,7 +102,6 @@ def make_plan(request: Request, directory: Path, configs: Path) -> Plan:
     """Resolves the settings of every run of a table, and looks for its data.
 
     Args:
-        request: what the user asks for.
         directory: of `published.yaml` and `runs.yaml`.
         configs: of the configs that the runs start from.
 

@@ -29,10 +29,7 @@ def reproduce(request: Request, plan: Plan, runner: Runner, say: Callable[[str],
     `<table>/<run>.json`, because runs that share a directory write theirs over it.
 
     Args:
-        request: what the user asks for.
         plan: of `make_plan`.
-        runner: does the runs.
-        say: shows a line to the user.
 
     Raises:
         UserError: a wrong setting or input.

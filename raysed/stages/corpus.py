@@ -15,7 +15,7 @@ from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, TokenTable, tokenize
 from raysed.recipe import Recipe
 from raysed.store.progress import Progress, tell
-from raysed.training.setups import learner_steps
+from raysed.train.setups import learner_steps
 
 _FEW_SENTENCES, _FEW_UPDATES = 1000, 150
 """Below these a warning says what to expect."""
@@ -25,8 +25,6 @@ def write_sentence_table(config: Config, tokenizer: PreTrainedTokenizerBase, dir
     """Cleans, draws and tokenises the corpus, some thousand sentences at a time.
 
     Args:
-        config: the run's settings.
-        tokenizer: the encoder's.
         directory: empty; gets `part-00000.parquet` and the flat files of `FlatTokens`.
 
     Returns:
@@ -58,13 +56,7 @@ def _rows(table: TokenTable, sentences: list[str]) -> pa.Table:
 
 
 def too_little(config: Config, recipes: Sequence[Recipe], sentences: int) -> Iterator[str]:
-    """Yields what to say before training on a corpus from which little can be learnt.
-
-    Args:
-        config: the run's settings.
-        recipes: of the run.
-        sentences: of the corpus.
-    """
+    """Yields what to say before training on a corpus from which little can be learnt."""
     if sentences < _FEW_SENTENCES and any(recipe.trains_on_corpus(config) for recipe in recipes):
         yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
     per_epoch, epochs = max(1, sentences // config.sed.batch_size), config.sed.epochs

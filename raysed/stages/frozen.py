@@ -21,16 +21,16 @@ from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import read_pairs
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import UserError
-from raysed.evaluation.tasks import Evaluation, comparable, main_score
 from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder, load_start
 from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.plan.artefacts import Calibration, Embedding, load_calibrated, write_calibrated
+from raysed.score.tasks import Evaluation, comparable, main_score
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Storage
-from raysed.training.calibration import MOST_DIRECTIONS, choose_natsv_k, fit_calibration, largest_k
-from raysed.training.flow_fit import distinct_pairs
+from raysed.train.calibration import MOST_DIRECTIONS, choose_natsv_k, fit_calibration, largest_k
+from raysed.train.flow_fit import distinct_pairs
 
 Parts = dict[str | None, np.ndarray]
 """Rows to fit on by task; under None where all tasks share one calibration."""
@@ -42,10 +42,7 @@ def embed_all(
     """Makes the embeddings that are not there yet, as tasks of that share each, or in this process without one.
 
     Args:
-        jobs: what to make.
         tokens: the sentences to embed, e.g. `Evaluation.sentences`.
-        config: the run's settings.
-        storage: the run directory.
         share: of one task; None: no tasks.
 
     Raises:
@@ -69,10 +66,6 @@ def calibrate_all(
     `failed`, why a pooling other than the main one has none.
 
     Args:
-        jobs: what to fit.
-        evaluation: whose sentences the embeddings are of.
-        config: the run's settings.
-        storage: the run directory.
         share: of one task; None: no tasks. A GPU in it is for embedding.
 
     Returns:
@@ -209,14 +202,7 @@ def _natsv_k(job: Calibration, x_UD: np.ndarray, parts: Parts, evaluation: Evalu
 
 
 class _Text:
-    """The sentences outside of the tasks that a model's calibrations are fitted on, and their embeddings.
-
-    Args:
-        embedding: of the model.
-        config: the run's settings.
-        storage: the run directory.
-        share: of the task.
-    """
+    """The sentences outside of the tasks that a model's calibrations are fitted on, and their embeddings."""
 
     def __init__(self, embedding: Embedding, config: Config, storage: Storage, share: Share | None):
         self.embedding, self.config, self.storage, self.share = embedding, config, storage, share

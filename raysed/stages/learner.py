@@ -28,9 +28,9 @@ from raysed.stages.worker import Training, Workplace, steps_are_counted
 from raysed.store.metrics import MetricsLog, metrics_log
 from raysed.store.progress import Progress, ProgressBoard, tell
 from raysed.store.storage import Storage
-from raysed.training.deepspeed import prepare_deepspeed
-from raysed.training.objectives.distillation import Distillation
-from raysed.training.setups import set_up_learner
+from raysed.train.deepspeed import prepare_deepspeed
+from raysed.train.objectives.distillation import Distillation
+from raysed.train.setups import set_up_learner
 
 log = logging.getLogger(__name__)
 
@@ -52,9 +52,6 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
     trained again when workers are started anew.
 
     Args:
-        learners: what to train.
-        config: the run's settings.
-        storage: the run directory.
         share: workers, CPUs, GPUs and threads of one learner.
         at_once: how many learners are trained at the same time.
 

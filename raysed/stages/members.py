@@ -33,11 +33,11 @@ from raysed.stages.worker import Training, Workplace, steps_are_counted
 from raysed.store.metrics import MetricsLog, metrics_log
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
-from raysed.training import loop
-from raysed.training.collapse import collapse
-from raysed.training.grid import Ladder, Task, choose_bound, rungs_of
-from raysed.training.setups import members_together, rows_per_update, set_up, steps_of, tables_of
-from raysed.training.stack import can_be_stacked, train_together
+from raysed.train import loop
+from raysed.train.collapse import collapse
+from raysed.train.grid import Ladder, Task, choose_bound, rungs_of
+from raysed.train.setups import members_together, rows_per_update, set_up, steps_of, tables_of
+from raysed.train.stack import can_be_stacked, train_together
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +64,6 @@ def train_members(
     """Trains what is not finished yet, as many at a time as the plan says.
 
     Args:
-        nodes: the members of every node.
-        config: the run's settings.
-        storage: the run directory.
         share: how many at a time, and what each gets.
         rows: sizes of the tables that they learn from, by artefact.
 
@@ -96,8 +93,6 @@ def describe_grid(node: str, scores: Mapping[float, Sequence[float]], ladder: La
     Args:
         node: e.g. `sts`.
         scores: dev scores of the models of every bound that was trained to the end.
-        ladder: how far the bounds came.
-        config: the run's settings.
 
     Returns:
         What `Report.grids` takes.
@@ -464,14 +459,7 @@ def _already_ended(member: Member, storage: Storage, until: int) -> _Ended | Non
 
 
 class _Work:
-    """A member in the making, up to so many updates.
-
-    Args:
-        member: what is made.
-        place: where.
-        metrics: its log.
-        until: the updates.
-    """
+    """A member in the making, up to so many updates."""
 
     def __init__(self, member: Member, place: Workplace, metrics: MetricsLog, until: int):
         self.member, self._place, self._metrics, self._until = member, place, metrics, until
@@ -486,11 +474,7 @@ class _Work:
         return self._training.prepared(self.setup, report, criterion, self._until, warned=is_draining)
 
     def ended(self, result: loop.Result) -> _Ended:
-        """Publishes the member where that was all of its training.
-
-        Args:
-            result: of the training.
-        """
+        """Publishes the member where that was all of its training."""
         member, updates, score = self.member, result.steps - result.resumed_at, result.score_by(self._until)
         if score is not None:
             about = {"stage": member.stage, "index": member.index, "seed": member.seed}

@@ -20,14 +20,14 @@ from raysed.cluster.heartbeat import watched_tasks
 from raysed.cluster.resources import Share
 from raysed.config import Config, Layers
 from raysed.data.tokens import tokenize
-from raysed.evaluation.analysis import qnli_auc
-from raysed.evaluation.baselines import TF_IDF, run_word_probe, word_counts
-from raysed.evaluation.further import FurtherTasks
-from raysed.evaluation.transfer import SED_TASKS, ProbeJob, combine, jobs, run_probe, transfer_average
 from raysed.model.affine import load_calibration
 from raysed.model.encoder import load_start
 from raysed.plan.artefacts import Embedding, ScoredModel
 from raysed.recipe import TEACHERS, parse_recipe
+from raysed.score.analysis import qnli_auc
+from raysed.score.baselines import TF_IDF, run_word_probe, word_counts
+from raysed.score.further import FurtherTasks
+from raysed.score.transfer import SED_TASKS, ProbeJob, combine, jobs, run_probe, transfer_average
 from raysed.stages.frozen import embed_all
 from raysed.store.progress import Progress
 from raysed.store.storage import Storage
@@ -47,11 +47,7 @@ def probe(
     """Scores the models of every recipe that `evaluation.transfer.models` means.
 
     Args:
-        further: what is asked.
-        models: all models of the run.
         of_teachers: what teachers from outside have made of the sentences; others are not scored.
-        config: the run's settings.
-        storage: the run directory.
         share: for embedding, see `frozen.embed_all`.
 
     Returns:
@@ -74,7 +70,6 @@ def asked_models(models: Sequence[ScoredModel], config: Config) -> list[ScoredMo
     """Returns the first healthy model of every recipe, or all healthy ones; the first where none is; and all teachers.
 
     Args:
-        models: of all recipes.
         config: `evaluation.transfer.models` says which.
     """
     groups: dict[str, list[ScoredModel]] = {}
@@ -181,9 +176,6 @@ class _Probes:
 
         Args:
             recipe: names the artefact, with `index`.
-            index: of the model.
-            depends: what the scores depend on.
-            probe: gets a job and the features.
             features: makes them, where there is something to do.
         """
         name = f"{recipe}/transfer/{index:02d}"

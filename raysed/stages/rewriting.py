@@ -70,10 +70,8 @@ def rewrite(kind: str, config: Config, storage: Storage, share: Share, depends: 
 
     Args:
         kind: `synonym`, `mlm` or `back_translation`.
-        config: the run's settings.
         storage: the run directory, with the sentence table; gets the artefact `views/KIND.text`.
         share: how many workers, and what each gets.
-        depends: everything that the views depend on.
 
     Raises:
         UserError: what the augmenter says of its model or data.

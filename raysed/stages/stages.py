@@ -37,7 +37,6 @@ from raysed.data.labelled import tokenize_pairs, write_pairs
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.tasks import comparable, main_score, mean_embeddings, score_by
 from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
 from raysed.model.encoder import load_start
@@ -49,6 +48,7 @@ from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
 from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run, workers_for
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, member_nodes, node_of, parse_recipe
+from raysed.score.tasks import comparable, main_score, mean_embeddings, score_by
 from raysed.stages import members, probing
 from raysed.stages.corpus import too_little, write_sentence_table
 from raysed.stages.frozen import calibrate_all, embed_all
@@ -58,7 +58,7 @@ from raysed.stages.teacher_mean import TeacherPlan, write_targets
 from raysed.stages.teachers import COMBINATION, AskedTeacher, TaughtTable, combine, embed_corpus, embed_sentences
 from raysed.store.progress import tell
 from raysed.store.storage import Entry, Storage
-from raysed.training.setups import tables_of
+from raysed.train.setups import tables_of
 
 log = logging.getLogger(__name__)
 

@@ -145,10 +145,7 @@ def _make_blocks(
 
     Args:
         places: first sentence of each block, and the one after its last.
-        targets: what is to be made.
-        storage: where teachers and sentence table are.
         plan: see `write_targets`.
-        watch: over the actors.
     """
     if not places:
         return
@@ -211,8 +208,6 @@ class _TeacherGroup:
 
     Args:
         teachers: the column that a teacher's embeddings are added to, and its artefact.
-        storage: where the artefacts are.
-        plan: says what one actor may use.
         watch: over it, as long as its process lives.
         targets: what is published, for the last group of the chain; otherwise empty.
     """
@@ -298,9 +293,7 @@ def teacher_sums(
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
 
     Args:
-        groups: checkpoints of the teachers, by ensemble.
         token_budget: tokens per forward pass; None: what suits the device.
-        device: to compute on.
         trust_remote_code: whether code that a teacher came with may run.
         bf16: whether they compute in bf16.
     """
@@ -314,9 +307,6 @@ def verify_targets(
     """Encodes 32 random rows again, one by one, and compares; this process holds one teacher at a time.
 
     Args:
-        directory: of the target table.
-        teachers: their artefacts.
-        storage: where those are.
         trust_remote_code: whether code that a teacher came with may run.
         bf16: whether some targets were made in bf16; here everything is in fp32.
 

@@ -87,9 +87,6 @@ def embed_corpus(
     """Makes the teachers' embeddings of the corpus that are not there yet.
 
     Args:
-        teachers: who is asked.
-        config: the run's settings.
-        storage: the run directory.
         plan: shares the cluster among so many tasks.
 
     Raises:
@@ -186,7 +183,6 @@ class TaughtTable:
         """Writes id, input_ids and what the teachers together say, and the combination beside it.
 
         Args:
-            directory: empty.
             score: of a combination on the dev task, where that decides.
 
         Returns:
@@ -270,7 +266,6 @@ def combine(table: TaughtTable, score: Callable[[Combination], float], share: Sh
     """Makes a target table in a Ray task, so that no embedding passes through the driver.
 
     Args:
-        table: what is made.
         score: of a combination on the dev task, where that decides.
         share: of the task, which leaves its GPU to others.
 
@@ -294,14 +289,6 @@ def embed_sentences(
     name: str, depends: dict[str, Any], teacher: AskedTeacher, sentences: list[str], layers: Any, storage: Storage
 ) -> bool:
     """Makes a teacher's embeddings of the evaluation's sentences, in this process, and measures its speed.
-
-    Args:
-        name: of the artefact.
-        depends: its dependencies.
-        teacher: who is asked.
-        sentences: of the evaluation.
-        layers: the pooling that they stand for.
-        storage: the run directory.
 
     Returns:
         Whether the teacher knows these sentences; a file of embeddings may not.

@@ -16,13 +16,13 @@ from torch import nn
 from raysed.cluster.heartbeat import Watch, made_step, makes_no_steps
 from raysed.cluster.resources import Share
 from raysed.config import Config
-from raysed.evaluation.dev import dev_score
 from raysed.model.encoder import Encoder, load_start, write_checkpoint
 from raysed.plan.artefacts import Learner, Member
+from raysed.score.dev import dev_score
 from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage
-from raysed.training import loop
-from raysed.training.setups import Setup, Start
+from raysed.train import loop
+from raysed.train.setups import Setup, Start
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,6 @@ class Training:
     """One member or learner in the making.
 
     Args:
-        model: what is made.
-        tables: artefacts that it learns from.
-        place: where it is made.
         metrics: its log; None on a worker that leaves all writing to another one.
 
     Attributes:
@@ -79,7 +76,6 @@ class Training:
         Args:
             setup: made from `start`.
             report: takes step, total, loss and dev (None where not evaluated) of each new entry of the history.
-            criterion: the correlation that dev scores are.
             until: see `loop.Run`.
             warned: see `loop.Run`.
         """
@@ -119,10 +115,7 @@ class Training:
         """Commits the trained model and removes its checkpoints.
 
         Args:
-            encoder: holds the kept weights.
-            result: of the training.
             description: for `raysed.json`, beside what the model depends on.
-            meta: for the manifest, beside times.
         """
         history, depends = [*self._first, *result.history], self._model.depends
         seconds = round(time.monotonic() - self._began, 1)

@@ -32,11 +32,7 @@ def directory() -> Path:
 
 
 def used(copy: Path) -> None:
-    """Notes that a copy is in use.
-
-    Args:
-        copy: its directory.
-    """
+    """Notes that a copy is in use."""
     os.utime(copy)
 
 
@@ -44,7 +40,6 @@ def make_room(place: Path, now: float | None = None) -> list[Path]:
     """Removes the copies that were used longest ago, for as long as all of them take too much of the disk.
 
     Args:
-        place: where copies lie.
         now: seconds since 1970; None: the present.
 
     Returns:

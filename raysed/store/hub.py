@@ -11,7 +11,6 @@ def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
     """Returns the commit of a model by the name of its folder; None where nothing of it is there.
 
     Args:
-        model: its id.
         options: of loading it: `cache_dir` and `revision` count, the others do not.
     """
     known = {key: value for key, value in options.items() if key in ("cache_dir", "revision")}

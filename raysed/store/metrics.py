@@ -31,7 +31,6 @@ class MetricsLog:
     Args:
         storage: the run directory; to an object store the files are copied every 20 seconds.
         name: of the artefact, e.g. `ct/members/00`.
-        trackers: get the same.
     """
 
     def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):
@@ -64,7 +63,6 @@ class MetricsLog:
 
         Args:
             settings: what tells this training from the others of its run; those that are None are left out.
-            scores: what came of it.
         """
         from tensorboardX.summary import hparams
 
@@ -109,8 +107,6 @@ def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> M
     """Returns the log of a training, with the trackers that the settings name.
 
     Args:
-        storage: the run directory.
-        config: the settings.
         name: of the artefact, e.g. `ct/members/00`.
         identity: what it is made from, see `trackers_of`.
     """
@@ -121,7 +117,6 @@ def log_pictures(storage: Storage, pictures: Path) -> None:
     """Shows the pictures of a report on TensorBoard, as `logs/report`.
 
     Args:
-        storage: the run directory.
         pictures: a directory with `.png` files.
     """
     from PIL import Image

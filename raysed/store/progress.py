@@ -45,9 +45,7 @@ class Progress:
     """One line per stage: rewritten on a terminal, a new line now and then elsewhere.
 
     Args:
-        title: name of the stage.
         total: units of work, e.g. updates over all members; None where nobody knows.
-        stream: where to write.
         every: seconds between lines where the stream is no terminal.
     """
 
@@ -68,7 +66,6 @@ class Progress:
 
         Args:
             done: units of work, of `total`.
-            note: shown beside it.
         """
         now = time.monotonic()
         left = self._left(done, now)
@@ -108,7 +105,6 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
     """Repeats an action in a thread while the block runs, for the first time after `every` seconds.
 
     Args:
-        action: what to do.
         every: seconds in between.
         patience: seconds that the end of the block waits for a running action; None: until it is done.
     """
@@ -131,10 +127,6 @@ def repeating(action: Callable[[], None], every: float, patience: float | None =
 def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
     """Shows how far some work is, also while one step of it takes long.
 
-    Args:
-        title: of the work.
-        total: steps.
-
     Yields:
         What is to be told the name of each step as it begins.
     """
@@ -145,13 +137,7 @@ def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
 
 
 def one_by_one(title: str, items: Sequence[Item], names: Sequence[str]) -> Iterator[Item]:
-    """Yields what is to be done, and shows how far that is.
-
-    Args:
-        title: of the whole.
-        items: what is to be done.
-        names: of the items.
-    """
+    """Yields what is to be done, and shows how far that is."""
     with steps(title, len(items)) as begin:
         for item, name in zip(items, names, strict=True):
             begin(name)
@@ -168,7 +154,6 @@ class ProgressBoard:
         """Adds to what is known of one training.
 
         Args:
-            name: of the training.
             words: e.g. `step` and `loss`; the first step said is kept as `first`.
         """
         known = self._said.setdefault(name, {})

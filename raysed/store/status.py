@@ -72,7 +72,6 @@ class Status:
     """What `status.json` says of a run.
 
     Args:
-        storage: the run directory.
         every: seconds between two writings; None: what suits the storage.
 
     Attributes:
@@ -128,7 +127,6 @@ def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
     The file is renewed by a thread also while nothing moves; one that is not renewed says that the job is gone.
 
     Args:
-        storage: the run directory.
         every: seconds between two writings; None: what suits the storage.
     """
     status = Status(storage, every)
@@ -154,7 +152,6 @@ def refuse_at_work(storage: Storage, now: float | None = None) -> None:
     A job of this machine whose process is gone is none.
 
     Args:
-        storage: the run directory.
         now: seconds since 1970; None: the present.
 
     Raises:
@@ -179,7 +176,6 @@ def describe(storage: Storage, now: float | None = None) -> tuple[list[str], int
     """Returns lines for people: state, stage, what is done, the last checkpoints; from the run directory alone.
 
     Args:
-        storage: the run directory.
         now: seconds since 1970; None: the present.
 
     Returns:

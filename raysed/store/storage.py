@@ -87,7 +87,6 @@ class Storage:
 
     Args:
         location: directory or URI under which run directories lie.
-        run: name of the run.
 
     Raises:
         UserError: `storage` is no usable path or URI.
@@ -127,8 +126,6 @@ class Storage:
 
         Args:
             name: path below the run directory, e.g. `ct/members/00`.
-            write: fills an empty local directory.
-            depends: everything the artefact depends on.
             meta: facts for later stages; read after `write` ran, so `write` may still add to it.
 
         Raises:
@@ -161,10 +158,6 @@ class Storage:
         """Returns the entry of an artefact that is intact and has exactly these dependencies, or None.
 
         A changed dependency is logged by name, a setting with its old and new value; once for each artefact.
-
-        Args:
-            name: path below the run directory.
-            depends: everything the artefact depends on.
         """
         entry = self.entry(name)
         if entry is None:
@@ -205,7 +198,6 @@ class Storage:
         """Returns another run at this location that has finished the same artefact.
 
         Args:
-            name: path below the run directory.
             depends: everything the artefact depends on; the same there.
         """
         for run in _directories(self._fs, self._root.rpartition("/")[0]):
@@ -271,18 +263,12 @@ class Storage:
         """Writes a small file at once: readers see the old text or the new one.
 
         Args:
-            name: path below the run directory.
             text: written as UTF-8.
         """
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Writes a small file at once: readers see the old bytes or the new ones.
-
-        Args:
-            name: path below the run directory.
-            data: all of its content.
-        """
+        """Writes a small file at once: readers see the old bytes or the new ones."""
         path = f"{self._root}/{name}"
         if not self.is_local:
             self._persistently(lambda: self._put(path, data))
@@ -393,7 +379,6 @@ class Storage:
         """Returns the states of an artefact that is half done.
 
         Args:
-            name: of the artefact.
             depends: everything it depends on; a state that depends on something else is not continued.
             keep: so many of the newest states stay.
         """
@@ -558,14 +543,7 @@ class Storage:
 
 
 class Checkpoints:
-    """The newest few states of something half done; a damaged one is passed over for the one before.
-
-    Args:
-        storage: the run directory.
-        name: path of the states below it.
-        depends: everything they depend on.
-        keep: so many of the newest stay.
-    """
+    """The newest few states of something half done; a damaged one is passed over for the one before."""
 
     def __init__(self, storage: Storage, name: str, depends: dict[str, Any], keep: int):
         self._storage, self._name, self._depends, self._keep = storage, name, depends, keep
@@ -574,10 +552,6 @@ class Checkpoints:
         """Publishes the state after `step` updates, then forgets all but the newest few.
 
         States with other dependencies, and later ones that could not be continued, go as well.
-
-        Args:
-            step: updates that are done.
-            write: fills an empty local directory.
         """
         self._storage.commit(f"{self._name}/step-{step:09d}", write, self._depends, {"step": step})
         entries = self._storage.entries(self._name)

@@ -126,7 +126,6 @@ def duration(seconds: float, in_table: bool = False) -> str:
     """Returns a length of time for people.
 
     Args:
-        seconds: its length.
         in_table: with a tenth of a second, and with two digits for what is counted up to 60.
 
     >>> duration(7.4), duration(95), duration(7300)
@@ -145,7 +144,6 @@ def shortened(text: str, longest: int) -> str:
     """Returns a text that is no longer than so many characters.
 
     Args:
-        text: of any length.
         longest: characters that are left of a longer one, an ellipsis among them.
 
     >>> shortened("It rains.", 9), shortened("It rains.", 5)

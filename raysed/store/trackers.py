@@ -21,7 +21,6 @@ class Tracker(Protocol):
         """Sends the values of a step, unless they are there already.
 
         Args:
-            step: updates that are done.
             values: by name, e.g. `loss` or `dev/second`.
         """
 
@@ -44,7 +43,6 @@ def trackers_of(config: TrackingConfig, run: str, name: str, identity: Any) -> "
     """Opens a training on all trackers that are set.
 
     Args:
-        config: which.
         run: name of the run, under which its trainings stand together.
         name: of the artefact, e.g. `ct/members/00`.
         identity: what the training is made from; one that continues goes on in the same place.
@@ -67,12 +65,7 @@ class Trackers:
             self._try(lambda opener=opener: self._open.append(opener()))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`.
-
-        Args:
-            step: likewise.
-            values: likewise.
-        """
+        """See `Tracker`."""
         for tracker in list(self._open):
             if not self._try(lambda tracker=tracker: tracker.write(step, values)):
                 self._open.remove(tracker)

@@ -82,7 +82,6 @@ def is_unchanged(print_: str | None, storage: Storage) -> bool:
 
     Args:
         print_: of `fingerprint`; None matches nothing.
-        storage: the run directory.
     """
     if print_ is None or _remembered(storage.read_text(FILE)).get("fingerprint") != print_:
         return False
@@ -98,7 +97,6 @@ def remember(print_: str | None, storage: Storage) -> None:
 
     Args:
         print_: of `fingerprint`, before the inputs were read; None is not noted.
-        storage: the run directory.
     """
     entries = {name: storage.entry(name) for name in results_of(storage)}
     if print_ is not None and all(entries.values()):

@@ -68,11 +68,7 @@ class Picture:
 
 
 class Watcher:
-    """Looks at a run again and again, and reads again only what may have changed.
-
-    Args:
-        storage: the run directory.
-    """
+    """Looks at a run again and again, and reads again only what may have changed."""
 
     def __init__(self, storage: Storage):
         self._storage = storage
@@ -129,10 +125,6 @@ def sparkline(values: Sequence[float], points: int = _POINTS) -> str:
 
     Positive values are drawn by their logarithms: a loss falls by factors, most of it at the start.
 
-    Args:
-        values: in their order.
-        points: characters at most.
-
     >>> sparkline([8, 4, 2, 1]), sparkline([5.0]), sparkline([])
     ('█▆▃▁', '▁', '')
     """
@@ -149,7 +141,6 @@ def screen(picture: Picture, now: float, height: int) -> RenderableType:
     """Returns what is shown of a run.
 
     Args:
-        picture: the run.
         now: seconds since 1970.
         height: lines of the screen; trainings that do not fit are counted.
     """
@@ -199,7 +190,6 @@ def watch(storage: Storage, console: Console | None = None) -> int:
     """Follows a run on one screen until it ends or Ctrl-C; returns the exit code of its state.
 
     Args:
-        storage: the run directory.
         console: to show it on; None: this process' terminal.
     """
     console, watcher = console or Console(), Watcher(storage)

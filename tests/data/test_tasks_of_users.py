@@ -10,7 +10,7 @@ from raysed.config import TaskConfig
 from raysed.data.classes import load_classes
 from raysed.data.retrieval import load_retrieval
 from raysed.errors import UserError
-from raysed.evaluation.tasks import kind_of, load_any_task
+from raysed.score.tasks import kind_of, load_any_task
 
 REAL = Path(__file__).parents[3] / "shared/data/retrieval/trecqa-dev"
 

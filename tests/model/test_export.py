@@ -41,8 +41,8 @@ from raysed.model.flow import Flow
 from raysed.model.load import load_model
 from raysed.stages.teacher_mean import teacher_sums
 from raysed.store.storage import Storage
-from raysed.training.calibration import fit_whiten
-from raysed.training.flow_fit import fit_flow
+from raysed.train.calibration import fit_whiten
+from raysed.train.flow_fit import fit_flow
 
 WIDTH, BLOCKS, MAX_LENGTH = 16, 4, 12
 WORDS = "the a cat dog sat ran on under old red big small house car tree river and of it ##s ##ing".split()

@@ -15,11 +15,11 @@ import raysed.report.formats
 from raysed.config import EncoderConfig
 from raysed.data.graded import StsTask
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.similarity import Similarity
 from raysed.model.encoder import save_encoder
 from raysed.model.export import ExportedModel, export_model
 from raysed.model.formats import FILES, check_formats, write_formats
 from raysed.report.formats import compare_formats, formats_table
+from raysed.score.similarity import Similarity
 
 BLOCKS = 2  # torch writes one after the other, which takes seconds
 needs_onnx = pytest.mark.skipif(

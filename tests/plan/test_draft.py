@@ -10,7 +10,7 @@ from raysed.config import load_config
 from raysed.data.survey import PairsSurvey, Survey
 from raysed.plan.consistency import check_settings
 from raysed.plan.draft import MOST_SENTENCES, EncoderFacts, draft
-from raysed.training.setups import learner_steps
+from raysed.train.setups import learner_steps
 
 PAIRS = [PairsSurvey("data/dev.csv", 300, 0, 0.1, 0.9, 0), PairsSurvey("other/dev.csv", 300, 0, 1, 5, 0, subsets=2)]
 

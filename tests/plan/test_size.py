@@ -22,7 +22,7 @@ from raysed.plan.artefacts import plan_node
 from raysed.plan.show import show_plan
 from raysed.plan.size import described, largest_need, need_of_learner, plan_run, rate_of, tokens_of_sentence
 from raysed.recipe import parse_recipes
-from raysed.training.memory import checkpoint_bytes, learner_need, member_need, saved_per_token
+from raysed.train.memory import checkpoint_bytes, learner_need, member_need, saved_per_token
 
 BASE = shape_of_model(BertConfig())
 LARGE = shape_of_model(

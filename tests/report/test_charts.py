@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from test_report import full_run, grid, of_speed, row, scored, trainings
 
-from raysed.evaluation.analysis import singular_values
 from raysed.report.charts import Axis, PairTexts, draw_charts
 from raysed.report.document import Report
 from raysed.report.plots import Pictured, Training, write_plots
+from raysed.score.analysis import singular_values
 
 RNG = np.random.default_rng(0)
 PAIRS = (RNG.normal(size=50), RNG.integers(0, 6, 50).astype(float))

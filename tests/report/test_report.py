@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 
 from raysed.commands.run import parser as run_parser
 from raysed.config import dump_config, find_config, load_config, make_config
-from raysed.evaluation.analysis import singular_values
 from raysed.report.document import Report, headline_table, how_to_repeat, layers_table
 from raysed.report.findings import findings
 from raysed.report.plots import (
@@ -36,6 +35,7 @@ from raysed.report.plots import (
 from raysed.report.results import Results, Row, headline_groups
 from raysed.report.teachers import teachers_table
 from raysed.report.widths import widths_table
+from raysed.score.analysis import singular_values
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from raysed.config import Config, FlowConfig, TaskConfig, load_config, make_config
 from raysed.data.graded import load_task
 from raysed.errors import RunFailed, UserError
-from raysed.evaluation.analysis import edit_distance_table
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import parse_recipe
 from raysed.report.document import Report
@@ -30,8 +29,9 @@ from raysed.reproduce.data import Finder, Request, draw_pairs, read_pairs, write
 from raysed.reproduce.plan import Plan, list_tables, make_plan
 from raysed.reproduce.published import Row, Table, load_published, load_yaml
 from raysed.reproduce.run import Runner, reproduce
+from raysed.score.analysis import edit_distance_table
 from raysed.stages.probing import names_of as probe_names
-from raysed.training.flow_fit import fit_flow
+from raysed.train.flow_fit import fit_flow
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES, CONFIGS = ROOT / "raysed/reproduce/tables", ROOT / "raysed/configs"

@@ -25,8 +25,8 @@ from raysed.recipe import parse_recipe
 from raysed.stages.members import Outcome, _all_ended, _Ended, _Group, _Queue, train_members
 from raysed.stages.worker import Workplace
 from raysed.store.storage import Storage
-from raysed.training import stack
-from raysed.training.grid import Ladder
+from raysed.train import stack
+from raysed.train.grid import Ladder
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 CLUSTER = Cluster(((2, 0),), node_bytes=64e9)

@@ -15,8 +15,8 @@ import raysed.stages.members
 import raysed.stages.stages
 from raysed.config import make_config
 from raysed.errors import UserError
-from raysed.evaluation.baselines import transfer_baselines
-from raysed.evaluation.transfer import load_transfer
+from raysed.score.baselines import transfer_baselines
+from raysed.score.transfer import load_transfer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 

@@ -57,7 +57,7 @@ def test_an_update_that_waits_for_the_gpu_shows(tmp_path, monkeypatch, capsys):
     import gpu_check
     import torch
 
-    from raysed.training.loop import TorchEngine
+    from raysed.train.loop import TorchEngine
 
     def asks(engine: TorchEngine, loss: torch.Tensor) -> torch.Tensor:
         loss.item(), torch.ones(3)[torch.ones(3) > 0]

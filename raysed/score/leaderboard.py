@@ -1,0 +1,76 @@
+"""Tasks of the MTEB leaderboard, scored by its own library, so that a model's row is the leaderboard's own.
+
+Source: Muennighoff et al., "MTEB: Massive Text Embedding Benchmark", 2023. Needs the extra `mteb`.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raysed.errors import UserError, first_line
+
+
+def load_mteb(names: Sequence[str]) -> list[Any]:
+    """Returns tasks of the library with their data, which it fetches from the Hugging Face hub.
+
+    Args:
+        names: as the leaderboard has them, e.g. `STSBenchmark`.
+
+    Raises:
+        UserError: the library is not installed, there is no such task, or its data cannot be fetched.
+    """
+    try:
+        import mteb  # takes seconds, and is needed here only
+    except ImportError:
+        raise UserError("--mteb needs the mteb library; install it with pip install 'raysed[mteb]'") from None
+    for library in ("mteb", "huggingface_hub"):  # which says six times that there is no network
+        logging.getLogger(library).setLevel(logging.ERROR)
+    found = []
+    for name in names:
+        try:
+            (task,) = mteb.get_tasks(tasks=[name])
+        except (KeyError, ValueError):
+            raise UserError(f"--mteb {name}: the mteb library {mteb.__version__} has no such task") from None
+        try:
+            task.load_data()
+        except Exception as error:  # whatever the hub's libraries raise
+            raise UserError(
+                f"--mteb {name}: its data cannot be loaded, which mteb fetches from the Hugging Face hub: "
+                f"{type(error).__name__}: {first_line(error)}"
+            ) from None
+        found.append(task)
+    return found
+
+
+def score_mteb(model: Any, tasks: Sequence[Any], name: str = "model") -> dict[str, float]:
+    """Returns the main score x100 of one model on each task, as the leaderboard shows it.
+
+    Args:
+        model: what `raysed.model.load.load_model` returned; one that the sentence-transformers library computes is
+            given to mteb as it is, with its own prompts.
+        tasks: what `load_mteb` returned.
+    """
+    import mteb
+
+    encoder = model.model if hasattr(model, "model") else _encoder(model, name)
+    results = mteb.evaluate(encoder, tasks=list(tasks), cache=None, show_progress_bar=False)
+    return {result.task_name: 100 * float(result.get_score()) for result in results.task_results}
+
+
+def _encoder(model: Any, name: str) -> Any:
+    """What mteb takes for an encoder."""
+    from mteb.models import ModelMeta
+    from mteb.models.abs_encoder import AbsEncoder
+
+    class Encoder(AbsEncoder):
+        mteb_model_meta = ModelMeta.create_empty({"name": f"raysed/{name.strip('/').replace('/', '_')}"})
+
+        def __init__(self) -> None:
+            pass
+
+        def encode(self, inputs: Any, **about: Any) -> np.ndarray:
+            return model.embed([text for batch in inputs for text in batch["text"]])[0]
+
+    return Encoder()

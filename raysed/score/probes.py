@@ -1,0 +1,481 @@
+"""What a linear model reads out of frozen features: classifiers and the relatedness regression of SentEval.
+
+A probe is a function of features, labels, settings and seed only. Nothing here knows tasks or sentences.
+
+Source: Conneau and Kiela, "SentEval: An Evaluation Toolkit for Universal Sentence Representations", LREC 2018; the
+regression is that of Tai, Socher and Manning 2015, section 4.2.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csr_matrix, hstack, issparse
+
+from raysed.score.similarity import pearson
+
+FOLDS = 10
+"""Of every cross-validation (the literature's setting of SentEval)."""
+SPLIT_GRID = tuple(2.0**exponent for exponent in range(-2, 4))
+"""Values of C where a dev set or the inner folds of a nested search choose."""
+FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
+"""Values of C where folds of the training set choose, and a test set is apart."""
+
+_TOLERANCE, _MAX_ITERATIONS = 1e-9, 1000
+_HISTORY, _MAX_CUTS, _ROUNDING, _ROWS = 6, 10, 1e-7, 8192
+_FORCING, _MAX_PRODUCTS = 0.1, 100
+_GRADES = 5
+_BATCH, _ROUND_EPOCHS, _MAX_EPOCHS, _PATIENCE = 64, 50, 1000, 3
+
+
+Features = np.ndarray | csr_matrix
+"""float32 [N, D], or sparse rows of the same shape."""
+
+
+class Labelled(NamedTuple):
+    """Features [N, D] and labels [N]: classes, or scores of a regression."""
+
+    features: Features
+    labels: np.ndarray
+
+    def at(self, rows: np.ndarray) -> "Labelled":
+        """Returns the rows at these positions."""
+        return Labelled(self.features[rows], self.labels[rows])
+
+
+class Classified(NamedTuple):
+    """What a search ended in.
+
+    Attributes:
+        predicted: class of every test row, [N].
+        c: the chosen inverse strength of regularisation.
+        dev: the accuracy (x100) that it was chosen by.
+        converged: whether the last fit ended before the limit of iterations.
+    """
+
+    predicted: np.ndarray
+    c: float
+    dev: float
+    converged: bool
+
+
+def pair_features(a_ND: Features, b_ND: Features) -> Features:
+    """Returns [|a - b|, a * b], the features of a sentence pair, [N, 2 D].
+
+    Args:
+        b_ND: of the second ones.
+
+    >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]])).tolist()
+    [[2.0, 1.0, 3.0, 2.0]]
+    """
+    if issparse(a_ND):
+        return hstack([abs(a_ND - b_ND), a_ND.multiply(b_ND)], "csr")
+    return np.concatenate([np.abs(a_ND - b_ND), a_ND * b_ND], axis=1)
+
+
+def stratified_folds(labels_N: np.ndarray, seed: int, folds: int = FOLDS) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Returns (rows to train on, rows to test on) per fold; each class is spread evenly over the folds."""
+    from sklearn.model_selection import StratifiedKFold  # takes a second, and most processes need none of it
+
+    splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
+
+
+def classify_by_folds(
+    train: Labelled, test_ND: Features, grid: Sequence[float], seed: int, folds: int = FOLDS
+) -> Classified:
+    """Chooses C by cross-validation on `train`, fits on all of it, and predicts the test rows."""
+    held_out = [rows for _, rows in stratified_folds(train.labels, seed, folds)]
+
+    def accuracy(fits: _Fits) -> float:
+        return np.mean(
+            [_accuracy(fits.predict(train.features[rows], i), train.labels[rows]) for i, rows in enumerate(held_out)]
+        )
+
+    return _choose(_path(train, grid, held_out), grid, accuracy, test_ND)
+
+
+def classify_by_dev(train: Labelled, dev: Labelled, test_ND: Features, grid: Sequence[float]) -> Classified:
+    """Chooses C by the accuracy on `dev`, fits on `train` alone, and predicts the test rows."""
+    return _choose(_path(train, grid), grid, lambda fits: _accuracy(fits.predict(dev.features), dev.labels), test_ND)
+
+
+def _accuracy(predicted_N: np.ndarray, labels_N: np.ndarray) -> float:
+    return 100 * float(np.mean(predicted_N == labels_N))
+
+
+def _choose(
+    path: "Iterator[_Fits]", grid: Sequence[float], accuracy: "Callable[[_Fits], float]", test_ND: Features
+) -> Classified:
+    found = []
+    for c, fits in zip(grid, path):
+        # Two decimals and then the smallest of equals, as SentEval: far digits do not decide.
+        dev = round(float(accuracy(fits)), 2)
+        if not found or dev > found[0].dev:
+            found = [Classified(fits.predict(test_ND), c, dev, bool(fits.converged_F[-1]))]
+    return found[0]
+
+
+# -- logistic regressions, many at a time ----------------------------------------------------------------------------
+
+
+class _Space(NamedTuple):
+    """A change of variables under which float32 will do, and which leaves the solution as it is.
+
+    The intercept is not penalised, so it takes in a shift of the features; and dividing them by s is the same as
+    multiplying C by s * s. A last column of ones is for the intercept. Sparse features stay as they are.
+    """
+
+    mean_D: np.ndarray | None
+    size: float
+
+    @classmethod
+    def of_training(cls, features_ND: Features) -> "_Space":
+        if issparse(features_ND):
+            return cls(None, 1.0)
+        mean_D = features_ND.mean(axis=0, dtype=np.float64).astype(np.float32)
+        size = math.sqrt(np.square(features_ND - mean_D).mean(dtype=np.float64))
+        return cls(mean_D, size or 1.0)
+
+    def of(self, features_ND: Features) -> Features:
+        x_ND = _with_ones(features_ND)
+        if self.mean_D is not None:
+            x_ND[:, :-1] -= self.mean_D
+            x_ND[:, :-1] /= self.size
+        return x_ND
+
+
+def _with_ones(features_ND: Features) -> Features:
+    """Adds a column for the intercept, float32."""
+    ones_N1 = np.ones((features_ND.shape[0], 1), np.float32)
+    if issparse(features_ND):
+        return hstack([features_ND, ones_N1], "csr", np.float32)
+    return np.concatenate([features_ND, ones_N1], axis=1, dtype=np.float32)
+
+
+class _Fits(NamedTuple):
+    """F classifiers of K classes, or of two classes by one column; the last one is fitted on all rows.
+
+    Attributes:
+        weights_DFK: float64; the last row holds the intercepts.
+        converged_F: whether each ended before the limit of iterations.
+        classes_K: the labels.
+        space: of the features that they take.
+    """
+
+    weights_DFK: np.ndarray
+    converged_F: np.ndarray
+    classes_K: np.ndarray
+    space: _Space
+
+    def predict(self, features_ND: Features, which: int = -1) -> np.ndarray:
+        """Returns the labels [N] that one of the classifiers gives."""
+        logit_NK = self.space.of(features_ND) @ self.weights_DFK[:, which].astype(np.float32)
+        return self.classes_K[logit_NK.argmax(1) if logit_NK.shape[1] > 1 else (logit_NK[:, 0] > 0).astype(int)]
+
+
+def _path(train: Labelled, grid: Sequence[float], held_out: Sequence[np.ndarray] = ()) -> Iterator[_Fits]:
+    """Yields per value of the rising grid a fit without each of the sets of rows, and one on all rows.
+
+    All of them are solved together, each started where it ended at the value before.
+    """
+    classes_K, label_N = np.unique(train.labels, return_inverse=True)
+    kept_NF = np.ones((len(label_N), len(held_out) + 1), np.float32)
+    for fold, rows in enumerate(held_out):
+        kept_NF[rows, fold] = 0
+    target_NK = np.eye(len(classes_K), dtype=np.float32)[label_N]
+    if len(classes_K) == 2:
+        target_NK = target_NK[:, 1:]
+    space = _Space.of_training(train.features)
+    problem = _Regressions(space.of(train.features), target_NK, kept_NF)
+    weights_DFK = np.zeros((problem.x_ND.shape[1], kept_NF.shape[1], target_NK.shape[1]))
+    for c in grid:
+        weights_DFK, converged_F = problem.solve(weights_DFK, c * space.size**2)
+        yield _Fits(weights_DFK, converged_F, classes_K, space)
+
+
+class _State(NamedTuple):
+    """Where F regressions are: objective [F], its gradient [D, F, K] and the probabilities float32 [N, F, K]."""
+
+    weights_DFK: np.ndarray
+    value_F: np.ndarray
+    gradient_DFK: np.ndarray
+    share_NFK: np.ndarray
+
+
+class _Regressions(NamedTuple):
+    """F logistic regressions on rows of the same features: C times the sum of losses plus half the squared weights.
+
+    Dense features: limited-memory BFGS (Nocedal and Wright 2006, algorithm 7.4), for all at once. Its first matrix is
+    the inverse of the Hessian that all have about in common, so that a few steps do, however the features are
+    correlated. Sparse ones are too many for such a matrix, but a product with the Hessian costs little: a truncated
+    Newton method, as in Lin, Weng and Keerthi, "Trust region Newton method for logistic regression", JMLR 2008.
+    """
+
+    x_ND: Features
+    target_NK: np.ndarray
+    kept_NF: np.ndarray
+
+    def solve(self, weights_DFK: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the solutions [D, F, K] and whether each ended before the limit [F], from given first weights."""
+        state = self._state(weights_DFK, c)
+        direction = partial(self._newton, c=c) if issparse(self.x_ND) else self._quasi_newton(state, c)
+        active_F = np.ones(weights_DFK.shape[1], bool)
+        for _ in range(_MAX_ITERATIONS):
+            step_DFK = direction(state, active_F)
+            # About twice the objective's distance from its minimum.
+            gap_F = -_dot(state.gradient_DFK, step_DFK)
+            active_F &= gap_F > _TOLERANCE * c * self.kept_NF.sum(0)
+            if not active_F.any():
+                break
+            state, moved_F = self._advance(state, step_DFK * active_F[:, None], c)
+            active_F &= moved_F
+        return state.weights_DFK, ~active_F
+
+    def _quasi_newton(self, start: _State, c: float) -> Callable[[_State, np.ndarray], np.ndarray]:
+        """Returns what gives the step of L-BFGS at one state after the other."""
+        precondition = self._preconditioner(start.share_NFK, c)
+        history: deque[tuple[np.ndarray, np.ndarray]] = deque(maxlen=_HISTORY)
+        before = start
+
+        def direction(state: _State, active_F: np.ndarray) -> np.ndarray:
+            nonlocal before
+            if state is not before:
+                history.append((state.weights_DFK - before.weights_DFK, state.gradient_DFK - before.gradient_DFK))
+                before = state
+            return _direction(state.gradient_DFK, history, precondition)
+
+        return direction
+
+    def _newton(self, state: _State, active_F: np.ndarray, c: float) -> np.ndarray:
+        """The Newton step of the active ones, as far as conjugate gradients have to go for a good one."""
+        diagonal_D11 = self._diagonal(state.share_NFK, c)
+        residual_DFK = -state.gradient_DFK.astype(np.float32)
+        search_DFK, step_DFK = residual_DFK / diagonal_D11, np.zeros_like(residual_DFK)
+        left_F = first_F = _dot(residual_DFK, search_DFK)
+        for _ in range(_MAX_PRODUCTS):
+            change_DFK = self._hessian_product(state.share_NFK, search_DFK, c)
+            size_F1 = _ratio(left_F, _dot(search_DFK, change_DFK))[:, None]
+            step_DFK += size_F1 * search_DFK
+            residual_DFK -= size_F1 * change_DFK
+            scaled_DFK = residual_DFK / diagonal_D11
+            before_F, left_F = left_F, _dot(residual_DFK, scaled_DFK)
+            if not (active_F & (left_F > _FORCING * first_F)).any():
+                break
+            search_DFK *= _ratio(left_F, before_F)[:, None]
+            search_DFK += scaled_DFK
+        return step_DFK
+
+    def _hessian_product(self, share_NFK: np.ndarray, search_DFK: np.ndarray, c: float) -> np.ndarray:
+        """The Hessians times one direction each, float32."""
+        moved_NFK = (self.x_ND @ search_DFK.reshape(len(search_DFK), -1)).reshape(share_NFK.shape)
+        moved_NFK *= share_NFK
+        moved_NFK -= share_NFK * moved_NFK.sum(2, keepdims=True)
+        moved_NFK *= np.float32(c) * self.kept_NF[:, :, None]
+        product_DFK = (self.x_ND.T @ moved_NFK.reshape(len(moved_NFK), -1)).reshape(search_DFK.shape)
+        product_DFK[:-1] += search_DFK[:-1]
+        return product_DFK
+
+    def _advance(self, state: _State, step_DFK: np.ndarray, c: float) -> tuple[_State, np.ndarray]:
+        """The whole step, a shorter one for those whose objective would rise, or none where only rounding is left."""
+        size_F = np.ones(step_DFK.shape[1])
+        rounding_F = _ROUNDING * (state.value_F + 0.1 * c * self.kept_NF.sum(0))
+        for _ in range(_MAX_CUTS):
+            found = self._state(state.weights_DFK + step_DFK * size_F[:, None], c)
+            risen_F = found.value_F > state.value_F + rounding_F
+            if not risen_F.any():
+                return found, size_F > 0
+            size_F[risen_F] /= 4
+        size_F[risen_F] = 0
+        return self._state(state.weights_DFK + step_DFK * size_F[:, None], c), size_F > 0
+
+    def _state(self, weights_DFK: np.ndarray, c: float) -> _State:
+        width, count, classes = weights_DFK.shape
+        logit_NFK = (self.x_ND @ weights_DFK.astype(np.float32).reshape(width, -1)).reshape(-1, count, classes)
+        # One column stands for two classes, the first of which has the logit 0.
+        top_NF1 = logit_NFK.max(2, keepdims=True, initial=0 if classes == 1 else -np.inf)
+        logit_NFK -= top_NF1
+        share_NFK = np.exp(logit_NFK)
+        total_NF1 = share_NFK.sum(2, keepdims=True) + (np.exp(-top_NF1) if classes == 1 else 0)
+        share_NFK /= total_NF1
+        target_N1K = self.target_NK[:, None]
+        loss_NF = np.log(total_NF1)[:, :, 0] - (logit_NFK * target_N1K).sum(2)
+        if classes == 1:
+            loss_NF += (top_NF1 * (1 - target_N1K))[:, :, 0]
+        value_F = c * (loss_NF * self.kept_NF).sum(0, dtype=np.float64)
+        error_NFK = (share_NFK - target_N1K) * self.kept_NF[:, :, None]
+        gradient_DFK = c * (self.x_ND.T @ error_NFK.reshape(len(error_NFK), -1)).reshape(weights_DFK.shape).astype(
+            float
+        )
+        gradient_DFK[:-1] += weights_DFK[:-1]
+        return _State(weights_DFK, value_F + np.square(weights_DFK[:-1]).sum((0, 2)) / 2, gradient_DFK, share_NFK)
+
+    def _curvature(self, share_NFK: np.ndarray) -> np.ndarray:
+        """The folds' and classes' mean curvature at every row, [N]."""
+        free = max(share_NFK.shape[2] - 1, 1)
+        return (share_NFK * (1 - share_NFK)).sum(2).mean(1) / free * self.kept_NF.mean()
+
+    def _penalty(self) -> np.ndarray:
+        """The curvature of the penalty, [D]: next to nothing for the intercept, so that there is an inverse."""
+        penalty_D = np.ones(self.x_ND.shape[1])
+        penalty_D[-1] = _ROUNDING
+        return penalty_D
+
+    def _diagonal(self, share_NFK: np.ndarray, c: float) -> np.ndarray:
+        """About the Hessians' diagonal, the same for every fold and class, float32 [D, 1, 1]."""
+        diagonal_D = c * (self.x_ND.multiply(self.x_ND).T @ self._curvature(share_NFK)) + self._penalty()
+        return diagonal_D.astype(np.float32)[:, None, None]
+
+    def _preconditioner(self, share_NFK: np.ndarray, c: float) -> Callable[[np.ndarray], np.ndarray]:
+        """Division by the Hessian, with the folds' mean curvature, the same for every class."""
+        curvature_N = self._curvature(share_NFK)
+        hessian_DD = np.diag(self._penalty())
+        for start in range(0, len(self.x_ND), _ROWS):
+            rows = slice(start, start + _ROWS)
+            part_ND = self.x_ND[rows] * np.sqrt(curvature_N[rows, None])
+            hessian_DD += c * (part_ND.T @ part_ND)
+        hessian_DD.flat[:: len(hessian_DD) + 1] *= 1 + _ROUNDING
+        factor = cho_factor(hessian_DD, overwrite_a=True, check_finite=False)
+        return lambda gradient_DFK: cho_solve(
+            factor, gradient_DFK.reshape(len(gradient_DFK), -1), check_finite=False
+        ).reshape(gradient_DFK.shape)
+
+
+def _direction(
+    gradient_DFK: np.ndarray,
+    history: Iterable[tuple[np.ndarray, np.ndarray]],
+    precondition: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """The step of L-BFGS from the last steps and changes of the gradient, oldest first."""
+    q_DFK, undo = gradient_DFK.copy(), []
+    for step_DFK, change_DFK in reversed(history):
+        inverse_F = _ratio(1.0, _dot(step_DFK, change_DFK))
+        alpha_F = inverse_F * _dot(step_DFK, q_DFK)
+        q_DFK -= alpha_F[:, None] * change_DFK
+        undo.append((step_DFK, change_DFK, inverse_F, alpha_F))
+    q_DFK = precondition(q_DFK)
+    for step_DFK, change_DFK, inverse_F, alpha_F in reversed(undo):
+        q_DFK += (alpha_F - inverse_F * _dot(change_DFK, q_DFK))[:, None] * step_DFK
+    return -q_DFK
+
+
+def _ratio(a_F: np.ndarray | float, b_F: np.ndarray) -> np.ndarray:
+    """The quotient, 0 where the divisor is not positive."""
+    return np.divide(a_F, b_F, out=np.zeros_like(b_F), where=b_F > 0)
+
+
+def _dot(a_DFK: np.ndarray, b_DFK: np.ndarray) -> np.ndarray:
+    return np.einsum("dfk,dfk->f", a_DFK, b_DFK)
+
+
+# -- regression of scores --------------------------------------------------------------------------------------------
+
+
+def soft_labels(score_N: np.ndarray) -> np.ndarray:
+    """Returns a distribution over the grades 1 to 5 per score, float32 [N, 5] (Tai et al. 2015, equation 15).
+
+    A score between two grades is shared by them, so that the expected grade is the score. SentEval does the same to
+    the scores 0 to 5 of STS-B: one below 1 has no lower grade, and what that would get is left out.
+
+    >>> soft_labels(np.array([5.0, 2.25, 0.5])).tolist()
+    [[0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.75, 0.25, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0, 0.0]]
+    """
+    distance_NG = np.abs(np.asarray(score_N, np.float64)[:, None] - np.arange(1, _GRADES + 1))
+    return np.maximum(1 - distance_NG, 0).astype(np.float32)
+
+
+def regress(train: Labelled, dev: Labelled, test_ND: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
+    """Learns scores as expected grades: a linear layer and a softmax over five grades.
+
+    Mean squared error to the soft labels, Adam at 1e-3, batches of 64. After every 50 epochs the Pearson correlation
+    on `dev` is taken; the fourth time that it is no new best ends the training (the count never goes back), and so do
+    1,050 epochs. The best state predicts.
+
+    Args:
+        train: features and scores, 0 to 5.
+        seed: of the first weights and the order of rows.
+
+    Returns:
+        The predicted scores float64 [N], and the best correlation on `dev` (x100).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    x_NF, dev_NF, test_NF = (_with_ones(features_NF) for features_NF in (train.features, dev.features, test_ND))
+    weights = _Adam(_first_weights(x_NF.shape[1] - 1, generator))
+    y_NG = soft_labels(train.labels)
+    best, best_prediction, misses = -math.inf, np.zeros(test_NF.shape[0]), 0
+    for _ in range(0, _MAX_EPOCHS + 1, _ROUND_EPOCHS):
+        _round_of_epochs(weights, x_NF, y_NG, generator)
+        correlation = pearson(_expected_grade(weights, dev_NF), dev.labels)
+        if correlation > best:
+            best, best_prediction = correlation, _expected_grade(weights, test_NF)
+            continue
+        misses += 1
+        if misses > _PATIENCE:
+            break
+    return best_prediction, 100 * best
+
+
+def _first_weights(width: int, generator: torch.Generator) -> np.ndarray:
+    """Returns weights [D + 1, 5], the intercepts last, that start as those of torch's linear layers."""
+    bound = 1 / math.sqrt(width)
+    weight, intercept = (
+        torch.empty(shape).uniform_(-bound, bound, generator=generator) for shape in ((_GRADES, width), (_GRADES,))
+    )
+    return np.ascontiguousarray(np.concatenate([weight.numpy().T, intercept.numpy()[None]]))
+
+
+class _Adam:
+    """Adam (Kingma and Ba 2015) with torch's defaults, on one array and with few calls."""
+
+    def __init__(self, values: np.ndarray):
+        self.values, self.steps = values, 0
+        self._mean, self._square, self._work = (np.zeros_like(values) for _ in range(3))
+
+    def step(self, gradient: np.ndarray) -> None:
+        """Changes the values in place, and the gradient, too."""
+        self.steps += 1
+        mean, square, work = self._mean, self._square, self._work
+        mean *= 0.9
+        square *= 0.999
+        np.multiply(gradient, gradient, out=work)
+        work *= 1 - 0.999
+        square += work
+        gradient *= 1 - 0.9
+        mean += gradient
+        # Both corrections for the zeros at the start, as one factor and another epsilon.
+        correction = math.sqrt(1 - 0.999**self.steps)
+        np.sqrt(square, out=work)
+        work += 1e-8 * correction
+        np.divide(mean, work, out=work)
+        work *= 1e-3 * correction / (1 - 0.9**self.steps)
+        self.values -= work
+
+
+def _round_of_epochs(weights: _Adam, x_NF: Features, y_NG: np.ndarray, generator: torch.Generator) -> None:
+    for _ in range(_ROUND_EPOCHS):
+        order = torch.randperm(len(y_NG), generator=generator).numpy()
+        shuffled_NF, shuffled_NG = x_NF[order], y_NG[order]
+        for start in range(0, len(order), _BATCH):
+            x_BF, y_BG = shuffled_NF[start : start + _BATCH], shuffled_NG[start : start + _BATCH]
+            share_BG = _softmax(x_BF @ weights.values)
+            error_BG = share_BG - y_BG
+            error_BG *= share_BG
+            error_BG -= share_BG * error_BG.sum(1, keepdims=True)
+            error_BG *= 2 / error_BG.size
+            weights.step(x_BF.T @ error_BG)
+
+
+def _softmax(logit_NG: np.ndarray) -> np.ndarray:
+    logit_NG -= logit_NG.max(1, keepdims=True)
+    np.exp(logit_NG, out=logit_NG)
+    logit_NG /= logit_NG.sum(1, keepdims=True)
+    return logit_NG
+
+
+def _expected_grade(weights: _Adam, x_NF: Features) -> np.ndarray:
+    return _softmax(x_NF @ weights.values).astype(np.float64) @ np.arange(1, _GRADES + 1)

@@ -1,0 +1,51 @@
+"""A sanity list: which of two sentences is closer to a third? Fifty triples that a person answers at once.
+
+They are everyday English, a third of them with a wrong answer that shares more words than the right one. They choose
+nothing and count in no score: they show whether a model does what its user expects of it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from raysed.data.rows import read_lines
+from raysed.score.baselines import tf_idf
+
+FILE = Path(__file__).parents[1] / "bundled" / "triples.tsv"
+"""Tab-separated: a sentence, one close to it in meaning, one farther from it."""
+
+Embed = Callable[[Sequence[str]], np.ndarray]
+
+
+@lru_cache
+def triples() -> tuple[tuple[str, str, str], ...]:
+    """Returns (sentence, closer, farther) of every triple.
+
+    >>> len(triples()), triples()[0]
+    (50, ('A man plays the guitar.', 'Someone is making music.', 'It rains.'))
+    """
+    return tuple(tuple(line.split("\t")) for line in read_lines(FILE)[1:])
+
+
+def answered_by(embed: Embed) -> int:
+    """Returns how many triples a model answers as a person does, by cosine; a tie is no answer.
+
+    Args:
+        embed: sentences to embeddings [B, D].
+    """
+    x_3ND = [np.asarray(embed(side), np.float64) for side in zip(*triples())]
+    x_ND, closer_ND, farther_ND = (x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-30) for x in x_3ND)
+    return _count((x_ND * closer_ND).sum(1).round(12), (x_ND * farther_ND).sum(1).round(12))
+
+
+def answered_by_words() -> int:
+    """Returns how many of them TF-IDF answers, whose frequencies are those of the list."""
+    sentences, closer, farther = zip(*triples())
+    near, far = np.split(tf_idf([*sentences, *sentences], [*closer, *farther]), 2)
+    return _count(near, far)
+
+
+def _count(near_N: np.ndarray, far_N: np.ndarray) -> int:
+    return int((near_N > far_N).sum())

@@ -1,0 +1,111 @@
+"""Bootstrapped sentence representations (BSL section 3): an online network predicts what a slow copy of it says.
+
+The online encoder sees one view of a sentence, and its predictor guesses the embedding that the target encoder gives to
+the other view. The target is a moving average of the online encoder and gets no gradient, which together with the
+predictor keeps both from agreeing on one vector for everything.
+"""
+
+from copy import deepcopy
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from raysed.config import BslConfig
+from raysed.data.tokens import PackedTokens
+from raysed.model.encoder import Encoder
+from raysed.train.collapse import spread_of
+from raysed.train.objectives.base import EncoderObjective
+
+_EXPANSION = {"paper": 8, "released": 10, "none": 1}
+_RELEASED_MLPS = 3
+
+
+class Bootstrap(EncoderObjective):
+    """Negative cosine between the prediction from one view and the target's embedding of the other, both ways.
+
+    Args:
+        encoder: becomes the online encoder, which is the result; the target is a copy in full precision.
+        predictor: maps online embeddings to targets, [B, D] to [B, D]; thrown away in the end.
+        momentum: share of the target that an update leaves as it is, 0 to 1 (BSL equation 4).
+        squared: the loss as the released code has it, the sum of both squared distances: four times the paper's, plus a
+            constant.
+        dropout: whether dropout is on in both encoders while they train, as in the released code.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        predictor: nn.Module,
+        momentum: float = 0.999,
+        squared: bool = False,
+        dropout: bool = True,
+    ):
+        super().__init__(dropout)
+        self.online, self.predictor = encoder, predictor
+        self.target = deepcopy(encoder).float().requires_grad_(False)
+        self.momentum, self.squared = momentum, squared
+        self._embeddings = torch.empty(0)
+
+    def loss(self, batch: PackedTokens) -> torch.Tensor:
+        """Returns the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2).
+
+        Args:
+            batch: 2 B sentences, the B first views and then the B second ones: one forward per network is enough. The
+                predictor sees each view alone, so that its batch normalisation has the statistics of one view.
+        """
+        batch = batch.to(self.online.transformer.device)
+        first_BD, second_BD = self.online(batch).chunk(2)
+        with torch.no_grad():
+            target_first_BD, target_second_BD = self.target(batch).chunk(2)
+        self._embeddings = first_BD.detach()
+        with torch.autocast(first_BD.device.type, enabled=False):
+            forth = F.cosine_similarity(self.predictor(first_BD), target_second_BD, dim=-1).mean()
+            back = F.cosine_similarity(self.predictor(second_BD), target_first_BD, dim=-1).mean()
+        return 4 - 2 * (forth + back) if self.squared else -(forth + back) / 2
+
+    @torch.no_grad()
+    def after_update(self) -> None:
+        """Moves the target towards the online encoder: target = momentum * target + (1 - momentum) * online."""
+        pairs = zip(self.target.parameters(), self.online.parameters())
+        for target, online in pairs:
+            target.lerp_(online.to(target.dtype), 1 - self.momentum)
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """The online encoder."""
+        return {"encoder": self.online}
+
+    def encoders(self) -> list[nn.Module]:
+        """Both networks."""
+        return [self.online, self.target]
+
+    def measures(self) -> dict[str, float]:
+        """How far the first views of the last batch are spread, see `collapse.spread_of`."""
+        return spread_of(self._embeddings)
+
+
+def make_predictor(config: BslConfig, width: int) -> nn.Module:
+    """Returns the predictor with random weights from torch's generator (BSL section 3.2).
+
+    `paper`: one MLP of three linear layers, batch normalisation and ReLU after the first two. `released`: three MLPs in
+    a row, each normalised after its first layer only.
+
+    Args:
+        config: kind and width of the hidden layers.
+    """
+    hidden = width * (config.expansion or _EXPANSION[config.predictor])
+    if config.predictor == "none":
+        return nn.Identity()
+    if config.predictor == "paper":
+        return _mlp(width, hidden, normalised=2)
+    return nn.Sequential(*(_mlp(width, hidden, normalised=1) for _ in range(_RELEASED_MLPS)))
+
+
+def _mlp(width: int, hidden: int, normalised: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for place, inputs in enumerate((width, hidden)):
+        layers.append(nn.Linear(inputs, hidden))
+        if place < normalised:
+            layers.append(nn.BatchNorm1d(hidden))
+        layers.append(nn.ReLU())
+    return nn.Sequential(*layers, nn.Linear(hidden, width))

@@ -1,0 +1,71 @@
+"""In-batch contrastive learning over two views: each sentence finds its other view among those of the batch.
+
+With the same sentence twice, told apart by dropout alone, it is SimCSE (Gao et al. 2021); with the other views of both
+sides as negatives it is SimCLR's loss, with which BSL table 7 compares.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from raysed.data.tokens import PackedTokens
+from raysed.model.encoder import Encoder
+from raysed.train.collapse import spread_of
+from raysed.train.objectives.base import EmbeddingObjective
+
+
+class Contrastive(EmbeddingObjective):
+    """Mean cross entropy of finding the other view, by cosines over a temperature.
+
+    Args:
+        both_views: whether a first view is told apart from the other sentences' first views too, 2 (B - 1) negatives,
+            and second views search as well; otherwise first views search among the B second views.
+        dropout: whether the encoder's dropout is on while it trains.
+    """
+
+    def __init__(self, encoder: Encoder, temperature: float = 0.05, both_views: bool = False, dropout: bool = True):
+        super().__init__(dropout)
+        self.encoder, self.temperature, self.both_views = encoder, temperature, both_views
+        self._embeddings = torch.empty(0)
+
+    def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
+        """One pass for both views.
+
+        Args:
+            batch: 2 B sentences, the B first views and then the B second ones.
+        """
+        return [(self.encoder, batch)]
+
+    def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the mean over the searching views.
+
+        Args:
+            batch: see `passes`.
+            embeddings: of both views, [2 B, D].
+        """
+        (emb_SD,) = embeddings
+        self._embeddings = emb_SD[: len(emb_SD) // 2].detach()
+        with torch.autocast(emb_SD.device.type, enabled=False):
+            unit_SD = F.normalize(emb_SD.float(), dim=-1)
+            return self._among_all(unit_SD) if self.both_views else self._among_second(unit_SD)
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """The encoder."""
+        return {"encoder": self.encoder}
+
+    def measures(self) -> dict[str, float]:
+        """How far the first views of the last batch are spread, see `collapse.spread_of`."""
+        return spread_of(self._embeddings)
+
+    def _among_second(self, unit_SD: torch.Tensor) -> torch.Tensor:
+        first_BD, second_BD = unit_SD.chunk(2)
+        logits_BB = first_BD @ second_BD.T / self.temperature
+        return F.cross_entropy(logits_BB, torch.arange(len(first_BD), device=logits_BB.device))
+
+    def _among_all(self, unit_SD: torch.Tensor) -> torch.Tensor:
+        logits_SS = unit_SD @ unit_SD.T / self.temperature
+        logits_SS = logits_SS.masked_fill(torch.eye(len(unit_SD), dtype=torch.bool, device=unit_SD.device), -torch.inf)
+        others_S = torch.arange(len(unit_SD), device=unit_SD.device).roll(len(unit_SD) // 2)
+        return F.cross_entropy(logits_SS, others_S)

@@ -1,0 +1,199 @@
+"""Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones.
+
+Numbers of SED appendix B.2; what is absent there (dropout off, maximum length, RMSprop's constants, the boundaries of
+the learning rate) follows the released code. The variant `in_batch` is that of sentence-transformers.
+"""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from raysed.config import CtConfig
+from raysed.data.tokens import PackedTokens, TokenTable, pack
+from raysed.model.encoder import Encoder
+from raysed.train.objectives.base import EmbeddingObjective
+from raysed.train.optimizers import RMSprop
+
+
+class PairBatch(NamedTuple):
+    """P pairs of sentences: side 1 goes to the first model, side 2 to the second.
+
+    Attributes:
+        first: P packed sentences.
+        second: P packed sentences.
+        labels: 1 where both are the same sentence, else 0, float [P].
+        ids: the ids of all 2 P sentences.
+    """
+
+    first: PackedTokens
+    second: PackedTokens
+    labels: torch.Tensor
+    ids: np.ndarray
+
+
+class _TwoModels(EmbeddingObjective):
+    """Two copies of an encoder that are both trained, with sparse gradients: see `ct_optimizer`.
+
+    Args:
+        encoder: becomes the second model; the first is a copy.
+        dropout: whether their dropout is on while they train.
+    """
+
+    def __init__(self, encoder: Encoder, dropout: bool = False):
+        super().__init__(dropout)
+        encoder.use_sparse_gradients()
+        self.first = deepcopy(encoder)
+        self.second = encoder
+        self.eval()
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """Both models; which one is kept is a setting."""
+        return {"first": self.first, "second": self.second}
+
+
+class ContrastiveTension(_TwoModels):
+    """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs.
+
+    Args:
+        encoder: becomes the second model; the first is a copy. Both are trained.
+        dropout: whether their dropout is on while they train; the released code has it off.
+    """
+
+    def passes(self, batch: PairBatch) -> list[tuple[nn.Module, PackedTokens]]:
+        """Each model embeds its side of the pairs."""
+        return [(self.first, batch.first), (self.second, batch.second)]
+
+    def loss_of(self, batch: PairBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the mean binary cross entropy."""
+        emb1_PD, emb2_PD = embeddings
+        logits_P = (emb1_PD * emb2_PD).sum(-1)
+        return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
+
+
+class InBatchContrastiveTension(_TwoModels):
+    """Each model finds its sentence among the other model's: the rest of the batch are the negatives.
+
+    The logits are cosines times a learnt scale; the loss is the mean cross entropy of both directions.
+
+    Args:
+        encoder: becomes the second model; the first is a copy. Both are trained.
+        dropout: whether their dropout is on while they train: without it, equal models solve this too easily.
+    """
+
+    def __init__(self, encoder: Encoder, scale: float = 20.0, dropout: bool = True):
+        super().__init__(encoder, dropout)
+        # The logarithm keeps the scale positive.
+        self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=encoder.transformer.device))
+
+    def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
+        """Both models embed all sentences."""
+        return [(self.first, batch), (self.second, batch)]
+
+    def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Returns the mean over both directions and B sentences, in full precision whatever the encoders' is."""
+        emb1_BD, emb2_BD = (F.normalize(emb_BD, dim=-1) for emb_BD in embeddings)
+        with torch.autocast(self.log_scale.device.type, enabled=False):
+            logits_BB = self.log_scale.exp() * (emb1_BD @ emb2_BD.T)
+        own_B = torch.arange(len(batch), device=logits_BB.device)
+        return (F.cross_entropy(logits_BB, own_B) + F.cross_entropy(logits_BB.T, own_B)) / 2
+
+
+class PairSampler:
+    """Batches of CT: in each group one sentence with itself, then pairs of other sentences.
+
+    All draws are uniform, with replacement and independent of each other: a negative pair shares no sentence with the
+    positive one of its group.
+
+    Args:
+        config: groups per batch and negatives per group.
+        seed: of the draws; a batch depends on (seed, step) only.
+    """
+
+    def __init__(self, table: TokenTable, config: CtConfig, seed: int):
+        self.table, self.groups, self.negatives, self.seed = table, config.groups, config.negatives, seed
+
+    def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the table rows of both sides, [P] each; order in a group: the positive pair, then the negatives."""
+        draws = np.random.default_rng([self.seed, step]).integers(
+            len(self.table), size=(self.groups, 1 + 2 * self.negatives)
+        )
+        first = draws[:, : 1 + self.negatives]
+        second = np.concatenate([draws[:, :1], draws[:, 1 + self.negatives :]], axis=1)
+        return first.reshape(-1), second.reshape(-1)
+
+    def __call__(self, step: int) -> PairBatch:
+        """Returns the batch of a step."""
+        first, second = self.rows(step)
+        labels = torch.zeros(self.groups, 1 + self.negatives)
+        labels[:, 0] = 1.0
+        sides = self.table.take(first), self.table.take(second)
+        return PairBatch(
+            pack(sides[0]), pack(sides[1]), labels.reshape(-1), np.concatenate([sides[0].ids, sides[1].ids])
+        )
+
+
+class SentenceSampler:
+    """Batches of different sentences, drawn uniformly and anew for every step.
+
+    Args:
+        batch_size: sentences per batch; all of the corpus where it has fewer.
+        seed: of the draws; a batch depends on (seed, step) only.
+    """
+
+    def __init__(self, table: TokenTable, batch_size: int, seed: int):
+        self.table, self.batch_size, self.seed = table, min(batch_size, len(table)), seed
+
+    def rows(self, step: int) -> np.ndarray:
+        """Returns the table rows of the batch of a step, [B]."""
+        return np.random.default_rng([self.seed, step]).choice(len(self.table), self.batch_size, replace=False)
+
+    def __call__(self, step: int) -> PackedTokens:
+        """Returns the batch of a step."""
+        return pack(self.table.take(self.rows(step)))
+
+
+def contrastive_tension(
+    config: CtConfig, encoder: Encoder, table: TokenTable, seed: int
+) -> tuple[nn.Module, Callable[[int], PairBatch | PackedTokens]]:
+    """Chooses by `config.variant`.
+
+    Args:
+        config: variant, sizes of the batch, scale and dropout.
+        encoder: becomes the second model.
+
+    Returns:
+        The objective, and the batch of a step.
+    """
+    if config.variant == "pairs":
+        return ContrastiveTension(encoder, bool(config.dropout)), PairSampler(table, config, seed)
+    objective = InBatchContrastiveTension(encoder, config.scale, dropout=config.dropout is not False)
+    return objective, SentenceSampler(table, config.batch_size, seed)
+
+
+def ct_optimizer(objective: nn.Module) -> torch.optim.Optimizer:
+    """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
+    sparse = [m.weight for m in objective.modules() if isinstance(m, nn.Embedding) and m.sparse]
+    return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7, sparse=sparse)
+
+
+def ct_schedule(config: CtConfig) -> Callable[[int], float]:
+    """Piecewise constant learning rate in updates: rate i holds while step <= boundary i, steps counted from 0.
+
+    >>> rate = ct_schedule(CtConfig())
+    >>> rate(500), rate(501), rate(49_999)
+    (1e-05, 8e-06, 2e-06)
+    >>> rate = ct_schedule(CtConfig(steps=100, schedule="scaled"))
+    >>> rate(20), rate(21), rate(99)
+    (1e-05, 8e-06, 2e-06)
+    """
+    rates, boundaries = config.learning_rates, config.boundaries
+    if config.schedule == "scaled":
+        boundaries = [config.steps * (i + 1) // len(rates) for i in range(len(rates) - 1)]
+    return lambda step: rates[bisect_left(boundaries, step)]

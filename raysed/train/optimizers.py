@@ -1,0 +1,158 @@
+"""RMSprop, and Adam with decoupled decay; biases and normalisations are not decayed."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class UncorrectedAdamW(torch.optim.AdamW):
+    """Adam without bias correction, with decoupled weight decay (BERT's own optimizer; SBERT and BERT-flow use it).
+
+    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + decay * p), betas 0.9 and 0.999. Because m and v start at
+    zero and are not corrected, the first updates are about three times the rate. The bias correction of Adam
+    vanishes as the step count grows, so torch's fused kernel gives exactly this when it is told that many steps
+    have passed.
+
+    The moments are made at once, so the parameters must be on their device already.
+
+    Args:
+        parameters: parameters, or groups of them, each with a `weight_decay` of its own where it differs.
+        learning_rate: rate of the updates; the training loop sets its own for each.
+        weight_decay: of the groups that do not have one.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter] | Iterable[Mapping[str, Any]],
+        learning_rate: float,
+        weight_decay: float = 0.01,
+    ):
+        super().__init__(
+            parameters, lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=weight_decay, fused=True
+        )
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter] = _late_state(parameter)
+
+
+class RMSprop(torch.optim.AdamW):
+    """RMSprop that spends on an embedding only what the rows of the batch cost.
+
+    Each update is v = alpha * v + (1 - alpha) * g^2, then p -= rate * g / (sqrt(v) + eps). A row whose gradient is zero
+    does not move, and its v only shrinks by alpha; so where gradients are sparse, the rows of other batches are left
+    alone, and the updates that a row has missed are made good when it is met again. That is exact.
+
+    For everything else this is Adam whose first moment is the gradient (beta 0) and whose moments are not corrected, so
+    torch's fused kernel does it in one pass.
+
+    Its state is made at once, so the parameters must be on their device already.
+
+    Args:
+        sparse: those of the parameters whose gradients will be sparse.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], alpha: float, eps: float, sparse: Collection[nn.Parameter] = ()
+    ):
+        super().__init__(parameters, lr=1.0, betas=(0.0, alpha), eps=eps, weight_decay=0.0, fused=True)
+        ids = {id(parameter) for parameter in sparse}
+        for parameter in (p for group in self.param_groups for p in group["params"]):
+            self.state[parameter] = _rows_state(parameter) if id(parameter) in ids else _late_state(parameter)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Makes one update; gradients may be sparse, and are gone afterwards where they were."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._prepare(parameter, group["betas"][1])
+                    if parameter.grad.is_sparse:
+                        self._step_rows(parameter, group["lr"], group["betas"][1], group["eps"])
+                        parameter.grad = None
+        return super().step(closure)
+
+    def _prepare(self, parameter: nn.Parameter, alpha: float) -> None:
+        """Makes the state for the other kind of gradient where those change, as between CPU and GPU."""
+        is_sparse, state = parameter.grad.is_sparse, self.state[parameter]
+        if state and ("seen" in state) == is_sparse:
+            return
+        self.state[parameter] = made = _rows_state(parameter) if is_sparse else _late_state(parameter)
+        if state:
+            shrunk = (alpha ** (state["step"] - state["seen"]))[:, None] if "seen" in state else 1.0
+            made["exp_avg_sq"].copy_(state["exp_avg_sq"] * shrunk)
+
+    def _step_rows(self, parameter: nn.Parameter, rate: float, alpha: float, eps: float) -> None:
+        state, gradient = self.state[parameter], parameter.grad.coalesce()
+        rows_U, gradient_UD = gradient.indices()[0], gradient.values()
+        state["step"] += 1
+        since_U = (state["step"] - state["seen"][rows_U]).to(gradient_UD.dtype)
+        squares_UD = state["exp_avg_sq"][rows_U] * (alpha**since_U)[:, None]
+        squares_UD.addcmul_(gradient_UD, gradient_UD, value=1 - alpha)
+        state["exp_avg_sq"][rows_U] = squares_UD
+        state["seen"][rows_U] = state["step"].to(state["seen"].dtype)
+        parameter.index_add_(0, rows_U, gradient_UD / squares_UD.sqrt_().add_(eps), alpha=-rate)
+
+
+def bert_optimizer(module: nn.Module, weight_decay: float) -> UncorrectedAdamW:
+    """Returns BERT's optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one.
+
+    Args:
+        weight_decay: decoupled; not of biases and normalisations.
+    """
+    return UncorrectedAdamW(_groups(module, weight_decay), learning_rate=1.0)
+
+
+def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
+    """Returns Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its rate is 1, too."""
+    optimizer = torch.optim.AdamW(_groups(module, weight_decay), lr=1.0, eps=1e-6, fused=True)
+    make_moments(optimizer)
+    return optimizer
+
+
+def make_moments(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor] | None = None) -> None:
+    """Makes the state of a fused Adam, as torch does in the first update; so no update fails for want of its memory.
+
+    Args:
+        optimizer: torch's Adam or AdamW; what has state already is left as it is.
+        parameters: that it will be given; None: those that it has.
+    """
+    if parameters is None:
+        parameters = (p for group in optimizer.param_groups for p in group["params"])
+    for parameter in parameters:
+        if not optimizer.state[parameter]:
+            optimizer.state[parameter] = _moments(parameter, steps=0)
+
+
+def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Biases and the weights of normalisations are not decayed.
+
+    They are the parameters of fewer than two dimensions, whatever an architecture calls them.
+    """
+    trained = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def _late_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """The state of a fused Adam that believes to be at its end, so that it corrects no bias."""
+    return _moments(parameter, steps=1e9)
+
+
+def _moments(parameter: nn.Parameter, steps: float) -> dict[str, torch.Tensor]:
+    return {
+        "step": torch.full((), steps, dtype=torch.float32, device=parameter.device),
+        "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(parameter, memory_format=torch.preserve_format),
+    }
+
+
+def _rows_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    """The state for sparse gradients; counts are floats, because loading gives everything the parameter's type."""
+    return {
+        "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
+        "seen": torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device),
+        "exp_avg_sq": torch.zeros_like(parameter),
+    }

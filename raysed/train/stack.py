@@ -1,0 +1,213 @@
+"""Members that train as one program: one forward and one backward pass with a batch of weights.
+
+A small encoder does not fill a GPU: most of an update's time goes by while its many small kernels are started. Encoders
+of the same architecture whose batches have the same shape start them once for all: `torch.func.vmap` adds a dimension
+to every weight and every product. Losses, gradient norms, optimizers, dev scores and checkpoints stay those of each
+member, so its result is that of a training alone, up to rounding; but where dropout is on, it draws other masks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+
+from raysed.data.tokens import PackedTokens
+from raysed.model.attention import AttentionBy
+from raysed.model.linear import as_usual
+from raysed.train.loop import Result, Run, TorchEngine, shortage_said
+from raysed.train.objectives.base import EmbeddingObjective
+
+
+def can_be_stacked(engine: Any) -> bool:
+    """Returns whether a training's encoders may be part of a stack.
+
+    Args:
+        engine: of the training. Its objective has to be one of embeddings, and its encoders have to take packed rows:
+            padded batches, and tables of vectors, have no shape that could be made equal.
+    """
+    return (
+        isinstance(engine, TorchEngine)
+        and isinstance(engine.objective, EmbeddingObjective)
+        and all(encoder.padding_free for encoder in engine.objective.encoders())
+    )
+
+
+def train_together(runs: Sequence[Run]) -> list[Result]:
+    """Trains several members to their ends, as `loop.train` does one.
+
+    They need not be at the same update: one that was saved later, or stops earlier, leaves the others alone.
+
+    Args:
+        runs: of engines of one kind, see `can_be_stacked`.
+
+    Raises:
+        UserError: what is wrong with one of them, see `Run`; nothing of the others is lost but updates after their
+            newest states.
+    """
+    with ExitStack() as opened:
+        for run in runs:
+            opened.enter_context(run)
+        while together := [run for run in runs if run.goes_on()]:
+            update, part = _updates_of(together)
+            try:
+                while all(run.goes_on() for run in together):
+                    batches = [run.next_batch() for run in together]
+                    losses = update(batches, [run.learning_rate() for run in together])
+                    for run, batch, loss in zip(together, batches, losses):
+                        run.count(batch, loss)
+            finally:
+                part()
+        return [run.end() for run in runs]
+
+
+def _updates_of(runs: Sequence[Run]) -> tuple[Callable[[Sequence[Any], Sequence[float]], list], Callable[[], None]]:
+    """What makes one update of all, and what is to be done when there are no more; the last one trains alone."""
+    if len(runs) > 1:
+        stack = Stack([run.engine for run in runs])
+        return stack.update, stack.part
+    ((engine),) = [run.engine for run in runs]
+    return lambda batches, rates: [engine.update(batches[0], rates[0])], lambda: None
+
+
+class Stack:
+    """Updates of several members at once.
+
+    Their encoders' weights become views of larger tensors, one for all weights of a name, until `part` is called.
+
+    Args:
+        engines: of the members, see `can_be_stacked`.
+    """
+
+    def __init__(self, engines: Sequence[TorchEngine]):
+        self._engines = engines
+        self._encoders = [encoder for engine in engines for encoder in engine.objective.encoders()]
+        self._template = as_usual(deepcopy(self._encoders[0]).to("meta"))
+        for module in self._template.modules():
+            if isinstance(module, nn.Embedding):
+                module.sparse = False
+        self._buffers = dict(self._encoders[0].named_buffers())
+        self._weights = _joined([dict(encoder.named_parameters()) for encoder in self._encoders])
+
+    def update(self, batches: Sequence[Any], rates: Sequence[float]) -> list[float | torch.Tensor]:
+        """Makes one update of every member; returns their losses, see `loop.Engine`.
+
+        Args:
+            batches: of each member, what its objective takes.
+        """
+        for engine, rate in zip(self._engines, rates):
+            engine.prepare(rate)
+            engine.optimizer.zero_grad(set_to_none=True)
+        for weight in self._weights.values():
+            weight.grad = None
+        with shortage_said(self._engines[0].objective):
+            losses = self._gradients(batches)
+            return [engine.finish(loss) for engine, loss in zip(self._engines, losses)]
+
+    def part(self) -> None:
+        """Gives every encoder weights of its own again."""
+        for encoder in self._encoders:
+            for parameter in encoder.parameters():
+                parameter.data, parameter.grad = parameter.data.clone(), None
+
+    def _gradients(self, batches: Sequence[Any]) -> list[torch.Tensor]:
+        """Computes the gradient of every member; returns the losses."""
+        engine = self._engines[0]
+        passes = [engine.objective.passes(batch) for engine, batch in zip(self._engines, batches)]
+        device = next(iter(self._weights.values())).device
+        with torch.autocast(device.type, torch.bfloat16) if engine.bf16 else nullcontext():
+            embeddings = iter(self._embed([tokens for of_one in passes for _, tokens in of_one], device))
+            losses = [
+                engine.objective.loss_of(batch, [next(embeddings) for _ in of_one])
+                for engine, batch, of_one in zip(self._engines, batches, passes)
+            ]
+        torch.autograd.backward(losses)
+        for place, encoder in enumerate(self._encoders):
+            for name, parameter in encoder.named_parameters():
+                gradient = self._weights[name].grad
+                parameter.grad = None if gradient is None else gradient[place]
+        return [loss.detach() for loss in losses]
+
+    def _embed(self, tokens: Sequence[PackedTokens], device: torch.device) -> torch.Tensor:
+        """Embeds the sentences of every encoder, [E, B, D]."""
+        self._template.train(self._encoders[0].training)
+        tensors = of_equal_shape(tokens)
+        with AttentionBy(_attend):
+            return vmap(self._one, randomness="different")(
+                self._weights, *(tensor.to(device, non_blocking=True) for tensor in tensors)
+            )
+
+    def _one(self, weights: Mapping[str, torch.Tensor], *tensors: torch.Tensor) -> torch.Tensor:
+        tokens = PackedTokens(*tensors, ids=None)
+        return functional_call(self._template, (weights, self._buffers), (tokens,))
+
+
+def of_equal_shape(tokens: Sequence[PackedTokens]) -> tuple[torch.Tensor, ...]:
+    """Returns E packed batches of B sentences as [E, R, L] and [E, B], with empty places where one is smaller.
+
+    Returns:
+        input_ids, position_ids, segments and lengths, in the order of `PackedTokens`.
+    """
+    rows, columns = (max(of_one.input_ids.shape[axis] for of_one in tokens) for axis in (0, 1))
+
+    def grown(tensor: torch.Tensor, fill: int) -> torch.Tensor:
+        return F.pad(tensor, (0, columns - tensor.shape[1], 0, rows - tensor.shape[0]), value=fill)
+
+    return (
+        torch.stack([grown(of_one.input_ids, 0) for of_one in tokens]),
+        torch.stack([grown(of_one.position_ids, 0) for of_one in tokens]),
+        torch.stack([grown(of_one.segments, len(of_one)) for of_one in tokens]),
+        torch.stack([of_one.lengths for of_one in tokens]),
+    )
+
+
+def _joined(parameters: Sequence[Mapping[str, nn.Parameter]]) -> dict[str, torch.Tensor]:
+    """One tensor for the weights of a name of all encoders, [E, ...], which then are views of it."""
+    joined = {}
+    for name, first in parameters[0].items():
+        stacked = torch.stack([of_one[name].detach() for of_one in parameters])
+        for place, of_one in enumerate(parameters):
+            of_one[name].data = stacked[place]
+        joined[name] = stacked.requires_grad_(first.requires_grad)
+    return joined
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> torch.Tensor:
+    """Attention of all members as one of a larger batch: not every kernel of torch has a rule of its own for `vmap`."""
+    return _Attention.apply(query, key, value, attn_mask, {"dropout_p": dropout_p, "is_causal": is_causal, **options})
+
+
+class _Attention(torch.autograd.Function):
+    """Within `vmap`, which is the only place where it is used, torch calls `vmap` below and nothing else."""
+
+    @staticmethod
+    def forward(*inputs: Any) -> torch.Tensor:
+        """Never called: nothing but what is in a stack comes here."""
+        raise NotImplementedError
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
+        """Never called, either; torch asks that it is there."""
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[torch.Tensor, int]:
+        """Puts the dimension of the members, M, into that of the rows, R, and takes it out again."""
+        *tensors, options = inputs
+        folded = [
+            tensor if tensor is None or dim is None else tensor.movedim(dim, 0).flatten(0, 1)
+            for tensor, dim in zip(tensors, in_dims)
+        ]
+        found = F.scaled_dot_product_attention(*folded, **options)
+        return found.unflatten(0, (info.batch_size, -1)), 0

@@ -1,0 +1,217 @@
+"""Edit distance, isotropy, AUC and the word-frequency table against slow references and planted data."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysed.config import TaskConfig
+from raysed.data.graded import load_task
+from raysed.errors import UserError
+from raysed.score.analysis import (
+    edit_distance,
+    edit_distance_table,
+    edit_distances,
+    frequency_table,
+    isotropy,
+    load_qnli,
+    qnli_auc,
+)
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "sts" / "stsb-dev.tsv"
+
+
+def slow_edit_distance(a, b):
+    """The table of Wagner and Fischer, cell by cell."""
+    table = [[i + j for j in range(len(b) + 1)] for i in range(len(a) + 1)]
+    for i in range(1, len(a) + 1):
+        for j in range(1, len(b) + 1):
+            table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + (a[i - 1] != b[j - 1]))
+    return table[-1][-1]
+
+
+class TestEditDistance:
+    @settings(max_examples=300, deadline=None)
+    @given(st.text("abc", max_size=90), st.text("abcd", max_size=90))
+    def test_equals_the_table(self, a, b):
+        assert edit_distance(a, b) == slow_edit_distance(a, b)
+
+    @settings(max_examples=100, deadline=None)
+    @given(*[st.lists(st.sampled_from(["the", "a", "cat", "ran", "é"]), max_size=12)] * 3)
+    def test_is_a_metric_on_lists_of_words(self, a, b, c):
+        assert edit_distance(a, b) == edit_distance(b, a) <= edit_distance(a, c) + edit_distance(c, b)
+        assert (edit_distance(a, b) == 0) == (a == b)
+
+    def test_words_are_in_lower_case_and_punctuation_counts(self):
+        found = edit_distances(["I like it.", "", "A b"], ["i dislike it", "x", "A b"])
+        assert found["words"].tolist() == [2, 1, 0]
+        assert found["characters"].tolist() == [5, 1, 0]
+
+    def test_table_tells_a_model_of_wording_from_one_of_meaning(self):
+        """One similarity is minus the distance, the other is the gold score; gold and distance are independent."""
+        rng = np.random.default_rng(0)
+        distance_P, gold_P = rng.integers(0, 40, 4000), rng.integers(0, 26, 4000) / 5
+        table = edit_distance_table({"words": distance_P}, gold_P, {"wording": -distance_P, "meaning": 2 * gold_P})
+        assert list(table) == ["gold", "wording", "meaning"]
+        assert table["gold"] == table["meaning"]
+        assert table["gold"]["gold"] == pytest.approx(100) and abs(table["gold"]["words"]) < 5
+        assert table["wording"]["words"] == pytest.approx(-100) and abs(table["wording"]["gold"]) < 5
+
+    @pytest.mark.skipif(not REAL.exists(), reason="needs the real STS-B dev pairs beside the project")
+    def test_real_pairs_are_near_the_published_number_and_fast(self):
+        """BERT-flow table 6: gold score and edit distance correlate at -24.61."""
+        subsets = load_task("dev", TaskConfig(source=str(REAL))).subsets.values()
+        sides = [[s for subset in subsets for s in subset[side]] for side in (0, 1)]
+        started = time.process_time()
+        distances = edit_distances(*sides)
+        assert time.process_time() - started < 2
+        gold = edit_distance_table(distances, np.concatenate([gold for *_, gold in subsets]), {})["gold"]
+        assert gold["words"] == pytest.approx(-24.61, abs=1)
+
+
+class TestIsotropy:
+    def test_a_planted_offset_is_found_and_gone_without_it(self):
+        """Offset 3 per channel on unit noise in 16 dimensions: cosine and share are near 9 / 10."""
+        x_ND = np.random.default_rng(0).normal(size=(4000, 16))
+        cone, even = isotropy(x_ND + 3), isotropy(x_ND)
+        assert cone["cosine"] == pytest.approx(0.9, abs=0.01)
+        assert cone["first_direction"] == pytest.approx(0.9 + 0.1 / 16, abs=0.01)
+        assert even["cosine"] == pytest.approx(0, abs=0.01)
+        assert even["first_direction"] == pytest.approx(1 / 16, abs=0.01)
+        assert even["effective_rank"] > 15.9 > 12 > cone["effective_rank"]
+
+    def test_scale_and_rotation_do_not_matter(self):
+        rng = np.random.default_rng(1)
+        x_ND = rng.normal(size=(200, 6)) + 1
+        rotation_DD = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+        assert isotropy(x_ND) == pytest.approx(isotropy(7 * x_ND @ rotation_DD))
+
+
+class TestAuc:
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40))
+    def test_equals_the_share_of_ordered_pairs(self, examples):
+        ones = [score for score, label in examples if label]
+        zeros = [score for score, label in examples if not label]
+        scores, labels = np.array(examples, dtype=float).T
+        if not ones or not zeros:
+            with pytest.raises(ValueError, match="both classes"):
+                qnli_auc(scores, labels)
+            return
+        expected = np.mean([(one > zero) + (one == zero) / 2 for one in ones for zero in zeros])
+        assert qnli_auc(scores, labels) == pytest.approx(100 * expected)
+
+
+class TestQnli:
+    HEADER = "index\tquestion\tsentence\tlabel\n"
+
+    def write(self, tmp_path, text):
+        (tmp_path / "dev.tsv").write_bytes(text.encode())
+        return str(tmp_path / "dev.tsv")
+
+    def test_file_without_quoting(self, tmp_path):
+        body = '0\tWho ran?\tHe said "no.\tentailment\r\n1\tWhy?\tIt\u2028rained.\tnot_entailment\r\n'
+        questions, sentences, labels = load_qnli(self.write(tmp_path, self.HEADER.replace("\n", "\r\n") + body))
+        assert questions == ["Who ran?", "Why?"]
+        assert sentences == ['He said "no.', "It\u2028rained."]
+        assert labels.tolist() == [1, 0]
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("", "line 1: columns question, sentence and label are needed, found none"),
+            ("a\tb\n", "line 1: columns question, sentence and label are needed, found a, b"),
+            (HEADER + "0\ta\tb\tentailment\n1\ta\tb\n", r"dev\.tsv, line 3: 3 tab-separated columns, but the header"),
+            (HEADER + "0\ta\tb\tyes\n", r"dev\.tsv, line 2: label 'yes' is neither"),
+            (HEADER + "0\ta\tb\tentailment\n", "must have both entailment and not_entailment"),
+            (HEADER, "must have both"),
+        ],
+    )
+    def test_a_bad_file_is_refused_by_line(self, tmp_path, text, message):
+        with pytest.raises(UserError, match=message):
+            load_qnli(self.write(tmp_path, text))
+
+    def test_hub_dataset_is_read_by_the_names_of_its_classes(self, monkeypatch):
+        """The hub's QNLI has 0 for entailment, the other way round than here."""
+        names = ["entailment", "not_entailment"]
+        columns = {"question": ["a", "b"], "sentence": ["c", "d"], "label": [0, 1]}
+        kinds = Features({"question": Value("string"), "sentence": Value("string"), "label": ClassLabel(names=names)})
+        asked = []
+
+        def load(*args, **kwargs):
+            asked.append((args, kwargs))
+            return Dataset.from_dict(columns, features=kinds)
+
+        monkeypatch.setattr("datasets.load_dataset", load)
+        questions, sentences, labels = load_qnli("nyu-mll/glue")
+        assert asked == [(("nyu-mll/glue", "qnli"), {"split": "validation"})]
+        assert (questions, sentences, labels.tolist()) == (["a", "b"], ["c", "d"], [1, 0])
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ({"text": ["a"]}, "^dataset some/other: columns question, sentence and label are needed, found text$"),
+            (
+                {"question": ["a"], "sentence": ["b"], "label": [0]},
+                "^dataset some/other, row 1: label 0 is neither entailment nor not_entailment$",
+            ),
+        ],
+    )
+    def test_another_hub_dataset_is_refused(self, monkeypatch, columns, message):
+        monkeypatch.setattr("datasets.load_dataset", lambda *args, **kwargs: Dataset.from_dict(columns))
+        with pytest.raises(UserError, match=message):
+            load_qnli("some/other")
+
+    def test_a_hub_failure_is_one_sentence(self, monkeypatch):
+        def fail(*args, **kwargs):
+            raise ConnectionError("no route\nto the hub")
+
+        monkeypatch.setattr("datasets.load_dataset", fail)
+        with pytest.raises(UserError, match=r"qnli: there is no file 'nowhere/dev', and it cannot .*: no route$"):
+            load_qnli("nowhere/dev")
+        with pytest.raises(UserError, match=r"qnli: nowhere/dev\.tsv does not exist; name an existing file or a hub"):
+            load_qnli("nowhere/dev.tsv")
+
+
+class TestFrequency:
+    def slow(self, x_VD, ranked, start, stop, k):
+        """Mean distance to the k nearest and mean of the k largest products, word by word."""
+        distances, products = [], []
+        for word in ranked[start:stop]:
+            others = [other for other in ranked if other != word]
+            distances.append(np.mean(sorted(np.linalg.norm(x_VD[word] - x_VD[other]) for other in others)[:k]))
+            products.append(np.mean(sorted((x_VD[word] @ x_VD[other] for other in others), reverse=True)[:k]))
+        return np.mean(distances), np.mean(products)
+
+    def test_equals_the_slow_reference(self):
+        rng = np.random.default_rng(0)
+        x_VD, counts_V = rng.normal(size=(180, 5)), rng.integers(0, 50, 180)
+        counts_V[[7, 9]] = 0
+        ranked = sorted(np.flatnonzero(counts_V), key=lambda word: -counts_V[word])
+        (found,) = frequency_table(x_VD, counts_V)
+        assert found["ranks"] == [0, 100]
+        assert found["norm"] == pytest.approx(np.mean([np.linalg.norm(x_VD[word]) for word in ranked[:100]]))
+        for k in (3, 5, 7):
+            distance, product = self.slow(x_VD, ranked, 0, 100, k)
+            assert found["distance"][k] == pytest.approx(distance, rel=1e-4)
+            assert found["dot"][k] == pytest.approx(product, rel=1e-4)
+
+    def test_planted_bias_is_found(self):
+        """The rarer a word, the farther out it lies; a bin that is not full is left out."""
+        rng = np.random.default_rng(0)
+        direction_VD = rng.normal(size=(6000, 8))
+        direction_VD /= np.linalg.norm(direction_VD, axis=1, keepdims=True)
+        length_V = np.linspace(1, 2, 6000)
+        table = frequency_table(direction_VD * length_V[:, None], np.arange(6000, 0, -1))
+        assert [bin_["ranks"] for bin_ in table] == [[0, 100], [100, 500], [500, 5000]]
+        expected = [length_V[:100].mean(), length_V[100:500].mean(), length_V[500:5000].mean()]
+        assert [bin_["norm"] for bin_ in table] == pytest.approx(expected, rel=1e-5)
+        for k in (3, 5, 7):
+            assert table[0]["distance"][k] < table[1]["distance"][k] < table[2]["distance"][k]
+
+    def test_a_small_vocabulary_fills_no_bin(self):
+        assert frequency_table(np.ones((99, 4)), np.ones(99)) == []

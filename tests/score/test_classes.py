@@ -1,0 +1,113 @@
+"""Classification and clustering of labelled texts, against scikit-learn and against resampling by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, f1_score, v_measure_score
+
+from raysed.data.classes import LabelledTexts
+from raysed.score.baselines import baselines
+from raysed.score.classes import SEEDS, Classification, Clustering, v_measure
+from raysed.score.tasks import Evaluation
+
+WORDS = ("rain cloud wind storm", "bread cheese soup apple", "goal team ball match")
+
+
+def texts_of(rng, count=90, test=None):
+    """Texts of three topics, in words and, up to noise, in a given space."""
+    labels = rng.integers(0, 3, count)
+    texts = [" ".join(rng.choice(WORDS[label].split(), 5)) + f" {i}" for i, label in enumerate(labels)]
+    return LabelledTexts("topics", texts, labels, ["weather", "food", "sport"], test)
+
+
+def embeddings(rng, data, noise):
+    centres = np.eye(3, 8) * 3
+    return centres[data.labels] + noise * rng.normal(size=(len(data.labels), 8))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_v_measure_is_that_of_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    gold, found = rng.integers(0, 4, 50), rng.integers(0, 4, 50)
+    table = np.zeros((4, 4))
+    np.add.at(table, (gold, found), 1)
+    assert v_measure(table) == pytest.approx(v_measure_score(gold, found), abs=1e-9)
+
+
+@pytest.mark.parametrize("task", [Classification, Clustering])
+def test_clear_topics_are_found_and_noise_is_not(task):
+    rng = np.random.default_rng(0)
+    data = texts_of(rng)
+    evaluation = Evaluation([task(data)])
+    clear, noise = (evaluation.score(embeddings(rng, data, n))["topics"][task.main] for n in (0.3, 100.0))
+    assert clear == pytest.approx(100) and noise < 60
+
+
+def test_metrics_are_those_of_the_predictions():
+    rng = np.random.default_rng(1)
+    data = texts_of(rng, test=np.arange(90) % 3 == 0)
+    task = Classification(data)
+    predicted = task.outcome(embeddings(rng, data, 3.0))
+    gold = data.labels[data.test]
+    found = task.metrics(predicted)
+    assert found["texts"] == len(predicted) == 30
+    assert found["accuracy"] == pytest.approx(100 * accuracy_score(gold, predicted))
+    assert found["macro_f1"] == pytest.approx(100 * f1_score(gold, predicted, average="macro"))
+
+
+def test_no_text_is_predicted_by_a_probe_that_has_seen_it():
+    data = texts_of(np.random.default_rng(2))
+    seen = []
+
+    def predict(train, labels, test):
+        seen.append(set(train.tolist()) & set(test.tolist()))
+        return np.zeros(len(test), int)
+
+    Classification(data).outcome_of(np.arange(90), predict)
+    assert seen == [set()] * 5
+
+
+def test_the_mean_over_runs_of_k_means_counts():
+    rng = np.random.default_rng(3)
+    data = texts_of(rng)
+    task = Clustering(data)
+    outcome = task.outcome(embeddings(rng, data, 1.5))
+    each = [100 * v_measure_score(data.labels, outcome[:, run]) for run in range(SEEDS)]
+    assert task.metrics(outcome)["v_measure"] == pytest.approx(np.mean(each))
+    assert task.metrics(outcome)["std"] == pytest.approx(np.std(each, ddof=1))
+
+
+@pytest.mark.parametrize("kind", [Classification, Clustering])
+def test_a_resample_scores_as_the_drawn_texts_do(kind):
+    rng = np.random.default_rng(4)
+    data = texts_of(rng)
+    task = kind(data)
+    outcome = task.outcome(embeddings(rng, data, 1.5))
+    counts_RN = rng.multinomial(90, np.full(90, 1 / 90), 4)
+    found_MR = task.resampled(slice(0, 90), [outcome, outcome[::-1]], counts_RN.T.astype(np.float32))
+    for one, found_R in zip((outcome, outcome[::-1]), found_MR):
+        for counts_N, found in zip(counts_RN, found_R):
+            rows = np.repeat(np.arange(90), counts_N)
+            if kind is Classification:
+                expected = accuracy_score(data.labels[rows], one[rows])
+            else:
+                expected = np.mean([v_measure_score(data.labels[rows], one[rows, run]) for run in range(SEEDS)])
+            assert found == pytest.approx(100 * expected, abs=1e-4)
+
+
+def test_words_alone_tell_topics_with_words_of_their_own():
+    data = texts_of(np.random.default_rng(5))
+    classification = LabelledTexts(**{**vars(data), "name": "classified"})
+    evaluation = Evaluation([Clustering(data), Classification(classification)])
+    for name, outcomes in baselines(evaluation).items():
+        scores = evaluation.score_outcomes(outcomes)
+        assert scores["classified"]["accuracy"] > 95, name
+        assert scores["topics"]["v_measure"] > 30, name
+
+
+def test_a_text_that_occurs_twice_is_embedded_once():
+    data = LabelledTexts("t", ["a", "b", "a"], np.array([0, 1, 1]), ["x", "y"])
+    task = Clustering(data)
+    assert task.sentences == ["a", "b"] and task.rows.tolist() == [0, 1, 0]

@@ -1,0 +1,513 @@
+"""Any model scored: what is computed here is what sentence-transformers gives; mistakes are one sentence each."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cards import plain_card
+from safetensors.torch import save_file
+
+from raysed import bundled
+from raysed.cli import main_of
+from raysed.commands import evaluate
+from raysed.config import FlowConfig, TransferConfig, make_config
+from raysed.data.graded import StsTask
+from raysed.data.tokens import tokenize
+from raysed.errors import UserError
+from raysed.model import export, load
+from raysed.model.encoder import Encoder, write_checkpoint
+from raysed.model.encoding import encode
+from raysed.model.load import LibraryModel, NativeModel, load_model
+from raysed.score.baselines import transfer_baselines, word_overlap
+from raysed.score.tasks import Evaluation
+from raysed.score.transfer import load_transfer, score_transfer, sentences_of, transfer_average
+from raysed.store import progress
+from raysed.train.calibration import fit_whiten
+from raysed.train.flow_fit import fit_flow
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_LENGTH = 12
+SCORED = 60
+CARD = plain_card(MAX_LENGTH)
+EXPORTS = ["1", "2", "first_last", "whiten", "flow"]
+
+
+@pytest.fixture(scope="module")
+def sentences(make_sentences) -> list[str]:
+    """Some longer than the maximum length, and one empty."""
+    return [*dict.fromkeys(make_sentences(80)), ""]
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_encoder_dir):
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_encoder_dir)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory, make_transformer, tokenizer, sentences) -> dict[str, Path]:
+    """Exports of a tiny model, with every pooling and calibration."""
+    root = tmp_path_factory.mktemp("exports")
+    encoder = Encoder(make_transformer("bert"))
+    x_ND = encode(encoder, tokenize(tokenizer, sentences, MAX_LENGTH), (2,))[0]
+    calibrations = {"whiten": fit_whiten(x_ND), "flow": fit_flow(x_ND, FlowConfig(batch_size=4, epochs=3), seed=0)}
+    for name in EXPORTS:
+        layers = name if name == "first_last" else int(name) if name.isdigit() else 2
+        options = {"layers": layers, "max_length": MAX_LENGTH, "calibration": calibrations.get(name)}
+        export.export_model(encoder, tokenizer, root / name, card=CARD, **options)
+    return {name: root / name for name in EXPORTS}
+
+
+@pytest.fixture
+def changed(models, tmp_path) -> Callable[..., Path]:
+    """A copy of an export with some keys of one of its JSON files set."""
+
+    def make(name: str, file: str, **values: object) -> Path:
+        path = tmp_path / "changed"
+        shutil.copytree(models[name], path)
+        (path / file).write_text(json.dumps({**json.loads((path / file).read_text()), **values}))
+        return path
+
+    return make
+
+
+def by_library(path: Path, sentences: list[str]) -> np.ndarray:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(path), device="cpu", trust_remote_code=True).encode(sentences)
+
+
+def toy(sentences: list[str]) -> Evaluation:
+    gold = np.random.default_rng(0).uniform(0, 5, SCORED)
+    return Evaluation([StsTask("toy", {"all": (sentences[:SCORED], sentences[1 : SCORED + 1], gold)})])
+
+
+# -- models ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_exports_score_as_in_sentence_transformers(models, sentences, name):
+    model = load_model(str(models[name]), (1, 3), 5)
+    assert isinstance(model, NativeModel)
+    (found,) = model.embed(sentences)
+    expected = by_library(models[name], sentences)
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
+    evaluation = toy(sentences)
+    row = {sentence: i for i, sentence in enumerate(sentences)}
+    rows = [row[sentence] for sentence in evaluation.sentences]
+    scores = [evaluation.score(x[rows])["toy"]["spearman"] for x in (found, expected)]
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+
+
+def test_exports_need_neither_the_library_nor_their_own_code(models, sentences, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    for name, path in models.items():
+        copy = tmp_path / name
+        shutil.copytree(path, copy)
+        assert (copy / "glow.py").exists() == (name == "flow")
+        (copy / "glow.py").write_text("raise SystemExit('run')")
+        assert (load_model(str(copy)).embed(sentences)[0] == load_model(str(path)).embed(sentences)[0]).all()
+
+
+def test_a_model_saved_by_sentence_transformers_is_computed_here(models, sentences, tmp_path):
+    """Its own classes' names and keys, with a scaling at the end, and without a maximum length of its own."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Normalize
+
+    library = SentenceTransformer(str(models["2"]), device="cpu")
+    library.append(Normalize())
+    library.save(str(tmp_path / "saved"))
+    model = load_model(str(tmp_path / "saved"))
+    assert isinstance(model, NativeModel) and model.poolings == (2,) and model.description.endswith("12 tokens")
+    found = model.embed(sentences)[0]
+    assert np.abs(found - library.encode(sentences)).max() < 1e-5
+    assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_lower_case_is_honoured(changed, sentences):
+    path = changed("1", "sentence_bert_config.json", do_lower_case=True)
+    model = load_model(str(path))
+    assert model.lower_case
+    plain, shouted = (model.embed(texts)[0] for texts in (sentences, [s.upper() for s in sentences]))
+    assert (plain == shouted).all()
+
+
+def test_a_plain_transformer_takes_the_poolings_that_are_asked_for(tiny_encoder_dir, make_transformer, sentences):
+    model = load_model(str(tiny_encoder_dir), (2, 1, 2), MAX_LENGTH)
+    assert model.poolings == (2, 1)
+    from transformers import AutoTokenizer
+
+    tokens = tokenize(AutoTokenizer.from_pretrained(tiny_encoder_dir), sentences, MAX_LENGTH)
+    expected = encode(Encoder(make_transformer("bert")), tokens, (2, 1))
+    for one, other in zip(model.embed(sentences), expected):
+        assert np.abs(one - other).max() < 1e-5
+
+
+def test_chunks_do_not_matter(tiny_encoder_dir, sentences, monkeypatch):
+    model = load_model(str(tiny_encoder_dir), (1,), MAX_LENGTH)
+    whole = model.embed(sentences)[0]
+    monkeypatch.setattr(load, "_CHUNK", 7)
+    told = []
+    parts = model.embed(sentences, told.append)[0]
+    assert np.abs(whole - parts).max() < 1e-5
+    assert told[-1] == len(sentences) and told == sorted(set(told)) and len(told) == -(-len(sentences) // 7)
+
+
+def other_modules(models: dict[str, Path], path: Path, which: str) -> Path:
+    """An export changed in a way that only the library computes."""
+    shutil.copytree(models["whiten"], path)
+    pooling, dense = path / "2_Pooling/config.json", path / "3_Dense/config.json"
+    if which == "cls":
+        settings = json.loads(pooling.read_text())
+        settings |= {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+        pooling.write_text(json.dumps(settings))
+    if which == "tanh":
+        settings = {**json.loads(dense.read_text()), "activation_function": "torch.nn.modules.activation.Tanh"}
+        dense.write_text(json.dumps(settings))
+    if which == "layers":
+        weights = {"layer_weights": torch.tensor([0.3, 0.7])}
+        save_file(weights, path / "1_WeightedLayerPooling/model.safetensors")
+    if which == "prompt":
+        file = path / "config_sentence_transformers.json"
+        prompts = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
+        file.write_text(json.dumps({**json.loads(file.read_text()), **prompts}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("which", "reason"),
+    [
+        ("cls", "Pooling has pooling_mode_cls_token: true"),
+        ("tanh", "Dense has activation_function"),
+        ("layers", "its layers have weights of their own"),
+        ("prompt", "it puts a prompt before each sentence"),
+    ],
+)
+def test_other_modules_go_to_the_library(models, sentences, tmp_path, monkeypatch, which, reason):
+    path = other_modules(models, tmp_path / "other", which)
+    model = load_model(str(path), (3,))
+    assert isinstance(model, LibraryModel) and reason in model.description
+    told: list[int] = []
+    (found,) = model.embed(sentences, told.append)
+    assert np.abs(found - by_library(path, sentences)).max() < 1e-5 and told == [len(sentences)]
+    (plain,) = load_model(str(models["whiten"])).embed(sentences)
+    assert np.abs(found - plain).max() > 1e-3, "the change is of no effect"
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(UserError, match="needs the sentence-transformers library; install it") as caught:
+        load_model(str(path))
+    assert reason in str(caught.value)
+
+
+def test_code_of_a_model_is_refused(models, tmp_path):
+    path = tmp_path / "own"
+    shutil.copytree(models["1"], path)
+    listed = json.loads((path / "modules.json").read_text())
+    listed.append({"idx": 2, "name": "2", "path": "", "type": "own_code.Head"})
+    (path / "modules.json").write_text(json.dumps(listed))
+    (path / "own_code.py").write_text("raise SystemExit('run')")
+    with pytest.raises(UserError, match=r"own_code\.Head is custom code"):
+        load_model(str(path))
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def refusal(name: object, poolings: tuple = (1,), max_length: int = MAX_LENGTH) -> str:
+    with pytest.raises(UserError) as caught:
+        load_model(str(name), poolings, max_length)
+    message = str(caught.value)
+    assert message.startswith(f"--model {name}: ") and "\n" not in message
+    return message
+
+
+def test_models_that_are_not_there_are_refused(tmp_path):
+    assert "no such directory" in refusal(tmp_path / "absent")
+    assert "no such directory" in refusal("./absent")
+    assert "neither a directory nor a hub id that can be reached" in refusal("somebody/something-that-is-not-cached")
+    assert "nor a hub id" in refusal("no such name!")
+    assert "pip install" in refusal("package:no_such_package_here/model")
+
+
+def test_directories_that_are_no_models_are_refused(tmp_path, models, tiny_encoder_dir):
+    assert "cannot be loaded" in refusal(tmp_path)
+    assert "5 layers cannot be pooled: the encoder has 3" in refusal(tiny_encoder_dir, (5,))
+    assert "at most 40 tokens" in refusal(tiny_encoder_dir, (1,), 99)
+    for name, text in (("a", "{"), ("b", "{}"), ("c", '[{"type": 5}]'), ("d", "[]")):
+        path = tmp_path / name
+        shutil.copytree(models["1"], path)
+        (path / "modules.json").write_text(text)
+        refusal(path)
+    shutil.copytree(models["1"], tmp_path / "e")
+    (tmp_path / "e/model.safetensors").unlink()
+    assert "cannot be loaded" in refusal(tmp_path / "e")
+
+
+def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):
+    asked = {}
+
+    def fetch(name: str, **options: object) -> str:
+        asked.update(name=name, **options)
+        return str(tiny_encoder_dir)
+
+    monkeypatch.setattr(load, "snapshot_download", fetch)
+    load_model("somebody/model", (1,), MAX_LENGTH)
+    assert asked["name"] == "somebody/model"
+    assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in asked["allow_patterns"])
+
+
+# -- the job ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tasks(tmp_path, sentences) -> Path:
+    """A config with two similarity tasks and one transfer task, all of the tiny vocabulary."""
+    rng = np.random.default_rng(1)
+    for name in ("first", "second"):
+        rows = [f"all\t{rng.uniform(0, 5):.2f}\t{a}\t{b}" for a, b in zip(rng.permutation(sentences[:-1]), sentences)]
+        header = "subset\tscore\tsentence1\tsentence2"
+        (tmp_path / f"{name}.tsv").write_text("\n".join([header, *rows]) + "\n")
+    folder = tmp_path / "downstream/SST/binary"
+    folder.mkdir(parents=True)
+    for split in ("train", "dev", "test"):
+        (folder / f"sentiment-{split}").write_text("".join(f"{s}\t{i % 2}\n" for i, s in enumerate(sentences[:40])))
+    config = {
+        "run": "tiny",
+        "encoder": {"max_length": MAX_LENGTH, "layers": 2},
+        "evaluation": {
+            "tasks": {name: str(tmp_path / f"{name}.tsv") for name in ("first", "second")},
+            "dev": "first",
+            "transfer": {"source": str(tmp_path / "downstream"), "layers": 1},
+        },
+        "resources": {"gpu": False},
+    }
+    (tmp_path / "tiny.yaml").write_text(json.dumps(config))
+    return tmp_path / "tiny.yaml"
+
+
+@pytest.fixture
+def call(monkeypatch, tasks, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs the job in this process: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        words = ["evaluate.py", "--config", str(tasks), *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", words)
+        code = main_of(evaluate.job, evaluate.parser())
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def table(text: str, title: str) -> dict[str, dict[str, float]]:
+    """The rows of the table that has this column, by model and column; names hold no double space."""
+    block = next(part for part in text.split("\n\n") if part.startswith("models") and title in part.splitlines()[0])
+    header, _, *rows = [line.split("  ") for line in block.splitlines()]
+    header, rows = ([cell.strip() for cell in line if cell.strip()] for line in (header,)), rows
+    names = list(next(header))
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    return {row[0]: dict(zip(names[1:], map(float, row[1:]))) for row in cells}
+
+
+def test_several_models_are_in_the_tables(call, models, tiny_encoder_dir, tasks, tmp_path):
+    chosen = [str(models["2"]), str(models["flow"]), str(tiny_encoder_dir)]
+    code, out, err = call(*(word for name in chosen for word in ("--model", name)), "--output", tmp_path / "o.json")
+    assert (code, err) == (0, "")
+    similarity, transfer = table(out, "second"), table(out, "SST2")
+    assert list(similarity) == ["word overlap", "TF-IDF", *chosen] and list(transfer) == ["TF-IDF", *chosen]
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert [model["model"] for model in document["models"]] == list(similarity)
+    for model in document["models"]:
+        shown = similarity[model["model"]]
+        for task in ("first", "second"):
+            assert shown[task] == pytest.approx(model["metrics"][task]["spearman"], abs=0.006)
+        assert shown["mean"] == shown["second"], "the dev task is not in the headline"
+    for model in document["models"][1:]:
+        assert transfer[model["model"]]["SST2"] == pytest.approx(model["transfer"]["SST2"]["accuracy"], abs=0.006)
+        assert model["transfer_average"] == model["transfer"]["SST2"]["accuracy"]
+    assert similarity[chosen[0]] == similarity[chosen[2]], "an export without calibration is its encoder"
+    assert similarity[chosen[0]] != similarity[chosen[1]]
+
+
+def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
+    """The similarity at encoder.layers, the features of the probes at evaluation.transfer.layers."""
+    from raysed.config import load_config
+    from raysed.data.graded import load_task
+
+    config = load_config(tasks)
+    assert call("--model", tiny_encoder_dir, "--output", tmp_path / "o.json")[0] == 0
+    words, tf_idf, scored = json.loads((tmp_path / "o.json").read_text())["models"]
+    evaluation = Evaluation([load_task(name, task) for name, task in config.evaluation.tasks.items()])
+    model = load_model(str(tiny_encoder_dir), (2, 1), MAX_LENGTH)
+    assert scored["metrics"]["second"]["spearman"] == pytest.approx(
+        evaluation.score(model.embed(evaluation.sentences)[0])["second"]["spearman"], abs=1e-3
+    )
+    found = load_transfer(TransferConfig(source=config.evaluation.transfer.source))
+    expected = score_transfer(found, model.embed(sentences_of(found))[1])
+    assert scored["transfer"]["SST2"]["accuracy"] == pytest.approx(expected["SST2"]["accuracy"], abs=1e-6)
+    assert scored["transfer_average"] == pytest.approx(transfer_average(expected))
+    assert tf_idf["transfer"] == transfer_baselines(found)["tf-idf"]
+    overlap = {name: task.metrics(word_overlap(task.first, task.second)) for name, task in evaluation.tasks.items()}
+    assert words["metrics"]["first"]["spearman"] == pytest.approx(overlap["first"]["spearman"])
+
+
+def test_layers_are_those_of_plain_transformers_only(call, models, tiny_encoder_dir):
+    arguments = ("--set", "evaluation.transfer.source=null", "--model", models["2"], "--model", tiny_encoder_dir)
+    both = [table(call("--layers", layers, *arguments)[1], "second") for layers in ("2", "1")]
+    assert both[0][str(models["2"])] == both[1][str(models["2"])]
+    assert both[0][str(tiny_encoder_dir)] != both[1][str(tiny_encoder_dir)]
+    assert "SST2" not in call(*arguments)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--model", "./absent"], "no such directory"),
+        (["--model", "TINY", "--layers", "9"], "9 layers cannot be pooled: the encoder has 3; choose fewer with"),
+        (["--model", "TINY", "--layers", "0"], "0 layers cannot be pooled: the encoder has 3"),
+        (["--model", "TINY", "--set", "evaluation.transfer.layers=4"], "4 layers cannot be pooled"),
+        (["--model", "TINY", "--layers", "many"], "encoder.layers"),
+        (["--model", "TINY", "--output", "absent/o.json"], "no file can be written there"),
+        (["--model", "TINY", "--set", "evaluation.transfer.tasks=[MR]"], "MR/rt-polarity.pos does not exist"),
+        (["--model", "TINY", "--set", "evaluation.tasks.third=absent.tsv"], "absent.tsv"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_2(call, tiny_encoder_dir, arguments, expected):
+    code, _, err = call(*(str(tiny_encoder_dir) if word == "TINY" else word for word in arguments))
+    assert code == 2
+    assert err.startswith("error: ") and expected in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["1", "flow", "library", "checkpoint", "bundled"])
+def test_layers_that_a_model_has_not_are_refused_before_another_is_embedded(
+    call, models, tiny_encoder_dir, tmp_path, name, tokenizer, make_transformer
+):
+    """Also of models that bring a pooling of their own, where the layers would do nothing."""
+    paths = {"1": models["1"], "flow": models["flow"], "bundled": "bundled:encoder"}
+    if name == "library":  # with a prompt, which is left to sentence-transformers
+        paths[name] = tmp_path / "prompted"
+        shutil.copytree(models["1"], paths[name])
+        prompts = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
+        (paths[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    if name == "checkpoint":
+        paths[name] = tmp_path / "member"
+        paths[name].mkdir()
+        write_checkpoint(Encoder(make_transformer("bert")), tokenizer, paths[name], {"member": "ct/members/00"}, [])
+    deep = tmp_path / "deep"
+    make_transformer("bert", layers=5).save_pretrained(deep)
+    tokenizer.save_pretrained(deep)
+    assert call("--model", deep, "--model", paths[name], "--layers", "3")[::2] == (0, "")
+    code, out, err = call("--model", deep, "--model", paths[name], "--layers", "5")
+    assert code == 2 and "embed" not in out
+    assert err.startswith(
+        f"error: --model {paths[name]}: 5 layers cannot be pooled: the encoder has 3; choose fewer with"
+    )
+
+
+def test_a_depth_that_nobody_chose_does_not_refuse_a_model_with_its_own(call, models, tasks, tmp_path):
+    """The default pools two layers, and a model of one layer brings its own pooling."""
+    shallow = tmp_path / "shallow"
+    shutil.copytree(models["1"], shallow)
+    settings = json.loads((shallow / "config.json").read_text())
+    (shallow / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 1}))
+    config = json.loads(tasks.read_text())
+    del config["encoder"]["layers"], config["evaluation"]["transfer"]
+    tasks.write_text(json.dumps(config))
+    assert call("--model", shallow)[0] == 0
+    code, _, err = call("--model", shallow, "--layers", "2")
+    assert code == 2 and "2 layers cannot be pooled: the encoder has 1" in err
+
+
+def test_a_score_that_is_not_defined_is_a_dash(models):
+    evaluation = toy([f"word {i}" for i in range(SCORED + 1)])
+    config = make_config({"evaluation": {"tasks": {"toy": "unread.tsv"}, "dev": None}})
+    rows = [{"model": name, "metrics": evaluation.score(x)} for name, x in (("flat", np.ones((SCORED + 1, 2))),)]
+    assert evaluate.scores_table(rows, config).splitlines()[-1].split() == ["flat", "-", "-"]
+
+
+# -- files instead of a config ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plain(monkeypatch, capsys) -> Callable[..., tuple[int, str, str]]:
+    """Runs the job without a config: exit code, stdout, stderr."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, arguments)])
+        code = main_of(evaluate.job, evaluate.parser())
+        return code, *capsys.readouterr()
+
+    return run
+
+
+def test_files_need_no_config(plain, tmp_path):
+    """Pairs of any range, labelled texts, retrieval and sentences alone; each is known by its files."""
+    pairs = tmp_path / "mine.csv"
+    rows = [(round(score / 5, 2), a, b) for score, a, b in bundled.pairs("dev")[:40]]
+    pairs.write_text("score,text1,text2\n" + "".join(f'{s},"{a}","{b}"\n' for s, a, b in rows))
+    topics = tmp_path / "topics.tsv"
+    texts = bundled.corpus()[:40]
+    topics.write_text("text\tlabel\n" + "".join(f"{text}\t{'man' in text}\n" for text in texts))
+    found = tmp_path / "search"
+    (found / "qrels").mkdir(parents=True)
+    lines = [json.dumps({"_id": str(i), "text": text}) for i, text in enumerate(texts)]
+    (found / "corpus.jsonl").write_text("\n".join(lines))
+    (found / "queries.jsonl").write_text("\n".join(lines[:10]))
+    (found / "qrels" / "test.tsv").write_text(
+        "query-id\tcorpus-id\tscore\n" + "".join(f"{i}\t{i}\t1\n" for i in range(10))
+    )
+    (tmp_path / "alone.txt").write_text("\n".join(texts))
+    sources = [pairs, topics, found, tmp_path / "alone.txt"]
+    words = [word for source in sources for word in ("--task", source)]
+    code, out, err = plain("--model", "bundled:encoder", *words, "--output", tmp_path / "o.json")
+    assert (code, err) == (0, "")
+    scores = out[out.index("models ") :]
+    header = scores.splitlines()[0].split()
+    assert header == ["models", "mean", "mine", "topics", "topics-clusters", "search"]
+    by_name = {line.split("  ")[0]: line.split()[-len(header) + 1 :] for line in scores.splitlines()[2:6]}
+    assert list(by_name) == ["word overlap", "TF-IDF", "BM25", "bundled:encoder"]
+    assert by_name["bundled:encoder"][-1] == by_name["BM25"][-1] == "100.00"
+    assert "the best of words alone" in out and "95 % intervals" in out
+    assert "near-duplicates found" in out and "Without labels nobody can tell" in out
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert document["models"][-1]["unlabelled"]["sentences"] == 40
+    assert "outcomes" not in document["models"][-1]
+
+
+def test_a_mistake_in_a_task_is_one_sentence(plain, tmp_path):
+    (tmp_path / "one.tsv").write_text("text\tlabel\n" + "same\tx\n" * 9)
+    code, _, err = plain("--model", "bundled:encoder", "--task", tmp_path / "one.tsv")
+    assert code == 2 and "at least two labels are needed" in err and "Traceback" not in err
+    code, _, err = plain("--model", "bundled:encoder", "--task", tmp_path / "absent.tsv")
+    assert code == 2 and f"--task {tmp_path}/absent.tsv" in err
+
+
+def test_progress_is_shown_while_one_task_takes_long(monkeypatch):
+    said = []
+
+    class Heard:
+        def __init__(self, title, total):
+            said.append((title, total))
+
+        def update(self, done, note):
+            said.append((done, note))
+
+        def close(self):
+            said.append("closed")
+
+    monkeypatch.setattr(progress, "Progress", Heard)
+    monkeypatch.setattr(progress, "_EVERY", 0.005)
+    for name in progress.one_by_one("score", ["short", "long"], ["short", "long"]):
+        time.sleep(0.2 * (name == "long"))
+    assert said[0] == ("score", 2) and said[-1] == "closed" and said.count((1, "long")) > 2
+
+
+def test_every_task_and_probe_has_its_progress(call, tiny_encoder_dir):
+    out = call("--model", tiny_encoder_dir)[1]
+    for what in (f"score {tiny_encoder_dir}", f"probe {tiny_encoder_dir}", "score words alone", "probe words alone"):
+        assert f"\n{what}: done in" in out

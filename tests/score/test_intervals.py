@@ -1,0 +1,228 @@
+"""Resampled scores against resampling by hand, and what the intervals promise on simulated data."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import rankdata, spearmanr
+
+from raysed.data.classes import LabelledTexts
+from raysed.data.graded import StsTask
+from raysed.data.retrieval import RetrievalTask
+from raysed.score.classes import Classification, Clustering
+from raysed.score.intervals import _over_seeds, interval, resample
+from raysed.score.retrieval import Retrieval
+from raysed.score.similarity import _Order
+from raysed.score.tasks import Evaluation, main_score
+
+
+class GivenCounts:
+    """In place of the random generator: every resample has the counts that the test wants."""
+
+    def __init__(self, *counts_RP):
+        self._counts = list(counts_RP)
+
+    def multinomial(self, total, shares_P, rows):
+        counts_RP = self._counts.pop(0)
+        assert counts_RP.shape == (rows, len(shares_P)) and (counts_RP.sum(1) == total).all()
+        return counts_RP
+
+
+def task(gold_by_subset, aggregation=None, name="t"):
+    subsets = {
+        key: ([f"{name}{key}a{i}" for i in range(len(gold))], [f"{name}{key}b{i}" for i in range(len(gold))], gold)
+        for key, gold in gold_by_subset.items()
+    }
+    return StsTask(name, subsets, 0, aggregation)
+
+
+@given(st.lists(st.integers(0, 5), min_size=2, max_size=12), st.integers(0, 2**32 - 1))
+def test_ranks_of_a_resample_are_those_of_its_values(values, seed):
+    values_P = np.array(values, float)
+    counts_RP = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), 3)
+    order, middle = _Order(values_P), (len(values) + 1) / 2
+    ranks_KR, squares_R = order.centred_ranks(counts_RP.T.astype(np.float32))
+    for ranks_K, square, counts_P in zip(ranks_KR.T, squares_R, counts_RP):
+        drawn = np.repeat(np.arange(len(values)), counts_P)
+        expected = rankdata(values_P[drawn]) - middle
+        np.testing.assert_allclose(ranks_K[order.place_P[drawn]], expected)
+        assert square == pytest.approx((expected**2).sum())
+
+
+@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
+def test_a_resample_scores_as_the_resampled_pairs_do(monkeypatch, aggregation):
+    rng = np.random.default_rng(1)
+    gold = {"x": rng.integers(0, 6, 30).astype(float), "y": rng.normal(size=12)}
+    evaluation = Evaluation([task(gold, aggregation)])
+    similarity_P = rng.normal(size=42).round(1)
+    parts = [slice(0, 42)] if aggregation == "all" else [slice(0, 30), slice(30, 42)]
+    counts = [rng.multinomial(p.stop - p.start, np.full(p.stop - p.start, 1 / (p.stop - p.start)), 4) for p in parts]
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: GivenCounts(*counts))
+    found_R = resample(evaluation, {"model": [{"t": similarity_P}]}, ["t"], resamples=4)["model"]
+    gold_P = np.concatenate(list(gold.values()))
+    weights = {"all": [1], "mean": [0.5, 0.5], "wmean": [30 / 42, 12 / 42]}[aggregation]
+    for r in range(4):
+        drawn = [np.repeat(np.arange(p.start, p.stop), c[r]) for p, c in zip(parts, counts)]
+        scores = [100 * spearmanr(similarity_P[rows], gold_P[rows]).statistic for rows in drawn]
+        assert found_R[r] == pytest.approx(np.average(scores, weights=weights))
+
+
+def test_each_pair_once_gives_the_score_itself(monkeypatch):
+    """Of two tasks the mean, in the order that is asked for."""
+    rng = np.random.default_rng(2)
+    tasks = [
+        task({"x": rng.normal(size=9), "y": rng.normal(size=7)}, "mean", "a"),
+        task({"x": rng.normal(size=11)}, "all", "b"),
+    ]
+    evaluation, similarity_P = Evaluation(tasks), rng.normal(size=27)
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: GivenCounts(*(np.ones((1, n), int) for n in (11, 9, 7))))
+    outcomes = {"a": similarity_P[:16], "b": similarity_P[16:]}
+    scores = evaluation.score_outcomes(outcomes)
+    expected = (scores["a"]["spearman"] + scores["b"]["spearman"]) / 2
+    assert resample(evaluation, {"m": [outcomes]}, ["b", "a"], resamples=1)["m"] == pytest.approx([expected])
+
+
+def test_a_subset_that_is_in_no_mean_is_in_no_resample():
+    rng = np.random.default_rng(6)
+    gold = {"tiny": np.array([1.0, 2.0]), "x": rng.normal(size=40), "constant": np.ones(5)}
+    with_it, alone = Evaluation([task(gold, "mean")]), Evaluation([task({"x": gold["x"]}, "mean")])
+    similarity_P = rng.normal(size=47)
+    found = [
+        resample(e, {"m": [{"t": v}]}, ["t"], 50)["m"]
+        for e, v in ((with_it, similarity_P), (alone, similarity_P[2:42]))
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+def simulated(rng, pairs, noises):
+    gold_P = rng.normal(size=pairs)
+    return gold_P, [{"t": gold_P + noise * rng.normal(size=pairs)} for noise in noises]
+
+
+def test_intervals_hold_the_true_score_as_often_as_they_say():
+    """The true Spearman correlation is measured on a million pairs."""
+    rng = np.random.default_rng(3)
+    gold_P, (big_P,) = simulated(rng, 10**6, [1.0])
+    truth, held = 100 * spearmanr(gold_P, big_P["t"]).statistic, 0
+    for trial in range(300):
+        gold_P, models = simulated(rng, 120, [1.0])
+        draws_R = resample(Evaluation([task({"x": gold_P})]), {"m": models}, ["t"], 300, trial)["m"]
+        low, high = interval(draws_R)
+        held += low <= truth <= high
+    assert 0.90 <= held / 300 <= 0.985
+
+
+def test_equal_models_differ_at_most_one_time_in_twenty():
+    rng, called = np.random.default_rng(4), 0
+    for trial in range(300):
+        gold_P, models = simulated(rng, 120, [1.0, 1.0])
+        groups = {"a": models[:1], "b": models[1:]}
+        draws = resample(Evaluation([task({"x": gold_P})]), groups, ["t"], 300, trial)
+        low, high = interval(draws["a"] - draws["b"])
+        called += not low <= 0 <= high
+    assert called / 300 <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 300)
+
+
+# -- tasks of other kinds ----------------------------------------------------------------------------------------------
+
+
+def searched(rng, queries=200):
+    """One relevant document among 30, which a model puts 1.5 deviations above the others."""
+    texts = [[f"{kind}{i}" for i in range(count)] for kind, count in (("q", queries), ("d", 30))]
+    relevant = np.zeros(queries, int)
+    found = Retrieval(RetrievalTask("t", *texts, texts[1], np.arange(queries + 1), relevant, np.ones(queries)))
+    return found, [ndcg(1.5 + rng.normal(size=(queries, 1)), rng.normal(size=(queries, 29))) for _ in range(2)]
+
+
+def ndcg(relevant_Q1, others_QN):
+    rank_Q1 = 1 + (others_QN > relevant_Q1).sum(1, keepdims=True)
+    return np.where(rank_Q1 <= 10, 1 / np.log2(1 + rank_Q1), 0)
+
+
+def labelled(kind, rng, texts, classes):
+    names = [str(i) for i in range(max(texts, classes))]
+    return kind(LabelledTexts("t", names[:texts], rng.integers(classes, size=texts), names[:classes]))
+
+
+def classified(rng, texts=200):
+    """Three of four texts are predicted as they are labelled."""
+    found = labelled(Classification, rng, texts, 10)
+    return found, [(found.data.labels + (rng.random(texts) > 0.75)) % 10 for _ in range(2)]
+
+
+def clustered(rng, texts=400, classes=4):
+    """Six of ten texts are in the cluster of their class, the others in any."""
+    found = labelled(Clustering, rng, texts, classes)
+    models = [np.where(rng.random(texts) < 0.6, found.data.labels, rng.integers(classes, size=texts)) for _ in range(2)]
+    return found, [np.repeat(cluster_N[:, None], 2, axis=1) for cluster_N in models]
+
+
+def score_of(task, outcome):
+    return main_score(task.metrics(outcome))
+
+
+def mean_score(draw, seed=7):
+    """Over 500 tasks of the same size: a V-measure depends on it."""
+    rng = np.random.default_rng(seed)
+    return np.mean([score_of(task, outcome) for _ in range(500) for task, (outcome, _) in [draw(rng)]])
+
+
+@pytest.fixture(scope="module", params=["retrieval", "classification", "clustering"])
+def trials(request):
+    """The true score; of 500 simulated tasks the interval of one model, and of its difference from an equal one."""
+    if request.param == "retrieval":
+        draw, (_, (outcome, _)) = searched, searched(np.random.default_rng(7), 50_000)
+        truth = 100 * outcome.mean()
+    elif request.param == "classification":
+        draw, truth = classified, 75.0
+    else:
+        draw, truth = clustered, mean_score(clustered)
+    rng, found = np.random.default_rng(8), []
+    for trial in range(500):
+        task, (a, b) = draw(rng)
+        draws = resample(Evaluation([task]), {"a": [{"t": a}], "b": [{"t": b}]}, ["t"], 300, trial)
+        found.append((interval(draws["a"]), interval(draws["a"] - draws["b"])))
+    return truth, found
+
+
+def test_intervals_of_other_tasks_hold_the_true_score(trials):
+    truth, found = trials
+    held = np.mean([low <= truth <= high for (low, high), _ in found])
+    assert 0.90 <= held <= 0.985
+
+
+def test_equal_models_on_other_tasks_differ_about_one_time_in_twenty(trials):
+    """Within three standard errors."""
+    called = np.mean([not low <= 0 <= high for _, (low, high) in trials[1]])
+    assert called == pytest.approx(0.05, abs=3 * np.sqrt(0.05 * 0.95 / 500))
+
+
+def test_the_interval_of_a_clustering_lies_around_its_score():
+    """With many classes every resample scores above the whole."""
+    task, (outcome, _) = clustered(np.random.default_rng(9), 200, 20)
+    draws_R = resample(Evaluation([task]), {"m": [{"t": outcome}]}, ["t"], 1000)["m"]
+    score = score_of(task, outcome)
+    assert draws_R.mean() == pytest.approx(score) and interval(draws_R)[0] < score < interval(draws_R)[1]
+    counts_NR = np.random.default_rng(0).multinomial(200, np.full(200, 1 / 200), 1000).T.astype(np.float32)
+    assert (task.resampled(slice(0, 200), [outcome], counts_NR) > score).mean() > 0.95
+
+
+def test_a_better_model_is_told_apart_on_enough_pairs():
+    gold_P, models = simulated(np.random.default_rng(5), 1000, [1.0, 1.3])
+    draws = resample(Evaluation([task({"x": gold_P})]), {"a": models[:1], "b": models[1:]}, ["t"], 300)
+    assert interval(draws["a"] - draws["b"])[0] > 0
+
+
+@pytest.mark.parametrize("count", [2, 3, 10])
+def test_models_scatter_as_the_mean_of_so_many_does(count):
+    """std / sqrt(K), whatever the models' scores are."""
+    scores_K = np.random.default_rng(count).normal(60, 2, count)
+    draws_R = _over_seeds(np.tile(scores_K, (40_000, 1)), np.random.default_rng(0))
+    assert draws_R.std() == pytest.approx(scores_K.std(ddof=1) / np.sqrt(count), rel=0.02)
+    assert draws_R.mean() == pytest.approx(scores_K.mean(), abs=0.05)
+
+
+def test_a_model_that_says_always_the_same_has_no_interval():
+    evaluation = Evaluation([task({"x": np.arange(9.0)})])
+    draws_R = resample(evaluation, {"m": [{"t": np.ones(9)}]}, ["t"], 5)["m"]
+    assert np.isnan(draws_R).all() and interval(draws_R) is None

@@ -1,0 +1,185 @@
+"""Retrieval measures against ir_measures (trec_eval), by random judgements and by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raysed.data.retrieval import RetrievalTask
+from raysed.errors import UserError
+from raysed.score import retrieval
+from raysed.score.baselines import baselines
+from raysed.score.intervals import interval, resample
+from raysed.score.retrieval import MEASURES, Retrieval
+from raysed.score.tasks import Evaluation
+
+
+def random_task(rng, queries=7, documents=40, graded=True, texts=None):
+    texts = texts or [f"document {i}" for i in range(documents)]
+    ids = [f"d{i}" for i in rng.permutation(len(texts))]
+    starts, relevant, gains = [0], [], []
+    for _ in range(queries):
+        mine = rng.choice(len(texts), rng.integers(1, 15), replace=False)
+        relevant += mine.tolist()
+        gains += rng.integers(1, 4 if graded else 2, len(mine)).tolist()
+        starts.append(len(relevant))
+    return RetrievalTask(
+        "toy",
+        [f"query {i}" for i in range(queries)],
+        texts,
+        ids,
+        np.array(starts),
+        np.array(relevant),
+        np.array(gains, float),
+    )
+
+
+def by_trec_eval(task, scores_QN):
+    """The same measures, by the library."""
+    ir_measures = pytest.importorskip("ir_measures", reason="needs ir_measures, of the extra test")
+    from ir_measures import AP, RR, R, nDCG
+
+    qrels, run = [], []
+    for q in range(len(task.queries)):
+        mine = slice(task.starts[q], task.starts[q + 1])
+        for row, gain in zip(task.relevant[mine], task.gains[mine]):
+            qrels.append(ir_measures.Qrel(f"q{q}", task.document_ids[row], int(gain)))
+        run += [ir_measures.ScoredDoc(f"q{q}", i, float(s)) for i, s in zip(task.document_ids, scores_QN[q])]
+    measures = [nDCG @ 10, RR, AP, R @ 10, R @ 100]  # of RR @ 10 the library has another, with other ties
+    found = {measure: [] for measure in measures}
+    for one in ir_measures.iter_calc(measures, qrels, run):
+        found[one.measure].append(one.value if one.measure != RR or one.value > 0.099 else 0.0)
+    return {name: 100 * np.mean(found[measure]) for name, measure in zip(MEASURES, measures)}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([3, 60, 300]))
+def test_measures_are_those_of_trec_eval(seed, with_ties, documents):
+    rng = np.random.default_rng(seed)
+    task = random_task(rng, documents=max(documents, 15))
+    scores_QN = rng.normal(size=(7, len(task.documents))).astype(np.float32)
+    scores_QN = scores_QN.round(0) if with_ties else scores_QN
+    scorer = Retrieval(task)
+    found = scorer.metrics(scorer.outcome_of(lambda block: scores_QN[block]))
+    expected = by_trec_eval(task, scores_QN)
+    assert {name: found[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_case_by_hand():
+    """Two of three relevant documents are in ranks 1 and 3 of four: AP (1 + 2/3 + 3/4) / 3."""
+    task = RetrievalTask("toy", ["q"], list("abcd"), list("1234"), np.array([0, 3]), np.array([0, 2, 3]), np.ones(3))
+    found = Retrieval(task).outcome_of(lambda block: np.array([[0.9, 0.8, 0.7, 0.1]]))[0]
+    dcg, ideal = 1 + 1 / np.log2(4) + 1 / np.log2(5), 1 + 1 / np.log2(3) + 1 / np.log2(4)
+    assert found == pytest.approx([dcg / ideal, 1, (1 + 2 / 3 + 3 / 4) / 3, 1, 1])
+
+
+def test_blocks_of_queries_do_not_matter(monkeypatch):
+    rng = np.random.default_rng(1)
+    evaluation = Evaluation([Retrieval(random_task(rng, 30, 200))])
+    x_UD = rng.normal(size=(len(evaluation.sentences), 5))
+    whole = evaluation.outcome(x_UD, "toy")
+    monkeypatch.setattr(retrieval, "_BLOCK_CELLS", 400)
+    np.testing.assert_array_equal(evaluation.outcome(x_UD, "toy"), whole)
+
+
+def test_equal_documents_tie_and_prompts_are_embedded():
+    rng = np.random.default_rng(2)
+    task = random_task(rng, texts=[f"document {i // 2}" for i in range(30)])
+    task = RetrievalTask(**{**vars(task), "query_prompt": "query: ", "document_prompt": "passage: "})
+    scorer = Retrieval(task)
+    assert len(scorer.sentences) == 7 + 15
+    assert scorer.sentences[0] == "query: query 0" and scorer.sentences[-1] == "passage: document 14"
+    x_UD = rng.normal(size=(22, 4)).astype(np.float32)
+    unit_UD = x_UD / np.linalg.norm(x_UD, axis=1, keepdims=True)
+    scores_QN = (unit_UD[:7] @ unit_UD[7:].T)[:, np.arange(30) // 2]
+    assert scorer.metrics(scorer.outcome(x_UD))["map"] == pytest.approx(by_trec_eval(task, scores_QN)["map"], abs=1e-6)
+
+
+def test_between_two_models_one_embeds_queries_and_the_other_documents():
+    rng = np.random.default_rng(0)
+    task = random_task(rng)
+    evaluation = Evaluation([Retrieval(task)])
+    x_UD, y_UD = rng.normal(size=(2, len(evaluation.sentences), 6))
+    row = {sentence: i for i, sentence in enumerate(evaluation.sentences)}
+    mixed_UD = x_UD.copy()
+    documents = [row[text] for text in task.documents]
+    mixed_UD[documents] = y_UD[documents]
+    expected = evaluation.score(mixed_UD)["toy"]["ndcg@10"]
+    assert evaluation.score_between(x_UD, y_UD, ["toy"]) == pytest.approx(expected)
+    assert evaluation.score_between(y_UD, x_UD, ["toy"]) != pytest.approx(expected)
+
+
+def test_many_documents_take_bounded_memory():
+    """100,000 documents and 300 queries: a block of scores, never all of them (240 MB)."""
+    import tracemalloc
+
+    rng = np.random.default_rng(3)
+    count = 100_000
+    task = RetrievalTask(
+        "large",
+        [f"q{i}" for i in range(300)],
+        [f"d{i}" for i in range(count)],
+        [str(i) for i in range(count)],
+        np.arange(301),
+        rng.choice(count, 300),
+        np.ones(300),
+    )
+    scorer = Retrieval(task)
+    x_UD = rng.normal(size=(len(scorer.sentences), 8)).astype(np.float32)
+    x_UD[:300] = x_UD[300 + task.relevant]
+    tracemalloc.start()
+    assert scorer.metrics(scorer.outcome(x_UD))["ndcg@10"] == pytest.approx(100)
+    assert tracemalloc.get_traced_memory()[1] < 250e6
+    tracemalloc.stop()
+
+
+def test_bm25_is_what_its_formula_says():
+    """Lucene's: idf log(1 + (N - n + 0.5) / (n + 0.5)), k1 1.5, b 0.75."""
+    documents = ["the cat sat on the mat", "a dog barked", "cats and dogs", "the dog and the cat played on and on"]
+    queries = ["the cat", "dog barked loudly", "zebra"]
+    task = RetrievalTask("toy", queries, documents, list("abcd"), np.arange(4), np.array([3, 1, 2]), np.ones(3))
+    evaluation = Evaluation([Retrieval(task)])
+    words = [text.split() for text in documents]
+    length = np.mean([len(w) for w in words])
+    scores_QN = np.zeros((3, 4))
+    for q, query in enumerate(queries):
+        for word in (w for w in query.split() if len(w) > 1):
+            n = sum(word in w for w in words)
+            for d, w in enumerate(words):
+                f = w.count(word)
+                idf = np.log(1 + (4 - n + 0.5) / (n + 0.5))
+                scores_QN[q, d] += idf * f / (f + 1.5 * (1 - 0.75 + 0.75 * len(w) / length))
+    found = evaluation.score_outcomes(baselines(evaluation)["bm25"])["toy"]
+    assert {name: found[name] for name in MEASURES} == pytest.approx(by_trec_eval(task, scores_QN), abs=1e-6)
+
+
+def test_word_counts_rank_documents_by_their_cosine():
+    documents = ["red apple", "green apple tree", "blue sky"]
+    task = RetrievalTask(
+        "toy", ["green tree", "sky"], documents, list("abc"), np.arange(3), np.array([1, 2]), np.ones(2)
+    )
+    found = baselines(Evaluation([Retrieval(task)]))
+    assert list(found) == ["word-overlap", "tf-idf", "bm25"]
+    assert all(outcome["toy"].mean() == 1 for outcome in (found["word-overlap"], found["tf-idf"]))
+
+
+def test_resamples_are_means_over_the_drawn_queries():
+    rng = np.random.default_rng(4)
+    evaluation = Evaluation([Retrieval(random_task(rng, 200, 300))])
+    x_UD = rng.normal(size=(len(evaluation.sentences), 6))
+    outcome = evaluation.outcome(x_UD, "toy")
+    counts_RQ = rng.multinomial(200, np.full(200, 1 / 200), 3)
+    found = evaluation.tasks["toy"].resampled(slice(0, 200), [outcome, outcome / 2], counts_RQ.T)
+    drawn = np.repeat(np.arange(200), counts_RQ[1])
+    assert found[:, 1] == pytest.approx([100 * outcome[drawn, 0].mean(), 50 * outcome[drawn, 0].mean()])
+    low, high = interval(resample(evaluation, {"m": [{"toy": outcome}]}, ["toy"])["m"])
+    mean, error = 100 * outcome[:, 0].mean(), 100 * outcome[:, 0].std() / np.sqrt(200)
+    assert (low, high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), rel=0.05, abs=0.3)
+
+
+def test_embeddings_that_are_not_finite_are_refused():
+    evaluation = Evaluation([Retrieval(random_task(np.random.default_rng(5)))])
+    x_UD = np.ones((len(evaluation.sentences), 3))
+    x_UD[2, 0] = np.nan
+    with pytest.raises(UserError, match=r"1 of 47 embeddings are not finite.*'query 2'"):
+        evaluation.score(x_UD)

@@ -1,0 +1,90 @@
+"""Measures without labels against their definitions, on spaces whose shape is known."""
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+
+from raysed import bundled
+from raysed.score.unlabelled import MOST_CHANGED, MOST_SENTENCES, near_duplicates, unlabelled_scores
+
+SENTENCES = bundled.corpus()[:60]
+
+
+def by_table(table):
+    return lambda sentences: np.array([table[s] for s in sentences])
+
+
+def spread(rng, width=16, noise=0.0):
+    """Each sentence has a random place, and its near-duplicate one beside it."""
+    changed = near_duplicates(SENTENCES, 0)
+    places = rng.normal(size=(len(SENTENCES), width))
+    near = places + noise * rng.normal(size=places.shape)
+    return {**dict(zip(changed, near)), **dict(zip(SENTENCES, places))}
+
+
+def test_every_near_duplicate_differs_and_the_seed_decides():
+    changed = near_duplicates(SENTENCES, 3)
+    assert all(a != b for a, b in zip(SENTENCES, changed))
+    assert changed == near_duplicates(SENTENCES, 3) != near_duplicates(SENTENCES, 4)
+    assert near_duplicates(["", "word", "a b"], 0)
+
+
+def test_alignment_and_uniformity_are_their_definitions():
+    rng = np.random.default_rng(0)
+    table = spread(rng, noise=0.2)
+    found = unlabelled_scores(SENTENCES, by_table(table))
+    unit = {s: v / np.linalg.norm(v) for s, v in table.items()}
+    pairs = [np.sum((unit[s] - unit[c]) ** 2) for s, c in zip(SENTENCES, near_duplicates(SENTENCES, 0))]
+    assert found["alignment"] == pytest.approx(np.mean(pairs))
+    kernel = [math.exp(-2 * np.sum((unit[a] - unit[b]) ** 2)) for a, b in itertools.combinations(SENTENCES, 2)]
+    assert found["uniformity"] == pytest.approx(math.log(np.mean(kernel)))
+
+
+@pytest.mark.parametrize(("noise", "low", "high"), [(0.05, 100, 100), (50.0, 0, 20)])
+def test_near_duplicates_are_found_where_they_are_near(noise, low, high):
+    found = unlabelled_scores(SENTENCES, by_table(spread(np.random.default_rng(1), noise=noise)))["found"]
+    assert low <= found <= high
+
+
+def test_near_duplicates_of_a_sample_are_those_of_its_sentences():
+    """With more sentences than are changed: whatever the sample, each is found where it lies beside its own."""
+    many = [f"Row {i} of it." for i in range(MOST_CHANGED + 200)]
+    places = np.random.default_rng(3).normal(size=(len(many), 16))
+
+    def embed(sentences):
+        return places[[int(re.search(r"\d+", sentence)[0]) for sentence in sentences]]
+
+    found = unlabelled_scores(many, embed)
+    assert found["found"] == 100 and found["alignment"] == pytest.approx(0)
+
+
+def test_neighbours_are_the_nearest_others():
+    table = spread(np.random.default_rng(2))
+    for entry in unlabelled_scores(SENTENCES, by_table(table))["neighbours"]:
+        mine = table[entry["sentence"]]
+        cosines = {s: mine @ table[s] / np.linalg.norm(mine) / np.linalg.norm(table[s]) for s in SENTENCES}
+        del cosines[entry["sentence"]]
+        best = sorted(cosines, key=cosines.get, reverse=True)[:2]
+        assert [near["sentence"] for near in entry["nearest"]] == best
+        assert entry["nearest"][0]["cosine"] == pytest.approx(cosines[best[0]])
+
+
+def test_of_long_neighbours_the_beginning_is_shown():
+    """Documents may be as long as they like, and whoever reads the report does not want them."""
+    long = [f"{i} " + "word " * 1000 for i in range(4)]
+    found = unlabelled_scores(long, lambda texts: np.random.default_rng(0).normal(size=(len(texts), 4)))["neighbours"]
+    shown = [text for entry in found for text in (entry["sentence"], *(near["sentence"] for near in entry["nearest"]))]
+    assert len(shown) == 4 * 3 and {len(text) for text in shown} == {200}
+
+
+def test_of_many_sentences_a_sample_is_taken():
+    many, seen = [f"Sentence {i}." for i in range(MOST_SENTENCES + 50)], []
+
+    def embed(sentences):
+        seen.append(len(sentences))
+        return np.random.default_rng(0).normal(size=(len(sentences), 4))
+
+    assert unlabelled_scores(many, embed)["sentences"] == MOST_SENTENCES and seen == [MOST_SENTENCES, MOST_CHANGED]

@@ -1,0 +1,434 @@
+"""Calibrations against their definitions in plain numpy, chains, choices on the dev task, files and artefacts."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from raysed.config import FlowConfig, derive_seed, make_config
+from raysed.data.graded import StsTask
+from raysed.data.labelled import PairTable, write_pairs
+from raysed.data.tokens import TokenTable, tokenize
+from raysed.errors import UserError
+from raysed.model.affine import Affine, load_calibration, save_calibration
+from raysed.model.encoder import load_encoder
+from raysed.model.encoding import encode
+from raysed.model.flow import Flow
+from raysed.plan.artefacts import Calibration, Embedding, load_calibrated
+from raysed.score.similarity import spearman
+from raysed.score.tasks import Evaluation, mean_embeddings
+from raysed.stages import frozen
+from raysed.stages.frozen import _drawn, calibrate_all, embed_all
+from raysed.store.storage import Storage
+from raysed.train.calibration import choose_natsv_k, fit_calibration, fit_natsv, fit_sn, fit_whiten
+from raysed.train.flow_fit import distinct_pairs, fit_flow
+
+
+def embeddings(rows=300, width=12, seed=0):
+    rng = np.random.default_rng(seed)
+    scales_D = np.geomspace(0.05, 5, width)
+    x_ND = (rng.normal(size=(rows, width)) * scales_D) @ np.linalg.qr(rng.normal(size=(width, width)))[0]
+    return (x_ND + 3 * rng.normal(size=width)).astype(np.float32)
+
+
+def cosines(x_ND):
+    unit_ND = x_ND / np.linalg.norm(x_ND, axis=1, keepdims=True)
+    return unit_ND @ unit_ND.T
+
+
+def close(actual, expected, atol=1e-4):
+    np.testing.assert_allclose(actual, expected, atol=atol, rtol=0)
+
+
+class TestDefinitions:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_sn(self, seed):
+        fit_on, new = embeddings(seed=seed).astype(float), embeddings(40, seed=seed + 50).astype(float)
+        close(fit_sn(fit_on).transform(new), (new - fit_on.mean(0)) / fit_on.std(0))
+
+    @pytest.mark.parametrize("k", [1, 5, 11])
+    def test_natsv(self, k):
+        fit_on, new = embeddings().astype(float), embeddings(40, seed=50).astype(float)
+        mean_D = fit_on.mean(0)
+        directions = np.linalg.svd(fit_on - mean_D, full_matrices=False)[2][:k]
+        expected = new - mean_D
+        for direction_D in directions:
+            expected = expected - (expected @ direction_D)[:, None] * direction_D
+        close(fit_natsv(fit_on, k).transform(new), expected)
+
+    @pytest.mark.parametrize("rows", [300, 20_000])
+    def test_whiten_gives_zero_mean_and_identity_covariance(self, rows):
+        x_ND = embeddings(rows)
+        z_ND = fit_whiten(x_ND).transform(x_ND).astype(float)
+        close(z_ND.mean(0), np.zeros(12), 1e-3)
+        close(np.cov(z_ND.T, bias=True), np.eye(12), 1e-3)
+
+    def test_whiten_has_the_cosines_of_the_svd_form(self):
+        x_ND = embeddings().astype(float)
+        left_NK = np.linalg.svd(x_ND - x_ND.mean(0), full_matrices=False)[0]
+        close(cosines(fit_whiten(x_ND).transform(x_ND)), cosines(left_NK))
+
+    def test_whiten_leaves_white_rows_alone(self):
+        x_ND = np.concatenate([np.eye(4), -np.eye(4)]) * 2
+        close(fit_whiten(x_ND).transform(x_ND), x_ND, 1e-6)
+
+    def test_fewer_rows_than_channels(self):
+        """The unseen directions are not blown up: new rows stay of the size of the old ones."""
+        fit_on, new = embeddings(8), embeddings(40)
+        calibration = fit_whiten(fit_on)
+        covariance = np.cov(calibration.transform(fit_on).T.astype(float), bias=True)
+        eigenvalues = np.linalg.eigvalsh(covariance)
+        close(eigenvalues, [0] * 5 + [1] * 7, 1e-2)
+        assert np.linalg.matrix_rank(calibration.weight_DD, tol=1e-6) == 7
+        assert np.isfinite(calibration.transform(new)).all()
+
+    @pytest.mark.parametrize("fit", [fit_sn, fit_whiten])
+    def test_constant_channel_becomes_zero(self, fit):
+        x_ND = embeddings()
+        x_ND[:, 3] = 7.3
+        new_ND = embeddings(5, seed=9)
+        close(fit(x_ND).transform(new_ND)[:, 3], np.zeros(5))
+
+    def test_one_row_maps_to_zero(self):
+        x_ND = embeddings(1)
+        for fit in (fit_sn, fit_whiten):
+            close(fit(x_ND).transform(x_ND), np.zeros((1, 12)))
+
+
+class TestAffine:
+    def test_then_is_one_after_the_other(self):
+        rng = np.random.default_rng(0)
+        first, second, third = (Affine(rng.normal(size=(5, 5)), rng.normal(size=5)) for _ in range(3))
+        x_ND = rng.normal(size=(7, 5)).astype(np.float32)
+        expected = third.transform(second.transform(first.transform(x_ND)))
+        close(first.then(second).then(third).transform(x_ND), expected)
+        close(first.then(second.then(third)).transform(x_ND), expected)
+
+    def test_transform_gives_float32_and_keeps_its_input(self):
+        x_ND = embeddings(4)
+        before = x_ND.copy()
+        assert fit_sn(x_ND).transform(x_ND).dtype == np.float32
+        np.testing.assert_array_equal(x_ND, before)
+
+    def test_another_width_is_refused(self):
+        with pytest.raises(UserError, match="width 12"):
+            fit_sn(embeddings()).transform(np.zeros((3, 4), np.float32))
+
+
+class TestFitCalibration:
+    def fit(self, stages, x_ND, k=2, seed=0, **kwargs):
+        return fit_calibration(stages, x_ND, FlowConfig(batch_size=8), k, seed, **kwargs)
+
+    def test_chain_fits_each_stage_on_what_comes_before(self):
+        x_ND = embeddings().astype(float)
+        normal = (x_ND - x_ND.mean(0)) / x_ND.std(0)
+        top_KD = np.linalg.svd(normal, full_matrices=False)[2][:2]
+        calibration = self.fit(["sn", "natsv"], x_ND)
+        assert isinstance(calibration, Affine)
+        close(calibration.transform(x_ND), normal - normal @ top_KD.T @ top_KD)
+
+    @pytest.mark.parametrize("stage", ["sn", "whiten"])
+    def test_one_stage(self, stage):
+        x_ND = embeddings()
+        expected = {"sn": fit_sn, "whiten": fit_whiten}[stage](x_ND)
+        np.testing.assert_array_equal(self.fit([stage], x_ND).weight_DD, expected.weight_DD)
+
+    def test_flow_gets_seed_and_reports_steps(self):
+        seen = []
+        x_ND = embeddings(64)
+        first = self.fit(["flow"], x_ND, seed=3, on_step=lambda step, metrics: seen.append(step))
+        assert isinstance(first, Flow) and seen == [1, 2, 3, 4]
+        assert torch.equal(first.shift, self.fit(["flow"], x_ND, seed=3).shift)
+        assert not torch.equal(first.shift, self.fit(["flow"], x_ND, seed=4).shift)
+
+    @pytest.mark.parametrize("stages", [[], ["sn", "flow"], ["flow", "sn"], ["flow", "flow"], ["pca"]])
+    def test_unknown_or_mixed_stages(self, stages):
+        with pytest.raises(UserError, match="it must be flow, or a chain of sn, natsv, whiten"):
+            self.fit(stages, embeddings())
+
+    @pytest.mark.parametrize(("rows", "k"), [(300, 0), (300, 12), (10, 9)])
+    def test_natsv_must_leave_a_direction(self, rows, k):
+        with pytest.raises(UserError, match=f"natsv_k is {k}"):
+            self.fit(["natsv"], embeddings(rows), k=k)
+        assert np.abs(self.fit(["natsv"], embeddings(rows), k=min(rows - 2, 11)).transform(embeddings())).max() > 0.01
+
+    @pytest.mark.parametrize("stage", ["sn", "natsv", "whiten", "flow"])
+    def test_bad_and_missing_rows(self, stage):
+        x_ND = embeddings(20)
+        x_ND[4, 2] = np.inf
+        with pytest.raises(UserError, match="rows 4"):
+            self.fit([stage], x_ND)
+        with pytest.raises(UserError, match=r"flow\.fit_on"):
+            self.fit([stage], x_ND[:0])
+
+
+class TestFiles:
+    @pytest.mark.parametrize("stages", [["sn"], ["natsv"], ["sn", "whiten"], ["flow"]])
+    def test_round_trip_is_bitwise(self, tmp_path, stages):
+        x_ND = embeddings(64)
+        calibration = fit_calibration(stages, x_ND, FlowConfig(batch_size=8), 2, 0)
+        save_calibration(calibration, tmp_path)
+        again = load_calibration(tmp_path)
+        assert type(again) is type(calibration)
+        np.testing.assert_array_equal(again.transform(x_ND), calibration.transform(x_ND))
+        if isinstance(again, Affine):
+            np.testing.assert_array_equal(again.weight_DD, calibration.weight_DD)
+            np.testing.assert_array_equal(again.bias_D, calibration.bias_D)
+
+    @pytest.mark.parametrize(
+        "config",
+        ["no", "[]", "{}", '{"kind": "spline", "width": 12}', '{"kind": "affine", "width": 8}', None],
+    )
+    def test_what_is_no_calibration_is_a_users_mistake(self, tmp_path, config):
+        if config:
+            save_calibration(fit_sn(embeddings()), tmp_path)
+            (tmp_path / "config.json").write_text(config)
+        with pytest.raises(UserError, match="holds no readable"):
+            load_calibration(tmp_path)
+
+    def test_config_says_what_it_is(self, tmp_path):
+        save_calibration(fit_sn(embeddings()), tmp_path)
+        assert json.loads((tmp_path / "config.json").read_text()) == {"kind": "affine", "width": 12}
+
+
+def planted(pairs=300, noise=3, width=10, seed=0):
+    """Rows 2i, 2i + 1 whose cosine in a few dimensions is the gold score, under strong noise in `noise` others."""
+    rng = np.random.default_rng(seed)
+    x_ND = rng.normal(size=(2 * pairs, width))
+    x_ND[:, :noise] *= 30
+    signal_P2D = x_ND[:, noise:].reshape(pairs, 2, -1)
+    gold_P = np.einsum("pd,pd->p", *signal_P2D.transpose(1, 0, 2)) / np.linalg.norm(signal_P2D, axis=2).prod(1)
+    return x_ND @ np.linalg.qr(rng.normal(size=(width, width)))[0], gold_P
+
+
+def dev_score(x_ND, gold_P):
+    def score(calibration):
+        unit_ND = calibration.transform(x_ND).astype(float)
+        unit_ND /= np.linalg.norm(unit_ND, axis=1, keepdims=True)
+        return spearman((unit_ND[0::2] * unit_ND[1::2]).sum(1), gold_P)
+
+    return score
+
+
+class TestChoosingK:
+    @pytest.mark.parametrize("noise", [1, 3, 6])
+    @pytest.mark.parametrize("stages", [["natsv"], ["natsv", "sn"]])
+    def test_finds_the_planted_number_of_noisy_directions(self, noise, stages):
+        x_ND, gold_P = planted(noise=noise)
+        assert choose_natsv_k(stages, x_ND, dev_score(x_ND, gold_P)) == noise
+
+    @pytest.mark.parametrize("stages", [["natsv"], ["sn", "natsv"], ["sn", "natsv", "whiten"], ["natsv", "whiten"]])
+    def test_is_the_best_of_all_that_can_be_fitted(self, stages):
+        """Each candidate is the calibration that `fit_calibration` fits with that k."""
+        x_ND, gold_P = planted(pairs=40, noise=2, width=6, seed=1)
+        score = dev_score(x_ND, gold_P + np.random.default_rng(0).normal(0, 0.3, 40))
+        fitted = {k: fit_calibration(stages, x_ND, FlowConfig(), k, 0) for k in range(1, 6)}
+        seen = []
+        best = choose_natsv_k(stages, x_ND, lambda c: seen.append(c) or score(c))
+        assert best == max(fitted, key=lambda k: score(fitted[k]))
+        for k, calibration in enumerate(seen, start=1):
+            close(calibration.transform(x_ND), fitted[k].transform(x_ND), 1e-3)
+
+    def test_of_equal_scores_the_smallest_wins(self):
+        tried = []
+        assert choose_natsv_k(["natsv"], embeddings(), lambda c: tried.append(c) or 0.5) == 1
+        assert len(tried) == 11, "width 12 has no more to remove"
+        steps = iter([0.1, 0.3, 0.3, 0.2])
+        assert choose_natsv_k(["natsv"], embeddings(), lambda _: next(steps), most=4) == 2
+
+    def test_tries_at_most_twenty(self):
+        tried = []
+        choose_natsv_k(["natsv"], embeddings(width=30), lambda c: tried.append(c) or len(tried))
+        assert len(tried) == 20
+
+    def test_rows_without_a_direction_to_remove(self):
+        with pytest.raises(UserError, match="natsv_k is 1, but with 2 embeddings"):
+            choose_natsv_k(["sn", "natsv"], embeddings(2), lambda _: 0.0)
+
+
+class TestArtefacts:
+    """What `frozen.calibrate_all` writes, in this process; the embeddings of two tasks that share a sentence."""
+
+    LAYERS = (2, "first_last")
+
+    @pytest.fixture
+    def evaluation(self):
+        gold = np.random.default_rng(0).uniform(0, 5, 60)
+        words = [f"sentence {i}" for i in range(139)]
+        first = StsTask("dev/a", {"all": (words[:40], words[40:80], gold[:40])})
+        second = StsTask(
+            "b", {"x": (words[79:99], words[99:119], gold[:20]), "y": (words[99:119], words[119:], gold[20:40])}
+        )
+        return Evaluation([first, second])
+
+    def calibrate(self, tmp_path, evaluation, stages, x=None, failures=None, **settings):
+        """Returns the storage, and the embeddings by pooling."""
+        settings = {**settings, "flow": {"fit_on": "tasks", **settings.get("flow", {})}}
+        tasks = {"tasks": {"dev/a": "a.tsv", "b": "b.tsv"}, "dev": "dev/a"}
+        config = make_config({"recipes": ["base-" + "-".join(stages)], "evaluation": tasks, **settings})
+        storage = Storage(str(tmp_path), "run")
+        x = x or {layers: embeddings(len(evaluation.sentences), 24, i) for i, layers in enumerate(self.LAYERS)}
+        embedding = Embedding("base/embeddings/00", None, self.LAYERS, {})
+        storage.commit(
+            embedding.name,
+            lambda path: [np.save(path / f"layers-{layers}.npy", x_UD) for layers, x_UD in x.items()],
+            {},
+        )
+        job = Calibration("fitted", tuple(stages), embedding, 5, {"x": 1}, embedding.poolings)
+        assert calibrate_all([job], evaluation, config, storage, None) == (failures or {})
+        return storage, x
+
+    def test_all_tasks_together(self, tmp_path, evaluation):
+        storage, x = self.calibrate(tmp_path, evaluation, ["flow"], flow={"batch_size": 8})
+        for layers in self.LAYERS:
+            rows = evaluation.pair_rows().reshape(-1)
+            flow = fit_flow(x[layers][rows], FlowConfig(batch_size=8), 5)
+            expected = flow.transform(x[layers])
+            np.testing.assert_array_equal(load_calibrated(storage, "fitted", layers), expected)
+            saved = load_calibration(storage.fetch("fitted") / f"layers-{layers}")
+            np.testing.assert_array_equal(saved.transform(x[layers]), expected)
+
+    def test_fit_tasks_leaves_the_others_out(self, tmp_path, evaluation):
+        storage, x = self.calibrate(tmp_path, evaluation, ["sn", "whiten"], flow={"fit_tasks": ["b"]})
+        expected = fit_calibration(
+            ["sn", "whiten"], x[2][evaluation.pair_rows(["b"]).reshape(-1)], FlowConfig(), None, 0
+        )
+        np.testing.assert_array_equal(load_calibrated(storage, "fitted", 2), expected.transform(x[2]))
+        together = fit_calibration(["sn", "whiten"], x[2][evaluation.pair_rows().reshape(-1)], FlowConfig(), None, 0)
+        assert np.abs(together.transform(x[2]) - expected.transform(x[2])).max() > 0.01
+
+    @pytest.mark.parametrize("stages", [["flow"], ["whiten"]])
+    def test_per_task_fits_and_scores_each_on_its_own(self, tmp_path, evaluation, stages):
+        """As if the other task were not there; a name with a slash is a name like any other."""
+        storage, x = self.calibrate(tmp_path, evaluation, stages, flow={"per_task": True, "batch_size": 8})
+        found = load_calibrated(storage, "fitted", "first_last")
+        assert set(found) == {"dev/a", "b"}
+        scores = evaluation.score(found)
+        assert list(scores) == ["dev/a", "b"]
+        for task in scores:
+            rows = evaluation.pair_rows([task])
+            x_ND = x["first_last"][rows.reshape(-1)]
+            calibration = fit_calibration(stages, x_ND, FlowConfig(batch_size=8), None, derive_seed(5, task))
+            alone = Evaluation([evaluation.tasks[task]])
+            order = [evaluation.sentences.index(sentence) for sentence in alone.sentences]
+            expected = alone.score(calibration.transform(x["first_last"][order]))[task]
+            assert scores[task]["spearman"] == pytest.approx(expected["spearman"], abs=1e-6)
+            assert scores[task]["pearson"] == pytest.approx(expected["pearson"], abs=1e-3)
+        mean = mean_embeddings([found, {task: 3 * x_UD for task, x_UD in found.items()}])
+        np.testing.assert_allclose(mean["b"], 2 * found["b"], rtol=1e-6)
+        np.testing.assert_array_equal(evaluation.of_task(found, "b"), found["b"])
+
+    @pytest.mark.parametrize("per_task", [False, True])
+    @pytest.mark.parametrize("stages", [["natsv"], ["sn", "natsv"]])
+    def test_k_is_chosen_on_the_dev_task_and_recorded(self, tmp_path, evaluation, stages, per_task):
+        """The dev task's own fit chooses where each task has one; the k is then that of all."""
+        settings = {"flow": {"per_task": per_task}, "calibration": {"natsv_k": "dev"}}
+        storage, x = self.calibrate(tmp_path, evaluation, stages, **settings)
+        chosen = storage.entry("fitted").meta["natsv_k"]
+        assert set(chosen) == {"2", "first_last"}
+        for layers in self.LAYERS:
+            fit_on = x[layers][evaluation.pair_rows(["dev/a"] if per_task else None).reshape(-1)]
+            scores = []
+            for k in range(1, 21):
+                z_UD = fit_calibration(stages, fit_on, FlowConfig(), k, 0).transform(x[layers])
+                scores.append(round(evaluation.score(z_UD)["dev/a"]["spearman"], 6))
+            assert chosen[str(layers)] == 1 + int(np.argmax(scores))
+            found = evaluation.score(load_calibrated(storage, "fitted", layers))["dev/a"]["spearman"]
+            assert found == pytest.approx(max(scores), abs=1e-6)
+        assert len(set(scores)) > 3, "the choice makes a difference"
+
+    def test_a_given_k_is_recorded_too(self, tmp_path, evaluation):
+        storage, _ = self.calibrate(tmp_path, evaluation, ["natsv"], calibration={"natsv_k": 4})
+        assert storage.entry("fitted").meta == {"natsv_k": {"2": 4, "first_last": 4}}
+
+    def test_a_fit_that_fails_at_the_main_pooling_is_told_and_commits_nothing(self, tmp_path, evaluation):
+        reason = "calibration.natsv_k is 24, but with 160 embeddings of width 24 it must be 1 to 23"
+        storage, _ = self.calibrate(
+            tmp_path, evaluation, ["natsv"], failures={"fitted": reason}, calibration={"natsv_k": 24}
+        )
+        assert storage.entry("fitted") is None
+
+    def test_a_fit_that_fails_at_another_pooling_is_missing_there_only(self, tmp_path, evaluation):
+        x = {2: embeddings(len(evaluation.sentences), 24), "first_last": embeddings(len(evaluation.sentences), 24)}
+        x["first_last"][0] = np.inf
+        storage, _ = self.calibrate(tmp_path, evaluation, ["sn"], x)
+        entry = storage.entry("fitted")
+        assert list(entry.meta["failed"]) == ["first_last"] and "infinite" in entry.meta["failed"]["first_last"]
+        assert load_calibrated(storage, "fitted", 2).shape == (len(evaluation.sentences), 24)
+        assert not (storage.fetch("fitted") / "layers-first_last.npy").exists()
+
+    def test_one_pass_over_the_text_serves_all_calibrations_of_a_model(self, tmp_path, evaluation, monkeypatch):
+        """Three flows and a whitening on the drawn sentences of a corpus, each as if it were fitted alone."""
+        config = make_config(
+            {
+                "recipes": ["base-flow"],
+                "evaluation": {"tasks": {"dev/a": "a.tsv", "b": "b.tsv"}, "dev": "dev/a", "layers": [1]},
+                "flow": {"fit_sentences": 8, "batch_size": 2, "epochs": 2},
+            }
+        )
+        encoder, tokenizer = load_encoder(config.encoder)
+        texts = [f"{noun} {verb}" for noun in ("a man", "a dog", "she") for verb in ("runs", "sits", "is here", "eats")]
+        corpus, storage = tokenize(tokenizer, texts, 75), Storage(str(tmp_path), "run")
+        monkeypatch.setattr(frozen, "read_tokens", lambda path: corpus)
+        storage.commit("corpus", lambda path: (path / "x").write_text("x"), {})
+        tokens = tokenize(tokenizer, evaluation.sentences, 75)
+        embedding = Embedding("base/embeddings/00", None, (1, 2), {})
+        embed_all([embedding], tokens, config, storage, None)
+        passes = []
+        monkeypatch.setattr(frozen, "encode", lambda *a: passes.append(len(a[1])) or encode(*a))
+        flows = [Calibration(f"flow/{i}", ("flow",), embedding, i, {"i": i}, (1, 2), i) for i in range(3)]
+        whiten = Calibration("whiten/0", ("whiten",), embedding, 0, {"whiten": 1}, (2,))
+        assert calibrate_all([*flows, whiten], evaluation, config, storage, None) == {}
+        assert passes == [8], "the drawn sentences, once"
+        rows = np.sort(np.random.default_rng(derive_seed(0, "calibration")).choice(12, 8, replace=False))
+        for layers, x_ND in zip((1, 2), encode(encoder, corpus.take(rows), (1, 2))):
+            x_UD = np.load(storage.fetch(embedding.name) / f"layers-{layers}.npy")
+            for job in (*flows, whiten)[: 3 + (layers in whiten.poolings)]:
+                expected = fit_calibration(job.stages, x_ND, config.flow, None, job.seed).transform(x_UD)
+                close(load_calibrated(storage, job.name, layers), expected, 1e-3)
+
+    def test_nli_pairs_are_fitted_on_side_by_side(self, tmp_path, evaluation):
+        texts = [
+            f"{noun} {verb}"
+            for noun in ("a man", "a dog", "she", "the cat")
+            for verb in ("runs", "sleeps now", "is here")
+        ]
+        encoder, tokenizer = load_encoder(make_config({}).encoder)
+        first, second = (tokenize(tokenizer, side, 75) for side in (texts[:6], texts[6:]))
+        storage = Storage(str(tmp_path), "run")
+        storage.commit("pairs/nli", lambda path: write_pairs(PairTable(first, second, np.zeros(6, np.int64)), path), {})
+        tokens = tokenize(tokenizer, evaluation.sentences, 75)
+        x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
+        self.calibrate(
+            tmp_path, evaluation, ["flow"], x,
+            flow={"fit_on": "nli", "batch_size": 2, "epochs": 2}, nli={"train": "pairs.tsv"},
+        )  # fmt: skip
+        mixed = tokenize(tokenizer, [text for pair in zip(texts[:6], texts[6:]) for text in pair], 75)
+        for layers, x_ND in zip(self.LAYERS, encode(encoder, mixed, self.LAYERS)):
+            expected = fit_flow(x_ND, FlowConfig(batch_size=2, epochs=2), 5).transform(x[layers])
+            close(load_calibrated(storage, "fitted", layers), expected, 1e-3)
+
+
+class TestDrawing:
+    @pytest.mark.parametrize(("pairs", "epochs"), [(100, 0.15), (1000, 0.5), (40, 0.01), (7, 0.9), (1, 0.5)])
+    def test_draws_the_pairs_that_the_fit_uses_and_no_more(self, pairs, epochs):
+        """Both sentences of a pair stay together, no pair comes twice, and the number of updates is that of all."""
+        table = TokenTable.from_lists([[i] for i in range(2 * pairs + 1)])
+        config = FlowConfig(epochs=epochs, batch_size=8)
+        drawn, settings = _drawn(table, config, seed=3)
+        first, second = drawn.ids[: len(drawn) // 2 * 2].reshape(-1, 2).T
+        assert (second == first + 1).all() and (first % 2 == 0).all() and len(set(first)) == len(first)
+        assert len(first) == distinct_pairs(pairs, config)
+        updates = [[], []]
+        for steps, fit, count in ((updates[0], config, 2 * pairs), (updates[1], settings, len(drawn))):
+            fit_flow(embeddings(count, width=4), fit, 0, lambda step, _, steps=steps: steps.append(step))
+        assert updates[0] == updates[1]
+        again, other = (_drawn(table, config, seed)[0].ids for seed in (3, 4))
+        np.testing.assert_array_equal(drawn.ids, again)
+        assert pairs < 100 or not np.array_equal(drawn.ids, other)
+
+    @pytest.mark.parametrize("epochs", [1, 2.5])
+    def test_a_whole_epoch_takes_all(self, epochs):
+        table = TokenTable.from_lists([[i] for i in range(9)])
+        assert _drawn(table, FlowConfig(epochs=epochs, batch_size=3), 0)[0] is table

@@ -1,0 +1,441 @@
+"""Contrastive Tension, both variants, against a plain loop: one sentence at a time, the optimizer written out."""
+
+import copy
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from raysed.config import CtConfig
+from raysed.store.storage import Storage
+from raysed.train.loop import Plan, TorchEngine, train
+from raysed.train.objectives.contrastive_tension import (
+    ContrastiveTension,
+    InBatchContrastiveTension,
+    PairSampler,
+    SentenceSampler,
+    contrastive_tension,
+    ct_optimizer,
+    ct_schedule,
+)
+
+UPDATES = 20
+CONFIG = CtConfig(
+    steps=UPDATES, groups=2, negatives=7, boundaries=[3, 8, 12, 16], learning_rates=[1e-4, 8e-5, 6e-5, 4e-5, 2e-5]
+)
+
+
+def rate_of(step: int) -> float:
+    """The paper's five rates, changed after updates 3, 8, 12 and 16."""
+    if step <= 3:
+        return 1e-4
+    if step <= 8:
+        return 8e-5
+    if step <= 12:
+        return 6e-5
+    return 4e-5 if step <= 16 else 2e-5
+
+
+def mean_of_last_layer(transformer, tokens: list[int]) -> torch.Tensor:
+    """Padded by five places that the mask hides."""
+    mask = torch.tensor([[1] * len(tokens) + [0] * 5])
+    states = transformer(input_ids=torch.tensor([tokens + [0] * 5]), attention_mask=mask).last_hidden_state[0]
+    return states[: len(tokens)].sum(0) / len(tokens)
+
+
+def plain_loss(models, sentences, first, second) -> torch.Tensor:
+    """-log of the probability of the right answer, for 2 groups of a positive pair and 7 negative ones."""
+    total = torch.zeros(())
+    for place, (a, b) in enumerate(zip(first, second)):
+        x, y = mean_of_last_layer(models[0], sentences[a]), mean_of_last_layer(models[1], sentences[b])
+        logit = (x * y).sum()
+        probability = torch.sigmoid(logit if place % 8 == 0 else -logit)
+        total = total - torch.log(probability)
+    return total / 16
+
+
+def plain_training(transformer, sentences, sampler) -> tuple[list, list[float]]:
+    """Two models, RMSprop as TensorFlow has it, in float64."""
+    models = [copy.deepcopy(transformer).double().eval() for _ in range(2)]
+    parameters = [p for model in models for name, p in model.named_parameters() if "pooler" not in name]
+    squares = [torch.zeros_like(p) for p in parameters]
+    losses = []
+    for step in range(UPDATES):
+        loss = plain_loss(models, sentences, *sampler.rows(step))
+        gradients = torch.autograd.grad(loss, parameters)
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter, square, gradient in zip(parameters, squares, gradients):
+                square.copy_(0.9 * square + 0.1 * gradient**2)
+                parameter.sub_(rate_of(step) * gradient / (square.sqrt() + 1e-7))
+    return models, losses
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 1e-5)])
+def test_training_equals_the_plain_loop(make_encoder, make_table, dtype, tolerance):
+    """Every loss and every weight of both models; the weights move a hundred times further than they may differ."""
+    encoder, table = make_encoder("bert", layers=2).to(dtype), make_table(50, longest=12)
+    # Smaller outputs: with logits of a hundred the loss would be all rounding.
+    with torch.no_grad():
+        encoder.transformer.encoder.layer[-1].output.LayerNorm.weight.mul_(0.2)
+    start = copy.deepcopy(encoder.transformer)
+    sentences = [table.input_ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:])]
+    sampler = PairSampler(table, CONFIG, seed=11)
+    models, losses = plain_training(start, sentences, sampler)
+
+    objective, found = ContrastiveTension(encoder), []
+    engine = TorchEngine(objective, ct_optimizer(objective))
+    plan = Plan(UPDATES, ct_schedule(CONFIG), log_every=1, keep="second")
+    train(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"]))
+
+    np.testing.assert_allclose(found, losses, rtol=0, atol=tolerance)
+    assert losses[-1] < losses[0]
+    moved = []
+    for side, model in zip((objective.first, objective.second), models):
+        for (name, expected), original in zip(model.named_parameters(), start.parameters()):
+            weights = side.transformer.get_parameter(name)
+            # Attention does not depend on the key's bias, so in float32 its gradient is rounding and nothing else.
+            if dtype == torch.float64 or "key.bias" not in name:
+                torch.testing.assert_close(weights.double(), expected, rtol=0, atol=tolerance, msg=name)
+            moved.append((expected - original).abs().max().item())
+    assert np.median(moved) > 1e-3
+    assert not torch.equal(
+        objective.first.transformer.embeddings.word_embeddings.weight, models[1].embeddings.word_embeddings.weight
+    )
+
+
+def test_the_second_model_is_the_one_given(make_encoder):
+    """Both start equal, and both are trained: only the poolers are left alone."""
+    encoder = make_encoder("bert")
+    objective = ContrastiveTension(encoder)
+    assert objective.second is encoder and list(objective.candidates()) == ["first", "second"]
+    assert all(torch.equal(a, b) for a, b in zip(objective.first.parameters(), encoder.parameters()))
+    optimized = {id(p) for group in ct_optimizer(objective).param_groups for p in group["params"]}
+    left = [name for name, p in objective.named_parameters() if id(p) not in optimized]
+    assert len(left) == 4 and all("pooler" in name for name in left)
+
+
+def test_dropout_is_off_in_training(make_encoder, make_table):
+    """As in the released code, although the loop puts the objective in training mode."""
+    objective = ContrastiveTension(make_encoder("bert").train())
+    batch = PairSampler(make_table(30), CONFIG, seed=0)(0)
+    for _ in range(2):
+        assert torch.equal(objective.loss(batch), objective.loss(batch))
+        assert not any(module.training for encoder in objective.encoders() for module in encoder.modules())
+        objective.train()
+
+
+def test_the_loss_takes_dot_products_and_their_mean(make_encoder, make_table):
+    """Not cosines: with embeddings that are twice as long the logits are four times as large."""
+    objective, batch = ContrastiveTension(make_encoder("bert")), PairSampler(make_table(30), CONFIG, seed=0)(0)
+    scale = math.sqrt(0.02)
+    with torch.no_grad():
+        logits = 0.02 * (objective.first(batch.first) * objective.second(batch.second)).sum(1)
+        for factor in (1.0, 2.0):
+            for side in (objective.first, objective.second):
+                side.register_forward_hook(lambda _, __, output, by=factor * scale: output * by)
+            expected = torch.log1p(torch.exp(torch.where(batch.labels == 1, -1, 1) * factor**2 * logits)).mean()
+            torch.testing.assert_close(objective.loss(batch), expected)
+            for side in (objective.first, objective.second):
+                side._forward_hooks.clear()
+
+
+def test_dropout_can_be_asked_for(make_encoder, make_table):
+    """Then it is on in training and nowhere else; it changes nothing else."""
+    batch = PairSampler(make_table(30), CONFIG, seed=0)(0)
+    objective, without = (ContrastiveTension(make_encoder("bert"), dropout) for dropout in (True, False))
+    assert torch.equal(objective.loss(batch), without.loss(batch))
+    objective.train()
+    assert all(module.training for module in objective.modules())
+    assert not torch.equal(objective.loss(batch), objective.loss(batch))
+    assert torch.equal(objective.eval().loss(batch), without.loss(batch))
+
+
+# -- within a batch --------------------------------------------------------------------------------------------------
+
+
+def plain_in_batch_loss(models, log_scale, sentences, rows):
+    """For each sentence and each direction, minus the log of the share that its own cosine has."""
+    x, y = ([mean_of_last_layer(model, sentences[row]) for row in rows] for model in models)
+    count, total = len(rows), 0.0
+    exponentials = [[torch.exp(torch.exp(log_scale) * (a @ b) / (a.norm() * b.norm())) for b in y] for a in x]
+    for i in range(count):
+        total = total - torch.log(exponentials[i][i] / sum(exponentials[i]))
+        total = total - torch.log(exponentials[i][i] / sum(row[i] for row in exponentials))
+    return total / (2 * count)
+
+
+def test_training_within_the_batch_equals_the_plain_loop(make_encoder, make_table):
+    """Every loss, every weight of both models, and the scale, over eight updates of RMSprop."""
+    encoder, table = make_encoder("bert", layers=2).double(), make_table(40, longest=12)
+    sentences = [table.input_ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:])]
+    sampler = SentenceSampler(table, 6, seed=3)
+    models = [copy.deepcopy(encoder.transformer).eval() for _ in range(2)]
+    log_scale = torch.tensor(math.log(5.0), dtype=torch.float64, requires_grad=True)
+    parameters = [p for model in models for name, p in model.named_parameters() if "pooler" not in name] + [log_scale]
+    squares, losses = [torch.zeros_like(p) for p in parameters], []
+    for step in range(8):
+        loss = plain_in_batch_loss(models, log_scale, sentences, sampler.rows(step))
+        gradients = torch.autograd.grad(loss, parameters)
+        losses.append(loss.item())
+        with torch.no_grad():
+            for parameter, square, gradient in zip(parameters, squares, gradients):
+                square.copy_(0.9 * square + 0.1 * gradient**2)
+                parameter.sub_(1e-3 * gradient / (square.sqrt() + 1e-7))
+
+    objective, found = InBatchContrastiveTension(encoder, scale=5.0, dropout=False).double(), []
+    with torch.no_grad():
+        objective.log_scale.fill_(math.log(5.0))  # made in float32
+    plan = Plan(8, lambda step: 1e-3, log_every=1, keep="second")
+    engine = TorchEngine(objective, ct_optimizer(objective))
+    train(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"]))
+    np.testing.assert_allclose(found, losses, rtol=0, atol=1e-8)
+    torch.testing.assert_close(objective.log_scale.detach(), log_scale.detach(), rtol=0, atol=1e-8)
+    assert abs(log_scale.item() - math.log(5.0)) > 1e-3
+    for side, model in zip((objective.first, objective.second), models):
+        for name, expected in model.named_parameters():
+            torch.testing.assert_close(side.transformer.get_parameter(name), expected, rtol=0, atol=1e-6, msg=name)
+
+
+def test_the_scale_starts_where_it_is_told(make_encoder, make_table):
+    """A large one makes equal models certain of their own sentence, a tiny one leaves them guessing."""
+    batch = SentenceSampler(make_table(30), 8, seed=0)(0)
+    for scale, expected in ((1e4, 0.0), (1e-4, math.log(8))):
+        objective = InBatchContrastiveTension(make_encoder("bert"), scale)
+        assert objective.log_scale.exp().item() == pytest.approx(scale, rel=1e-5)
+        assert objective.loss(batch).item() == pytest.approx(expected, abs=1e-3)
+
+
+def test_within_the_batch_dropout_is_on_unless_it_is_refused(make_encoder, make_table):
+    """Both models draw their own; both can be kept."""
+    batch = SentenceSampler(make_table(30), 8, seed=0)(0)
+    for dropout in (True, False):
+        encoder = make_encoder("bert")
+        objective = InBatchContrastiveTension(encoder, 20.0, dropout)
+        assert torch.equal(objective.loss(batch), objective.loss(batch))
+        objective.train()
+        assert torch.equal(objective.loss(batch), objective.loss(batch)) is not dropout
+        assert objective.candidates() == {"first": objective.first, "second": encoder}
+    assert InBatchContrastiveTension(make_encoder("bert")).train().training
+
+
+@pytest.mark.parametrize("variant", ["pairs", "in_batch"])
+def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, variant):
+    """What the two models give is in bf16; the products and the cross entropy of it are not."""
+    encoder, table = make_encoder("bert"), make_table(30)
+    objective, batch_at = contrastive_tension(CtConfig(variant=variant, dropout=False), encoder, table, 0)
+    batch = batch_at(0)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective.loss(batch)
+        sides = (batch.first, batch.second) if variant == "pairs" else (batch, batch)
+        x, y = (model(tokens).double() for model, tokens in zip((objective.first, objective.second), sides))
+    if variant == "pairs":
+        expected = torch.nn.functional.softplus(torch.where(batch.labels == 1, -1, 1) * (x * y).sum(1)).mean()
+    else:
+        cosines = (x / x.norm(dim=1, keepdim=True)) @ (y / y.norm(dim=1, keepdim=True)).T
+        own = 20 * cosines.diagonal()
+        expected = ((20 * cosines).logsumexp(1) + (20 * cosines).logsumexp(0) - 2 * own).mean() / 2
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "kind", "batch", "trains"),
+    [
+        ({}, ContrastiveTension, 16, False),
+        ({"dropout": True}, ContrastiveTension, 16, True),
+        ({"groups": 3, "negatives": 1, "dropout": False}, ContrastiveTension, 6, False),
+        ({"variant": "in_batch"}, InBatchContrastiveTension, 16, True),
+        ({"variant": "in_batch", "dropout": False, "batch_size": 5}, InBatchContrastiveTension, 5, False),
+        ({"variant": "in_batch", "dropout": True, "batch_size": 99}, InBatchContrastiveTension, 30, True),
+    ],
+)
+def test_the_settings_choose_the_variant(make_encoder, make_table, settings, kind, batch, trains):
+    encoder, table = make_encoder("bert"), make_table(30)
+    objective, batch_at = contrastive_tension(CtConfig(**settings, scale=7.0), encoder, table, seed=4)
+    assert type(objective) is kind and objective.second is encoder
+    objective.train()
+    assert objective.first.training is objective.second.training is trains
+    found = batch_at(2)
+    assert len(found.labels if kind is ContrastiveTension else found) == batch
+    other = contrastive_tension(CtConfig(**settings), encoder, table, seed=5)[1](2)
+    assert found.ids.tolist() == batch_at(2).ids.tolist() != other.ids.tolist()
+    if kind is InBatchContrastiveTension:
+        assert objective.log_scale.exp().item() == pytest.approx(7.0)
+    optimized = {id(p) for group in ct_optimizer(objective).param_groups for p in group["params"]}
+    assert optimized == {id(p) for p in objective.parameters() if p.requires_grad}
+
+
+# -- sampling --------------------------------------------------------------------------------------------------------
+
+
+def test_a_group_is_one_positive_pair_and_independent_negatives(make_table):
+    """15 sentences per group of the default settings: no negative shares a sentence with the positive one."""
+    table = make_table(100_000, longest=4)
+    config = CtConfig()
+    batch = PairSampler(table, config, seed=3)(0)
+    first, second = (ids.reshape(2, 8) for ids in (batch.first.ids, batch.second.ids))
+    for a, b in zip(first, second):
+        assert a[0] == b[0]
+        assert len({*a, *b}) == 15  # of 100,000, so that chance repeats none
+    assert batch.labels.tolist() == [1.0, *[0.0] * 7] * 2
+    assert len(batch.first) == len(batch.second) == 16
+    assert batch.ids.tolist() == [*batch.first.ids, *batch.second.ids]
+
+
+def test_batches_hold_the_tokens_of_their_rows(make_table):
+    table = make_table(40)
+    sampler = PairSampler(table, CONFIG, seed=3)
+    first, second = sampler.rows(5)
+    batch = sampler(5)
+    for side, rows in ((batch.first, first), (batch.second, second)):
+        assert side.ids.tolist() == table.ids[rows].tolist()
+        for place, row in enumerate(rows):
+            wanted = table.input_ids[table.offsets[row] : table.offsets[row + 1]]
+            assert side.input_ids[side.segments == place].tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(("groups", "negatives"), [(1, 1), (3, 2), (2, 7)])
+def test_other_shapes_of_batches(make_table, groups, negatives):
+    config = CtConfig(groups=groups, negatives=negatives)
+    sampler = PairSampler(make_table(30), config, seed=0)
+    first, second = sampler.rows(0)
+    assert len(first) == len(second) == groups * (1 + negatives)
+    labels = sampler(0).labels
+    assert labels.sum() == groups
+    assert all(first[i] == second[i] for i in np.flatnonzero(labels.numpy()))
+
+
+def test_draws_are_uniform_with_replacement_and_independent(make_table):
+    """Chi-square over every place of a batch; pairs that are equal by chance are not avoided."""
+    size, steps = 20, 4000
+    sampler = PairSampler(make_table(size), CONFIG, seed=1)
+    first, second = (np.stack(side) for side in zip(*(sampler.rows(step) for step in range(steps))))
+    free = np.concatenate([first, np.delete(second, [0, 8], axis=1)], axis=1)  # 30 draws per batch
+    counts = np.stack([np.bincount(column, minlength=size) for column in free.T])
+    chi2 = ((counts - steps / size) ** 2 / (steps / size)).sum(1)
+    assert chi2.max() < 55 and 15 < chi2.mean() < 23  # 19 degrees of freedom: mean 19, 1 in 40,000 beyond 55
+    same = [float((free[:, a] == free[:, b]).mean()) for a in range(30) for b in range(a)]
+    assert max(abs(share - 1 / size) for share in same) < 5 * math.sqrt(0.05 * 0.95 / steps)
+    assert Counter(len(set(row)) for row in free)[30] == 0  # 30 draws of 20 rows: with replacement
+
+
+def test_a_batch_is_a_function_of_seed_and_step(make_table):
+    table = make_table(200)
+    rows = {(seed, step): PairSampler(table, CONFIG, seed).rows(step) for seed in (0, 1, 2**61) for step in (0, 1, 500)}
+    again = PairSampler(table, CONFIG, 2**61)
+    again.rows(3)
+    for step in (500, 0):
+        assert all(np.array_equal(a, b) for a, b in zip(again.rows(step), rows[2**61, step]))
+    assert len({first.tobytes() for first, _ in rows.values()}) == len(rows)
+
+
+def test_sentences_of_a_batch_are_different_and_drawn_uniformly(make_table):
+    """Chi-square over rows, and over pairs of rows; a batch depends on seed and step only."""
+    table, size, steps = make_table(12), 4, 6000
+    sampler = SentenceSampler(table, size, seed=1)
+    rows = np.stack([sampler.rows(step) for step in range(steps)])
+    assert all(len(set(batch)) == size for batch in rows.tolist())
+    counts = np.stack([np.bincount(column, minlength=12) for column in rows.T])
+    assert ((counts - steps / 12) ** 2 / (steps / 12)).sum(1).max() < 40  # 11 degrees of freedom
+    pairs = Counter(frozenset((a, b)) for batch in rows.tolist() for a in batch for b in batch if a < b)
+    expected = steps * 6 / 66
+    assert len(pairs) == 66 and max(abs(count - expected) for count in pairs.values()) < 5 * math.sqrt(expected)
+    again = SentenceSampler(table, size, seed=1)
+    assert all(np.array_equal(again.rows(step), rows[step]) for step in (5000, 0, 17))
+    assert not np.array_equal(SentenceSampler(table, size, seed=2).rows(0), rows[0])
+    packed = sampler(3)
+    assert packed.ids.tolist() == table.ids[rows[3]].tolist() and len(packed) == size
+
+
+def test_a_small_corpus_gives_small_batches(make_table):
+    batch = SentenceSampler(make_table(5), 16, seed=0)(0)
+    assert sorted(batch.ids) == make_table(5).ids.tolist()
+
+
+# -- schedule --------------------------------------------------------------------------------------------------------
+
+
+def test_boundaries_belong_to_the_rate_before():
+    """501 updates at the first rate, 500 at each of the next three, and the rest at the last, whatever `steps` is."""
+    for steps in (50_000, 300, 2_001):
+        rate = ct_schedule(CtConfig(steps=steps))
+        counts = Counter(rate(step) for step in range(50_000))
+        assert counts == {1e-5: 501, 8e-6: 500, 6e-6: 500, 4e-6: 500, 2e-6: 47_999}
+        assert [rate(step) for step in (500, 501, 1000, 1001, 2000, 2001)] == [1e-5, 8e-6, 8e-6, 6e-6, 4e-6, 2e-6]
+
+
+@pytest.mark.parametrize("steps", [5, 17, 500, 50_000])
+def test_a_scaled_schedule_gives_a_fifth_to_each_rate(steps):
+    config = CtConfig(steps=steps, schedule="scaled")
+    rates = [ct_schedule(config)(step) for step in range(steps)]
+    assert rates == sorted(rates, reverse=True)
+    counts = [rates.count(rate) for rate in config.learning_rates]
+    assert sum(counts) == steps and all(abs(count - steps / 5) <= 2 for count in counts)
+
+
+# -- through the loop ------------------------------------------------------------------------------------------------
+
+
+def train_ct(make_encoder, make_table, keep, scores, storage=None, stop_at=None):
+    """`scores`: dev scores in the order in which they are asked for."""
+    objective, asked = ContrastiveTension(make_encoder("bert", layers=2)), iter(scores)
+    sampler = PairSampler(make_table(50), CONFIG, seed=2)
+
+    def batch_at(step):
+        if step == stop_at:
+            raise KeyboardInterrupt
+        return sampler(step)
+
+    result = train(
+        objective,
+        batch_at,
+        Plan(UPDATES, ct_schedule(CONFIG), seed=2, evaluate_every=8, checkpoint_every=6, keep=keep),
+        TorchEngine(objective, ct_optimizer(objective)),
+        evaluate=lambda encoder: next(asked),
+        checkpoints=storage and storage.checkpoints("member", {}),
+    )
+    return objective, result
+
+
+def weights_of(module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
+
+
+def test_second_is_kept_as_trained_to_the_end_or_the_better_at_its_best(make_encoder, make_table):
+    """`best` asks for both models at updates 8, 16 and 20, `second` for one."""
+    ended, result = train_ct(make_encoder, make_table, "second", [9.0, 5.0, 1.0])
+    assert (result.kept, result.kept_step, result.score) == ("second", 20, 1.0)
+    best, result = train_ct(make_encoder, make_table, "best", [9.0, 3.0, 9.5, 4.0, 2.0, 1.0])
+    assert (result.kept, result.kept_step, result.score) == ("first", 16, 9.5)
+    assert torch.equal(weights_of(best.second), weights_of(ended.second))
+    assert not torch.equal(weights_of(best.first), weights_of(ended.first))
+
+
+def test_a_continued_member_is_the_undisturbed_one(make_encoder, make_table, tmp_path):
+    """Both models and the optimizer's moments come back, and the best weights with them."""
+    whole, expected = train_ct(make_encoder, make_table, "best", [1, 2, 8, 3, 2, 1])
+    storage = Storage(str(tmp_path), "run")
+    with pytest.raises(KeyboardInterrupt):
+        train_ct(make_encoder, make_table, "best", [1, 2, 8, 3], storage, stop_at=19)
+    continued, result = train_ct(make_encoder, make_table, "best", [2, 1], storage)
+    assert result.resumed_at == 18 and (result.kept, result.kept_step) == (expected.kept, expected.kept_step) == (
+        "first",
+        16,
+    )
+    assert torch.equal(weights_of(continued), weights_of(whole)) and result.history == expected.history
+
+
+def test_members_of_other_seeds_differ(make_encoder, make_table):
+    """They start from the same weights: only their sentences differ."""
+    ends = []
+    for seed in (0, 1, 2):
+        objective = ContrastiveTension(make_encoder("bert", layers=2))
+        plan = Plan(3, ct_schedule(CONFIG), seed=seed, keep="second")
+        train(
+            objective, PairSampler(make_table(50), CONFIG, seed), plan, TorchEngine(objective, ct_optimizer(objective))
+        )
+        ends.append(weights_of(objective.second))
+    assert not torch.equal(ends[0], ends[1]) and not torch.equal(ends[1], ends[2])

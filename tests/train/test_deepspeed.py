@@ -1,0 +1,188 @@
+"""Distillation and its engine: the updates are the plain ones, whatever the workers, the ZeRO stage and the memory."""
+
+import multiprocessing
+import os
+import socket
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from deepspeed_worker import RATE, WIDTH, Work, run
+from learners import tiny_learner, write_targets
+
+from raysed.config import SedConfig
+from raysed.data.targets import TargetBatches
+from raysed.train import loop
+from raysed.train.deepspeed import DeepSpeedEngine
+from raysed.train.objectives.distillation import Distillation
+
+_OPTIMIZERS = "deepspeed.runtime.zero.muon.muon_optimizer"
+"""Where every worker with ZeRO looks whether its optimizer is one of these; the import takes as long as its updates."""
+
+
+@pytest.mark.parametrize("world", (5, 11))
+def test_losses_of_unequal_parts_average_to_that_of_the_batch(tmp_path, world):
+    """Of workers that share eight sentences, be they more than those or fewer; and so do their gradients."""
+    write_targets(tmp_path, 96, 40, WIDTH)
+    objective = Distillation(tiny_learner(WIDTH)).train()
+    whole = objective.loss(TargetBatches(tmp_path, 8, 3)(2))
+    (expected,) = torch.autograd.grad(whole, next(objective.parameters()))
+    losses = [objective.loss(TargetBatches(tmp_path, 8, 3, rank, world)(2)) for rank in range(world)]
+    mean = torch.stack(losses).mean()
+    torch.testing.assert_close(mean, whole)
+    torch.testing.assert_close(torch.autograd.grad(mean, next(objective.parameters()))[0], expected)
+
+
+def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
+    """The reference: torch's Adam in one process, the mean squared error written out."""
+    learner = tiny_learner(WIDTH).eval()
+    parameters = [p for p in learner.parameters() if p.requires_grad]
+    optimizer = torch.optim.Adam(parameters, lr=0.0)
+    batches = TargetBatches(directory, sed.batch_size, seed=5)
+    rate = loop.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay)
+    losses = []
+    for step in range(steps):
+        batch = batches(step)
+        optimizer.param_groups[0]["lr"] = rate(step)
+        loss = ((learner(batch.tokens) - batch.targets) ** 2).sum() / batch.targets.numel()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def run_workers(directory: Path, world: int, stages: str, **options) -> dict[int, dict]:
+    """Runs a training and another from the start in `world` processes, one ZeRO stage after the other.
+
+    The processes are forks of one that has imported DeepSpeed, which takes longer than the trainings.
+
+    Returns:
+        What the first worker found, by stage; nothing of trainings that were stopped.
+    """
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    work = Work(directory, world, port, [int(stage) for stage in stages], **options)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_OPTIMIZERS, "raysed.model.encoder"])
+    pipes = [context.Pipe(duplex=False) for _ in range(world)]
+    with mock.patch.dict(os.environ, DS_ACCELERATOR="cpu", OMP_NUM_THREADS="1"):
+        workers = [context.Process(target=run, args=(work, rank, told)) for rank, (_, told) in enumerate(pipes)]
+        for worker in workers:
+            worker.start()
+    found = [heard.recv() if heard.poll(240) else "silent" for heard, _ in pipes]
+    for worker in workers:
+        worker.join(30)
+        worker.kill()
+    failed = [words[-1500:] for words in found if isinstance(words, str)]
+    assert not failed, "\n\n".join(failed)
+    assert [worker.exitcode for worker in workers] == [0] * world
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory) -> tuple[dict[int, dict], np.ndarray]:
+    """Three workers until update 6, one until 10, two to the end, with every ZeRO stage; and the plain losses."""
+    directory = tmp_path_factory.mktemp("continued")
+    write_targets(directory, 96, 40, WIDTH)
+    assert not run_workers(directory, 3, "0123", stop=6)
+    assert not run_workers(directory, 1, "0123", stop=10)
+    expected = plain_losses(directory, SedConfig(batch_size=8, learning_rate=RATE), 12)
+    return run_workers(directory, 2, "0123"), np.array(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", range(4))
+def test_deepspeed_makes_the_plain_updates(continued, stage):
+    """Stopped twice and continued with another number of workers each time: the plain loss curve.
+
+    Three share eight sentences unequally. Another training that follows in the same process has that curve, too;
+    without ZeRO, nobody asks for its losses before they are logged, as on a GPU.
+    """
+    found, expected = continued
+    assert found[stage]["resumed_at"] == 8
+    assert np.abs(found[stage]["losses"] - expected).max() < 1e-4
+    assert np.abs(found[stage]["following"] - expected).max() < 1e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", range(4))
+def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued, stage):
+    """The gradient of one of two workers: both are told by the loss, at once or, without ZeRO, when they ask."""
+    found, _ = continued
+    for spoiled in found[stage]["spoiled"]:
+        assert np.isfinite(spoiled["losses"][:2]).all() and np.isnan(spoiled["losses"][2]) and spoiled["unchanged"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", range(4))
+def test_deepspeed_has_its_moments_before_the_first_update(continued, stage):
+    """Of two workers; so memory that suffices for the gradient suffices for the update."""
+    found, _ = continued
+    numbers = sum(p.numel() for p in Distillation(tiny_learner(WIDTH)).parameters() if p.requires_grad)
+    assert found[stage]["spoiled"][0]["moments"] >= 2 * numbers / (1 if stage == 0 else 2)
+
+
+@pytest.mark.slow
+def test_deepspeed_with_little_memory_makes_the_plain_updates(tmp_path):
+    """Two workers that cannot encode a batch at once: the global batch stays what it is."""
+    write_targets(tmp_path, 96, 40, WIDTH)
+    losses = run_workers(tmp_path, 2, "0", scarce=True)[0]["losses"]
+    expected = plain_losses(tmp_path, SedConfig(batch_size=8, learning_rate=RATE), 12)
+    assert np.abs(np.array(losses) - expected).max() < 1e-4
+
+
+def test_one_process_equals_the_plain_loop(tmp_path):
+    """The loop with torch's engine makes exactly the reference's updates."""
+    write_targets(tmp_path, 96, 40, WIDTH)
+    sed = SedConfig(batch_size=8)
+    objective = Distillation(tiny_learner(WIDTH))
+    optimizer = torch.optim.AdamW([p for p in objective.parameters() if p.requires_grad], lr=0.0, weight_decay=0.0)
+    plan = loop.Plan(12, loop.warmup_schedule(2e-5, 12, 0.1, "constant"), log_every=1, keep="learner")
+    engine = loop.TorchEngine(objective, optimizer)
+    result = loop.train(objective, TargetBatches(tmp_path, 8, 5), plan, engine)
+    assert [e["loss"] for e in result.history] == pytest.approx(plain_losses(tmp_path, sed, 12), abs=1e-6)
+
+
+class Engine:
+    """What `deepspeed.initialize` gives, on a machine where a gradient of more than one part does not fit."""
+
+    def __init__(self, objective: Distillation):
+        self.objective, self.calls = objective, []
+
+    def __call__(self, batch) -> torch.Tensor:
+        self.calls.append("forward")
+        return self.objective(batch)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.calls.append("backward")
+        loss.backward()
+        if self.objective.learner.parts == 1:
+            raise torch.OutOfMemoryError("half of the gradient is there")
+
+    def zero_grad(self) -> None:
+        self.calls.append("zero_grad")
+        self.objective.zero_grad()
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_gradient_that_does_not_fit_is_made_in_parts(tmp_path, stage):
+    write_targets(tmp_path, 32, 32, WIDTH)
+    batch = TargetBatches(tmp_path, 8, seed=5)(0)
+    plain, objective = (Distillation(tiny_learner(WIDTH)).train() for _ in range(2))  # without dropout, the default
+    plain(batch).backward()
+    inner = Engine(objective)
+    engine = DeepSpeedEngine(objective, SedConfig(batch_size=8, zero_stage=stage), world=1, bf16=False)
+    engine._engine = inner
+    loss = inner(batch)
+    if stage:  # the others would wait for this worker
+        with pytest.raises(torch.OutOfMemoryError):
+            engine._backward(batch, loss)
+        return
+    engine._backward(batch, loss)
+    assert inner.calls == ["forward", "backward", "zero_grad", "forward", "backward"]
+    for (name, one), two in zip(plain.named_parameters(), objective.parameters(), strict=True):
+        assert one.grad is two.grad is None or torch.allclose(one.grad, two.grad, atol=1e-7), name

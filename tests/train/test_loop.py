@@ -1,0 +1,913 @@
+"""The training loop: a continued run is the undisturbed run, and nothing broken reaches weights or saved states."""
+
+import json
+import math
+import random
+import tempfile
+import threading
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from raysed.config import CONFIGS, Config, find_config, load_config, make_config
+from raysed.data.batches import EpochBatches
+from raysed.data.tokens import tokenize
+from raysed.errors import UserError
+from raysed.model.augment import _dtype as views_dtype
+from raysed.model.encoder import Encoder
+from raysed.model.encoding import encode
+from raysed.model.precision import uses_bf16
+from raysed.plan.artefacts import plan_node
+from raysed.score.dev import dev_score
+from raysed.store.storage import Entry, Storage
+from raysed.train import loop
+from raysed.train.loop import (
+    Plan,
+    Result,
+    TorchEngine,
+    before_training,
+    load_state,
+    save_state,
+    seed_everything,
+    train,
+    warmup_schedule,
+)
+from raysed.train.objectives.contrastive import Contrastive
+from raysed.train.objectives.masked_lm import MaskedLM
+from raysed.train.setups import Start, set_up
+
+STEPS, EPOCH, EVERY = 40, 20, 5
+RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
+
+
+class Stopped(Exception):
+    """What kills a run in these tests."""
+
+
+@dataclass
+class Run:
+    """One training of a tiny encoder with dropout; `stop_at` kills it, by batch or by message."""
+
+    make_encoder: object
+    make_table: object
+    keep: str
+    stop_in: str = ""
+    stop_at: int = -1
+    seen: dict[int, list[int]] = field(default_factory=dict)
+    said: list[dict] = field(default_factory=list)
+
+    def __call__(self, storage: Storage | None = None, until: int | None = None, every: int = EVERY, **named) -> "Run":
+        encoder, table = self.make_encoder("bert", layers=2), self.make_table(8 * EPOCH, longest=10)
+        torch.manual_seed(1)  # the head's weights
+        self.objective = MaskedLM(encoder, mask_id=4, special_ids=[0, 1, 2, 3, 4], rate=0.3)
+        self.batches, self.dev_table = EpochBatches(table, 8, seed=5), self.make_table(6, seed=9)
+        parameters = [p for p in self.objective.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(parameters, weight_decay=0.01)
+        self.result = train(
+            self.objective,
+            self.batch_at,
+            Plan(STEPS, RATE, 3, evaluate_every=6, checkpoint_every=every, log_every=1, keep=self.keep),
+            TorchEngine(self.objective, self.optimizer, clip=1.0),
+            evaluate=self.evaluate,
+            checkpoints=storage and storage.checkpoints("model", {"setting": 1}),
+            on_metrics=self.on_metrics,
+            until=until,
+            **named,
+        )
+        return self
+
+    def evaluate(self, encoder: nn.Module) -> float:
+        """Best before the last evaluations, and moved by the last bit of any weight."""
+        total = float(encode(encoder, self.dev_table)[0].astype(np.float64).sum())
+        return 100 * math.sin(1000 * total) - 200 * (max(self.seen) > STEPS * 3 // 4)
+
+    def batch_at(self, step: int):
+        if self.stop_in == "batch_at" and step == self.stop_at:
+            raise Stopped
+        batch = self.batches(step)
+        self.seen[step] = batch.ids.tolist()
+        return batch
+
+    def on_metrics(self, entry: dict) -> None:
+        self.said.append(entry)
+        if self.stop_in == "on_metrics" and entry["step"] == self.stop_at:
+            raise Stopped
+
+
+@pytest.fixture(scope="module", params=["encoder", "best"])
+def unbroken(request, make_encoder, make_table) -> Run:
+    torch.set_num_threads(1)
+    return Run(make_encoder, make_table, request.param)()
+
+
+def assert_same_end(run: Run, unbroken: Run) -> None:
+    def equal(a, b) -> bool:
+        if isinstance(a, dict):
+            return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+        return torch.equal(a, b) if isinstance(a, torch.Tensor) else list(a) == list(b)
+
+    assert equal(run.objective.state_dict(), unbroken.objective.state_dict())
+    assert equal(run.optimizer.state_dict()["state"], unbroken.optimizer.state_dict()["state"])
+    assert run.optimizer.param_groups[0]["lr"] == unbroken.optimizer.param_groups[0]["lr"]
+    assert replace(run.result, resumed_at=0) == replace(unbroken.result, resumed_at=0)
+
+
+@pytest.mark.parametrize("stop_in", ["on_metrics", "batch_at"])
+@pytest.mark.parametrize("stop_at", [1, 7, 13, 20, 39])
+def test_a_continued_run_is_the_undisturbed_run(unbroken, make_encoder, make_table, tmp_path, stop_at, stop_in):
+    """Weights, optimizer, history, choice and sentences, to the last bit; from another process' point of view."""
+    broken = Run(make_encoder, make_table, unbroken.keep, stop_in, stop_at)
+    with pytest.raises(Stopped):
+        broken(Storage(str(tmp_path), "run"))
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)  # noqa: NPY002  (a new process has other states)
+    continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
+    # A message comes before its update's state is saved, a batch after that of the update before.
+    assert continued.result.resumed_at == EVERY * ((stop_at - (stop_in == "on_metrics")) // EVERY)
+    assert_same_end(continued, unbroken)
+    assert {**broken.seen, **continued.seen} == unbroken.seen
+    assert list(continued.seen) == list(range(continued.result.resumed_at, STEPS))
+    assert continued.said == unbroken.said  # the log of the whole run, handed in again
+
+
+def test_a_run_may_be_broken_again_and_again(unbroken, make_encoder, make_table, tmp_path):
+    for stop_at in (7, 8, 13, 22, 39):
+        with pytest.raises(Stopped):
+            Run(make_encoder, make_table, unbroken.keep, "batch_at", stop_at)(Storage(str(tmp_path), "run"))
+    continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
+    assert continued.result.resumed_at == 35
+    assert_same_end(continued, unbroken)
+
+
+def test_a_run_in_parts_is_the_undisturbed_run(unbroken, make_encoder, make_table, tmp_path):
+    """`until` ends a part at any update; the last part gives the result, those before say what they have seen."""
+    storage = Storage(str(tmp_path), "run")
+    for until in (7, 7, 10, 33, None):
+        part = Run(make_encoder, make_table, unbroken.keep)(storage, until)
+        assert part.result.steps == (until or STEPS)
+        assert part.result.score_by(STEPS) == unbroken.result.score_by(until or STEPS)
+    assert part.result.resumed_at == 33
+    assert_same_end(part, unbroken)
+
+
+def test_a_machine_that_is_about_to_go_saves_in_time(unbroken, make_encoder, make_table, tmp_path):
+    """The notice comes before update 17, the end before update 33; nothing else would have been saved."""
+    storage, asked = Storage(str(tmp_path), "run"), []
+    broken = Run(make_encoder, make_table, unbroken.keep, "batch_at", 33)
+
+    def warned() -> bool:
+        asked.append(max(broken.seen) + 1)
+        return asked[-1] >= 17
+
+    with pytest.raises(Stopped):
+        broken(storage, every=1000, warned=warned)
+    assert asked == [10, 20, 30]
+    continued = Run(make_encoder, make_table, unbroken.keep)(storage)
+    assert continued.result.resumed_at == 30
+    assert_same_end(continued, unbroken)
+
+
+def test_a_damaged_state_falls_back_to_the_one_before(unbroken, make_encoder, make_table, tmp_path):
+    with pytest.raises(Stopped):
+        Run(make_encoder, make_table, unbroken.keep, "batch_at", 23)(Storage(str(tmp_path), "run"))
+    newest = tmp_path / "run/checkpoints/model/step-000000020/state.safetensors"
+    data = bytearray(newest.read_bytes())
+    data[-1] ^= 1
+    newest.write_bytes(data)
+    continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
+    assert continued.result.resumed_at == 15
+    assert_same_end(continued, unbroken)
+
+
+def test_states_of_another_setting_are_not_continued(make_encoder, make_table, tmp_path):
+    storage = Storage(str(tmp_path), "run")
+    with pytest.raises(Stopped):
+        Run(make_encoder, make_table, "encoder", "batch_at", 12)(storage)
+    assert storage.checkpoints("model", {"setting": 1}).newest()[0] == 10
+    assert storage.checkpoints("model", {"setting": 2}).newest() is None
+
+
+def test_what_the_tests_above_compare_does_vary(unbroken, make_encoder, make_table):
+    """Other dropout gives other weights, and the best evaluation is not the last."""
+    other = Run(make_encoder, make_table, unbroken.keep)
+    other.batch_at, plain = lambda step: (seed_everything(4, step), plain(step))[1], other.batch_at
+    other()
+    assert not torch.equal(other.objective.bias, unbroken.objective.bias)
+    assert len(set(map(str, unbroken.seen.values()))) == STEPS
+    assert (unbroken.result.kept_step < STEPS) == (unbroken.keep == "best")
+
+
+# -- what is kept ----------------------------------------------------------------------------------------------------
+
+
+class Line(nn.Module):
+    """Two candidates of one weight each; the gradient is 1, so that SGD of rate 1 counts the updates down."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.first.weight), nn.init.zeros_(self.second.weight)
+
+    def loss(self, batch) -> torch.Tensor:
+        return self.first.weight.sum() + 2 * self.second.weight.sum()
+
+    def candidates(self) -> dict[str, nn.Module]:
+        return {"first": self.first, "second": self.second}
+
+
+def train_line(scores=None, steps: int = 10, **plan) -> tuple[Line, Result, list[tuple[int, float]]]:
+    """`scores` by weight of the candidate that is evaluated."""
+    line, asked = Line(), []
+
+    def evaluate(candidate: nn.Module) -> float:
+        asked.append(-candidate.weight.item())
+        return float(scores(asked[-1]))
+
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
+    plan = Plan(steps, lambda step: 1.0, evaluate_every=4, log_every=3, **plan)
+    result = train(line, lambda step: None, plan, engine, evaluate=scores and evaluate)
+    return line, result, asked
+
+
+def test_the_best_evaluation_is_put_back():
+    """First at 4 updates; the history says what was seen."""
+    line, result, asked = train_line(lambda weight: -abs(weight - 4), keep="best")
+    assert asked == [4, 8, 8, 16, 10, 20]
+    assert (result.kept, result.kept_step, result.score) == ("first", 4, 0.0)
+    assert line.first.weight.item() == -4
+    assert line.second.weight.item() == -20  # the other one as it ended
+    assert [entry["step"] for entry in result.history] == [3, 4, 6, 8, 9, 10]
+    assert {entry["step"]: entry["dev"] for entry in result.history if "dev" in entry} == {
+        4: {"first": 0.0, "second": -4.0},
+        8: {"first": -4.0, "second": -12.0},
+        10: {"first": -6.0, "second": -16.0},
+    }
+    assert not line.training
+
+
+@pytest.mark.parametrize(("patience", "kept_step", "steps"), [(1, 8, 12), (2, 16, 24), (9, 16, 40), (None, 16, 40)])
+def test_the_training_ends_when_nothing_gets_better(patience, kept_step, steps):
+    """An evaluation every 4 updates; the score has a small peak after 4 updates and its largest after 16."""
+    score = {4: 1, 16: 2}
+    _, result, _ = train_line(lambda weight: score.get(weight, 0), steps=40, keep="best", patience=patience)
+    # The second model gets to 16 after 8 updates already, where patience 1 does not wait for the first.
+    assert (result.kept_step, result.steps) == (kept_step, steps)
+    assert result.kept == ("second" if patience == 1 else "first")
+
+
+def test_without_labels_the_lowest_loss_on_held_out_rows_is_kept(tmp_path):
+    """It is lowest after 12 of 40 updates; the dev score, which rises to the end, is shown and chooses nothing."""
+
+    class Valley(Line):
+        def loss(self, batch) -> torch.Tensor:
+            return self.first.weight.sum() if batch is None else (self.first.weight.sum() + batch.place).abs()
+
+        def candidates(self) -> dict[str, nn.Module]:
+            return {"first": self.first}
+
+    @dataclass(frozen=True)
+    class HeldOut:
+        place: float
+        ids: range
+
+    held_out = [HeldOut(10.0, range(3)), HeldOut(18.0, range(1))]  # weighted by sentences
+    plan = Plan(40, lambda step: 1.0, evaluate_every=4, keep="best", patience=2, held_out=held_out)
+
+    def result(until: int | None, storage: Storage) -> tuple[Valley, Result]:
+        line = Valley()
+        engine = TorchEngine(line, torch.optim.SGD(line.parameters()))
+        score = lambda module: -module.weight.item()  # noqa: E731
+        checkpoints = storage.checkpoints("line", {})
+        return line, train(line, lambda s: None, plan, engine, evaluate=score, checkpoints=checkpoints, until=until)
+
+    for places, storage in (([None], Storage(str(tmp_path), "whole")), ([14, None], Storage(str(tmp_path), "parts"))):
+        for until in places:
+            line, found = result(until, storage)
+        losses = {entry["step"]: entry["held_out"] for entry in found.history if "held_out" in entry}
+        assert losses == {4: 8.0, 8: 4.0, 12: 3.0, 16: 5.0, 20: 8.0}
+        assert (found.kept_step, found.held_out, found.score, found.steps) == (12, 3.0, 12.0, 20)
+        assert line.first.weight.item() == -12
+
+
+def test_of_equal_scores_the_later_is_kept():
+    """As the released CT code does: the second model rather than the first, the last evaluation rather than before."""
+    _, result, _ = train_line(lambda weight: 1.0, keep="best")
+    assert (result.kept, result.kept_step) == ("second", 10)
+
+
+def test_a_named_candidate_is_kept_as_it_ended():
+    """Only its dev score is taken, and its best evaluation does not count."""
+    line, result, asked = train_line(lambda weight: -abs(weight - 8), keep="second")
+    assert asked == [8, 16, 20]
+    assert (result.kept, result.kept_step, result.score) == ("second", 10, -12.0)
+    assert line.second.weight.item() == -20
+
+
+@pytest.mark.parametrize(("keep", "kept"), [("second", "second"), ("best", "first")])
+def test_without_a_dev_task_the_last_weights_are_kept(keep, kept):
+    line, result, _ = train_line(keep=keep)
+    assert (result.kept, result.kept_step, result.score) == (kept, 10, None)
+    assert [entry["step"] for entry in result.history] == [3, 6, 9, 10]
+    assert line.first.weight.item() == -10
+
+
+def test_the_untouched_weights_have_an_entry_that_nothing_is_chosen_by():
+    """It is evaluated once for all candidates, and not at all where the score is known."""
+    line, asked = Line(), []
+
+    def evaluate(candidate: nn.Module) -> float:
+        asked.append(candidate)
+        return 40.0
+
+    best, named = Plan(4, lambda step: 1.0, keep="best"), Plan(4, lambda step: 1.0, keep="second")
+    entry = {"step": 0, "dev": {"first": 40.0, "second": 40.0}}
+    assert before_training(line, best, line.first, evaluate) == [entry] and asked == [line.first]
+    known = before_training(line, named, line.first, evaluate, 41.5)
+    assert known == [{"step": 0, "dev": {"second": 41.5}}] and len(asked) == 1
+    assert before_training(line, best, line.first, None) == []
+    later = {"step": 4, "dev": {"first": 30.0, "second": 31.0}}
+    assert Result(history=[entry, later]).score_by(4) == 31.0 and Result(history=[entry]).score_by(4) is None
+
+
+@pytest.mark.parametrize(("node", "stage"), [("ct", "ct"), ("sts", "sts"), ("nli-ct", "ct"), ("nli-sts", "sts")])
+def test_members_of_the_base_know_its_score_and_depend_on_it_in_nothing(node, stage):
+    """The grid's is that of its criterion; a member that continues another is not the base's child."""
+    config = Config(sts={"criterion": "pearson", "lower_bounds": [0.0, 0.5], "models": 1})
+    inputs = dict.fromkeys(("encoder", "corpus", "dev", "nli", "sts"), "same")
+    parents = [Entry("nli/members/00", {"seed": 1}, {}, {"dev": 50.0})] if "-" in node else [None]
+    plain = plan_node(node, config, inputs, parents)
+    told = plan_node(node, config, inputs, parents, {"spearman": 40.0, "pearson": 41.0})
+    expected = None if "-" in node else {"ct": 40.0, "sts": 41.0}[stage]
+    assert {member.start_dev for member in told} == {expected} and {member.start_dev for member in plain} == {None}
+    assert [replace(member, start_dev=None) for member in told] == plain
+
+
+def test_a_candidate_that_is_not_there_is_refused_at_once():
+    with pytest.raises(ValueError, match="third"):
+        train_line(keep="third")
+
+
+# -- updates ---------------------------------------------------------------------------------------------------------
+
+
+class Broken(nn.Module):
+    """A line whose loss, or its gradient, or both, are no finite numbers for some batches."""
+
+    def __init__(self):
+        super().__init__()
+        self.only = nn.Linear(3, 1)
+
+    def loss(self, batch) -> torch.Tensor:
+        healthy = self.only(torch.ones(3)).square().sum()
+        zero = self.only.weight.sum() * 0
+        broken = {"loss": healthy + math.inf, "gradient": healthy + zero.abs().sqrt(), "both": healthy / zero}
+        return broken.get(batch.kind, healthy)
+
+    def candidates(self) -> dict[str, nn.Module]:
+        return {"only": self.only}
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient", "both"])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_an_update_that_is_asked_about_later_changes_no_weights_either(tmp_path, kind, clip):
+    """As on a GPU: it is found before the next state is saved, and the updates after it are as if it had not been."""
+    torch.manual_seed(0)
+    objective = Broken()
+    start = {name: p.detach().clone() for name, p in objective.named_parameters()}
+
+    def updated(*kinds: str) -> tuple[TorchEngine, list]:
+        objective.load_state_dict(start)
+        engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), fused=True), clip)
+        engine.asks_later = True
+        return engine, [engine.update(SimpleNamespace(kind=kind), 0.1) for kind in kinds]
+
+    _, losses = updated("healthy", kind, "healthy")
+    found = {name: p.detach().clone() for name, p in objective.named_parameters()}
+    assert torch.isnan(losses[1])
+    _, expected = updated("healthy", "healthy")
+    assert losses[0::2] == expected
+    assert all(torch.equal(found[name], p) for name, p in objective.named_parameters())
+
+    engine, _ = updated()
+    checkpoints = Storage(str(tmp_path), "run").checkpoints("model", {})
+    plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=9, keep="only")
+
+    def batch_at(step: int) -> SimpleNamespace:
+        return SimpleNamespace(kind=kind if step == 6 else "healthy", ids=np.array([40, 7, 40, 12]))
+
+    with pytest.raises(UserError, match=r"its gradient is not finite at step 6 \(sentence ids 40, 7, 12\)"):
+        train(objective, batch_at, plan, engine, checkpoints=checkpoints)
+    step, path = checkpoints.newest()
+    assert step == 6
+    assert all(torch.isfinite(t).all() for t in load_state(path)["engine"]["objective"].values())
+
+
+def test_a_training_that_is_asked_about_later_is_the_same(tmp_path):
+    """Losses, history and weights, over a stop, and to an end that nobody logs."""
+    ends, batch = [], SimpleNamespace(kind="healthy", ids=np.array([1]))
+    for asks_later in (False, True):
+        torch.manual_seed(0)
+        objective = Broken()
+        engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), fused=True), clip=0.5)
+        engine.asks_later = asks_later
+        checkpoints = Storage(str(tmp_path / str(asks_later)), "run").checkpoints("model", {})
+        plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=7, keep="only")
+        for until in (11, None):
+            result = train(objective, lambda step: batch, plan, engine, checkpoints=checkpoints, until=until)
+        ends.append((result.history, [p.tolist() for p in objective.parameters()]))
+    assert ends[0] == ends[1]
+    assert [entry["step"] for entry in ends[0][0]] == [7, 14, 20]
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient", "both"])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_what_is_not_finite_stops_the_run_and_touches_nothing(tmp_path, kind, clip):
+    """The message has the step and the sentences; weights, moments and the newest state are those before."""
+    torch.manual_seed(0)
+    objective = Broken()
+    optimizer = torch.optim.AdamW(objective.parameters())
+    before = {}
+
+    def batch_at(step: int) -> SimpleNamespace:
+        before.update({name: p.detach().clone() for name, p in objective.named_parameters()})
+        return SimpleNamespace(kind=kind if step == 6 else "healthy", ids=np.array([40, 7, 40, 12]))
+
+    checkpoints = Storage(str(tmp_path), "run").checkpoints("model", {})
+    plan = Plan(20, lambda step: 0.1, checkpoint_every=3, keep="only")
+    with pytest.raises(UserError) as caught:
+        train(objective, batch_at, plan, TorchEngine(objective, optimizer, clip), checkpoints=checkpoints)
+    assert str(caught.value) == (
+        "the loss or its gradient is not finite at step 6 (sentence ids 40, 7, 12); "
+        "lower the learning rate or look at these rows"
+    )
+    for name, parameter in objective.named_parameters():
+        assert torch.isfinite(parameter).all() and torch.equal(parameter, before[name])
+        assert optimizer.state[parameter]["step"] == 6
+    step, path = checkpoints.newest()
+    assert step == 6
+    assert all(torch.isfinite(t).all() for t in load_state(path)["engine"]["objective"].values())
+
+
+def test_a_long_list_of_sentences_is_cut():
+    said = loop._row_names(np.arange(1000))
+    assert said.startswith(" (sentence ids 0, 1, 2,") and said.endswith(", …)") and len(said) < 200
+    assert loop._row_names([]) == ""
+
+
+@pytest.mark.parametrize("clip", [None, 100.0, 0.25])
+def test_clipping_is_of_the_global_norm(clip):
+    """Against gradients scaled by hand."""
+    torch.manual_seed(0)
+    objective = Broken()
+    reference = [p.detach().clone().requires_grad_() for p in objective.parameters()]
+    loss = ((reference[0].sum() + reference[1]) ** 2).sum()
+    grads = torch.autograd.grad(loss, reference)
+    norm = math.sqrt(sum(float((g.double() ** 2).sum()) for g in grads))
+    scale = 1.0 if clip is None else min(1.0, clip / norm)
+    engine = TorchEngine(objective, torch.optim.SGD(objective.parameters()), clip)
+    value = engine.update(SimpleNamespace(kind="healthy"), 0.1)
+    assert value == pytest.approx(loss.item(), rel=1e-6) and norm > 0.25
+    for parameter, start, gradient in zip(objective.parameters(), reference, grads):
+        torch.testing.assert_close(parameter.data, start.data - 0.1 * scale * gradient)
+
+
+def test_bf16_is_the_forward_pass_only(make_encoder, make_table):
+    """Weights and gradients stay float32, and the loss differs by rounding."""
+    losses = []
+    for bf16 in (False, True):
+        objective = MaskedLM(make_encoder("bert").eval(), 4, [0, 1, 2, 3, 4])
+        torch.nn.init.constant_(objective.transform[0].weight, 0.1)
+        engine = TorchEngine(objective, torch.optim.SGD(objective.parameters()), bf16=bf16)
+        torch.manual_seed(0)
+        losses.append(engine.update(EpochBatches(make_table(20), 20, 0)(0), 0.0))
+        assert {p.grad.dtype for p in objective.parameters() if p.grad is not None} == {torch.float32}
+    assert 1e-6 < abs(losses[0] - losses[1]) < 0.1
+
+
+@given(st.integers(1, 200), st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0]), st.sampled_from(["constant", "linear"]))
+def test_the_schedule_rises_then_holds_or_falls(steps, warmup, decay):
+    """Straight lines: up to the rate at the end of the rise, then flat, or down to one step short of zero."""
+    at = warmup_schedule(2.0, steps, warmup, decay)
+    rates = [at(step) for step in range(steps)]
+    rising = max(int(steps * warmup), 1) if warmup else 0
+    assert max(rates) == pytest.approx(2.0) and min(rates) > 0
+    np.testing.assert_allclose(rates[:rising], 2.0 * np.arange(1, rising + 1) / max(rising, 1))
+    after = rates[rising:]
+    if decay == "constant":
+        assert all(rate == 2.0 for rate in after)
+    elif after:
+        np.testing.assert_allclose(after, 2.0 * np.arange(len(after), 0, -1) / len(after))
+
+
+def test_a_seed_and_a_step_fix_all_randomness():
+    def draws(seed: int, step: int) -> tuple:
+        seed_everything(seed, step)
+        return random.random(), float(np.random.rand()), float(torch.rand(1))  # noqa: NPY002
+
+    assert draws(2**61 + 1, 7) == draws(2**61 + 1, 7)
+    rows = [draws(seed, step) for seed, step in ((0, 0), (0, 1), (1, 0), (2**61, 0), (2**61 + 1, 0))]
+    assert all(len(set(column)) == len(rows) for column in zip(*rows))
+
+
+# -- saving while training goes on -----------------------------------------------------------------------------------
+
+
+class Slow:
+    """Checkpoints that are not written before the test says so, and fail where it says so."""
+
+    def __init__(self, error: Exception | None = None):
+        self.may_write, self.error, self.saved = threading.Event(), error, {}
+
+    def newest(self) -> None:
+        return None
+
+    def save(self, step: int, write) -> None:
+        assert self.may_write.wait(30), "the training waited for its checkpoint"
+        if self.error:
+            raise self.error
+        with tempfile.TemporaryDirectory() as directory:
+            write(Path(directory))
+            self.saved[step] = load_state(Path(directory))
+
+
+def line_with(checkpoints: Slow, steps: int = 9, on_metrics=lambda entry: None) -> Line:
+    line = Line()
+    plan = Plan(steps, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters(), lr=1.0))
+    train(line, lambda step: step, plan, engine, checkpoints=checkpoints, on_metrics=on_metrics)
+    return line
+
+
+def test_a_state_is_written_while_training_goes_on_and_is_that_of_its_step():
+    checkpoints, reached = Slow(), []
+
+    def on_metrics(entry):
+        reached.append(entry["step"])
+        if entry["step"] == 7:  # three updates after the state was due
+            checkpoints.may_write.set()
+
+    line_with(checkpoints, on_metrics=on_metrics)
+    assert reached == list(range(1, 10)) and list(checkpoints.saved) == [4, 8]
+    alone = Slow()
+    alone.may_write.set()
+    line_with(alone)
+    for step in (4, 8):
+        assert_equal_state(checkpoints.saved[step], alone.saved[step])
+
+
+def test_a_state_that_cannot_be_written_ends_the_training():
+    checkpoints = Slow(UserError("no disk space left"))
+    checkpoints.may_write.set()
+    for steps in (9, 5):  # found at the next checkpoint, and at the end
+        with pytest.raises(UserError, match="no disk space left"):
+            line_with(checkpoints, steps)
+
+
+def test_all_workers_continue_from_the_state_that_the_first_names(monkeypatch, tmp_path):
+    """One whose copy of the newest state is damaged would otherwise take the one before, and never meet the others."""
+    storage = Storage(str(tmp_path), "run")
+    line = Line()
+    plan = Plan(9, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
+    engine = TorchEngine(line, torch.optim.SGD(line.parameters(), lr=1.0))
+    train(line, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {}))
+    monkeypatch.setattr(loop, "_is_first", lambda: False)
+    monkeypatch.setattr(loop, "said_by_the_first", lambda value, device: 4.0)
+    other = Line()
+    engine = TorchEngine(other, torch.optim.SGD(other.parameters(), lr=1.0))
+    assert train(other, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {})).resumed_at == 4
+
+
+# -- states on disk --------------------------------------------------------------------------------------------------
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+TENSORS = st.builds(
+    lambda dtype, shape, seed: torch.rand(shape, generator=torch.Generator().manual_seed(seed)).mul(9).to(dtype),
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.integers(0, 99),
+)
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | TENSORS
+KEYS = st.text(alphabet="ab/", max_size=3)
+STATES = st.recursive(
+    LEAVES,
+    lambda s: st.one_of(st.lists(s, max_size=3), *(st.dictionaries(k, s, max_size=3) for k in (KEYS, st.integers()))),
+)
+
+
+def assert_equal_state(found, state) -> None:
+    """Lists for tuples and text for keys; all else as it was, types included."""
+    if isinstance(state, torch.Tensor):
+        assert found.dtype == state.dtype and torch.equal(found, state)
+    elif isinstance(state, dict):
+        assert list(found) == [str(key) for key in state]
+        for key, value in state.items():
+            assert_equal_state(found[str(key)], value)
+    elif isinstance(state, list | tuple):
+        assert len(found) == len(state)
+        for a, b in zip(found, state):
+            assert_equal_state(a, b)
+    else:
+        assert type(found) is type(state) and found == state
+
+
+@given(st.dictionaries(KEYS, STATES, max_size=4))
+def test_a_state_comes_back_from_disk(tmp_path_factory, state):
+    path = tmp_path_factory.mktemp("state")
+    save_state(state, path)
+    assert_equal_state(load_state(path), state)
+
+
+def test_a_state_may_share_and_view_memory(tmp_path):
+    """Tied weights, slices and transposes are separate tensors on disk."""
+    base = torch.arange(12.0).reshape(3, 4)
+    state = {"a": base, "tied": [base, (base.T, base[:, 1])], 7: {"parameter": nn.Parameter(base[0])}}
+    state |= {"b/c": base + 1, "b": {"c": base + 2}}
+    save_state(state, tmp_path)
+    assert_equal_state(load_state(tmp_path), state)
+
+
+def test_nothing_is_pickled(make_encoder, make_table, tmp_path):
+    """A saved state is tensors and text: reading one runs no code."""
+    with pytest.raises(Stopped):
+        Run(make_encoder, make_table, "best", "batch_at", 12)(Storage(str(tmp_path), "run"))
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".safetensors", ".json"}
+    for path in files:
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+    with pytest.raises(TypeError):
+        save_state({"object": SimpleNamespace()}, tmp_path)
+
+
+def test_only_the_writer_writes(tmp_path):
+    """Every worker takes part in gathering a state, one writes it."""
+    gathered, checkpoints = [], Storage(str(tmp_path), "run").checkpoints("model", {})
+
+    class Engine(TorchEngine):
+        def state_dict(self) -> dict:
+            gathered.append(1)
+            return super().state_dict()
+
+    for is_writer in (False, True):
+        line = Line()
+        engine = Engine(line, torch.optim.SGD(line.parameters()))
+        plan = Plan(9, lambda step: 1.0, checkpoint_every=3, keep="first")
+        train(line, lambda step: None, plan, engine, checkpoints=checkpoints, is_writer=is_writer)
+        assert (checkpoints.newest() is not None) == is_writer
+    assert len(gathered) == 4  # not after the last update: the result itself is published then
+
+
+# -- the dev score ---------------------------------------------------------------------------------------------------
+
+
+def test_the_dev_score_is_the_rank_correlation_of_cosines(tmp_path, tiny_encoder_dir, tiny_tokenizer, make_encoder):
+    """Under the configured layers, from one task's pairs."""
+    rows = [("the cat sat", "a dog ran", 1.0), ("old house", "the old house", 4.5), ("we sang", "they sang", 3.0)]
+    rows += [("red car", "river", 0.5), ("a bird", "the bird", 5.0)]
+    lines = ["subset\tscore\tsentence1\tsentence2", *(f"all\t{score}\t{a}\t{b}" for a, b, score in rows)]
+    (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
+    settings = {
+        "encoder": {"path": str(tiny_encoder_dir), "layers": 3, "max_length": 20},
+        "evaluation": {"tasks": {"mine": str(tmp_path / "dev.tsv")}, "dev": "mine"},
+    }
+    encoder = make_encoder("bert", seed=4).eval()
+    cosines = []
+    for a, b, _ in rows:
+        x, y = encode(encoder, tokenize(tiny_tokenizer, [a, b], 20), (3,))[0].astype(np.float64)
+        cosines.append(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
+    ranks = [np.argsort(np.argsort(values)) for values in (cosines, [score for *_, score in rows])]
+    expected = 100 * np.corrcoef(ranks)[0, 1]
+    assert dev_score(make_config(settings), tiny_tokenizer)(encoder) == pytest.approx(expected, abs=1e-5)
+    settings["evaluation"]["dev"] = None
+    assert dev_score(make_config(settings), tiny_tokenizer) is None
+
+
+# -- precision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("amx", "expected"), [(True, ["auto", "bf16"]), (False, ["bf16"])])
+def test_a_cpu_takes_bf16_unasked_only_with_amx(monkeypatch, amx, expected):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    for device in ("cpu", torch.device("cpu")):
+        assert [asked for asked in ("auto", "bf16", "fp32") if uses_bf16(asked, device)] == expected
+        assert views_dtype(device) is torch.float32  # the same views on every kind of CPU
+
+
+@pytest.mark.parametrize(("generation", "has"), [(7, False), (8, True), (9, True)])  # V100 and T4, A100, H100
+def test_a_gpu_takes_bf16_where_its_hardware_has_it(monkeypatch, generation, has):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(major=generation))
+    monkeypatch.setattr(torch.cuda, "_check_bf16_tensor_supported", lambda device: True)  # CUDA emulates it
+    assert torch.cuda.is_bf16_supported()
+    assert uses_bf16("auto", "cuda") is has
+    assert uses_bf16("fp32", "cuda") is False and uses_bf16("bf16", "cuda") is True
+    assert views_dtype("cuda") is (torch.bfloat16 if has else torch.float32)
+
+
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*bert*.yaml")), ids=lambda path: path.stem)
+def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(monkeypatch, path):
+    """BSL's code has fp16 autocast, of which bf16 is the nearest that needs no scaling."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    config = load_config(find_config(path.stem))
+    is_bsl = "bsl" in path.stem
+    assert uses_bf16(config.members.precision, "cuda") is is_bsl
+    if any("sed" in recipe for recipe in config.recipes):
+        assert not uses_bf16(config.sed.precision, "cuda")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table, tmp_path, precision):
+    """Weights stay in fp32, and a model trained in the other precision is another model."""
+    table = make_table(20)
+    lists = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
+    pq.write_table(pa.table({"id": table.ids, "input_ids": lists}), tmp_path / "part-00000.parquet")
+    config = Config(members={"precision": precision})
+    setup = set_up("ct", config, Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0))
+    seen = []
+    layer = setup.objective.first.transformer.encoder.layer[0].output.dense
+    layer.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    setup.engine.update(setup.batch_at(0), 1e-3)
+    assert seen == [{"fp32": torch.float32, "bf16": torch.bfloat16}[precision]]
+    assert {p.dtype for p in setup.objective.parameters()} == {torch.float32}
+    inputs = dict.fromkeys(("encoder", "corpus", "dev"), "same")
+    plans = [plan_node("ct", Config(members={"precision": other}), inputs, [None]) for other in (precision, "auto")]
+    assert plans[0][0].depends != plans[1][0].depends
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def scarce(monkeypatch):
+    """A machine on which a transformer cannot take more than some rows at once; counts the rows of every pass."""
+
+    def make(encoder: Encoder, most: int, error: type = torch.OutOfMemoryError) -> list[int]:
+        rows, forward = [], encoder.transformer.forward
+
+        def limited(*arguments, input_ids, **named):
+            rows.append(len(input_ids))
+            if len(input_ids) > most:
+                raise error("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes")
+            return forward(*arguments, input_ids=input_ids, **named)
+
+        monkeypatch.setattr(encoder.transformer, "forward", limited)
+        return rows
+
+    return make
+
+
+def train_ten(make_encoder, make_table, prepare) -> tuple[list[float], nn.Module, object]:
+    """Ten updates with in-batch negatives, which see the whole batch or another loss."""
+    encoder, table = make_encoder("bert", layers=2), make_table(160, longest=30)
+    found = prepare(encoder)
+    objective = Contrastive(encoder, dropout=False)
+    batches = EpochBatches(table, 16, seed=5)
+    # Not Adam: of gradients that are zero but for rounding it makes whole steps.
+    engine = TorchEngine(objective, torch.optim.SGD([p for p in encoder.parameters() if p.requires_grad]))
+    result = train(objective, batches, Plan(10, lambda step: 0.01, 3, log_every=1, keep="encoder"), engine)
+    return [entry["loss"] for entry in result.history], encoder, found
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError, RuntimeError, MemoryError])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_with_little_memory_parts_are_smaller_and_the_batch_is_the_same(
+    make_encoder, make_table, scarce, most, error, caplog
+):
+    expected, plain, _ = train_ten(make_encoder, make_table, lambda encoder: None)
+    losses, encoder, rows = train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, most, error))
+    assert losses == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    for name, weights in plain.state_dict().items():
+        assert torch.allclose(encoder.state_dict()[name], weights, atol=1e-5), name
+    refused = [count for count in rows if count > most]
+    assert 1 <= len(refused) <= 3 and rows[0] == refused[0]  # found out once, in the first update
+    assert caplog.text.count("not enough memory for a whole batch: from now on it is encoded in") == len(refused)
+
+
+class OnGpu(nn.Module):
+    """An objective whose parameters say that they are on the second GPU; it has room after one try."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def parameters(self, recurse=True):
+        return iter([SimpleNamespace(device=torch.device("cuda", 1))])
+
+
+def holds(monkeypatch, others: float) -> None:
+    """A GPU of 16 GB, of which this process holds 3, its context included."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (13e9 - others, 16e9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3e9 - loop.CUDA_CONTEXT)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: None)
+
+
+def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_encoder, monkeypatch):
+    holds(monkeypatch, others=0.0)
+    numbers = {torch.device("cuda", 0): 10, torch.device("cuda", 1): 20}  # how many each GPU has drawn
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: numbers[device])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: numbers.update({device: state}))
+    tries = []
+
+    def draw():
+        tries.append((*numbers.values(), torch.rand(()).item(), np.random.random(), random.random()))  # noqa: NPY002
+        numbers[torch.device("cuda", 1)] += 1
+        if len(tries) < 3:
+            raise torch.OutOfMemoryError("planted")
+
+    loop.in_memory(OnGpu(make_encoder("bert")), draw)
+    assert len(tries) == 3 and len(set(tries)) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_with_little_memory_a_gpu_draws_the_same_numbers_again(make_encoder):
+    drawn = []
+
+    def draw():
+        drawn.append(torch.rand(5, device="cuda").tolist())
+        if len(drawn) == 1:
+            raise torch.OutOfMemoryError("planted")
+
+    loop.in_memory(make_encoder("bert").cuda(), draw)
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_memory"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 15.7 GiB", True),
+        ("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("CUDA error: device-side assert triggered", False),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", False),
+    ],
+)
+def test_what_cuda_says_of_memory_is_understood(make_encoder, said, is_memory):
+    tries = []
+
+    def action():
+        tries.append(1)
+        if len(tries) == 1:
+            raise RuntimeError(said)
+
+    if not is_memory:
+        with pytest.raises(RuntimeError, match="CUDA error"):
+            loop.in_memory(make_encoder("bert"), action)
+        return
+    encoder = make_encoder("bert")
+    loop.in_memory(encoder, action)
+    assert encoder.parts == 2 and len(tries) == 2
+
+
+@pytest.mark.parametrize("others", [0.0, 0.4e9, 9e9])
+def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypatch, caplog, others):
+    holds(monkeypatch, others)
+    if others > 1e9:
+        said = "because other processes hold 9.0 GB of the GPU's 16.0 GB; raise resources.gpus_per_member, so that"
+    else:
+        said = "even when it is processed in small parts; lower the batch_size of this stage or encoder.max_length"
+
+    def action():
+        raise torch.OutOfMemoryError("planted")
+
+    with pytest.raises(UserError) as refused:
+        loop.in_memory(OnGpu(make_encoder("bert")), action)
+    assert said in str(refused.value)
+    assert ("hold 9.0 GB of the GPU's 16.0 GB: from now on it is encoded in 2 parts" in caplog.text) is (others > 1e9)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: bad")])
+def test_an_update_that_does_not_fit_is_a_sentence(make_encoder, make_table, monkeypatch, error):
+    """It cannot be repeated, because some weights may have changed."""
+
+    def fail(self):
+        raise error
+
+    monkeypatch.setattr(torch.optim.SGD, "step", fail)
+    kind, said = (UserError, r"^there is not enough memory to update the weights; use a smaller encoder")
+    if type(error) is RuntimeError:
+        kind, said = RuntimeError, "bad"
+    with pytest.raises(kind, match=said):
+        train_ten(make_encoder, make_table, lambda encoder: None)
+
+
+def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):
+    with pytest.raises(
+        UserError, match=r"not enough memory .* lower the batch_size of this stage or encoder\.max_length"
+    ):
+        train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))
+
+
+def test_other_errors_are_not_mistaken_for_memory(make_encoder, make_table, scarce, monkeypatch):
+    monkeypatch.setattr("raysed.train.loop.is_out_of_memory", lambda error: False)
+    with pytest.raises(torch.OutOfMemoryError):
+        train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))
