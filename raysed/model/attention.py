@@ -28,7 +28,7 @@ def full_precision_attention(device: torch.device) -> AbstractContextManager:
 
 
 class AttentionBy(TorchFunctionMode):
-    """In its `with`, a function is called in the place of `scaled_dot_product_attention`, whatever module asks for it."""
+    """Replace `scaled_dot_product_attention` by another function, for all modules, inside a `with`."""
 
     def __init__(self, attend: Callable[..., torch.Tensor]):
         super().__init__()
