@@ -58,29 +58,6 @@ class Block(BaseModel):
         return value
 
 
-class ScratchConfig(Block):
-    """An encoder without weights: tokenizer and weights are trained on the corpus, with the settings of `mlm`."""
-
-    vocabulary: int = Field(8000, ge=100)
-    """Pieces of the lower-case WordPiece tokenizer, which is trained on the corpus."""
-    layers: int = Field(3, ge=1)
-    """Layers of the BERT that starts from random weights and is trained by masked language modelling, with the settings
-    of `mlm`."""
-    width: int = Field(192, ge=8)
-    """Width of its hidden states."""
-    heads: int = Field(6, ge=1)
-    """Its attention heads. The width must be a multiple of them."""
-
-    @model_validator(mode="after")
-    def _heads_share_the_width(self) -> "ScratchConfig":
-        if self.width % self.heads:
-            raise ValueError(
-                f"encoder.scratch.width is {self.width}, but it must be a multiple of encoder.scratch.heads "
-                f"({self.heads})"
-            )
-        return self
-
-
 class StaticConfig(Block):
     """A learner that is no transformer: one vector per token, and their mean over a sentence."""
 
@@ -108,9 +85,6 @@ class EncoderConfig(Block):
     """Layers pooled in the headline numbers, in the dev score and in the exported model: the last so many, or
     `first_last` (see docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1,
     evaluate on 2)."""
-    scratch: ScratchConfig | None = None
-    """Makes the encoder on the corpus first, instead of loading `encoder.path`: a block of the settings below, or `{}`
-    for their defaults."""
     static: StaticConfig | None = None
     """Makes the learner of teachers a table of one vector per token, which starts from what the encoder at
     `encoder.path` says of each token alone: a block of the settings below, or `{}` for their defaults. Special tokens
@@ -126,15 +100,7 @@ class EncoderConfig(Block):
         return kept
 
     @model_validator(mode="after")
-    def _scratch_has_the_layers(self) -> "EncoderConfig":
-        if self.scratch and isinstance(self.layers, int) and not 1 <= self.layers <= self.scratch.layers:
-            raise ValueError(f"encoder.layers is {self.layers}, but encoder.scratch.layers is {self.scratch.layers}")
-        return self
-
-    @model_validator(mode="after")
     def _static_is_one_layer_from_an_encoder(self) -> "EncoderConfig":
-        if self.static and self.scratch:
-            raise ValueError("encoder.static starts from the encoder at encoder.path; leave encoder.scratch out")
         if self.static and self.layers != 1:
             raise ValueError(
                 f"encoder.layers is {self.layers}, but encoder.static has no layers to choose from; set it to 1"
@@ -377,7 +343,7 @@ class TuningConfig(Block):
 
 
 class MlmConfig(TuningConfig):
-    """Masked language modelling on the corpus (BERT): domain adaptation, or a first training from scratch."""
+    """Masked language modelling on the corpus (BERT): domain adaptation."""
 
     batch_size: int = Field(32, ge=1)
     """Sentences per update."""

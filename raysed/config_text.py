@@ -1,6 +1,6 @@
 """Settings as text: YAML files and the file that they are based on, overrides, and a sentence about each mistake.
 
-Knows no setting by name: what there is, it asks the model of the settings.
+Knows no setting by name, except for those that are gone: what there is, it asks the model of the settings.
 """
 
 import difflib
@@ -15,6 +15,11 @@ from raysed.errors import UserError, public
 
 SECRET = "secret"
 """Kind of an error about a value that must not be repeated."""
+REMOVED = {
+    "encoder.scratch": "encoder.scratch is gone; make an encoder with tools/bundled_encoder.py and name its directory "
+    "in encoder.path",
+}
+"""What to do instead, by setting or by `setting=value`."""
 BASED_ON = "based_on"
 """Key of a file that names another one, whose settings hold where the file has none of its own."""
 
@@ -118,6 +123,8 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
     keys = _keys(problems[0], data)
     where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
     messages = [problem["msg"] for problem in problems if _keys(problem, data) == keys]
+    if where in REMOVED or f"{where}={value}" in REMOVED:
+        return REMOVED.get(where) or REMOVED[f"{where}={value}"]
     if kind == "extra_forbidden":
         return f"unknown setting {where}{_suggestion(keys, model)}"
     if kind == "model_type":

@@ -100,7 +100,6 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     stages.write_pairs()
     stages.gather_cluster()
     stages.write_views()
-    stages.train_encoder()
     stages.embed_base()
     stages.ask_teachers()
     stages.calibrate_base()

@@ -213,11 +213,6 @@ def test_a_wrong_setting_is_named(refused, setting, sentence):
             ["recipes=[bsl]", "bsl.views=[back_translation]", "views.pivots=[[/no/there, /no/back]]"],
             r"views\.pivots: '/no/there' cannot be loaded: .*",
         ),
-        (
-            ["recipes=[bsl]", "encoder.scratch={}"],
-            r"recipe 'bsl': bsl\.views has mlm, but an encoder from scratch .* cannot fill tokens; .* views\.mlm_model",
-        ),
-        (["encoder.scratch={layers: 1}"], r"encoder\.layers is 2, but encoder\.scratch\.layers is 1"),
         (["evaluation.transfer.layers=9"], r"evaluation\.transfer\.layers is 9, but the encoder has \d+ layers"),
         (["evaluation.transfer.source=/no/data"], r".*/no/data.*"),
         (["evaluation.analysis.qnli=/no/dev.tsv"], r"evaluation\.analysis\.qnli: /no/dev\.tsv does not exist; name .*"),

@@ -32,7 +32,7 @@ plots/grid-sts.png plots/edit-distance.png
 corpus/_ids.i64 corpus/_tokens.i32 corpus/_offsets.i64
 corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet 
 views/mlm.text/views.parquet pairs/nli/part-00000.parquet pairs/sts/part-00000.parquet
-encoder/start/model.safetensors encoder/trained/model.safetensors
+encoder/start/model.safetensors
 sts/grid/0.35/00/model.safetensors sts/grid/choice/choice.json logs/sts/grid/0.35/00/metrics.jsonl
 logs/sts/grid/0.35/00/events.out.tfevents.1.host checkpoints/sts/grid/0.35/00/step-000000500/state.json
 base/probes/00/layers-2.npy ct-sed/transfer/00/scores.json

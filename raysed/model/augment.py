@@ -461,11 +461,6 @@ def _filler(views: ViewsConfig, encoder: EncoderConfig) -> tuple[str, EncoderCon
     """The setting that names the masked language model, and how to load it."""
     if views.mlm_model is not None:
         return "views.mlm_model", EncoderConfig(path=views.mlm_model)
-    if encoder.scratch:
-        raise UserError(
-            "views of the kind mlm need a masked language model, and encoder.scratch has not been trained: set "
-            "views.mlm_model to one, such as bundled:encoder or roberta-base"
-        )
     return "encoder.path", encoder
 
 

@@ -405,8 +405,6 @@ def check_encoder(config: EncoderConfig) -> int:
         UserError: `encoder.path` is no model, or `encoder.layers`, `encoder.max_length` or `encoder.static.width` is
             beyond it.
     """
-    if config.scratch:
-        return config.scratch.layers
     found = configuration_of(config)
     if config.static is None:  # whose sentences may be of any length
         _check_length(config, getattr(found, "max_position_embeddings", None))
@@ -435,8 +433,6 @@ def check_encoder(config: EncoderConfig) -> int:
 
 def width_of(config: EncoderConfig) -> int:
     """Returns the width of an encoder's embeddings by its configuration only; raises as `check_encoder` does."""
-    if config.scratch:
-        return config.scratch.width
     return (config.static and config.static.width) or configuration_of(config).hidden_size
 
 

@@ -53,8 +53,6 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
         raise UserError(
             f"export.formats needs {' and '.join(missing)}: run pip install 'raysed[onnx]', or leave export.formats out"
         )
-    if encoder.scratch:
-        return  # a plain BERT
     path = encoder_path(encoder)
     config = AutoConfig.from_pretrained(path, trust_remote_code=encoder.trust_remote_code, **encoder.model_kwargs)
     if encoder.trust_remote_code and getattr(config, "auto_map", None):

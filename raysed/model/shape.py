@@ -8,7 +8,6 @@ from transformers import AutoModel, PretrainedConfig
 
 from raysed.config import EncoderConfig
 from raysed.model.encoder import configuration_of, kept_layers
-from raysed.model.scratch import bert_config
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def shape_of(config: EncoderConfig) -> Shape:
     Raises:
         UserError: see `check_encoder`.
     """
-    found = bert_config(config, config.scratch.vocabulary) if config.scratch else configuration_of(config)
+    found = configuration_of(config)
     if config.static:
         width = config.static.width or found.hidden_size
         return Shape(found.vocab_size * width, 0, 0, width, 0, 0, found.vocab_size)

@@ -67,7 +67,7 @@ class Job:
     def hub_models(self) -> dict[str, dict[str, Any]]:
         """Models of the hub that workers load, each with the options that choose its files."""
         config, views = self.config, self.config.views
-        found = {} if config.encoder.scratch else {config.encoder.path: config.encoder.model_kwargs}
+        found = {config.encoder.path: config.encoder.model_kwargs}
         others = [teacher.path for teacher in config.teachers if not teacher.is_members]
         others += [views.mlm_model] if "mlm" in self.views and views.mlm_model else []
         others += [name for pair in views.pivots for name in pair] if "back_translation" in self.views else []
@@ -103,13 +103,6 @@ def check(config: Config) -> Job:
         "corpus": corpus,
         "tasks": {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()},
     }
-    if config.encoder.scratch:
-        inputs["encoder"] |= {
-            "corpus": corpus,
-            "mlm": config.mlm.model_dump(mode="json"),
-            "precision": config.members.precision,
-            "seed": config.seed,
-        }
     if config.encoder.static:
         inputs["encoder"]["corpus"] = corpus
     pairs = _labelled_pairs(config, recipes)
@@ -244,7 +237,7 @@ def _absolute(path: str | None) -> str | None:
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
     fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
     trains_on_it = any(recipe.trains_on_corpus(config) for recipe in recipes)
-    is_made_of_it = config.encoder.scratch is not None or config.encoder.static is not None
+    is_made_of_it = config.encoder.static is not None
     return fits_on_it or trains_on_it or is_made_of_it
 
 
@@ -269,9 +262,6 @@ def _encoder_identity(config: Config) -> dict[str, Any]:
     settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
     if config.encoder.static is None:
         del settings["static"]
-    if config.encoder.scratch:
-        return settings
-    del settings["scratch"]
     return {**_model_identity(config.encoder), **settings}
 
 

@@ -43,8 +43,7 @@ def check_depths(config: Config, layers: int) -> None:
     Raises:
         UserError: names the setting and the depth.
     """
-    made = next((name for name in ("scratch", "static") if getattr(config.encoder, name)), None)
-    encoder = f"encoder.{made}" if made else repr(config.encoder.path)
+    encoder = "encoder.static" if config.encoder.static else repr(config.encoder.path)
     asked = [("evaluation.layers has", depth, encoder) for depth in config.evaluation.layers]
     asked.append(("evaluation.transfer.layers is", config.evaluation.transfer.layers, "the encoder"))
     for problem, depth, what in asked:
@@ -138,11 +137,6 @@ def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
             raise UserError(
                 f"recipe {recipe.text!r}: {stage}.views has {kind}, whose pairs come from {key}; name them there"
             )
-    if "mlm" in kinds and config.encoder.scratch and config.views.mlm_model is None:
-        raise UserError(
-            f"recipe {recipe.text!r}: {stage}.views has mlm, but an encoder from scratch is not trained yet and "
-            "cannot fill tokens; name a masked language model in views.mlm_model"
-        )
 
 
 def _check_grid_fits(config: Config, recipe: Recipe) -> None:

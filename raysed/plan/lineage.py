@@ -36,7 +36,7 @@ class Lineage:
     Attributes:
         job: the checked configuration.
         ensembles: the finished members of every node that has been trained.
-        encoder: the encoder that was made here, from scratch or a static one, where there is one.
+        encoder: the static encoder that was made here, where there is one.
         unfitted: by calibration that has been tried, the poolings at which there is none.
         unscored: teachers that know nothing of the evaluation's sentences.
         base_dev: the base's scores on the dev task, by correlation, where there is one; for histories of trainings.

@@ -32,7 +32,7 @@ from raysed.cluster.resources import (
 )
 from raysed.cluster.usage import measured
 from raysed.cluster.versions import check_versions
-from raysed.config import derive_seed, stable_hash
+from raysed.config import stable_hash
 from raysed.data.labelled import tokenize_pairs, write_pairs
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.data.views import usable, write_views
@@ -40,7 +40,6 @@ from raysed.errors import RunFailed, UserError
 from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
 from raysed.model.encoder import load_start
-from raysed.model.scratch import write_scratch
 from raysed.model.shape import shape_of
 from raysed.model.static_start import write_static
 from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
@@ -63,7 +62,7 @@ from raysed.train.setups import tables_of
 log = logging.getLogger(__name__)
 
 ENCODER_START = "encoder/start"
-"""Tokenizer and weights of an encoder that is made here: random ones from scratch, or the start of a static one."""
+"""Tokenizer and vectors that a static learner starts from."""
 
 
 @dataclass
@@ -128,30 +127,14 @@ class Stages:
     # encoder, corpus and tokens
 
     def make_encoder(self) -> None:
-        """Loads the encoder, or makes it: from scratch, with random weights, or a table of one vector per token."""
+        """Loads the encoder, or makes a static one: a table of one vector per token."""
         config, start = self.config, None
-        if config.encoder.scratch or config.encoder.static:
+        if config.encoder.static:
             start, depends = ENCODER_START, {"encoder": self.job.inputs["encoder"]}
-            write = write_scratch if config.encoder.scratch else write_static
-            entry = self._made("encoder", start, depends, lambda path, meta: write(config, path))
-            if config.encoder.static:  # which needs no training before it is of use
-                self.lineage.encoder = entry
+            self.lineage.encoder = self._made("encoder", start, depends, lambda path, _: write_static(config, path))
         _, self.tokenizer = load_start(config.encoder, self.storage, start)
         check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
         self.tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
-
-    def train_encoder(self) -> None:
-        """Trains an encoder from scratch by masked language modelling."""
-        if self.config.encoder.scratch:
-            depends = {"encoder": self.job.inputs["encoder"]}
-            seed = derive_seed(self.config.seed, "encoder")
-            encoder = members.Member("encoder/trained", "mlm", 0, seed, ENCODER_START, depends)
-            with self._timed("encoder"):
-                share = plan_members(self._cluster_now(), self.config, 1, self._need(["mlm"]))
-                outcome = members.train_members({"encoder": [encoder]}, self.config, self.storage, share, self._rows())
-            self._leave_out(outcome.failed)
-            self._accept("encoder", 1, outcome.failed, outcome.user_mistake)
-            self.lineage.encoder = outcome.finished[encoder.name]
 
     def write_corpus(self) -> None:
         """Cleans, draws and tokenises the corpus into the sentence table."""

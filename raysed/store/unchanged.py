@@ -108,7 +108,7 @@ def _sources(config: Config) -> list[str]:
     """All settings that name text, pairs or models; those of stages that no recipe has are no harm."""
     evaluation, views, corpus = config.evaluation, config.views, config.corpus.source
     outside = [teacher.path for teacher in config.teachers if not teacher.is_members]
-    found = [None if config.encoder.scratch else config.encoder.path, *outside]
+    found = [config.encoder.path, *outside]
     found += [corpus] if isinstance(corpus, str) else corpus
     found += [place for task in evaluation.tasks.values() for place in (task.source, task.queries, task.qrels)]
     found += [evaluation.transfer.source, evaluation.analysis.qnli]

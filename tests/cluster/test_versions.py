@@ -135,7 +135,6 @@ def test_only_models_of_the_hub_are_compared(tiny_encoder_dir):
     pivots = [["there/one", "back/one"]]
     assert hub_models() == hub_models(encoder={"path": str(tiny_encoder_dir)}) == {}
     assert hub_models(encoder={"path": "a/b", "model_kwargs": {"revision": "c"}}) == {"a/b": {"revision": "c"}}
-    assert hub_models(encoder={"path": "a/b", "scratch": {}}) == {}
     assert hub_models(teachers=["c/d", "members", str(tiny_encoder_dir)]) == {"c/d": {}}
     assert hub_models(views={"mlm_model": "e/f", "pivots": pivots}) == {}
     views = {"mlm_model": "e/f", "pivots": pivots}

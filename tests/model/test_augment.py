@@ -18,12 +18,12 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from bundled_encoder import train_tokenizer
 from raysed import bundled
-from raysed.config import EncoderConfig, ScratchConfig, ViewsConfig, derive_seed
+from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
 from raysed.model import augment
 from raysed.model.augment import Tally, check_augmenter, make_augmenter, weights_bytes, wordnet_identity
-from raysed.model.scratch import train_tokenizer
 
 ENCODER = EncoderConfig()
 ODD = [
@@ -288,7 +288,7 @@ def fast(backend: Tokenizer, specials: list[str]) -> PreTrainedTokenizerFast:
 
 
 def word_piece_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    return train_tokenizer(texts, EncoderConfig(scratch=ScratchConfig(vocabulary=300)))
+    return train_tokenizer(texts, 300)
 
 
 TOKENIZERS = {
@@ -487,9 +487,6 @@ class TestRefusedFillers:
         lacks = r"lacks \d+ weights of a masked language model, such as cls\.predictions.*" + self.RIGHT
         self.refused(ViewsConfig(mlm_model=str(tiny_encoder_dir)), ENCODER, r"views\.mlm_model: '.*' " + lacks)
         self.refused(ViewsConfig(), EncoderConfig(path=str(tiny_encoder_dir)), r"encoder\.path: '.*' " + lacks)
-
-    def test_an_encoder_from_scratch(self):
-        self.refused(ViewsConfig(), EncoderConfig(scratch=ScratchConfig()), r"encoder\.scratch.*" + self.RIGHT)
 
     @pytest.mark.parametrize(
         "change, message",

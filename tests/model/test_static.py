@@ -248,7 +248,6 @@ def test_what_a_table_cannot_do_is_refused(tiny_encoder_dir, changes, message):
     ("changes", "message"),
     [
         ({"layers": 2}, r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1"),
-        ({"scratch": {"layers": 1}}, r"encoder\.static starts from the encoder at encoder\.path; leave"),
     ],
 )
 def test_settings_that_contradict_each_other(tiny_encoder_dir, changes, message):

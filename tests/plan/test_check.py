@@ -141,10 +141,3 @@ def test_a_run_does_not_depend_on_where_it_lies_or_on_machines(inputs):
     assert check(config(run="other", storage="/elsewhere", resources={"gpu": False})).depends == before
     assert check(config(members={"count": 3})).depends != before
     assert check(config(seed=1)).depends != before
-
-
-@pytest.mark.parametrize("change", [{"seed": 1}, {"members": {"precision": "bf16"}}, {"mlm": {"epochs": 2}}])
-def test_an_encoder_from_scratch_is_another_with_what_trains_it(inputs, change):
-    scratch = {"encoder": {"scratch": {"layers": 2}, "max_length": 16}}
-    before, after = check(config(**scratch)).inputs, check(config(**scratch, **change)).inputs
-    assert "encoder" in changed(before, after)

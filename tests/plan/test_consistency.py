@@ -155,8 +155,8 @@ def imported(done: subprocess.CompletedProcess) -> set[str]:
         ),
         (
             "ensemble_then_distill",
-            ["encoder.scratch={layers: 1}"],
-            "encoder.layers is 2, but encoder.scratch.layers is 1",
+            ["encoder.static={}"],
+            "encoder.layers is 2, but encoder.static has no layers",
         ),
         ("ensemble_then_distill", ["corpus.min_characters=3000"], "corpus.min_characters is 3000, which is more than"),
         ("ensemble_then_distill", ["evaluation.tasks.everyday-dev.colums={}"], "unknown setting evaluation.tasks."),

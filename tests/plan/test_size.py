@@ -48,7 +48,6 @@ def test_the_shape_of_the_bundled_encoder_is_that_of_its_weights():
 @pytest.mark.parametrize(
     ("encoder", "parameters", "layers"),
     [
-        ({"scratch": {"layers": 2, "width": 64, "heads": 4, "vocabulary": 500}}, None, 2),
         ({"keep_layers": [0, 2]}, None, 2),
         ({"model_kwargs": {"num_hidden_layers": 1}}, None, 1),
         ({"static": {}}, "vocabulary", 0),
@@ -62,7 +61,7 @@ def test_shapes_follow_the_settings(encoder, parameters, layers):
     assert shape.layers == layers
     if parameters:
         assert shape.parameters == shape.vocabulary * (encoder["static"].get("width") or whole.width)
-    elif "scratch" not in encoder:
+    else:
         assert shape.products == whole.products * layers / whole.layers
 
 
@@ -257,7 +256,7 @@ def test_other_descriptions_are_refused(text):
         described(text)
 
 
-@pytest.mark.parametrize("name", ["quickstart", "bundled-sts", "bundled-bsl", "bundled-encoder"])
+@pytest.mark.parametrize("name", ["quickstart", "bundled-sts", "bundled-bsl"])
 def test_every_bundled_config_has_a_plan(name):
     config = load_config(find_config(name))
     words = show_plan(config, "1x2xCPU")

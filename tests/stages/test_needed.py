@@ -18,7 +18,7 @@ def stages(**members) -> Stages:
     [(None, 3, 0, True), (None, 3, 1, False), (2, 3, 1, True), (2, 3, 2, False), (2, 1, 0, True), (2, 1, 1, False)],
 )
 def test_a_group_may_be_smaller_than_min_members(min_members, count, failed, enough):
-    """As with an encoder from scratch, which is alone, or a grid with fewer models per bound."""
+    """As with a grid with fewer models per bound."""
     failures = {f"ct/members/{i:02d}": "it is planted" for i in range(failed)}
     if enough:
         stages(min_members=min_members)._accept("ct", count, failures, user_mistake=False)

@@ -240,21 +240,6 @@ def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(ray_c
     assert not [name for name in published(tmp_path) if "members" in name]
 
 
-def test_an_encoder_from_scratch_needs_no_weights(ray_cluster, tmp_path):
-    encoder = {"scratch": {"vocabulary": 300, "layers": 2, "width": 16, "heads": 2}, "max_length": 32}
-    changes = {"recipes": ["mlm-sed"], "mlm": {"batch_size": 20}, "encoder": encoder}
-    run(tmp_path, **changes, sed={"epochs": 1, "start": "mlm"})
-    rows = report(tmp_path)["rows"]
-    assert {row["recipe"] for row in rows} == {"word-overlap", "tf-idf", "base", "base-whiten", "mlm", "mlm-sed"}
-    trained = json.loads((tmp_path / "stages/encoder/trained/raysed.json").read_text())
-    assert trained["stage"] == "mlm"
-    weights = [(tmp_path / f"stages/encoder/{part}/model.safetensors").read_bytes() for part in ("start", "trained")]
-    assert weights[0] != weights[1]
-    before = published(tmp_path)
-    assert run(tmp_path, **changes, sed={"epochs": 1, "start": "mlm"})[0].startswith("nothing to do")
-    assert published(tmp_path) == before
-
-
 def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_cluster, tmp_path):
     """On made-up rows: what follows is the same sentence, and an answer repeats its question."""
     rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ def test_every_setting_is_in_one_row_with_its_default_and_meaning():
     shown = [key for keys, *_ in rows for key in re.findall(r"`([^`]+)`", keys)]
     assert len(set(shown)) == len(shown)
     assert set(leaves(Config().model_dump())) <= set(shown)
-    assert {"encoder.scratch.heads", "nli.train[].name", "views.files[].columns", "evaluation.tasks"} <= set(shown)
+    assert {"encoder.static.width", "nli.train[].name", "views.files[].columns", "evaluation.tasks"} <= set(shown)
     found = {keys: (default, meaning) for keys, default, meaning in rows}
     assert found["`ct.negatives`"] == ("`7`", "Negative pairs for each positive pair.")
     assert found["`nli.batch_size`, `sts.batch_size`"] == ("`16`", "Pairs of sentences per update.")

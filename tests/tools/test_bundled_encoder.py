@@ -1,16 +1,17 @@
-"""The tokenizer of an encoder from scratch."""
+"""The script that trains an encoder from text alone."""
 
 import pytest
 
-from raysed.config import EncoderConfig, ScratchConfig
-from raysed.model.scratch import train_tokenizer
+import bundled_encoder
+from raysed.config import EncoderConfig
+from raysed.model.encoder import load_encoder
 
 # Every word is as frequent as the others, so that many pieces are.
 SENTENCES = [f"{first}{second}{third} and Été 東京" for first in "abcd" for second in "efgh" for third in "ijkl"]
 
 
 def trained(sentences: list[str], size: int = 100):
-    return train_tokenizer(sentences, EncoderConfig(scratch=ScratchConfig(vocabulary=size)))
+    return bundled_encoder.train_tokenizer(sentences, size)
 
 
 def test_the_same_sentences_give_the_same_pieces_with_the_same_numbers():
@@ -39,3 +40,13 @@ def test_a_word_of_the_corpus_is_cut_into_pieces_that_spell_it(size):
         pieces = tokenizer.tokenize(word)
         assert "".join(piece.removeprefix("##") for piece in pieces) == word
     assert tokenizer.tokenize("and") == ["and"]
+
+
+def test_what_is_trained_is_an_encoder_of_random_weights_that_depend_on_the_seed(tmp_path):
+    weights = []
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        bundled_encoder.write_start(SENTENCES, seed, tmp_path / name)
+        encoder, tokenizer = load_encoder(EncoderConfig(path=str(tmp_path / name), max_length=48, layers=3))
+        assert encoder.width == 192 and tokenizer.mask_token_id == 4
+        weights.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
