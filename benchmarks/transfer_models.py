@@ -12,7 +12,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +118,7 @@ def print_scores(scores: dict[str, dict[str, Any]], names: list[str]) -> None:
     """A row for each model, and for each of the papers'."""
     columns = [COLUMNS.get(name, name) for name in names]
     lines = [["here", model, *(f"{main_score(found[name]):.2f}" for name in names)] for model, found in scores.items()]
-    tables = yaml.safe_load((files("raysed.reproduce") / "tables/published.yaml").read_text(encoding="utf-8"))
+    tables = yaml.safe_load((Path(__file__).parents[1] / "papers/tables/published.yaml").read_text(encoding="utf-8"))
     for key, paper in PUBLISHED.items():
         table = tables["tables"][key] if "tables" in tables else tables[key]
         for row in table["rows"]:

@@ -1,17 +1,60 @@
-r"""`raysed reproduce` as a script: runs a table of a paper and prints ours beside the published numbers.
+r"""Runs a table of the SED, BERT-flow or BSL paper and prints ours beside the published numbers.
 
+All tables:       python jobs/reproduce.py --list
 On this machine:  python jobs/reproduce.py sed-table-1 --scale small --data ../shared/data
 On a cluster:     ray job submit --working-dir . -- python jobs/reproduce.py sed-table-1 --data /mnt/SentEval/data \
                       --storage /mnt/runs --output /mnt/tables
+
+The same command continues a table that was stopped.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # an uploaded working directory is not installed
 
+from papers.data import Request
+from papers.plan import list_tables, make_plan
 from raysed.cli import main_of
-from raysed.commands.reproduce import job, parser
+from raysed.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("table", nargs="?", help="a name from --list")
+    result.add_argument("--list", action="store_true", help="list all tables and exit")
+    result.add_argument("--scale", choices=("paper", "small"), default="paper", help="small: only check that rows work")
+    result.add_argument("--data", type=Path, default=Path("data"), help="directory of STS, NLI and SentEval files")
+    result.add_argument("--encoder", help="encoder of --scale small, as encoder.path; bundled:encoder by default")
+    result.add_argument("--output", type=Path, default=Path("runs/tables"), help="directory of the finished tables")
+    result.add_argument("--storage", help="directory or URI that holds the run directories")
+    result.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting of all runs"
+    )
+    return result
+
+
+def job(arguments: argparse.Namespace) -> None:
+    """Run the table."""
+    options = vars(arguments)
+    tables = list_tables()
+    if options.pop("list"):
+        width = max(map(len, tables))
+        print("\n".join(f"{name:{width}}  {title}" for name, title in tables.items()))
+        return
+    if arguments.table is None:
+        raise UserError(f"name a table; the tables are {', '.join(tables)}")
+    if arguments.encoder and arguments.scale == "paper":
+        raise UserError("--encoder is for --scale small; at the scale of the paper use --set encoder.path=…")
+    request = Request(**{**options, "overrides": tuple(arguments.overrides)})
+    plan = make_plan(request)
+
+    from papers.run import reproduce
+
+    reproduce(request, plan)
+
 
 if __name__ == "__main__":
     sys.exit(main_of(job, parser()))

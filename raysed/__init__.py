@@ -6,9 +6,9 @@ From Python: `raysed.run`, `raysed.distill`, `raysed.evaluate`; see `raysed.api`
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from raysed.api import Result, distill, evaluate, run
+    from raysed.api import Result, check, distill, evaluate, run
 
-__all__ = ["Result", "distill", "evaluate", "run"]
+__all__ = ["Result", "check", "distill", "evaluate", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -63,6 +63,23 @@ def run(config: Config | Mapping[str, Any] | str) -> Result:
     return _finished(config)
 
 
+def check(config: Config) -> None:
+    """Check all settings and inputs of a run, without training anything or starting Ray.
+
+    Raises:
+        UserError: names the setting, or the file and line.
+    """
+    from raysed.cluster.process import prepare_process
+    from raysed.plan.consistency import check_settings
+
+    check_settings(config)  # before the heavy libraries, which take seconds
+    prepare_process()
+
+    from raysed.plan.check import check as check_inputs
+
+    check_inputs(config)
+
+
 def _finished(config: Config) -> Result:
     from raysed.plan.consistency import check_settings
 

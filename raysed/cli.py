@@ -18,7 +18,6 @@ COMMANDS = {
     "distill": "one small model of one or several models",
     "evaluate": "score any models side by side",
     "status": "show how far runs are",
-    "reproduce": "run a table of a paper",
     "completion": "print what lets bash or zsh complete commands at the Tab key",
 }
 """By name, which is that of the module in `raysed.commands`."""

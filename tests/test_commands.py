@@ -33,7 +33,7 @@ def test_help_names_every_command_and_each_has_help(monkeypatch, capsys):
 
 def test_an_unknown_command_is_a_users_mistake(monkeypatch, capsys):
     assert called(monkeypatch, "train") == 2
-    known = "init, run, distill, evaluate, status, reproduce, completion"
+    known = "init, run, distill, evaluate, status, completion"
     assert capsys.readouterr().err == f"error: 'train' is not a command; the commands are {known}\n"
     assert called(monkeypatch) == 2
 
@@ -47,12 +47,11 @@ def test_a_command_does_what_its_script_does(monkeypatch, capsys, tmp_path):
     assert (done.returncode, done.stderr) == (2, said) and "there is no run at" in said
 
 
-def test_configs_and_tables_come_with_the_package():
+def test_configs_come_with_the_package():
     from raysed.config import CONFIGS, find_config, load_config
-    from raysed.reproduce.published import TABLES
 
-    assert load_config(find_config("quickstart")).run == "quickstart" and (TABLES / "runs.yaml").is_file()
-    assert CONFIGS.parent == TABLES.parents[1] == Path(cli.__file__).parent
+    assert load_config(find_config("quickstart")).run == "quickstart"
+    assert CONFIGS.parent == Path(cli.__file__).parent
 
 
 # -- completion ------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_kubernetes_runs_the_pinned_image_behind_the_token():
 def test_every_job_that_is_submitted_names_its_storage():
     """Its working directory goes with it, so without that the job is refused."""
     places = [*ROOT.glob("*.md"), *ROOT.glob("*.yaml"), *ROOT.glob("docs/*"), *ROOT.glob("jobs/*.*")]
-    places += [*ROOT.glob("raysed/configs/*"), *ROOT.glob("raysed/reproduce/tables/*"), *ROOT.glob("raysed/commands/*")]
+    places += [*ROOT.glob("raysed/configs/*"), *ROOT.glob("papers/tables/*"), *ROOT.glob("raysed/commands/*")]
     texts = {path: path.read_text() for path in places if path.suffix in (".md", ".yaml", ".py")}
     calls = re.compile(r"ray job submit (?:.*\\\\?\n)*.*jobs/\w+\.py.*(?:(?<=\\)\n.*)*")
     submitted = [(path, call) for path, text in texts.items() for call in calls.findall(text)]

@@ -46,5 +46,3 @@ def test_an_installed_wheel_runs_the_quickstart_outside_of_the_repository(instal
     assert "base + whiten" in said
     written = [path.relative_to(tmp_path / "runs/first").as_posix() for path in (tmp_path / "runs/first").rglob("*")]
     assert {"report.md", "report.json", "model/README.md", "model/model.safetensors"} <= set(written)
-    tables = called(installed / "bin/raysed", "reproduce", "--list", **outside)
-    assert "sed-table-1" in tables

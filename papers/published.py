@@ -61,9 +61,9 @@ class Table:
     gains: list[dict[str, Any]] = field(default_factory=list)
 
 
-def load_published(directory: Path) -> dict[str, Table]:
-    """Reads `published.yaml` of a directory; returns the tables by name."""
-    data = load_yaml(directory / "published.yaml")
+def load_published() -> dict[str, Table]:
+    """Read `published.yaml`; return the tables by name."""
+    data = load_yaml(TABLES / "published.yaml")
     return {name: _table_of(name, table, data["papers"]) for name, table in data["tables"].items()}
 
 

@@ -3,17 +3,16 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from papers.data import Finder, Request
+from papers.published import TABLES, Row, Table, load_published, load_yaml
 from raysed.config import Config, dump_config, find_config, load_config
 from raysed.errors import UserError
 from raysed.recipe import BASE, Recipe, parse_recipe
-from raysed.reproduce.data import Finder, Request
-from raysed.reproduce.published import Row, Table, load_published, load_yaml
 
 Place = dict[str, Any]
-"""Where a value is, see `raysed/reproduce/tables/runs.yaml`."""
+"""Where a value is, see `papers/tables/runs.yaml`."""
 
 
 @dataclass
@@ -92,35 +91,31 @@ class Plan:
         return self.definition.get("columns", {}).get(column, {})
 
 
-def list_tables(directory: Path) -> dict[str, str]:
-    """Returns name and title of each table that can be run."""
-    published = load_published(directory)
-    return {name: published[name].title for name in load_yaml(directory / "runs.yaml")["tables"]}
+def list_tables() -> dict[str, str]:
+    """Return name and title of each table that can be run."""
+    published = load_published()
+    return {name: published[name].title for name in load_yaml(TABLES / "runs.yaml")["tables"]}
 
 
-def make_plan(request: Request, directory: Path, configs: Path) -> Plan:
-    """Resolves the settings of every run of a table, and looks for its data.
-
-    Args:
-        directory: of `published.yaml` and `runs.yaml`.
-        configs: of the configs that the runs start from.
+def make_plan(request: Request) -> Plan:
+    """Resolve the settings of every run of a table, and look for its data.
 
     Raises:
         UserError: no such table, or one without scores; a wrong setting; at the scale `paper`, data that is missing or
             of another size.
     """
-    definitions = load_yaml(directory / "runs.yaml")
+    definitions = load_yaml(TABLES / "runs.yaml")
     if request.table in definitions["no_scores"]:
         raise UserError(
             f"{request.table} {definitions['no_scores'][request.table]}; it prints no score that could be compared"
         )
     if request.table not in definitions["tables"]:
         raise UserError(f"{request.table!r} is no table; there are {', '.join(definitions['tables'])}")
-    plan = Plan(load_published(directory)[request.table], definitions["tables"][request.table])
+    plan = Plan(load_published()[request.table], definitions["tables"][request.table])
     finder = Finder(definitions["data"], definitions["small"]["pairs"], request)
     for name, recipes in _recipes_by_run(plan).items():
         builder = _Builder(name, request, plan, finder, definitions["runs"][name], definitions["small"])
-        config = builder.config(recipes, configs)
+        config = builder.config(recipes)
         if config:
             plan.configs[name] = config
     plan.missing, plan.notes = finder.missing, list(dict.fromkeys(finder.notes))
@@ -156,9 +151,9 @@ class _Builder:
     run: Mapping[str, Any]
     small: Mapping[str, Any]
 
-    def config(self, recipes: list[str], configs: Path) -> Config | None:
+    def config(self, recipes: list[str]) -> Config | None:
         """The settings, or None where nothing can be run."""
-        path, own = find_config(self.run["config"], configs), dict(self.run.get("set", {}))
+        path, own = find_config(self.run["config"]), dict(self.run.get("set", {}))
         forced = [*_items(self._small()), *self.request.overrides]
         every_task = self._evaluation({name: {"source": name} for name in self._names()})
         own |= self._views(load_config(path, [*_items({**own, **every_task}), *forced]), recipes)

@@ -7,11 +7,11 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+from papers.data import Request
+from papers.plan import Place, Plan
+from papers.published import Row
 from raysed.config import EncoderConfig
 from raysed.errors import UserError
-from raysed.reproduce.data import Request
-from raysed.reproduce.plan import Place, Plan
-from raysed.reproduce.published import Row
 from raysed.store.text import Table, number
 
 SMALL_NOTE = (

@@ -1,4 +1,4 @@
-"""The papers' tables as runs, and both side by side.
+"""The papers' tables as runs of raysed, with both numbers side by side.
 
     published -> data -> plan -> run -> compare
 

@@ -4,6 +4,7 @@ import json
 import math
 import random
 import re
+import runpy
 import statistics
 import subprocess
 import sys
@@ -16,26 +17,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from papers.compare import NO_DATA, NO_RESULT, SMALL_NOTE, compare, find_values
+from papers.data import Finder, Request, draw_pairs, read_pairs, write_pairs
+from papers.plan import Plan, list_tables, make_plan
+from papers.published import TABLES, Row, Table, load_published, load_yaml
+from papers.run import reproduce
+from raysed.api import Result
 from raysed.config import Config, FlowConfig, TaskConfig, load_config, make_config
 from raysed.data.graded import load_task
-from raysed.errors import RunFailed, UserError
+from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import parse_recipe
 from raysed.report.document import Report
 from raysed.report.results import Results
 from raysed.report.results import Row as ScoredRow
-from raysed.reproduce.compare import NO_DATA, NO_RESULT, SMALL_NOTE, compare, find_values
-from raysed.reproduce.data import Finder, Request, draw_pairs, read_pairs, write_pairs
-from raysed.reproduce.plan import Plan, list_tables, make_plan
-from raysed.reproduce.published import Row, Table, load_published, load_yaml
-from raysed.reproduce.run import Runner, reproduce
 from raysed.score.analysis import edit_distance_table
 from raysed.stages.probing import names_of as probe_names
 from raysed.train.flow_fit import fit_flow
 
 ROOT = Path(__file__).resolve().parents[2]
-TABLES, CONFIGS = ROOT / "raysed/reproduce/tables", ROOT / "raysed/configs"
-PUBLISHED = load_published(TABLES)
+CONFIGS = ROOT / "raysed/configs"
+PUBLISHED = load_published()
 RUNS = load_yaml(TABLES / "runs.yaml")
 
 NOT_THE_MEAN = {
@@ -188,7 +190,7 @@ def test_best_learner_of_table_3_is_the_one_of_tables_1_and_2():
 def test_the_tables_that_are_there():
     sed, flow = (f"sed-table-{i}" for i in range(1, 9)), (f"bert-flow-table-{i}" for i in (1, 2, 3, 4, 5, 6, 8))
     bsl = (f"bsl-table-{i}" for i in (1, 2, 3, 4, 6, 7, 8, 9, 10))
-    assert list(list_tables(TABLES)) == [*sed, *flow, *bsl] == list(PUBLISHED)
+    assert list(list_tables()) == [*sed, *flow, *bsl] == list(PUBLISHED)
     assert set(RUNS["no_scores"]) == {"bert-flow-table-7", "bsl-table-5", "bsl-table-11"}
 
 
@@ -312,7 +314,7 @@ def flow_updates(pairs: int, flow: FlowConfig) -> int:
 
 
 def plan_of(tmp_path: Path, table: str, scale: str = "small", **changes) -> Plan:
-    return make_plan(request(tmp_path, table, scale, **changes), TABLES, CONFIGS)
+    return make_plan(request(tmp_path, table, scale, **changes))
 
 
 def test_paper_settings_of_sed_table_2(paper_data):
@@ -571,7 +573,7 @@ def test_equal_runs_make_the_recipes_of_all_rows(small_data):
 
 
 def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_said(small_data, monkeypatch):
-    monkeypatch.setattr("raysed.reproduce.plan._has_wordnet", lambda config: False)
+    monkeypatch.setattr("papers.plan._has_wordnet", lambda config: False)
     plan = plan_of(small_data, "bsl-table-4")
     assert {name: config.bsl.views for name, config in plan.configs.items()} == {
         "bsl-bert": ["mlm"],
@@ -588,7 +590,7 @@ def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_sai
 
 
 def test_wordnet_is_used_where_it_is(small_data, monkeypatch):
-    monkeypatch.setattr("raysed.reproduce.plan._has_wordnet", lambda config: True)
+    monkeypatch.setattr("papers.plan._has_wordnet", lambda config: True)
     assert plan_of(small_data, "bsl-table-4").configs["bsl-synonym"].bsl.views == ["synonym"]
 
 
@@ -954,9 +956,6 @@ def test_a_cell_may_ask_for_a_statistic(statistic, of):
 )
 def test_probes_of_all_models_come_from_a_run_to_their_cells(ray_cluster, small_data, name, rows, column, settings):
     """Mean and spread of both members, and of both learners, as report.json of a real run has them."""
-    import raysed.pipeline
-    from raysed.plan.check import check
-
     lines = [f"{i}\tWhy {i}?\tSo {i % 7}.\t{'not_' * (i % 2)}entailment\n" for i in range(24)]
     (small_data / "data/QNLI").mkdir()
     for split in ("train", "dev", "test"):
@@ -967,8 +966,8 @@ def test_probes_of_all_models_come_from_a_run_to_their_cells(ray_cluster, small_
     corpus = [f"Sentence {i} is about {i % 11} things.\n" for i in range(100)]
     (small_data / "data/corpus/wikipedia-12k.txt").write_text("".join(corpus))
     asked = request(small_data, name, overrides=tuple(settings))
-    plan = make_plan(asked, TABLES, CONFIGS)
-    comparison = reproduce(asked, plan, Runner(check, raysed.pipeline.run), lambda line: None)
+    plan = make_plan(asked)
+    comparison = reproduce(asked, plan, say=lambda line: None)
     for row in rows:
         (ours,) = next(r for r in comparison.to_dict()["rows"] if r["label"] == row)["ours"]
         (found,) = [cell for metric, cell in ours["columns"][column].items() if metric in plan.table.metrics]
@@ -993,11 +992,9 @@ class FakeRuns:
         assert not self.done, "everything is checked before the first run"
         self.checked.append(config.run)
 
-    def run(self, config: Config) -> None:
+    def run(self, config: Config) -> Result:
         self.done.append((config.run, config.recipes))
-        path = Path(config.storage) / config.run / "report.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Report(config.run, Results(list(self.rows(config)), config.report_tasks(), 2)).to_json())
+        return Result(config.storage, report_of(list(self.rows(config)), config.report_tasks()))
 
     def rows(self, config: Config):
         for recipe in map(parse_recipe, config.recipes):
@@ -1017,8 +1014,8 @@ class FakeRuns:
 def test_every_table_from_the_request_to_its_files(name, small_data):
     """With what a small machine has: each row is there with a value, or says why not."""
     asked, fake, said = request(small_data, name), FakeRuns(), []
-    plan = make_plan(asked, TABLES, CONFIGS)
-    reproduce(asked, plan, Runner(fake.check, fake.run), said.append)
+    plan = make_plan(asked)
+    reproduce(asked, plan, fake.check, fake.run, said.append)
     assert len(fake.checked) == len(fake.done) == len(plan.configs)
     written = json.loads((asked.output / f"{name}-small.json").read_text())
     text = (asked.output / f"{name}-small.md").read_text()
@@ -1037,7 +1034,7 @@ def test_every_table_from_the_request_to_its_files(name, small_data):
 
 def test_runs_that_share_a_directory_keep_both_reports(paper_data):
     asked, fake = request(paper_data, "bert-flow-table-3", "paper"), FakeRuns()
-    comparison = reproduce(asked, make_plan(asked, TABLES, CONFIGS), Runner(fake.check, fake.run), lambda line: None)
+    comparison = reproduce(asked, make_plan(asked), fake.check, fake.run, lambda line: None)
     assert [run for run, _ in fake.done] == ["nli-base", "nli-base", "nli-large", "nli-large"]
     assert len(set(comparison.reports.values())) == 4
     assert all(Path(path).is_file() for path in comparison.reports.values())
@@ -1054,19 +1051,8 @@ def test_a_mistake_in_a_later_run_is_found_before_the_first(paper_data):
             raise UserError("wrong")
 
     with pytest.raises(UserError, match="wrong"):
-        reproduce(asked, make_plan(asked, TABLES, CONFIGS), Runner(check, fake.run), lambda line: None)
+        reproduce(asked, make_plan(asked), check, fake.run, lambda line: None)
     assert fake.done == []
-
-
-def test_a_run_without_a_complete_report_ends_the_table(small_data):
-    def fail(config: Config) -> None:
-        path = Path(config.storage) / config.run / "report.json"
-        path.parent.mkdir(parents=True)
-        path.write_text(json.dumps({"status": "failed", "error": "the loss is not finite"}))
-
-    asked = request(small_data, "bert-flow-table-2")
-    with pytest.raises(RunFailed, match=r"no complete report\.json: the loss is not finite"):
-        reproduce(asked, make_plan(asked, TABLES, CONFIGS), Runner(lambda c: None, fail), lambda line: None)
 
 
 @pytest.mark.parametrize(
@@ -1081,11 +1067,10 @@ def test_a_run_without_a_complete_report_ends_the_table(small_data):
     ],
 )
 def test_mistakes_at_the_command_line_are_one_sentence_and_exit_code_2(words, sentence, capsys, monkeypatch, tmp_path):
-    from raysed.cli import main_of
-    from raysed.commands import reproduce as job
-
     monkeypatch.setattr(sys, "argv", ["reproduce.py", *words, "--output", str(tmp_path)])
-    assert main_of(job.job, job.parser()) == 2
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(ROOT / "jobs/reproduce.py", run_name="__main__")
+    assert ended.value.code == 2
     error = capsys.readouterr().err
     assert error.startswith(f"error: {sentence}") and error.count("\n") == 1
 

@@ -1,0 +1,53 @@
+"""A table from its runs to its files."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import raysed
+from papers.compare import SMALL_NOTE, Comparison, compare
+from papers.data import Request
+from papers.plan import Plan
+from raysed.config import Config
+
+
+def reproduce(
+    request: Request,
+    plan: Plan,
+    check: Callable[[Config], Any] = raysed.check,
+    run: Callable[[Config], raysed.Result] = raysed.run,
+    say: Callable[[str], None] = print,
+) -> Comparison:
+    """Do the runs of a table and write `<table>.md` and `<table>.json` to the output directory.
+
+    All settings and inputs are checked before the first run starts. Each run's report.json is kept as
+    `<table>/<run>.json`, because runs that share a directory write theirs over it.
+
+    Args:
+        plan: of `make_plan`.
+
+    Raises:
+        UserError: a wrong setting or input.
+        RunFailed: a run cannot go on.
+    """
+    for config in plan.configs.values():
+        check(config)
+    if request.small:
+        say(SMALL_NOTE)
+    directory = request.output / request.name
+    directory.mkdir(parents=True, exist_ok=True)
+    reports = {}
+    for place, (name, config) in enumerate(plan.configs.items(), start=1):
+        say(f"{request.table}: run {place} of {len(plan.configs)}: {name} ({', '.join(config.recipes)})")
+        report, path = run(config).report, directory / f"{name}.json"
+        path.write_text(_as_json(report), encoding="utf-8")
+        reports[name] = (str(path), report)
+    comparison = compare(plan, request, reports)
+    directory.with_suffix(".md").write_text(comparison.to_markdown(), encoding="utf-8")
+    directory.with_suffix(".json").write_text(_as_json(comparison.to_dict()), encoding="utf-8")
+    say(f"\n{comparison.to_markdown()}\nwritten: {directory}.md, {directory}.json")
+    return comparison
+
+
+def _as_json(content: Any) -> str:
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
