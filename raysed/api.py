@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysed.config import Config, EvaluationConfig, default_learner, find_config, load_config, make_config
+from raysed.config import Config, EvaluationConfig, find_config, load_config, make_config
 from raysed.config_text import merge
 
 _OF_A_STATIC_LEARNER = {"learning_rate": 1e-2, "batch_size": 256}
@@ -146,6 +146,8 @@ def distillation(
     static: bool = False,
 ) -> Config:
     """Returns the configuration of a distillation: that named `distill`, with what `distill` was given."""
+    from raysed.model.teacher import default_learner
+
     defaults = load_config(find_config("distill"))
     paths = [teacher if isinstance(teacher, str) else teacher.get("path", "") for teacher in teachers]
     encoder: dict[str, Any] = {"path": learner} if learner else default_learner(paths)

@@ -617,24 +617,6 @@ class TeacherConfig(Block):
         """Whether it is an ensemble of the run itself."""
         return self.path.split(":")[0] == MEMBERS
 
-    @property
-    def is_file(self) -> bool:
-        """Whether it is a file of embeddings that were made elsewhere."""
-        return self.path.endswith(".parquet")
-
-
-def default_learner(teachers: Iterable[str]) -> dict[str, str]:
-    """Returns settings of `encoder` for a learner that nobody has named: half of the first teacher that is a model.
-
-    >>> default_learner(["members", "api.parquet", "intfloat/e5-small-v2"])
-    {'path': 'intfloat/e5-small-v2', 'keep_layers': 'half'}
-    >>> default_learner(["api.parquet"])
-    {'path': 'bundled:encoder'}
-    """
-    known = [TeacherConfig.model_construct(path=path) for path in teachers]
-    models = [teacher.path for teacher in known if not (teacher.is_members or teacher.is_file)]
-    return {"path": models[0], "keep_layers": "half"} if models else {"path": EncoderConfig().path}
-
 
 class CombinationConfig(Block):
     """How the vectors of several `teachers` become one target."""

@@ -14,7 +14,7 @@ import pytest
 
 import raysed
 from raysed.cluster.resources import Share
-from raysed.config import CorpusConfig, EncoderConfig, make_config
+from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.labelled import load_nli, read_pairs
 from raysed.data.sources import find
@@ -23,7 +23,7 @@ from raysed.data.tokens import SentenceTable, read_tokens
 from raysed.data.views import read_views
 from raysed.errors import UserError
 from raysed.model.encoder import load_checkpoint, load_encoder
-from raysed.model.teacher import EmbeddingFile
+from raysed.model.teacher import check_teacher
 from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
 from raysed.train.loop import load_state
@@ -91,7 +91,10 @@ TABLES = {
     "views": (("id", "sentence1", "sentence2", "input_ids1", "input_ids2"), read_views),
     "targets": (("id", "input_ids", "target"), lambda directory: TargetBatches(directory, 2, 0)),
     "held out": (("id", "input_ids", "target"), lambda directory: held_out_batches(directory, 2)),
-    "embeddings": (("sentence", "embedding"), lambda directory: EmbeddingFile(directory / "part-00000.parquet")),
+    "embeddings": (
+        ("sentence", "embedding"),
+        lambda directory: check_teacher(TeacherConfig(path=str(directory / "part-00000.parquet"))),
+    ),
 }
 
 

@@ -84,7 +84,7 @@ def _check_output(path: Path, force: bool) -> None:
 
 def _encoder(arguments: argparse.Namespace) -> tuple[str, str | None]:
     """`encoder.path` and `encoder.keep_layers`."""
-    from raysed.config import default_learner
+    from raysed.model.teacher import default_learner
 
     settings = {"path": arguments.encoder} if arguments.encoder else default_learner(arguments.teachers)
     return settings["path"], settings.get("keep_layers")

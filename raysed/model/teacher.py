@@ -1,184 +1,152 @@
-"""Teachers from outside of a run: any sentence encoder, or a file of embeddings that was made elsewhere."""
+"""What a learner imitates: anything that gives a vector for a sentence.
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
+Each kind of teacher is one class in one file of `raysed.model.teachers`, which is found without being listed anywhere.
+"""
+
+import importlib
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from raysed.config import Precision, TeacherConfig, stable_hash
-from raysed.data.parquet import read_table
+from raysed.config import EncoderConfig, Precision, TeacherConfig
 from raysed.errors import UserError
-from raysed.model.load import LibraryModel, NativeModel, load_model, model_directory
-from raysed.model.precision import uses_bf16
-from raysed.store.storage import sha256_of
-
-_SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
-_IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
+from raysed.model import teachers
 
 
 class MissingSentence(UserError):
-    """A file of embeddings lacks a sentence."""
+    """The teacher has no vector for a sentence."""
 
 
-class EmbeddingFile:
-    """Embeddings that were made elsewhere: a Parquet file with columns `sentence` (or `text`) and `embedding`.
+@dataclass(frozen=True)
+class Computing:
+    """Where and how a teacher that computes does so; kinds use what concerns them.
 
     Attributes:
-        width: of the embeddings.
-
-    Raises:
-        UserError: names the file, and the row or the column that is wrong.
+        token_budget: tokens per forward pass; None: what suits the device.
+        encoder: the run's own encoder.
     """
 
-    parameters = 0
+    token_budget: int | None = None
+    device: str = "cpu"
+    precision: Precision = "fp32"
+    encoder: EncoderConfig | None = None
 
-    def __init__(self, path: Path):
-        self._path = path
-        try:
-            table = read_table(path, memory_map=True)
-        except (OSError, pa.ArrowException) as error:
-            raise UserError(f"teachers: {path} cannot be read as a Parquet file: {error}") from None
-        column = next((name for name in _SENTENCE if name in table.column_names), None)
-        if column is None or _EMBEDDING not in table.column_names:
-            raise UserError(
-                f"teachers: {path} needs the columns sentence (or text) and embedding; it has "
-                f"{', '.join(table.column_names)}"
-            )
-        sentences = table.column(column).to_pylist()
-        self._x_ND = self._matrix(table.column(_EMBEDDING))
-        self._rows = {sentence: row for row, sentence in enumerate(sentences)}
-        if len(self._rows) < len(sentences):
-            self._refuse_two_embeddings(sentences)
-        self.width = self._x_ND.shape[1]
 
-    def _matrix(self, column: pa.ChunkedArray) -> np.ndarray:
-        lists = column.to_pylist() if not len(column) else column.combine_chunks()
-        try:
-            widths = set(pc.list_value_length(lists).to_pylist())
-        except (AttributeError, TypeError, pa.ArrowException):
-            raise UserError(f"teachers: the column embedding of {self._path} must hold lists of numbers") from None
-        if len(widths) != 1 or None in widths:
-            raise UserError(f"teachers: the embeddings of {self._path} must all have the same width, with none missing")
-        x_ND = lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
-        broken = np.flatnonzero(~np.isfinite(x_ND).all(1))
-        if len(broken):
-            raise UserError(f"teachers: row {broken[0] + 1} of {self._path} has an embedding that is not finite")
-        return x_ND
+class Teacher(ABC):
+    """A sentence encoder that answers and is not trained.
 
-    def _refuse_two_embeddings(self, sentences: list[str]) -> None:
-        """The same sentence twice is no harm where it has the same embedding."""
-        for row, sentence in enumerate(sentences):
-            last = self._rows[sentence]
-            if not np.array_equal(self._x_ND[row], self._x_ND[last]):
-                raise UserError(
-                    f"teachers: rows {row + 1} and {last + 1} of {self._path} have the same sentence and different "
-                    "embeddings; keep one of them"
-                )
+    Making one is cheap: a model is loaded when it is first needed, and then kept.
 
-    def __call__(self, sentences: Sequence[str]) -> np.ndarray:
-        """Returns their embeddings, float32 [B, D].
+    Attributes:
+        is_made_by_run: whether its vectors are artefacts of the run, which do not exist before it starts.
+        is_model: whether its path is an encoder, which a learner can start from.
+        parameters: how many numbers it was trained to; 0 where that is not known.
+    """
+
+    is_made_by_run: ClassVar[bool] = False
+    is_model: ClassVar[bool] = False
+    parameters: int = 0
+
+    def __init__(self, config: TeacherConfig, how: Computing):
+        self.config = config
+        self.how = how
+
+    @classmethod
+    @abstractmethod
+    def takes(cls, path: str) -> bool:
+        """Return whether `path` of a teacher's settings is of this kind."""
+
+    @property
+    def title(self) -> str:
+        """What reports call it."""
+        return self.config.title
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What distinguishes its vectors from those of any other teacher; its name and place do not count."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Size of its vectors."""
+
+    @abstractmethod
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return one vector per sentence, float32 [N, D].
 
         Raises:
-            MissingSentence: the file has none of some sentence.
+            MissingSentence: it has no vector for one of them.
         """
-        missing = [sentence for sentence in sentences if sentence not in self._rows]
-        if missing:
-            raise MissingSentence(
-                f"teachers: {self._path} has no embedding of {len(missing):,} of {len(sentences):,} sentences, the "
-                f"first of which is {missing[0][:60]!r}"
-            )
-        return self._x_ND[[self._rows[sentence] for sentence in sentences]].astype(np.float32)
+
+    def check(self) -> None:
+        """Raise `UserError` where the teacher cannot be used; called once, before the run starts."""
+        if self.width < 1:
+            raise UserError(f"teachers: {self.config.path!r} has embeddings of width {self.width}")
 
 
-class Teacher:
-    """A sentence encoder that is asked, and not trained.
+@cache
+def kinds() -> tuple[type[Teacher], ...]:
+    """Return every kind of teacher; models come last, because they take any path."""
+    found = []
+    for info in pkgutil.iter_modules(teachers.__path__):
+        module = importlib.import_module(f"{teachers.__name__}.{info.name}")
+        found += [
+            kind
+            for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, Teacher) and kind.__module__ == module.__name__
+        ]
+    return tuple(sorted(found, key=lambda kind: kind.is_model))
 
-    Args:
-        config: which model, and how it is asked.
-        token_budget: tokens per forward pass; None: what suits the device.
-        precision: see `uses_bf16`; a model that the sentence-transformers library computes stays as it is.
 
-    Attributes:
-        parameters: how many numbers it was trained to.
+def kind_of(path: str) -> type[Teacher]:
+    """Return the kind of a teacher: the one that takes its path, or else a model.
 
-    Raises:
-        UserError: there is no such model, or it does not load.
+    >>> [kind_of(path).__name__ for path in ("members:ct", "api.parquet", "intfloat/e5-small-v2")]
+    ['Members', 'EmbeddingFile', 'ModelTeacher']
     """
-
-    def __init__(
-        self,
-        config: TeacherConfig,
-        token_budget: int | None = None,
-        device: str = "cpu",
-        precision: Precision = "fp32",
-    ):
-        self._prompt = config.prompt
-        self._model = _load(config, token_budget, device)
-        if isinstance(self._model, NativeModel):
-            self._model = replace(self._model, bf16=uses_bf16(precision, device))
-        module = self._model.encoder if isinstance(self._model, NativeModel) else self._model.model
-        self.parameters = sum(tensor.numel() for tensor in module.parameters())
-
-    def __call__(self, sentences: Sequence[str]) -> np.ndarray:
-        """Returns their embeddings, float32 [B, D]."""
-        return self._model.embed([f"{self._prompt}{sentence}" for sentence in sentences])[0]
+    return next(kind for kind in kinds() if kind.takes(path))
 
 
 def load_teacher(
-    config: TeacherConfig, token_budget: int | None = None, device: str = "cpu", precision: Precision = "fp32"
-) -> Teacher | EmbeddingFile:
-    """Loads a teacher; what it returns maps sentences to embeddings.
+    config: TeacherConfig,
+    token_budget: int | None = None,
+    device: str = "cpu",
+    precision: Precision = "fp32",
+    encoder: EncoderConfig | None = None,
+) -> Teacher:
+    """Return the teacher that a block of settings describes.
 
     Args:
         token_budget: tokens per forward pass; None: what suits the device.
-        precision: of a model, see `Teacher`.
-
-    Raises:
-        UserError: it cannot be used.
+        encoder: the run's own, whose width its members have.
     """
-    if config.is_file:
-        return EmbeddingFile(Path(config.path))
-    return Teacher(config, token_budget, device, precision)
+    return kind_of(config.path)(config, Computing(token_budget, device, precision, encoder))
 
 
 def check_teacher(config: TeacherConfig) -> tuple[int, str]:
-    """Loads a teacher and asks it once.
-
-    Returns:
-        The width of its embeddings, and what identifies it: a digest of its files and of how it is asked.
+    """Return a teacher's width and identity.
 
     Raises:
         UserError: it cannot be used.
     """
     teacher = load_teacher(config)
-    if isinstance(teacher, EmbeddingFile):
-        return teacher.width, sha256_of(Path(config.path))[:16]
-    x_BD = teacher(["A sentence."])
-    if not np.isfinite(x_BD).all():
-        raise UserError(f"teachers: the embeddings of {config.path!r} are not finite")
-    directory = _as_teacher(config, lambda: model_directory(config.path))
-    files = {
-        str(path.relative_to(directory)): sha256_of(path)
-        for path in sorted(directory.rglob("*"))
-        if path.suffix in _IDENTIFYING and path.is_file()
-    }
-    return x_BD.shape[1], stable_hash([files, config.model_dump(mode="json", exclude={"path", "name"})])
+    teacher.check()
+    return teacher.width, teacher.identity
 
 
-def _load(config: TeacherConfig, token_budget: int | None, device: str) -> NativeModel | LibraryModel:
-    load = lambda: load_model(  # noqa: E731
-        config.path, (config.layers,), config.max_length, token_budget=token_budget, device=device
-    )
-    return _as_teacher(config, load)
+def default_learner(paths: Iterable[str]) -> dict[str, str]:
+    """Return settings of `encoder` for a learner that nobody has named: half of the first teacher that is a model.
 
-
-def _as_teacher(config: TeacherConfig, action: Callable):
-    """Messages about models name the option of another command."""
-    try:
-        return action()
-    except UserError as error:
-        text = str(error).replace(f"--model {config.path}", f"teachers: {config.path!r}")
-        raise UserError(text.replace("encoder.max_length", "its max_length")) from None
+    >>> default_learner(["members", "api.parquet", "intfloat/e5-small-v2"])
+    {'path': 'intfloat/e5-small-v2', 'keep_layers': 'half'}
+    >>> default_learner(["api.parquet"])
+    {'path': 'bundled:encoder'}
+    """
+    models = [path for path in paths if kind_of(path).is_model]
+    return {"path": models[0], "keep_layers": "half"} if models else {"path": EncoderConfig().path}

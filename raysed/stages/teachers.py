@@ -34,7 +34,7 @@ from raysed.model.combination import (
 from raysed.model.encoder import Encoder, load_start
 from raysed.model.encoding import encode
 from raysed.model.head import START
-from raysed.model.teacher import EmbeddingFile, MissingSentence, Teacher, load_teacher
+from raysed.model.teacher import MissingSentence, Teacher, load_teacher
 from raysed.plan.lineage import of_precision
 from raysed.recipe import TEACHERS
 from raysed.store.progress import Progress, tell
@@ -132,7 +132,7 @@ def _embed_block(block: _Block, storage: Storage, how: ResourcesConfig, share: S
     if storage.finished(block.name, depends):
         return 0, None
     try:
-        x_BD = _loaded(block.teacher.config.model_dump_json(), how, share.device)(sentences)
+        x_BD = _loaded(block.teacher.config.model_dump_json(), how, share.device).embed(sentences)
     except UserError as error:
         return 0, str(error)
     broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
@@ -143,11 +143,11 @@ def _embed_block(block: _Block, storage: Storage, how: ResourcesConfig, share: S
     return len(sentences), None
 
 
-_held: dict[tuple[str, str, str], Teacher | EmbeddingFile] = {}
+_held: dict[tuple[str, str, str], Teacher] = {}
 """The teacher of this process' last task."""
 
 
-def _loaded(config: str, how: ResourcesConfig, device: str) -> Teacher | EmbeddingFile:
+def _loaded(config: str, how: ResourcesConfig, device: str) -> Teacher:
     """Ray gives a process one task after the other, most of them for the same teacher; memory is for one of them."""
     key = config, how.model_dump_json(), device
     if key not in _held:
@@ -310,13 +310,13 @@ def embed_sentences(
         progress.close()
     if not np.isfinite(x_UD).all():
         raise RunFailed(f"teachers: {teacher.config.path!r} has embeddings that are not finite")
-    speed = None if isinstance(model, EmbeddingFile) else len(sentences) / seconds
+    speed = len(sentences) / seconds if model.is_model else None
     meta = {"parameters": model.parameters, "sentences_per_second": speed, "width": x_UD.shape[1]}
     storage.commit(name, lambda path: np.save(path / f"layers-{layers}.npy", x_UD), depends, meta)
     return True
 
 
-def _by_blocks(model: Callable, sentences: list[str], say: Callable[[int], None]) -> Iterator[np.ndarray]:
+def _by_blocks(model: Teacher, sentences: list[str], say: Callable[[int], None]) -> Iterator[np.ndarray]:
     for start in range(0, len(sentences), ROWS_PER_GROUP):
-        yield model(sentences[start : start + ROWS_PER_GROUP])
+        yield model.embed(sentences[start : start + ROWS_PER_GROUP])
         say(min(start + ROWS_PER_GROUP, len(sentences)))

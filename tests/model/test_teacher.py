@@ -8,6 +8,7 @@ import pytest
 from raysed.config import TeacherConfig
 from raysed.errors import UserError
 from raysed.model.teacher import MissingSentence, check_teacher, load_teacher
+from raysed.model.teachers import file
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
         load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=20, prompt=prompt))
         for prompt in ("", "the big ")
     )
-    np.testing.assert_array_equal(asked(["cat sat"]), plain(["the big cat sat"]))
+    np.testing.assert_array_equal(asked.embed(["cat sat"]), plain.embed(["the big cat sat"]))
     assert plain.parameters > 0
 
 
@@ -40,10 +41,27 @@ def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir
 
 def test_a_file_gives_its_own_embeddings(written):
     config = written(["a cat", "a dog", "a cat"], [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])
-    np.testing.assert_array_equal(load_teacher(config)(["a dog", "a cat"]), [[3, 4], [1, 2]])
+    np.testing.assert_array_equal(load_teacher(config).embed(["a dog", "a cat"]), [[3, 4], [1, 2]])
     assert check_teacher(config)[0] == 2
     with pytest.raises(MissingSentence, match=r"has no embedding of 1 of 2 sentences, the first of which is 'a bird'"):
-        load_teacher(config)(["a bird", "a cat"])
+        load_teacher(config).embed(["a bird", "a cat"])
+
+
+def test_vectors_are_read_by_range(tmp_path, monkeypatch):
+    """Any order of sentences, over row groups of several batches each; other row groups are left alone."""
+    monkeypatch.setattr(file, "_BATCH", 7)
+    sentences, x_ND = [f"sentence {i}" for i in range(100)], np.random.default_rng(0).normal(size=(100, 3))
+    table = pa.table({"text": sentences, "embedding": pa.FixedSizeListArray.from_arrays(x_ND.ravel(), 3)})
+    pq.write_table(table, tmp_path / "vectors.parquet", row_group_size=20)
+    teacher = load_teacher(TeacherConfig(path=str(tmp_path / "vectors.parquet")))
+    teacher.check()
+    rows = np.random.default_rng(1).integers(0, 100, 250)
+    np.testing.assert_array_equal(teacher.embed([sentences[i] for i in rows]), x_ND[rows].astype(np.float32))
+    assert teacher._groups_of(np.array([0, 19, 20, 99])) == [0, 1, 4]
+
+
+def column(kind: pa.DataType, *values) -> pa.Array:
+    return pa.array(values, kind)
 
 
 @pytest.mark.parametrize(
@@ -51,9 +69,23 @@ def test_a_file_gives_its_own_embeddings(written):
     [
         (["a", "a"], [[1.0], [2.0]], "rows 1 and 2 of .* have the same sentence and different embeddings"),
         (["a", "b"], [[1.0], [2.0, 3.0]], "must all have the same width"),
+        (["a", "b"], [[1.0, 2.0, 3.0], [4.0]], "must all have the same width"),
         (["a", "b"], [[1.0], None], "must all have the same width, with none missing"),
         (["a", "b"], [[1.0], [float("nan")]], "row 2 of .* has an embedding that is not finite"),
+        (["a", "b"], [[1.0], [float("inf")]], "row 2 of .* has an embedding that is not finite"),
+        (["a", "b"], [[1.0], [1e300]], "row 2 of .* has an embedding that is not finite"),
+        (["a", "b"], [[1.0], [None]], "row 2 of .* has an embedding that is not finite"),
+        (["a", "b"], column(pa.list_(pa.float32()), [], []), "has embeddings of width 0"),
+        (column(pa.string()), column(pa.list_(pa.float32())), "has no rows"),
+        ([1, 2], [[1.0], [2.0]], "needs text in its column sentence, which has the type int64"),
         (["a", "b"], [1.0, 2.0], "must hold lists of numbers"),
+        (["a", "b"], ["1", "2"], "must hold lists of numbers"),
+        (["a", "b"], [["1"], ["2"]], "must hold lists of numbers"),
+        (["a", "b"], [{"x": 1.0}, {"x": 2.0}], "must hold lists of numbers"),
+        (["a", "b"], [[[1.0]], [[2.0]]], "must hold lists of numbers"),
+        (["a", "b"], [[True], [False]], "must hold lists of numbers"),
+        (["a", "b"], column(pa.list_(pa.decimal128(5, 2)), [1], [2]), "must hold lists of numbers"),
+        (["a", "b"], column(pa.list_(pa.timestamp("s")), [1], [2]), "must hold lists of numbers"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused(written, sentences, embeddings, message):

@@ -65,7 +65,9 @@ def test_a_task_holds_one_teacher_at_a_time(tiny_encoder_dir, most_alive):
     """And keeps it for the next task."""
     made = []
     for length in (8, 8, 12, 12, 8):
-        made.append(id(_loaded(asked(tiny_encoder_dir, length).config.model_dump_json(), ResourcesConfig(), "cpu")))
+        teacher = _loaded(asked(tiny_encoder_dir, length).config.model_dump_json(), ResourcesConfig(), "cpu")
+        teacher.embed(["A sentence."])
+        made.append(id(teacher))
     assert made[0] == made[1] and made[2] == made[3]
     assert most_alive() == 1
     _held.clear()

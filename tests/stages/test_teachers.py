@@ -86,7 +86,7 @@ def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings,
     assert len(first) == 2
 
     sentences, target_ND = targets(directory)
-    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (load_teacher(t)(sentences) for t in teachers)]
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (load_teacher(t).embed(sentences) for t in teachers)]
     left, values, _ = np.linalg.svd(np.concatenate(unit, 1) / np.sqrt(2), full_matrices=False)
     width = target_ND.shape[1]
     best_NN = left[:, :width] * values[:width] ** 2 @ left[:, :width].T  # of the dot products, at the learner's width
@@ -150,7 +150,7 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, s
     directory = tmp_path / "runs/taught"
     sentences, target_ND = targets(directory)
     mean_ND = np.array(pq.read_table(directory / "ct-sed/targets" / TARGET_FILE)["target"].to_pylist())
-    parts = [load_teacher(stages.config.teachers[0])(sentences), mean_ND]
+    parts = [load_teacher(stages.config.teachers[0]).embed(sentences), mean_ND]
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in parts]
     expected_NN = unit[0] @ unit[0].T / 4 + unit[1] @ unit[1].T * 3 / 4
     left, values, _ = np.linalg.svd(expected_NN)
@@ -282,6 +282,6 @@ def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(ray_cluster, s
     assert line["score"] == evaluation.score_between(own["keep"], teacher_UD, ["test"])
     _, target_ND = targets(directory)
     sentences = pq.read_table(directory / "corpus")["sentence"].to_pylist()
-    expected_ND = load_teacher(make_config(made).teachers[0])(sentences)
+    expected_ND = load_teacher(make_config(made).teachers[0]).embed(sentences)
     expected_ND /= np.linalg.norm(expected_ND, axis=1, keepdims=True)
     np.testing.assert_allclose(target_ND, expected_ND, atol=1e-5)

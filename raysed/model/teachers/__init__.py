@@ -1,0 +1,1 @@
+"""Kinds of teachers, a file each; `raysed.model.teacher` finds them."""

@@ -1,0 +1,177 @@
+"""A file of embeddings that were made elsewhere as a teacher.
+
+The file may be larger than memory: what is held are 16 bytes per sentence, and vectors are read when they are asked
+for, row group by row group.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysed.data.parquet import open_table
+from raysed.errors import UserError
+from raysed.model.teacher import MissingSentence, Teacher
+from raysed.store.storage import sha256_of
+
+_SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
+_BATCH = 4096
+"""Rows that are decoded at a time."""
+
+
+class EmbeddingFile(Teacher):
+    """A Parquet file with the columns `sentence` (or `text`) and `embedding`; sentences must match exactly."""
+
+    @classmethod
+    def takes(cls, path: str) -> bool:
+        """Return whether it is a Parquet file."""
+        return path.endswith(".parquet")
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of the file."""
+        return sha256_of(Path(self.config.path))[:16]
+
+    @cached_property
+    def width(self) -> int:
+        """Size of the first row's vector, which `check` compares with all others."""
+        for _, x_BD in self._vectors(range(self._file.num_row_groups)):
+            return x_BD.shape[1]
+        raise self._refused("has no rows")
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        path = Path(self.config.path)
+        try:
+            file = open_table(path)
+        except (OSError, pa.ArrowException) as error:
+            raise UserError(f"teachers: {path} cannot be read as a Parquet file: {error}") from None
+        schema = file.schema_arrow
+        names = [name for name in _SENTENCE if name in schema.names]
+        if not names or _EMBEDDING not in schema.names:
+            listed = ", ".join(schema.names)
+            raise self._refused(f"needs the columns sentence (or text) and embedding; it has {listed}")
+        if not _is_text(schema.field(names[0]).type):
+            raise self._refused(
+                f"needs text in its column {names[0]}, which has the type {schema.field(names[0]).type}"
+            )
+        kind = schema.field(_EMBEDDING).type
+        if not _is_list_of_numbers(kind):
+            raise self._refused(f"must hold lists of numbers in its column embedding, which has the type {kind}")
+        return file
+
+    @cached_property
+    def _index(self) -> tuple[np.ndarray, np.ndarray]:
+        """Hashes of the sentences in ascending order, and the row of each; equal sentences in the order of the rows.
+
+        Two of ten million sentences share a hash with a probability of 3 in a million.
+        """
+        name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
+        batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
+        hashes = [np.array([hash(text) for text in batch.column(0).to_pylist()], np.int64) for batch in batches]
+        hashes_N = np.concatenate([np.empty(0, np.int64), *hashes])
+        rows_N = np.argsort(hashes_N, kind="stable")
+        return hashes_N[rows_N], rows_N
+
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the file's vectors of these sentences, float32 [N, D].
+
+        Raises:
+            MissingSentence: the file has none of some sentence.
+        """
+        known_N, rows_N = self._index
+        asked = np.array([hash(sentence) for sentence in sentences], np.int64)
+        places = np.searchsorted(known_N, asked)
+        is_known = places < len(known_N)
+        is_known[is_known] = known_N[places[is_known]] == asked[is_known]
+        if not is_known.all():
+            first = sentences[int(np.argmin(is_known))]
+            raise MissingSentence(
+                f"teachers: {self.config.path} has no embedding of {(~is_known).sum():,} of {len(sentences):,} "
+                f"sentences, the first of which is {first[:60]!r}"
+            )
+        wanted = rows_N[places]
+        x_ND = np.empty((len(sentences), self.width), np.float32)
+        order = np.argsort(wanted, kind="stable")
+        sorted_rows = wanted[order]
+        for start, x_BD in self._vectors(self._groups_of(wanted)):
+            first, last = np.searchsorted(sorted_rows, [start, start + len(x_BD)])
+            x_ND[order[first:last]] = x_BD[sorted_rows[first:last] - start]
+        return x_ND
+
+    def check(self) -> None:
+        """Read the whole file once: widths, finite numbers, and one vector per sentence.
+
+        Raises:
+            UserError: names the row that is wrong.
+        """
+        digests = []
+        for start, x_BD in self._vectors(range(self._file.num_row_groups)):
+            broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
+            if len(broken):
+                raise UserError(
+                    f"teachers: row {start + broken[0] + 1} of {self.config.path} has an embedding that is not finite"
+                )
+            if x_BD.shape[1] != self.width:
+                raise self._of_other_widths()
+            digests.append(np.array([hash(row.tobytes()) for row in x_BD], np.int64))
+        super().check()
+        self._refuse_two_vectors(np.concatenate(digests))
+
+    def _refuse_two_vectors(self, digests_N: np.ndarray) -> None:
+        """The same sentence twice is no harm where it has the same vector."""
+        known_N, rows_N = self._index
+        sorted_N = digests_N[rows_N]
+        differ = np.flatnonzero((known_N[1:] == known_N[:-1]) & (sorted_N[1:] != sorted_N[:-1]))
+        if len(differ):
+            one, two = rows_N[differ[0]] + 1, rows_N[differ[0] + 1] + 1
+            raise UserError(
+                f"teachers: rows {one} and {two} of {self.config.path} have the same sentence and different "
+                "embeddings; keep one of them"
+            )
+
+    def _groups_of(self, rows: np.ndarray) -> list[int]:
+        ends = np.cumsum([self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)])
+        return np.unique(np.searchsorted(ends, rows, side="right")).tolist()
+
+    def _vectors(self, groups: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the first row and the vectors of batch after batch, float32 [B, D]."""
+        sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
+        for group in groups:
+            start = sum(sizes[:group])
+            for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
+                if len(batch):
+                    yield start, self._matrix(batch.column(0))
+                    start += len(batch)
+
+    def _matrix(self, lists: pa.Array) -> np.ndarray:
+        flat = lists.flatten()  # without the slots of missing lists
+        if lists.null_count or len(flat) % len(lists):
+            raise self._of_other_widths()
+        if not pa.types.is_fixed_size_list(lists.type):
+            offsets = np.diff(lists.offsets.to_numpy())
+            if (offsets != offsets[0]).any():
+                raise self._of_other_widths()
+        with np.errstate(over="ignore"):
+            return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(lists), -1)
+
+    def _of_other_widths(self) -> UserError:
+        return UserError(
+            f"teachers: the embeddings of {self.config.path} must all have the same width, with none missing"
+        )
+
+    def _refused(self, problem: str) -> UserError:
+        return UserError(f"teachers: {self.config.path} {problem}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _is_list_of_numbers(kind: pa.DataType) -> bool:
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    return is_list and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))

@@ -1,0 +1,37 @@
+"""The run's own ensemble as a teacher."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from raysed.config import MEMBERS
+from raysed.model.encoder import width_of
+from raysed.model.teacher import MissingSentence, Teacher
+
+
+class Members(Teacher):
+    """Mean of the members that another recipe of the run trains: `members`, or `members:RECIPE`.
+
+    Its vectors of the corpus are a target table of the run, so it is never asked for them.
+    """
+
+    is_made_by_run = True
+
+    @classmethod
+    def takes(cls, path: str) -> bool:
+        """Return whether the path names members."""
+        return path.split(":")[0] == MEMBERS
+
+    @property
+    def identity(self) -> str:
+        """Its path; what the members are is known from the artefacts that they are made of."""
+        return self.config.path
+
+    @property
+    def width(self) -> int:
+        """Width of the encoder that the members start from."""
+        return width_of(self.how.encoder)
+
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Refuse: the run computes the members' mean itself."""
+        raise MissingSentence(f"teachers: {self.config.path!r} has vectors of the corpus only")

@@ -1,0 +1,80 @@
+"""A sentence-transformers model, an export of this project or a plain transformer as a teacher."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from raysed.config import stable_hash
+from raysed.errors import UserError
+from raysed.model.load import LibraryModel, NativeModel, load_model, model_directory
+from raysed.model.precision import uses_bf16
+from raysed.model.teacher import Teacher
+from raysed.store.storage import sha256_of
+
+_IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
+
+
+class ModelTeacher(Teacher):
+    """Any model that can be evaluated, asked with a prompt."""
+
+    is_model = True
+
+    @classmethod
+    def takes(cls, path: str) -> bool:
+        """Return True: whatever is nothing else is the name of a model."""
+        return True
+
+    @cached_property
+    def _model(self) -> NativeModel | LibraryModel:
+        config, how = self.config, self.how
+        try:
+            model = load_model(
+                config.path, (config.layers,), config.max_length, token_budget=how.token_budget, device=how.device
+            )
+        except UserError as error:
+            raise self._about(error) from None
+        if isinstance(model, NativeModel):
+            return replace(model, bf16=uses_bf16(how.precision, how.device))
+        return model
+
+    def _about(self, error: UserError) -> UserError:
+        """Messages about models name the option of another command."""
+        text = str(error).replace(f"--model {self.config.path}", f"teachers: {self.config.path!r}")
+        return UserError(text.replace("encoder.max_length", "its max_length"))
+
+    @cached_property
+    def identity(self) -> str:
+        """A digest of its files and of how it is asked."""
+        try:
+            directory = model_directory(self.config.path)
+        except UserError as error:
+            raise self._about(error) from None
+        files = {
+            str(path.relative_to(directory)): sha256_of(path)
+            for path in sorted(directory.rglob("*"))
+            if path.suffix in _IDENTIFYING and path.is_file()
+        }
+        return stable_hash([files, self.config.model_dump(mode="json", exclude={"path", "name"})])
+
+    @cached_property
+    def width(self) -> int:
+        """Size of its vectors, found by asking it once."""
+        return self.embed(["A sentence."]).shape[1]
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers it was trained to."""
+        module = self._model.encoder if isinstance(self._model, NativeModel) else self._model.model
+        return sum(tensor.numel() for tensor in module.parameters())
+
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return one vector per sentence, float32 [N, D]."""
+        return self._model.embed([f"{self.config.prompt}{sentence}" for sentence in sentences])[0]
+
+    def check(self) -> None:
+        """Load it and ask it once."""
+        super().check()
+        if not np.isfinite(self.embed(["A sentence."])).all():
+            raise UserError(f"teachers: the embeddings of {self.config.path!r} are not finite")
