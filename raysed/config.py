@@ -10,19 +10,22 @@ The docstrings of the settings are the tables of docs/configuration.md, which `m
 import hashlib
 import importlib.util
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from raysed.config_text import SECRET, apply_override, explain, read_settings
 from raysed.errors import UserError
-from raysed.uris import secret_in
+from raysed.uris import names_secret, secret_in
 
 Layers = int | Literal["first_last"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -32,12 +35,37 @@ Rate = Annotated[float, Field(gt=0)]
 PACKAGE = "package:"
 MEMBERS = "members"
 """What stands for the run's own members among the teachers."""
+FIT_ON = ("corpus", "tasks", "nli")
+"""What `flow.fit_on` may name instead of a source."""
 CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
 
+@dataclass(frozen=True)
+class SourceMark:
+    """Marks a setting that names files, a model or a data set.
+
+    Attributes:
+        words: values that name no source, alone or before a colon.
+    """
+
+    words: tuple[str, ...] = ()
+
+
+SOURCE = SourceMark()
+NO_EFFECT = "no effect on results"
+"""Marks a setting that changes how many results are made, where, when or how fast, but none of them."""
+CHOICE = "chooses among results"
+"""Marks a setting that decides which of several trained models is used, but not how each is trained."""
+Source = Annotated[str, SOURCE]
+
+
 class Block(BaseModel):
-    """A frozen group of settings that refuses unknown keys, infinite numbers, yes or no for a number, and secrets."""
+    """A frozen group of settings that refuses unknown keys, infinite numbers, yes or no for a number, and secrets.
+
+    Marks say what the rest of the package has to know of a setting: `Annotated[str, SOURCE]` (also in lists, tuples and
+    unions), `NO_EFFECT` and `CHOICE`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -57,6 +85,98 @@ class Block(BaseModel):
             raise PydanticCustomError(SECRET, problem)
         return value
 
+    def identity(self) -> dict[str, Any]:
+        """Return what a result that is made with these settings depends on, as JSON."""
+        return {
+            name: _identity(getattr(self, name), value)
+            for name, value in self.model_dump(mode="json").items()
+            if not {NO_EFFECT, CHOICE} & _marks(type(self).model_fields[name])
+        }
+
+    def choices(self) -> dict[str, Any]:
+        """Return the settings that are marked as `CHOICE`, as JSON."""
+        fields = type(self).model_fields
+        return self.model_dump(mode="json", include={name for name in fields if CHOICE in _marks(fields[name])})
+
+
+def _identity(value: Any, as_json: Any) -> Any:
+    if isinstance(value, Block):
+        return value.identity()
+    if isinstance(value, dict):
+        return {key: _identity(value[key], as_json[key]) for key in as_json}
+    return [_identity(*pair) for pair in zip(value, as_json)] if isinstance(value, list | tuple) else as_json
+
+
+def _marks(field: FieldInfo) -> set[Any]:
+    """The marks of a setting, also those deep in its type."""
+
+    def inside(kind: Any) -> Iterable[Any]:
+        yield from getattr(kind, "__metadata__", ())
+        for part in get_args(kind):
+            yield from inside(part)
+
+    return {mark for mark in (*field.metadata, *inside(field.annotation)) if isinstance(mark, str | SourceMark)}
+
+
+_AnyBlock = TypeVar("_AnyBlock", bound=Block)
+
+
+def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str], prefix: str = "") -> _AnyBlock:
+    """Return a block in which every source, also of the blocks inside, is replaced.
+
+    Args:
+        replace: called with the dotted name of the setting and the source; returns what to put there.
+        prefix: dotted name of the block with a dot behind it; empty for a whole configuration.
+
+    >>> replace_sources(NliConfig(train="a.tsv"), lambda name, source: f"/data/{source}", "nli.").train[0].source
+    '/data/a.tsv'
+    """
+    changed = {}
+    for name, field in type(block).model_fields.items():
+        words = next((mark.words for mark in _marks(field) if isinstance(mark, SourceMark)), None)
+        changed[name] = _replaced(getattr(block, name), words, replace, f"{prefix}{name}")
+    return block.model_copy(update={name: new for name, new in changed.items() if new is not getattr(block, name)})
+
+
+def _replaced(value: Any, words: tuple[str, ...] | None, replace: Callable[[str, str], str], name: str) -> Any:
+    """A value with its sources replaced; `words` is None where its texts are none."""
+    if isinstance(value, Block):
+        return replace_sources(value, replace, f"{name}.")
+    if isinstance(value, dict):
+        return {key: _replaced(item, words, replace, f"{name}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(item, words, replace, f"{name}.{index}") for index, item in enumerate(value))
+    is_source = isinstance(value, str) and words is not None and value.partition(":")[0] not in words
+    return replace(name, value) if is_source else value
+
+
+def sources(block: Block, prefix: str = "") -> dict[str, str]:
+    """Return all sources that a block names, by the dotted name of their setting.
+
+    >>> sources(CorpusConfig(source=["a.txt", "b.txt"]), "corpus.")
+    {'corpus.source.0': 'a.txt', 'corpus.source.1': 'b.txt'}
+    """
+    found = {}
+
+    def keep(name: str, source: str) -> str:
+        found[name] = source
+        return source
+
+    replace_sources(block, keep, prefix)
+    return found
+
+
+def with_absolute_paths(block: _AnyBlock) -> _AnyBlock:
+    """Return a block whose local files are named by absolute paths: workers have other working directories."""
+    return replace_sources(block, lambda name, source: _absolute(source) if source else source)
+
+
+def _absolute(path: str) -> str:
+    """A path or pattern below a directory that is there; all else is no local path, or wrong, and stays as it is."""
+    local = os.path.abspath(os.path.expanduser(path))
+    fixed, *wild = re.split(r"[*?[]", local, maxsplit=1)
+    return local if os.path.exists(local) or (wild and os.path.isdir(os.path.dirname(fixed))) else path
+
 
 class StaticConfig(Block):
     """A learner that is no transformer: one vector per token, and their mean over a sentence."""
@@ -68,7 +188,7 @@ class StaticConfig(Block):
 class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
-    path: str = "bundled:encoder"
+    path: Source = "bundled:encoder"
     """A local directory in Hugging Face layout with safetensors, a hub id, `bundled:encoder`, or `package:NAME/DIR`, a
     folder inside an installed Python package."""
     model_kwargs: dict[str, Any] = {}
@@ -89,6 +209,14 @@ class EncoderConfig(Block):
     """Makes the learner of teachers a table of one vector per token, which starts from what the encoder at
     `encoder.path` says of each token alone: a block of the settings below, or `{}` for their defaults. Special tokens
     are not counted then. See docs/distill.md#the-smallest-learner."""
+
+    @field_validator("model_kwargs")
+    @classmethod
+    def _no_secret_among_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if secret := next(filter(names_secret, map(str, options)), None):
+            problem = f"{secret} may hold a secret; remove it, because settings are written into the run directory"
+            raise PydanticCustomError(SECRET, f"{problem}; the hub's own tools find credentials in the environment")
+        return options
 
     @field_validator("keep_layers")
     @classmethod
@@ -111,7 +239,7 @@ class EncoderConfig(Block):
 class CorpusConfig(Block):
     """Unlabelled sentences."""
 
-    source: str | list[str] = "bundled:everyday"
+    source: Source | list[Source] = "bundled:everyday"
     """One of these, or a list of them: a file, a directory, a pattern (`data/**/*.txt`), a URI, a hub dataset id, or
     `bundled:everyday`. A `.txt` file has one sentence per line; see [file formats](#file-formats) for the others."""
     column: str | None = None
@@ -165,7 +293,7 @@ TaskKind = Literal["pairs", "retrieval", "classification", "clustering"]
 class TaskConfig(Block):
     """One task that models are scored on: graded pairs, retrieval, classification or clustering."""
 
-    source: str
+    source: Source
     """A file with one pair per row and names for its columns, by path or URI, in one of the
     [file formats](#file-formats). Or a hub dataset; a `.txt` file of three tab-separated columns without names,
     sentence, sentence, score (STS 2017 extended); a SentEval directory with `STS.input.<subset>.txt` and
@@ -176,9 +304,9 @@ class TaskConfig(Block):
     kind: TaskKind | None = None
     """What the task is. `null`: `retrieval` for a directory in BEIR's layout and where `queries` are named,
     `classification` for a file whose columns are a text and a label, and else `pairs`."""
-    queries: str | None = None
+    queries: Source | None = None
     """File of a retrieval task's queries (`_id`, `text`), where they do not lie beside the documents."""
-    qrels: str | None = None
+    qrels: Source | None = None
     """File that says which documents answer which query (`query-id`, `corpus-id`, `score`), likewise."""
     query_prompt: str = ""
     """Put before every query that a model embeds, e.g. `"query: "`."""
@@ -209,7 +337,7 @@ class TaskConfig(Block):
 class NliSource(Block):
     """One source of sentence pairs with a class label."""
 
-    source: str
+    source: Source
     """A file in one of the [file formats](#file-formats), or a hub dataset. It has the columns `premise` and
     `hypothesis` (or `sentence1` and `sentence2`, `text1` and `text2`), and `label` or `gold_label`: a name, or the
     hub's id (0 entailment, 1 neutral, 2 contradiction, which is not the order of sentence-transformers). Rows without a
@@ -223,7 +351,7 @@ class NliSource(Block):
 class TransferConfig(Block):
     """Classification tasks on frozen embeddings (SentEval; SED table 7, BSL table 2)."""
 
-    source: str | None = None
+    source: Source | None = None
     """SentEval's `data/downstream` directory. `null`: no transfer tasks."""
     tasks: list[str] | None = None
     """Names such as `MR` or `SICKEntailment`. `null`: those that the directory holds."""
@@ -239,7 +367,7 @@ class TransferConfig(Block):
 class AnalysisConfig(Block):
     """What the report says about the embedding space beside scores."""
 
-    qnli: str | None = None
+    qnli: Source | None = None
     """GLUE's QNLI dev file, or the hub id `nyu-mll/glue`: the AUC of the cosine, without training (BERT-flow table 4).
     `null`: left out."""
     frequency: bool = True
@@ -298,16 +426,16 @@ class MembersConfig(Block):
     min_members: int | None = Field(None, ge=1)
     """Go on with this many when others keep failing. `null`: all are needed. The report names those that are left
     out."""
-    max_retries: int = Field(2, ge=0)
+    max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed member without a new checkpoint in between, each from its newest one."""
     evaluate_every: int = Field(500, ge=1)
     """Updates between two evaluations on the dev task."""
-    checkpoint_every: int = Field(500, ge=1)
+    checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """Updates between two checkpoints. A crash costs at most this many."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs whose hardware has it (A100, L4 and
     later, not V100 and T4) and on CPUs with AMX, `fp32` elsewhere. See docs/speed.md."""
-    stack: int = Field(1, ge=1)
+    stack: Annotated[int, NO_EFFECT] = Field(1, ge=1)
     """Members that a worker trains as one program, with a batch of weights: for GPUs that a small encoder does not
     fill. Each comes out as it does alone, up to rounding, but for the masks of dropout. `mlm` and `bsl` train alone.
     See docs/gpu.md."""
@@ -376,23 +504,23 @@ class StsConfig(TuningConfig):
     train: list[TaskConfig] = []
     """One source or a list of them, put together: a path, a hub id, or a block with the settings of a task
     (`evaluation.tasks.NAME`). Scores count by their place in `score_range`."""
-    lower_bounds: list[Annotated[float, Field(ge=0, lt=1)]] = [round(0.05 * i, 2) for i in range(20)]
+    lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], CHOICE] = [round(0.05 * i, 2) for i in range(20)]
     """The grid: different values of at least 0 and below 1. For a lower bound b, a pair's target is b + (1 - b) *
     score, with the score between 0 and 1. The best bound's models are the ensemble."""
-    models: int = Field(10, ge=1)
+    models: Annotated[int, CHOICE] = Field(10, ge=1)
     """Models per lower bound."""
     criterion: Literal["spearman", "pearson"] = "spearman"
     """Correlation on the dev task that decides: `spearman` or `pearson`."""
-    statistic: Literal["mean", "max"] = "mean"
+    statistic: Annotated[Literal["mean", "max"], CHOICE] = "mean"
     """Which score of a bound's models stands for the bound: their `mean`, or the best (`max`)."""
     evaluate_every: int | None = Field(None, ge=1)
     """Updates between two evaluations of a grid model. `null`: as `members.evaluate_every`."""
-    scheduler: Literal["none", "asha"] = "none"
+    scheduler: Annotated[Literal["none", "asha"], CHOICE] = "none"
     """`asha`: bounds that look hopeless after a part of their updates are not trained further. `none`: all are trained
     to the end."""
-    asha_reduction: int = Field(3, ge=2)
+    asha_reduction: Annotated[int, CHOICE] = Field(3, ge=2)
     """Of the bounds at one rung, one in this many goes on to the next."""
-    asha_rungs: int = Field(3, ge=2)
+    asha_rungs: Annotated[int, CHOICE] = Field(3, ge=2)
     """Number of rungs. The last is the whole training; each one before has `asha_reduction` times fewer updates, in
     whole multiples of `sts.evaluate_every`."""
 
@@ -462,7 +590,7 @@ Part = Annotated[float, Field(gt=0, lt=1)]
 class ViewSource(Block):
     """One source of pairs of sentences that mean the same."""
 
-    source: str
+    source: Source
     """A file in one of the [file formats](#file-formats), or a hub dataset. A `.tsv` or `.txt` file of two
     tab-separated columns needs no names in its first line. Known names are `view1` and `view2`, `sentence1` and
     `sentence2`, `english` and `non_english`, `anchor` and `positive`, `source` and `target`, and those of
@@ -484,10 +612,10 @@ class ViewsConfig(Block):
     """Share of a sentence's words that `synonym` replaces by others of the same WordNet sense."""
     mlm_rate: Part = 0.2
     """Share of a sentence's tokens that `mlm` masks and fills."""
-    mlm_model: str | None = None
+    mlm_model: Source | None = None
     """Masked language model that fills: a path, a hub id or `bundled:encoder`. `null`: the run's encoder, which must
     have its head (the paper: `roberta-base`)."""
-    pivots: list[tuple[str, str]] = [
+    pivots: list[tuple[Source, Source]] = [
         ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),
         ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en"),
     ]
@@ -592,7 +720,7 @@ class ContrastiveConfig(TwoViewsConfig):
 class TeacherConfig(Block):
     """A model from outside whose embeddings are a learner's target."""
 
-    path: str
+    path: Annotated[str, SourceMark(words=(MEMBERS,))]
     """A sentence-transformers model or a plain transformer, by directory, hub id, `package:NAME/DIR` or
     `bundled:encoder`; a `.parquet` file with the columns `sentence` and `embedding`, made elsewhere; or `members`, the
     mean of the members that another recipe of the run trains (`members:ct` where there are several such recipes)."""
@@ -678,7 +806,7 @@ class SedConfig(Block):
     target_precision: TargetPrecision = "fp32"
     """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
     number by at most 1/2048 of itself. Means are taken in fp32 either way."""
-    learners: int = Field(1, ge=1)
+    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1)
     """Number of learners, with different seeds, on the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
     """What learners start from: the pre-trained `encoder` (the paper), or `mlm`, the first member after that stage, for
@@ -705,20 +833,20 @@ class SedConfig(Block):
     """Whether the learner's dropout is on while it trains. The paper does not say; CT's released code has it off."""
     clip: float | None = Field(None, gt=0)
     """Largest global gradient norm. `null`: no clipping."""
-    workers: int | None = Field(None, ge=1)
+    workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """Training workers of each learner. `null`: one, and as many learners at a time as there are GPUs, or nodes without
     a GPU. More workers exchange gradients at every update, which pays for large batches. There are fewer for as long as
     nodes are missing."""
-    zero_stage: Literal[0, 1, 2, 3] = 0
+    zero_stage: Annotated[Literal[0, 1, 2, 3], NO_EFFECT] = 0
     """DeepSpeed's ZeRO stage, 0 to 3: what is spread over the workers (nothing, optimizer state, gradients,
     weights)."""
     precision: Precision = "auto"
     """As `members.precision`, for the learner."""
-    checkpoint_every: int = Field(500, ge=1)
+    checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
     """Updates between two checkpoints."""
     evaluate_every: int = Field(500, ge=1)
     """Updates between two evaluations. Under `sed.keep: last` they are shown and choose nothing."""
-    max_retries: int = Field(2, ge=0)
+    max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
 
     @field_validator("loss")
@@ -768,7 +896,7 @@ class FlowConfig(Block):
     """Passes over the pairs."""
     batch_size: int = Field(32, ge=2)
     """Pairs per update. Sentences that are not pairs are taken two at a time."""
-    fit_on: str = "corpus"
+    fit_on: Annotated[str, SourceMark(words=FIT_ON)] = "corpus"
     """What the flow and the affine calibrations are fitted on: `corpus`; `tasks`, the sentences of all tasks (never
     their scores), as in the papers (SED appendix B.3); `nli`, the pairs of `nli.train`; or another source as in
     `corpus.source`. A model in use meets other text than that of its tasks, so a calibration that was fitted on them
@@ -782,7 +910,7 @@ class FlowConfig(Block):
     """`true`: one fit for each task on its own sentences (BERT-flow), used for that task only, instead of one on all
     together (SED). Such a calibration cannot be exported. Needs `flow.fit_on: tasks`, and counts for the affine
     calibrations, too."""
-    fits: int = Field(1, ge=1)
+    fits: Annotated[int, NO_EFFECT] = Field(1, ge=1)
     """Flows fitted to a model that is alone in its row, such as the base, each with a seed of its own, so that the
     report shows what a seed does. Several members or learners have one flow each, with seeds of their own."""
 
@@ -819,31 +947,31 @@ class ExportConfig(Block):
 class ResourcesConfig(Block):
     """Planned from what the cluster has where nothing is set."""
 
-    cpus_per_member: float | None = Field(None, gt=0)
+    cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """CPUs of each member. `null`: one, or more where there are fewer members than cores."""
-    gpus_per_member: float | None = Field(None, gt=0)
+    gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """GPUs of each member: a fraction where several share one, or a whole number. `null`: as many on
     each GPU as fit in 85 % of its memory, see docs/size.md."""
-    concurrent_members: int | None = Field(None, ge=1)
+    concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """The most members that train at the same time. `null`: as many as fit."""
-    gpu: bool | None = None
+    gpu: Annotated[bool | None, NO_EFFECT] = None
     """`null`: use GPUs where the cluster has some, or its autoscaler may bring some. `true`: there must be some.
     `false`: leave them alone."""
-    encode_token_budget: int | None = Field(None, ge=64)
+    encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
     """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, where more leaves the caches,
     and 65,536 on GPUs, where dev scores of a training take 8,192. What memory does not suffice for is halved."""
     encode_precision: Precision = "auto"
     """The precision in which teachers embed the corpus: `bf16`, `fp32`, or `auto`: `bf16` on GPUs whose hardware has it
     and on CPUs with AMX, where it takes less than half of the time. Means are taken in fp32, and scores are always of
     embeddings in fp32. docs/speed.md says how much bf16 changes."""
-    wait_minutes: float = Field(10.0, ge=0)
+    wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
     """How long to wait for an autoscaling cluster to bring what the members can use. Where the largest size of the
     cluster is unknown, the job waits at most two minutes after the last node that came."""
-    silence_seconds: float = Field(300.0, gt=0)
+    silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
     """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
     for this long stands still: it was stopped or swapped out, or its machine is frozen. It is ended and started again,
     as if it had died."""
-    stall_seconds: float = Field(1800.0, gt=0)
+    stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
     """A training worker that lives but makes no update for this long is ended and started again, too. It waits for a
     worker that is gone, or for a read that never ends. Evaluations between updates count, so it has to be longer than
     the longest of them."""
@@ -873,9 +1001,9 @@ class TrackingConfig(Block):
 class Config(Block):
     """All settings of a run. Whether those of several blocks go together, `raysed.plan.consistency` says."""
 
-    run: str = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the run and of its directory: letters, digits, `.`, `_` and `-`."""
-    storage: str = "runs"
+    storage: Annotated[str, NO_EFFECT] = "runs"
     """Directory or URI (`s3://…`, `gs://…`) under which run directories lie. With several machines it must be one that
     all of them reach. Credentials come from the environment, as the provider's own tools find them; here and in every
     other setting, a URI with a password, a key or a token is refused."""
@@ -904,7 +1032,7 @@ class Config(Block):
     calibration: CalibrationConfig = CalibrationConfig()
     export: ExportConfig = ExportConfig()
     resources: ResourcesConfig = ResourcesConfig()
-    tracking: TrackingConfig = TrackingConfig()
+    tracking: Annotated[TrackingConfig, NO_EFFECT] = TrackingConfig()
 
     @field_validator("teachers", mode="before")
     @classmethod

@@ -1,10 +1,34 @@
 """The one exception for mistakes a user can mend: jobs print it as a sentence and exit with code 2."""
 
+import os
 import re
 
 
 class UserError(ValueError):
-    """A wrong setting or input; the message names it and says what would be right, in one sentence."""
+    """A wrong setting or input: one sentence that says what would be right, and the place of the mistake.
+
+    The place is kept apart from the problem, so that a caller who knows it better can replace it with `at`.
+
+    >>> error = UserError("there is no such file", setting="corpus.source")
+    >>> str(error), str(error.at("flow.fit_on"))
+    ('corpus.source: there is no such file', 'flow.fit_on: there is no such file')
+    >>> str(UserError("expected three columns", file="pairs.tsv", line=7))
+    'pairs.tsv, line 7: expected three columns'
+    """
+
+    def __init__(
+        self, problem: str, setting: str | None = None, file: str | os.PathLike | None = None, line: int | None = None
+    ):
+        super().__init__(problem, setting, file, line)  # pickled and unpickled by these
+        self.problem, self.setting, self.file, self.line = problem, setting, file, line
+
+    def __str__(self) -> str:
+        file = self.file and f"{os.fspath(self.file)}{f', line {self.line}' if self.line else ''}"
+        return ": ".join(filter(None, [self.setting, file, self.problem]))
+
+    def at(self, setting: str) -> "UserError":
+        """Return the same error about another setting."""
+        return UserError(self.problem, setting, self.file, self.line)
 
 
 class RunFailed(RuntimeError):

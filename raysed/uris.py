@@ -46,6 +46,11 @@ def secret_in(value: Any) -> str | None:
     return next(filter(None, map(secret_in, parts)), None)
 
 
+def names_secret(name: str) -> bool:
+    """Whether a parameter of this name is likely to hold a secret."""
+    return bool(_SECRET.search(_in_words(name)))
+
+
 def _secret_in_uri(text: str) -> str | None:
     _, separator, rest = text.partition("://")
     if not separator:
@@ -53,7 +58,7 @@ def _secret_in_uri(text: str) -> str | None:
     if _has_password(rest):
         return f"the URI contains a password; {_REMEDY}"
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):
-        if _SECRET.search(_in_words(name)):
+        if names_secret(name):
             return f"the URI contains the parameter {name}; {_REMEDY}"
         if problem := _secret_in_uri(value):  # such as the address of an endpoint
             return problem

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from raysed.config import Config, derive_seed, dump_config, load_config, make_config, stable_hash
+from raysed.config import (
+    Config,
+    derive_seed,
+    dump_config,
+    load_config,
+    make_config,
+    replace_sources,
+    sources,
+    stable_hash,
+)
 from raysed.errors import UserError
 from raysed.plan.consistency import check_settings
 
@@ -408,3 +417,47 @@ def test_seeds_differ_by_every_part_and_fit_into_an_int64():
     seeds = {derive_seed(seed, node, index) for seed in (0, 1) for node in ("ct", "ct-sed") for index in range(50)}
     assert len(seeds) == 200
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+# -- marks of settings -----------------------------------------------------------------------------------------------
+
+
+def test_sources_are_found_wherever_they_are_and_replaced():
+    config = make_config(
+        {
+            "teachers": ["members", "a", {"path": "b"}, "members:ct"],
+            "corpus": {"source": ["c.txt", "d"]},
+            "encoder": {"path": "e"},
+            "evaluation": {"tasks": {"t": {"source": "f", "queries": "g"}}, "dev": "t", "analysis": {"qnli": "h"}},
+            "nli": {"train": ["i", {"source": "j", "split": "k"}]},
+            "views": {"files": "l", "pivots": [["m", "n"]], "mlm_model": "o"},
+            "sts": {"train": "p"},
+            "flow": {"fit_on": "q"},
+        }
+    )
+    found = sources(config)
+    assert "".join(sorted(found.values())) == "abc.txtdefghijlmnopq"
+    assert found["views.pivots.0.1"] == "n" and found["evaluation.tasks.t.queries"] == "g"
+    changed = replace_sources(config, lambda name, source: f"/{source}")
+    assert sources(changed) == {name: f"/{source}" for name, source in found.items()}
+    assert [teacher.path for teacher in changed.teachers] == ["members", "/a", "/b", "members:ct"]
+    assert changed.views.pivots == [("/m", "/n")] and make_config(changed.model_dump()) == changed
+    assert "flow.fit_on" not in sources(Config(flow={"fit_on": "tasks"}))
+
+
+def test_identities_leave_out_what_has_no_effect():
+    one, other = Config(), Config(run="x", members={"max_retries": 9}, sed={"workers": 2}, resources={"gpu": False})
+    assert one.identity() == other.identity() != Config(ct={"steps": 3}).identity()
+    assert Config(resources={"encode_precision": "bf16"}).identity() != one.identity()
+    assert Config(sts={"models": 3}).sts.identity() == one.sts.identity()
+    assert Config(sts={"models": 3}).sts.choices() != one.sts.choices()
+    tasks = Config().evaluation.identity()["tasks"]
+    assert tasks["everyday-dev"]["score_range"] == [0.0, 5.0]
+
+
+def test_options_of_models_hold_no_secret():
+    with pytest.raises(
+        UserError, match=r"^setting encoder\.model_kwargs: token may hold a secret; remove it"
+    ) as caught:
+        make_config({"encoder": {"model_kwargs": {"token": "hf_abc"}}})
+    assert "hf_abc" not in str(caught.value)

@@ -1,7 +1,5 @@
 """Everything about a run that can be checked before anything is started, and the identity of its inputs."""
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from raysed.config import Config, CorpusConfig, EncoderConfig, stable_hash
+from raysed.config import FIT_ON, Config, CorpusConfig, EncoderConfig, stable_hash, with_absolute_paths
 from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.labelled import GradedRows, NliRows, identity, load_graded, load_nli
 from raysed.data.views import ViewRows, entailment, load_files
@@ -28,8 +26,6 @@ from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
 
 LabelledRows = NliRows | GradedRows
-FIT_ON = ("tasks", "nli", "corpus")
-"""Words that `flow.fit_on` knows; anything else is a source."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ def check(config: Config) -> Job:
         UserError: names the setting or the file and line.
     """
     recipes = check_settings(config)
-    config = _absolute_paths(config)
+    config = with_absolute_paths(config)
     check_trackers(config.tracking)
     layers = check_encoder(config.encoder)
     check_depths(config, layers)
@@ -190,48 +186,6 @@ def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, Labelled
         stages.add("nli")
     loaders = {"nli": lambda: load_nli(config.nli), "sts": lambda: load_graded(config.sts)}
     return {stage: load() for stage, load in loaders.items() if stage in stages}
-
-
-def _absolute_paths(config: Config) -> Config:
-    """Workers have other working directories, and so has who repeats a run; local paths are resolved here, once."""
-    sources = config.corpus.source
-    sources = _absolute(sources) if isinstance(sources, str) else [_absolute(source) for source in sources]
-    encoder = config.encoder.model_copy(update={"path": _absolute(config.encoder.path)})
-    tasks = {
-        name: task.model_copy(update={key: _absolute(getattr(task, key)) for key in ("source", "queries", "qrels")})
-        for name, task in config.evaluation.tasks.items()
-    }
-    transfer, analysis = config.evaluation.transfer, config.evaluation.analysis
-    transfer = transfer.model_copy(update={"source": _absolute(transfer.source)})
-    analysis = analysis.model_copy(update={"qnli": _absolute(analysis.qnli)})
-    evaluation = config.evaluation.model_copy(update={"tasks": tasks, "transfer": transfer, "analysis": analysis})
-    blocks: dict[str, Any] = {"encoder": encoder, "evaluation": evaluation}
-    blocks["teachers"] = [
-        teacher if teacher.is_members else teacher.model_copy(update={"path": _absolute(teacher.path)})
-        for teacher in config.teachers
-    ]
-    blocks["corpus"] = config.corpus.model_copy(update={"source": sources})
-    if config.flow.fit_on not in FIT_ON:
-        blocks["flow"] = config.flow.model_copy(update={"fit_on": _absolute(config.flow.fit_on)})
-    views = config.views
-    files = [source.model_copy(update={"source": _absolute(source.source)}) for source in views.files]
-    pivots = [(_absolute(there), _absolute(back)) for there, back in views.pivots]
-    mlm_model = _absolute(views.mlm_model)
-    blocks["views"] = views.model_copy(update={"files": files, "pivots": pivots, "mlm_model": mlm_model})
-    for name in ("nli", "sts"):
-        block = getattr(config, name)
-        train = [source.model_copy(update={"source": _absolute(source.source)}) for source in block.train]
-        blocks[name] = block.model_copy(update={"train": train})
-    return config.model_copy(update=blocks)
-
-
-def _absolute(path: str | None) -> str | None:
-    """A path or pattern below a directory that is there; all else is no local path, or wrong, and stays as it is."""
-    if not path:
-        return path
-    local = os.path.abspath(os.path.expanduser(path))
-    fixed, *wild = re.split(r"[*?[]", local, maxsplit=1)
-    return local if os.path.exists(local) or (wild and os.path.isdir(os.path.dirname(fixed))) else path
 
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:

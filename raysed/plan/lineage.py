@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysed.config import Layers, ResourcesConfig, derive_seed, stable_hash
+from raysed.config import FIT_ON, Layers, ResourcesConfig, derive_seed, stable_hash
 from raysed.plan.artefacts import (
     GRID_CHOICE,
     Calibration,
@@ -18,7 +18,7 @@ from raysed.plan.artefacts import (
     ScoredModel,
     trainings_of,
 )
-from raysed.plan.check import FIT_ON, Job
+from raysed.plan.check import Job
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, member_nodes, node_of, parse_recipe
 from raysed.store.storage import Entry
 

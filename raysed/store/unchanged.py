@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from raysed.bundled import PREFIX
-from raysed.config import PACKAGE, Config, package_folder, stable_hash
+from raysed.config import PACKAGE, Config, package_folder, sources, stable_hash
 from raysed.errors import UserError
 from raysed.recipe import parse_recipes
 from raysed.store.storage import Storage, sha256_of
@@ -25,8 +25,6 @@ _PLOTS, _MODEL = "plots", "model"
 _PACKAGE = Path(__file__).parents[1]
 _MOST_BYTES = 2**30
 """Inputs beyond that are left to the checks, which know large files by their modification time."""
-_WORDS = ("tasks", "nli", "corpus")
-"""What `flow.fit_on` may name instead of a source."""
 
 
 def fingerprint(config: Config) -> str | None:
@@ -37,17 +35,18 @@ def fingerprint(config: Config) -> str | None:
     Returns:
         None where that does not say it all: an input is a URI, a glob or a hub id, or large.
     """
-    sources = _sources(config)
     if "synonym" in {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}:
         return None  # WordNet is no setting
     try:
-        return _fingerprint(config, sources)
+        return _fingerprint(config, _sources(config))
     except (OSError, UserError):  # the checks say it better
         return None
 
 
-def _fingerprint(config: Config, sources: list[str]) -> str | None:
-    named = [package_folder(s) if s.startswith(PACKAGE) else s for s in sources if not s.startswith(PREFIX)]
+def _fingerprint(config: Config, named: list[str]) -> str | None:
+    named = [
+        package_folder(name) if name.startswith(PACKAGE) else name for name in named if not name.startswith(PREFIX)
+    ]
     places = [Path(os.path.abspath(os.path.expanduser(name))) for name in named]
     if not all(place.exists() for place in places):
         return None
@@ -106,18 +105,10 @@ def remember(print_: str | None, storage: Storage) -> None:
 
 def _sources(config: Config) -> list[str]:
     """All settings that name text, pairs or models; those of stages that no recipe has are no harm."""
-    evaluation, views, corpus = config.evaluation, config.views, config.corpus.source
-    outside = [teacher.path for teacher in config.teachers if not teacher.is_members]
-    found = [config.encoder.path, *outside]
-    found += [corpus] if isinstance(corpus, str) else corpus
-    found += [place for task in evaluation.tasks.values() for place in (task.source, task.queries, task.qrels)]
-    found += [evaluation.transfer.source, evaluation.analysis.qnli]
-    found += [None if config.flow.fit_on in _WORDS else config.flow.fit_on]
-    found += [source.source for source in (*views.files, *config.nli.train, *config.sts.train)]
     kinds = {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}
-    found += [views.mlm_model] if "mlm" in kinds else []
-    found += [name for pair in views.pivots for name in pair] if "back_translation" in kinds else []
-    return [source for source in found if source is not None]
+    unused = [] if "mlm" in kinds else ["views.mlm_model"]
+    unused += [] if "back_translation" in kinds else ["views.pivots"]
+    return [source for name, source in sources(config).items() if not name.startswith(tuple(unused))]
 
 
 def _files(place: Path) -> Iterator[Path]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from raysed.config import dump_config, load_config, make_config
-from raysed.plan.check import _absolute_paths, check
+from raysed.config import dump_config, load_config, make_config, with_absolute_paths
+from raysed.plan.check import check
 
 PAIRS = "subset\tscore\tsentence1\tsentence2\nall\t1\ta cat\ta dog\nall\t2\ta\tb\nall\t4\ta bird\tthe bird\n"
 
@@ -61,7 +61,7 @@ def test_settings_that_a_run_leaves_behind_say_the_same_elsewhere(inputs, monkey
     again = check(found)
     assert found == job.config == again.config and again.inputs == job.inputs
     untouched = config(corpus={"source": ["bundled:everyday", "s3://bucket/*.txt", "owner/name", "gone/*.txt", ""]})
-    assert _absolute_paths(untouched).corpus == untouched.corpus
+    assert with_absolute_paths(untouched).corpus == untouched.corpus
 
 
 @pytest.mark.parametrize("words", ["tasks", "corpus"])
