@@ -20,6 +20,7 @@ REMOVED = {
     "in encoder.path",
 }
 """What to do instead, by setting or by `setting=value`."""
+_LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30
 BASED_ON = "based_on"
 """Key of a file that names another one, whose settings hold where the file has none of its own."""
 
@@ -75,12 +76,13 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dic
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            data = _parse(file.read(_LONGEST_TEXT + 1))
     except OSError as error:
         raise UserError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"config file {path} is not UTF-8 text") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -88,6 +90,51 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict | None):
         raise UserError(f"config file {path} must hold settings as 'key: value', not a {type(data).__name__}")
     return data or {}
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses nesting beyond `_DEEPEST` while it reads."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise yaml.YAMLError("it is nested too deeply")
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _parse(text: str) -> Any:
+    """Parse YAML, unless it is so long, so deep or repeats itself so often that reading it would never end.
+
+    Raises:
+        yaml.YAMLError: the text is not valid, or is one of these.
+        ValueError: a number or a date that Python cannot hold.
+    """
+    if len(text) > _LONGEST_TEXT:
+        raise yaml.YAMLError(f"it has more than {_LONGEST_TEXT:,} characters")
+    loader = _Loader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    _check_size(node, _MOST_VALUES, _DEEPEST)
+    return loader.construct_document(node)
+
+
+def _check_size(node: yaml.Node, values: int, depth: int) -> int:
+    """Return how many of `values` are left after a node; an alias counts as all that it stands for."""
+    if values <= 0:
+        raise yaml.YAMLError(f"its aliases stand for more than {_MOST_VALUES:,} values")
+    if depth == 0:
+        raise yaml.YAMLError("one of its aliases contains itself")
+    values -= 1
+    if isinstance(node, yaml.CollectionNode):
+        for child in node.value:
+            for part in child if isinstance(child, tuple) else (child,):
+                values = _check_size(part, values, depth - 1)
+    return values
 
 
 def apply_override(data: dict[str, Any], item: str) -> None:
@@ -103,9 +150,9 @@ def apply_override(data: dict[str, Any], item: str) -> None:
     if not equals or not all(key.split(".")):
         raise UserError(f"--set {item!r}: write it as block.key=value, for example --set ct.steps=1000")
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise UserError(f"--set {item!r}: the value is not valid YAML") from None
+        value = _parse(text)
+    except (yaml.YAMLError, ValueError):
+        raise UserError(f"--set {_short(item)}: the value is not valid YAML") from None
     *parents, leaf = key.split(".")
     for depth, parent in enumerate(parents):
         data[parent] = {} if data.get(parent) is None else data[parent]  # a block of which all lines are comments

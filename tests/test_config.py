@@ -234,6 +234,9 @@ def test_wrong_overrides(item, sentence):
 # -- files -----------------------------------------------------------------------------------------------------------
 
 
+ENTITY_BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -244,8 +247,14 @@ def test_wrong_overrides(item, sentence):
         (b"a: \xff\n", r" is not UTF-8 text$"),
         (b"- ct\n", r" must hold settings as 'key: value', not a list$"),
         (b"ct\n", r" must hold settings as 'key: value', not a str$"),
+        (b"run: &a [*a]\n", r" is not valid YAML: one of its aliases contains itself$"),
+        (b"run: " + 50_000 * b"[", r" is not valid YAML: it is nested too deeply$"),
+        (ENTITY_BOMB.encode(), r" is not valid YAML: its aliases stand for more than 100,000 values$"),
+        (100_000 * b"# \n", r" is not valid YAML: it has more than 200,000 characters$"),
+        (b"run: " + 5000 * b"1", r" is not valid YAML: Exceeds the limit \(4300 digits\) "),
     ],
 )
+@pytest.mark.timeout(5)
 def test_unreadable_files_are_named_with_the_line(tmp_path, text, sentence):
     path = tmp_path / "c.yaml"
     path.write_bytes(text)

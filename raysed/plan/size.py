@@ -302,12 +302,12 @@ def described(text: str) -> Cluster:
     Raises:
         UserError: it is none.
     """
-    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([\w-]+)", text.strip())
+    match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,2})x([\w-]+)", text.strip())
     kinds = ["CPU", *GPU_GB]
     if not match or match[3] not in kinds:
         raise UserError(
             f"--cluster {text!r} is not NODES x GPUS x TYPE, such as 2x8xH100, or NODES x CPUS x CPU, such as 1x16xCPU;"
-            f" the types are {', '.join(kinds)}"
+            f" the types are {', '.join(kinds)}, and there are at most 9999 nodes with 999 of them"
         )
     nodes, count, kind = int(match[1]), int(match[2]), match[3]
     if kind == "CPU":

@@ -248,7 +248,9 @@ def test_sentences_are_no_longer_than_the_encoder_takes():
     assert tokens_of_sentence(make_config({"encoder": {"max_length": 16}})) == 16
 
 
-@pytest.mark.parametrize("text", ["2x8", "8xH100", "0x1xH100", "1x0xH100", "2x8xZ9", "2x8xh100", "x", "1x2x3xH100"])
+@pytest.mark.parametrize(
+    "text", ["2x8", "8xH100", "0x1xH100", "1x0xH100", "2x8xZ9", "2x8xh100", "1x2x3xH100", "999999999x9xH100"]
+)
 def test_other_descriptions_are_refused(text):
     with pytest.raises(
         UserError, match=r"^--cluster '.*' is not NODES x GPUS x TYPE, such as 2x8xH100, or .* are CPU, K"
