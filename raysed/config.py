@@ -749,21 +749,10 @@ class TeacherConfig(Block):
 class CombinationConfig(Block):
     """How the vectors of several `teachers` become one target."""
 
-    how: Literal[
-        "concatenated",
-        "mean",
-        "unit_mean",
-        "standardised_mean",
-        "whitened_mean",
-        "aligned_mean",
-        "generalised_mean",
-    ] = "concatenated"
+    how: Literal["concatenated", "mean"] = "concatenated"
     """`concatenated`: unit vectors side by side, so that the target's cosines are the mean of the teachers' cosines;
-    for teachers of any widths. `mean`: the plain mean (SED). `unit_mean`: of unit vectors. `standardised_mean`: of
-    vectors whose dimensions have mean 0 and deviation 1 over the corpus. `whitened_mean`: whose dimensions are
-    uncorrelated, too. `aligned_mean`: of unit vectors after each teacher was turned towards the first one (orthogonal
-    Procrustes). `generalised_mean`: after all were turned towards their mean (generalised Procrustes). Targets wider
-    than the learner are reduced to its width by their principal directions. See docs/distill.md#combining."""
+    for teachers of any widths. `mean`: the plain mean (SED), for copies of one encoder. Targets wider than the learner
+    are reduced to its width by their principal directions. See docs/distill.md#combining."""
     weights: list[Annotated[float, Field(gt=0)]] | Literal["dev"] | None = None
     """One weight per teacher. `null`: equal weights. `dev`: chosen on the dev task: beginning with equal weights, one
     is doubled or halved as long as that raises the score of the combination by 0.1."""

@@ -18,6 +18,11 @@ SECRET = "secret"
 REMOVED = {
     "encoder.scratch": "encoder.scratch is gone; make an encoder with tools/bundled_encoder.py and name its directory "
     "in encoder.path",
+    **{
+        f"combination.how={way}": f"combination.how: {way} is gone, since it never taught better than concatenated or "
+        "mean; use one of these"
+        for way in ("unit_mean", "standardised_mean", "whitened_mean", "aligned_mean", "generalised_mean")
+    },
 }
 """What to do instead, by setting or by `setting=value`."""
 _LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30

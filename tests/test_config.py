@@ -74,6 +74,7 @@ WRONG = [
     ),
     ({"encoder": {"static": {"widht": 2}}}, r"^unknown .*: did you mean encoder\.static\.width\?$"),
     ({"encoder": {"scratch": {}}}, r"^encoder\.scratch is gone; make an encoder with tools/bundled_encoder\.py"),
+    ({"combination": {"how": "aligned_mean"}}, r"^combination\.how: aligned_mean is gone, .*; use one of these$"),
     (
         {"export": {"zzz": 1}},
         r"^unknown setting export\.zzz; the settings here are export\.recipe, export\.allow_worse, export\.formats$",

@@ -13,7 +13,6 @@ from raysed.data.labelled import GradedRows, NliRows, identity, load_graded, loa
 from raysed.data.views import ViewRows, entailment, load_files
 from raysed.errors import UserError
 from raysed.model.augment import check_augmenter, wordnet_identity
-from raysed.model.combination import OF_EQUAL_WIDTHS
 from raysed.model.encoder import check_encoder, encoder_path, width_of
 from raysed.model.formats import check_formats
 from raysed.model.teacher import check_teacher
@@ -126,12 +125,11 @@ def _teachers(config: Config) -> tuple[tuple[int, ...], list[str]]:
         (width_of(config.encoder), teacher.path) if teacher.is_members else check_teacher(teacher)
         for teacher in config.teachers
     ]
-    widths, how = tuple(width for width, _ in found), config.combination.how
-    if len(set(widths)) > 1 and how in OF_EQUAL_WIDTHS:
+    widths = tuple(width for width, _ in found)
+    if len(set(widths)) > 1 and config.combination.how == "mean":
         listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(config.teachers, widths))
         raise UserError(
-            f"combination.how is {how}, which needs teachers of one width, but they have {listed}; use concatenated, "
-            "aligned_mean or generalised_mean"
+            f"combination.how is mean, which needs teachers of one width, but they have {listed}; use concatenated"
         )
     return widths, [identity for _, identity in found]
 

@@ -22,9 +22,7 @@ from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_targe
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import RunFailed, UserError
 from raysed.model.combination import (
-    UNIT,
     Combination,
-    Moments,
     choose_teachers,
     choose_weights,
     fit_combination,
@@ -203,7 +201,7 @@ class TaughtTable:
             block = corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
             writer.add(with_targets(block, targets_BD, self.config.sed.target_precision))
         writer.close(len(corpus))
-        about = {"rows": len(corpus), "teachers": len(self.teachers), "width": len(combination.offset_D)}
+        about = {"rows": len(corpus), "teachers": len(self.teachers), "width": combination.width}
         is_shared = len(self.teachers) == 1 and combination.is_identity
         return {**about, "kept": combination.kept, "shared": is_shared, **traces}
 
@@ -215,15 +213,16 @@ class TaughtTable:
 
     def _fitted(self, score: Callable[[Combination], float], width: int | None) -> tuple[Combination, dict[str, Any]]:
         how, widths = self.config.combination, [teacher.width for teacher in self.teachers]
-        moments = Moments(sum(widths))
+        products_EE = np.zeros((sum(widths), sum(widths)))
         for _, parts in self._parts(len(self._corpus())):
-            moments.add(side_by_side(parts, how.how in UNIT))
+            rows_BE = side_by_side(parts, how.how != "mean")
+            products_EE += rows_BE.T @ rows_BE
         is_ordered = bool(self.config.sed.widths)
 
         def fit(kept: Sequence[int], weights: Sequence[float] | None = None) -> Combination:
             chosen = dict(zip(kept, weights or []))
             asked = how.model_copy(update={"weights": [chosen.get(k, 1.0) for k in range(count)]}) if chosen else how
-            return fit_combination(asked, widths, moments, width, kept, is_ordered)
+            return fit_combination(asked, widths, products_EE, width, kept, is_ordered)
 
         count, traces = len(widths), {}
         kept, weights = list(range(count)), None
@@ -237,7 +236,7 @@ class TaughtTable:
 
     def _products(self, combination: Combination, encoder: Encoder) -> np.ndarray:
         """Targets times what the learner makes of some sentences before it has learnt anything, [D, H]."""
-        corpus, products_DH = self._corpus(), np.zeros((len(combination.offset_D), encoder.width))
+        corpus, products_DH = self._corpus(), np.zeros((combination.width, encoder.width))
         for start, parts in self._parts(min(len(corpus), _TURNED_BY)):
             targets_BD = combination.target(parts).astype(np.float64)
             tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))

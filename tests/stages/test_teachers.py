@@ -100,7 +100,7 @@ def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings,
     assert first.items() < second.items() and len(second) == 3
     assert "not scored: vectors has no embeddings of the evaluation's sentences" in said
 
-    combined(settings(combination={"how": "aligned_mean"}))
+    combined(settings(combination={"weights": [1.0, 2.0]}))
     assert rows_of(directory) == second
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(ray_cluster, settin
         ({"teachers": []}, "recipe 'teachers-sed': teachers names no model"),
         ({"recipes": ["ct-sed"]}, "teachers is set, but no recipe uses it"),
         ({"combination": {"weights": [1.0]}}, "combination.weights has 1 weights for 2 teachers"),
-        ({"combination": {"how": "unit_mean"}}, "combination.how is unit_mean, which needs teachers of one width, but"),
+        ({"combination": {"how": "mean"}}, "combination.how is mean, which needs teachers of one width, but"),
         ({"teachers": ["/nowhere"]}, "teachers: '/nowhere'"),
         ({"teachers": ["members"]}, "teachers: members needs a recipe that trains members; add one to recipes, such"),
         (
