@@ -22,7 +22,7 @@ from raysed.data.retrieval import load_retrieval
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
-from raysed.score.retrieval import Retrieval
+from raysed.score.kinds.retrieval import Retrieval
 from raysed.score.tasks import Evaluation, main_score
 from raysed.store.metrics import quiet_libraries
 from raysed.train.calibration import fit_calibration

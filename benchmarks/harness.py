@@ -29,7 +29,7 @@ from raysed.data.tokens import TokenTable, tokenize
 from raysed.model.encoder import Encoder, load_encoder
 from raysed.model.encoding import encode
 from raysed.plan.guess import cpus_here
-from raysed.score.similarity import spearman
+from raysed.score.metrics import spearman
 
 import shapes
 

@@ -207,6 +207,6 @@ def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
     from raysed.model.load import load_model
     from raysed.score.tasks import Evaluation, load_any_task, tasks_of
 
-    evaluation = Evaluation([load_any_task(name, task) for name, task in tasks_of(tasks).items()], "all")
+    evaluation = Evaluation([load_any_task(name, task, 0, "all") for name, task in tasks_of(tasks).items()])
     (embeddings_UD, *_) = load_model(model).embed(evaluation.sentences)
     return evaluation.score(embeddings_UD)

@@ -287,9 +287,6 @@ class TaskColumns(Block):
     """Name of the column with their labels. `null`: `label`, `class`, `category`, `intent` or `topic`."""
 
 
-TaskKind = Literal["pairs", "retrieval", "classification", "clustering"]
-
-
 class TaskConfig(Block):
     """One task that models are scored on: graded pairs, retrieval, classification or clustering."""
 
@@ -301,9 +298,10 @@ class TaskConfig(Block):
     facet similarity, a subset per topic); `bundled:train`, `bundled:dev` or `bundled:test`. Of a retrieval task, a
     directory in BEIR's layout (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`) or the file of its documents. Of a
     classification or clustering, a file with one text and its label per row."""
-    kind: TaskKind | None = None
-    """What the task is. `null`: `retrieval` for a directory in BEIR's layout and where `queries` are named,
-    `classification` for a file whose columns are a text and a label, and else `pairs`."""
+    kind: str | None = None
+    """What the task is: `pairs`, `retrieval`, `classification` or `clustering`. `null`: `retrieval` for a directory in
+    BEIR's layout and where `queries` are named, `classification` for a file whose columns are a text and a label, and
+    else `pairs`."""
     queries: Source | None = None
     """File of a retrieval task's queries (`_id`, `text`), where they do not lie beside the documents."""
     qrels: Source | None = None

@@ -65,11 +65,10 @@ def job(arguments: argparse.Namespace) -> None:
     prepare_process()
     from raysed.model.load import check_layers
     from raysed.score.leaderboard import load_mteb
-    from raysed.score.tasks import Evaluation, load_any_task
+    from raysed.score.tasks import Evaluation
     from raysed.score.transfer import load_transfer
 
-    tasks = [load_any_task(name, task, config.seed) for name, task in config.evaluation.tasks.items()]
-    evaluation = Evaluation(tasks, config.evaluation.aggregation)
+    evaluation = Evaluation.load(config.evaluation, config.seed)
     transfer = load_transfer(config.evaluation.transfer)
     sentences = _distinct_sentences(texts)
     mteb = load_mteb(arguments.mteb)
@@ -224,8 +223,9 @@ def _baselines(evaluation: "Evaluation", tasks: list["TransferTask"], config: "C
     from raysed.report.results import display_name
     from raysed.score.baselines import baselines, transfer_baselines
     from raysed.score.transfer import transfer_average
+    from raysed.store.progress import one_by_one
 
-    found = baselines(evaluation, _scored("score words alone", evaluation))
+    found = baselines(evaluation, lambda steps: one_by_one("score words alone", steps, list(map(" by ".join, steps))))
     seed, run = config.evaluation.transfer.seed, _with_progress("probe words alone")
     transfer = transfer_baselines(tasks, seed, run) if tasks else {}
     rows = []
@@ -243,12 +243,10 @@ def _show(
     words: list[dict[str, Any]], models: list[dict[str, Any]], evaluation: "Evaluation", config: "Config"
 ) -> None:
     """Prints all tables, and what each model is worth against words alone."""
-    from raysed.report.results import MEASURES
-
     if evaluation.tasks:
         print(f"\n{scores_table([*words, *models], config)}\n")
         for name, task in evaluation.tasks.items():
-            print(f"{name}: {task.size}; {MEASURES[task.kind]}, x100")
+            print(f"{name}: {task.size}; {task.measure}, x100")
         print("\n" + "\n".join(_worth(words, models, evaluation, config)))
     if probed := [model for model in [*words, *models] if "transfer" in model]:
         print(f"\n{transfer_table(probed, list(probed[0]['transfer']))}")

@@ -19,7 +19,7 @@ from raysed.model.teacher import check_teacher
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
 from raysed.score.further import FurtherTasks, load_further
-from raysed.score.tasks import Evaluation, load_any_task
+from raysed.score.tasks import Evaluation
 from raysed.store.hub import cached_commit
 from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
@@ -91,8 +91,7 @@ def check(config: Config) -> Job:
         check_width(config, width_of(config.encoder))
     check_formats(config.export.formats, config.encoder)
     corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
-    tasks = [load_any_task(name, task, config.seed) for name, task in config.evaluation.tasks.items()]
-    evaluation = Evaluation(tasks, config.evaluation.aggregation)
+    evaluation = Evaluation.load(config.evaluation, config.seed)
     inputs = {
         "encoder": _encoder_identity(config),
         "corpus": corpus,
@@ -105,7 +104,7 @@ def check(config: Config) -> Job:
     kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config) if kind != "same")
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
-    further = load_further(config)
+    further = load_further(config.evaluation)
     if further:
         inputs["further"] = further.identity
     inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)

@@ -10,7 +10,7 @@ from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.findings import NO_DIFFERENCE
 from raysed.report.results import Row
-from raysed.score.baselines import TF_IDF
+from raysed.score.lexical import TF_IDF
 
 _UNTOUCHED = "the untouched encoder"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.score.similarity import ranks
+from raysed.score.metrics import ranks
 from raysed.store.text import Table, shortened
 
 _LONGEST = 80

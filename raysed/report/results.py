@@ -13,9 +13,10 @@ from typing import Any, Literal
 import numpy as np
 
 from raysed.recipe import TEACHERS
-from raysed.score.baselines import BM25, TF_IDF, WORD_OVERLAP
+from raysed.score import kinds as task_kinds
 from raysed.score.intervals import interval
-from raysed.score.tasks import MAIN, main_score, mean_score
+from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
+from raysed.score.tasks import main_score, mean_score
 
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
@@ -44,13 +45,6 @@ Draws = Mapping[tuple[str, str, str], np.ndarray]
 """(recipe, kind, `mean` or `best` of the group's models) to R resampled average scores, see `evaluation.intervals`."""
 _KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
 _BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
-MEASURES = {
-    "pairs": "Spearman correlation between cosine and gold score",
-    "retrieval": "nDCG@10",
-    "classification": "accuracy of a linear probe",
-    "clustering": "V-measure of k-means",
-}
-"""What the score of a task is, by its kind."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,7 @@ class Row:
         return mean_score(self.metrics, tasks)
 
     def score(self, task: str) -> float | None:
-        """Returns the score (x100) on one task, see `evaluation.tasks.MAIN`; None where it is missing or not finite."""
+        """Returns the score (x100) on one task, see `score.kinds`; None where it is missing or not finite."""
         value = main_score(self.metrics.get(task, {}))
         return value if value is not None and math.isfinite(value) else None
 
@@ -134,25 +128,25 @@ class Results:
 
     @cached_property
     def kinds(self) -> dict[str, str]:
-        """The kind of every task, see `evaluation.tasks.Task`."""
+        """The kind of every task, see `score.kinds`."""
         metrics = {task: scores for row in reversed(self.rows) for task, scores in row.metrics.items()}
-        found = {task: [kind for kind, main in MAIN.items() if main in metrics[task]] for task in task_names(self.rows)}
+        known = task_kinds.kinds()
+        found = {task: [kind for kind in known if known[kind].main in metrics[task]] for task in task_names(self.rows)}
         return {task: kinds[0] if kinds else "pairs" for task, kinds in found.items()}
 
     @property
     def short_measure(self) -> str:
         """What the headline numbers are, in a word for an axis."""
         kinds = {self.kinds.get(task, "pairs") for task in self.tasks}
-        short = {"pairs": "Spearman", "retrieval": "nDCG@10", "classification": "Accuracy", "clustering": "V-measure"}
-        return short[kinds.pop()] if len(kinds) == 1 else "Score"
+        return task_kinds.kinds()[kinds.pop()].short_measure if len(kinds) == 1 else "Score"
 
     @property
     def measure(self) -> str:
         """What the headline numbers are, with the names of their tasks."""
         kinds = {task: self.kinds.get(task, "pairs") for task in self.tasks}
         if len(set(kinds.values())) == 1:
-            return f"{MEASURES[next(iter(kinds.values()))]}, x100, mean over {', '.join(self.tasks)}"
-        parts = [f"{task} ({MEASURES[kind]})" for task, kind in kinds.items()]
+            return f"{task_kinds.kinds()[next(iter(kinds.values()))].measure}, x100, mean over {', '.join(self.tasks)}"
+        parts = [f"{task} ({task_kinds.kinds()[kind].measure})" for task, kind in kinds.items()]
         return f"Score x100, mean over {', '.join(parts)}"
 
     @cached_property

@@ -21,7 +21,7 @@ def dev_score(
     if name is None:
         return None
     evaluation = Evaluation(
-        [load_any_task(name, config.evaluation.tasks[name], config.seed)], config.evaluation.aggregation
+        [load_any_task(name, config.evaluation.tasks[name], config.seed, config.evaluation.aggregation)]
     )
     tokens = tokenize(tokenizer, evaluation.sentences, config.encoder.max_length)
 

@@ -17,7 +17,7 @@ import torch
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_matrix, hstack, issparse
 
-from raysed.score.similarity import pearson
+from raysed.score.metrics import pearson
 
 FOLDS = 10
 """Of every cross-validation (the literature's setting of SentEval)."""

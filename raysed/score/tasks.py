@@ -1,76 +1,24 @@
-"""What models are scored on: tasks of any kind, and all of a run's or a command's together as an `Evaluation`.
-
-A task turns embeddings into an *outcome*, an array with a row for each pair, query or text; metrics, and the scores of
-resamples, follow from outcomes alone. So what is no embedding, such as BM25, is scored by the same lines.
-"""
+"""All tasks of a run or a command together, and the scores that choices and tables are made of."""
 
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from raysed.bundled import PREFIX
-from raysed.config import TaskConfig
-from raysed.data.classes import classes_schema, load_classes
-from raysed.data.graded import StsTask, graded_schema, load_task
-from raysed.data.retrieval import is_retrieval, load_retrieval
-from raysed.data.rows import column_names
-from raysed.data.sources import Hub, ending, find
+from raysed.config import EvaluationConfig, TaskConfig
+from raysed.data.graded import StsTask
 from raysed.errors import UserError
-from raysed.score.classes import Classification, Clustering
-from raysed.score.retrieval import Retrieval
-from raysed.score.similarity import Similarity
+from raysed.score.kinds import Task, kinds
+from raysed.score.kinds.pairs import Pairs
 
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
 """Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has its own embeddings
 (BERT-flow fits a flow per task), by task a matrix with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
 """Of one model: outcomes by task."""
-MAIN = {kind.kind: kind.main for kind in (Similarity, Retrieval, Classification, Clustering)}
-"""The metric that is a task's score, by kind of task."""
-
-
-class Task(Protocol):
-    """A task that models are scored on.
-
-    Attributes:
-        name: what it is called in reports.
-        kind: `pairs`, `retrieval`, `classification` or `clustering`.
-        main: which of `metrics` is its score.
-        sentences: the distinct texts that a model has to embed.
-        size: what there is, in words.
-        rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
-    """
-
-    name: str
-    kind: str
-    main: str
-    sentences: list[str]
-    size: str
-    rises_when_resampled: bool
-
-    def content(self) -> list[Any]:
-        """Returns all that scores depend on beside embeddings, for a digest."""
-
-    def outcome(self, x_UD: np.ndarray) -> np.ndarray:
-        """Returns what a model does on every pair, query or text, from the embeddings of `sentences`."""
-
-    def metrics(self, outcome: np.ndarray) -> dict[str, Any]:
-        """Returns the scores, x100, and counts."""
-
-    def strata(self) -> list[tuple[slice, float]]:
-        """Returns the rows of an outcome that are resampled together, and their share of the task's score."""
-
-    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        """Returns the scores x100 of M models in R resamples, [M, R].
-
-        Args:
-            rows: one of `strata`, of P rows.
-            counts_PR: how often each of these rows occurs in each resample, float32.
-        """
 
 
 class Evaluation:
@@ -86,21 +34,29 @@ class Evaluation:
     """
 
     def __init__(self, tasks: Sequence[StsTask | Task], aggregation: str = "mean"):
-        """Numbers the distinct sentences of all tasks.
+        """Number the distinct sentences of all tasks, whose names must differ.
 
         Args:
-            tasks: what to score; names must differ.
             aggregation: `all`, `mean` or `wmean`, for graded pairs that do not name their own.
 
         Raises:
             UserError: a mean over subsets of which none has a correlation.
         """
-        made = [Similarity(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
+        made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
         self.tasks: dict[str, Task] = {task.name: task for task in made}
         self.sentences = list(dict.fromkeys(s for task in made for s in task.sentences))
         """The distinct sentences of all tasks in first-seen order: what a model has to encode."""
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self._rows = {task.name: np.array([row[s] for s in task.sentences], np.int64) for task in made}
+
+    @classmethod
+    def load(cls, config: EvaluationConfig, seed: int) -> "Evaluation":
+        """Read all tasks of a config.
+
+        Raises:
+            UserError: files are missing or broken, or no score can be made of them.
+        """
+        return cls([load_any_task(name, task, seed, config.aggregation) for name, task in config.tasks.items()])
 
     @property
     def pair_tasks(self) -> list[str]:
@@ -108,7 +64,7 @@ class Evaluation:
         return [name for name, task in self.tasks.items() if task.kind == "pairs"]
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
-        """Returns int64 [P, 2]: where in `sentences` the two sentences of every pair are.
+        """Return int64 [P, 2]: where in `sentences` the two sentences of every pair are.
 
         The texts of a task that is not made of pairs are taken two by two, so that text to fit on comes in one shape.
 
@@ -122,20 +78,20 @@ class Evaluation:
         return np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
 
     def pair_sentences(self, tasks: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
-        """Returns the first and the second sentences of the P pairs; `tasks` as for `pair_rows`."""
+        """Return the first and the second sentences of the P pairs; `tasks` as for `pair_rows`."""
         first, second = ([self.sentences[row] for row in side] for side in self.pair_rows(tasks).T)
         return first, second
 
     def rows(self, task: str) -> np.ndarray:
-        """Returns where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
+        """Return where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
         return np.sort(self._rows[task])
 
     def of_task(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Returns the embeddings of one task's distinct sentences, [U_task, D], in the order of `rows`."""
+        """Return the embeddings of one task's distinct sentences, [U_task, D], in the order of `rows`."""
         return embeddings[task] if isinstance(embeddings, Mapping) else embeddings[self.rows(task)]
 
     def outcome(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Returns what a model does on every pair, query or text of one task, see `Task.outcome`.
+        """Return what a model does on every pair, query or text of one task, see `Task.outcome`.
 
         Raises:
             UserError: an embedding has a value that is not finite.
@@ -150,7 +106,7 @@ class Evaluation:
         return self.tasks[task].outcome(x_UD)
 
     def outcomes(self, embeddings: Embeddings, tasks: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Returns the outcomes of one model by task.
+        """Return the outcomes of one model by task.
 
         Args:
             embeddings: of the model; where they are a matrix per task, only the tasks that are there are looked at.
@@ -161,7 +117,7 @@ class Evaluation:
         return {task: self.outcome(embeddings, task) for task in there}
 
     def score(self, embeddings: Embeddings) -> dict[str, dict]:
-        """Scores one model.
+        """Score one model.
 
         Args:
             embeddings: one row for each of `sentences`, in their order; or a matrix per task, and then only the
@@ -176,7 +132,7 @@ class Evaluation:
         return self.score_outcomes(self.outcomes(embeddings))
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
-        """Returns the mean score x100 where queries are embedded by one model and documents by another.
+        """Return the mean score x100 where queries are embedded by one model and documents by another.
 
         Of graded pairs either sentence is the query once.
 
@@ -185,32 +141,32 @@ class Evaluation:
             y_UD: those by the model of the documents, in the same space.
             tasks: which; None is returned where one has no such score.
         """
-        found = [self.tasks[name] for name in tasks]
-        if not all(hasattr(task, "score_between") for task in found):
-            return None
-        scores = [task.score_between(x_UD[self._rows[task.name]], y_UD[self._rows[task.name]]) for task in found]
+        scores = []
+        for name in tasks:
+            rows = self._rows[name]
+            scores.append(self.tasks[name].score_between(x_UD[rows], y_UD[rows]))
         return None if None in scores else statistics.fmean(scores)
 
     def score_outcomes(self, outcomes: Outcomes) -> dict[str, dict]:
-        """Scores outcomes by task; returns what `score` returns."""
+        """Score outcomes by task; returns what `score` returns."""
         return {task: self.tasks[task].metrics(outcome) for task, outcome in outcomes.items()}
 
     def cosines(self, embeddings: Embeddings, task: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the cosine and the gold score of every pair of one task of graded pairs, both float64 [P]."""
+        """Return the cosine and the gold score of every pair of one task of graded pairs, both float64 [P]."""
         return self.outcome(embeddings, task), self.tasks[task].gold
 
 
 def main_score(metrics: Mapping[str, Any]) -> float | None:
-    """Returns the number that is a task's score, x100, of what `Task.metrics` returned; None where it is not defined.
+    """Return the number that is a task's score, x100, of what `Task.metrics` returned; None where it is not defined.
 
     >>> main_score({"spearman": 71.2, "pearson": 70.9}), main_score({"map": 40.0, "ndcg@10": 45.1}), main_score({})
     (71.2, 45.1, None)
     """
-    return next((metrics[main] for main in MAIN.values() if main in metrics), None)
+    return next((metrics[task.main] for task in kinds().values() if task.main in metrics), None)
 
 
 def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -> float | None:
-    """Returns the mean of a model's scores over some tasks; None where one of them is missing or not finite.
+    """Return the mean of a model's scores over some tasks; None where one of them is missing or not finite.
 
     Args:
         metrics: by task what `Task.metrics` returned.
@@ -226,7 +182,7 @@ def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -
 
 
 def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float | None:
-    """Returns the number that choices are made by: a correlation of graded pairs, the score of any other task.
+    """Return the number that choices are made by: a correlation of graded pairs, the score of any other task.
 
     Args:
         metrics: what `Task.metrics` returned.
@@ -239,7 +195,7 @@ def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float |
 
 
 def comparable(score: float | None) -> float:
-    """Returns a score that a choice can be made by, rounded so that noise breaks no tie.
+    """Return a score that a choice can be made by, rounded so that noise breaks no tie.
 
     One that is not defined is 0: a model that tells no pairs apart is as good as chance.
 
@@ -250,7 +206,7 @@ def comparable(score: float | None) -> float:
 
 
 def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
-    """Returns the mean of several models' embeddings, per task where theirs are.
+    """Return the mean of several models' embeddings, per task where theirs are.
 
     >>> mean_embeddings([np.zeros((1, 2)), np.ones((1, 2))]).tolist()
     [[0.5, 0.5]]
@@ -260,25 +216,17 @@ def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
     return np.mean(models, axis=0)
 
 
-def load_any_task(name: str, config: TaskConfig, seed: int = 0) -> StsTask | Task:
-    """Reads a task of any kind.
-
-    Args:
-        name: what the task is called in reports.
+def load_any_task(name: str, config: TaskConfig, seed: int = 0, aggregation: str = "mean") -> Task:
+    """Read a task of any kind.
 
     Raises:
-        UserError: its files are missing or broken, or no score can be made of them.
+        UserError: its kind is not known, its files are missing or broken, or no score can be made of them.
     """
-    kind = kind_of(config, f"evaluation.tasks.{name}")
-    if kind == "pairs":
-        return load_task(name, config)
-    if kind == "retrieval":
-        return Retrieval(load_retrieval(name, config))
-    return (Classification if kind == "classification" else Clustering)(load_classes(name, config), seed)
+    return kinds()[kind_of(config, f"evaluation.tasks.{name}")].load(name, config, seed, aggregation)
 
 
 def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:
-    """Returns a task, or two of labelled texts, of each file or directory, named by it.
+    """Return a task, or two of labelled texts, of each file or directory, named by it.
 
     Args:
         sources: paths, as for `TaskConfig.source`.
@@ -298,23 +246,16 @@ def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:
 
 
 def kind_of(config: TaskConfig, setting: str) -> str:
-    """Returns the kind of a task: as it is set, or as its files show.
+    """Return the kind of a task: as it is set, or as its files show.
 
     Raises:
-        UserError: a file cannot be read.
+        UserError: its kind is not known, or a file cannot be read.
     """
-    if config.kind is not None:
-        return config.kind
-    if config.queries or config.qrels or is_retrieval(config.source):
-        return "retrieval"
-    if config.source.startswith(PREFIX) or Path(config.source).expanduser().is_dir() or ending(config.source) == ".txt":
-        return "pairs"
-    (source,) = find(config.source, setting, "a task", Hub(config.source, config.name, config.split or "test"))
-    if isinstance(source, Hub):
-        return "classification" if config.columns.text or config.columns.label else "pairs"
-    names = column_names(source)
-    is_classes = graded_schema(config, setting).find(names) is None and classes_schema(config, setting).find(names)
-    return "classification" if is_classes else "pairs"
+    if config.kind is None:
+        return next((kind for kind, task in kinds().items() if task.recognises(config, setting)), Pairs.kind)
+    if config.kind not in kinds():
+        raise UserError(f"{setting}.kind: there is no kind {config.kind!r}; write one of {', '.join(kinds())}")
+    return config.kind
 
 
 def _refuse_not_finite(x_UD: np.ndarray, sentences: Sequence[str]) -> None:

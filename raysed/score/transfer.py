@@ -24,8 +24,8 @@ from raysed.data.rows import Schema, read, read_lines
 from raysed.data.sources import local_file
 from raysed.errors import UserError
 from raysed.score import probes
+from raysed.score.metrics import pearson, spearman
 from raysed.score.probes import FOLDS, Features, Labelled
-from raysed.score.similarity import pearson, spearman
 
 Kind = Literal["nested", "folds", "split", "regression"]
 PROTOCOLS: dict[Kind, str] = {

@@ -11,17 +11,19 @@ from pathlib import Path
 import numpy as np
 
 from raysed.data.rows import read_lines
-from raysed.score.baselines import tf_idf
+from raysed.score.lexical import tf_idf
+from raysed.score.metrics import unit
 
 FILE = Path(__file__).parents[1] / "bundled" / "triples.tsv"
 """Tab-separated: a sentence, one close to it in meaning, one farther from it."""
 
 Embed = Callable[[Sequence[str]], np.ndarray]
+"""Sentences to embeddings [B, D]."""
 
 
 @lru_cache
 def triples() -> tuple[tuple[str, str, str], ...]:
-    """Returns (sentence, closer, farther) of every triple.
+    """Return (sentence, closer, farther) of every triple.
 
     >>> len(triples()), triples()[0]
     (50, ('A man plays the guitar.', 'Someone is making music.', 'It rains.'))
@@ -30,22 +32,13 @@ def triples() -> tuple[tuple[str, str, str], ...]:
 
 
 def answered_by(embed: Embed) -> int:
-    """Returns how many triples a model answers as a person does, by cosine; a tie is no answer.
-
-    Args:
-        embed: sentences to embeddings [B, D].
-    """
-    x_3ND = [np.asarray(embed(side), np.float64) for side in zip(*triples())]
-    x_ND, closer_ND, farther_ND = (x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-30) for x in x_3ND)
-    return _count((x_ND * closer_ND).sum(1).round(12), (x_ND * farther_ND).sum(1).round(12))
+    """Return how many triples a model answers as a person does, by cosine; a tie is no answer."""
+    x_ND, near_ND, far_ND = (unit(np.asarray(embed(side), np.float64)) for side in zip(*triples()))
+    return int(((x_ND * near_ND).sum(1).round(12) > (x_ND * far_ND).sum(1).round(12)).sum())
 
 
 def answered_by_words() -> int:
-    """Returns how many of them TF-IDF answers, whose frequencies are those of the list."""
+    """Return how many of them TF-IDF answers, whose frequencies are those of the list."""
     sentences, closer, farther = zip(*triples())
-    near, far = np.split(tf_idf([*sentences, *sentences], [*closer, *farther]), 2)
-    return _count(near, far)
-
-
-def _count(near_N: np.ndarray, far_N: np.ndarray) -> int:
+    near_N, far_N = np.split(tf_idf([*sentences, *sentences], [*closer, *farther]), 2)
     return int((near_N > far_N).sum())

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from raysed.score.analysis import isotropy
+from raysed.score.metrics import unit
 
 MOST_SENTENCES = 1000
 """A sample of so many is enough for every number here: a space of 768 directions shows in no fewer."""
@@ -30,7 +31,7 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 
 
 def near_duplicates(sentences: Sequence[str], seed: int = 0) -> list[str]:
-    """Returns each sentence with one small change that leaves its meaning: what a careless writer would do.
+    """Return each sentence with one small change that leaves its meaning: what a careless writer would do.
 
     Two letters of a word are swapped, the case is changed, a word is written twice, or the end loses or gets its full
     stop.
@@ -62,7 +63,7 @@ def _change(sentence: str, generator: np.random.Generator) -> str:
 
 
 def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> dict[str, Any]:
-    """Returns what can be told of one model on sentences without labels.
+    """Return what can be told of one model on sentences without labels.
 
     Args:
         sentences: distinct; of more than `MOST_SENTENCES` so many are drawn.
@@ -82,7 +83,7 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
         sentences = [sentences[i] for i in np.sort(generator.choice(len(sentences), MOST_SENTENCES, replace=False))]
     of_C = np.sort(np.random.default_rng((seed, 1)).permutation(len(sentences))[:MOST_CHANGED])
     changed = near_duplicates([sentences[row] for row in of_C], seed)
-    x_ND, near_CD = (_unit(embed(texts)) for texts in (sentences, changed))
+    x_ND, near_CD = (unit(np.asarray(embed(texts), np.float64)) for texts in (sentences, changed))
     cosine_NN = x_ND @ x_ND.T
     others = ~np.eye(len(sentences), dtype=bool)
     squared = 2 - 2 * cosine_NN[others]
@@ -110,8 +111,3 @@ def _neighbours(sentences: Sequence[str], cosine_NN: np.ndarray, generator: np.r
 
 def _shown(sentence: str) -> str:
     return sentence if len(sentence) <= _LONGEST else f"{sentence[: _LONGEST - 1]}…"
-
-
-def _unit(x_ND: np.ndarray) -> np.ndarray:
-    x_ND = np.asarray(x_ND, np.float64)
-    return x_ND / np.maximum(np.linalg.norm(x_ND, axis=1, keepdims=True), 1e-12)

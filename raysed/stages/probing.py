@@ -24,9 +24,9 @@ from raysed.model.affine import load_calibration
 from raysed.model.encoder import load_start
 from raysed.plan.artefacts import Embedding, ScoredModel
 from raysed.recipe import TEACHERS, parse_recipe
-from raysed.score.analysis import qnli_auc
-from raysed.score.baselines import TF_IDF, run_word_probe, word_counts
+from raysed.score.baselines import run_word_probe, word_counts
 from raysed.score.further import FurtherTasks
+from raysed.score.lexical import TF_IDF
 from raysed.score.transfer import SED_TASKS, ProbeJob, combine, jobs, run_probe, transfer_average
 from raysed.stages.frozen import embed_all
 from raysed.store.progress import Progress
@@ -62,7 +62,9 @@ def probe(
     qnli = {}
     if further.qnli:
         names = names_of(shown)
-        qnli = {names[m]: _auc(further, _vectors(m, embedded, layers, storage)) for m in shown}
+        row = {sentence: i for i, sentence in enumerate(further.sentences)}
+        rows = [row[sentence] for sentence in further.qnli.sentences]
+        qnli = {names[m]: further.qnli.score(_vectors(m, embedded, layers, storage)[rows]) for m in shown}
     return transfer, qnli
 
 
@@ -198,11 +200,3 @@ class _Probes:
 
 def _write(scores: dict[str, Any], path: Path) -> None:
     (path / "scores.json").write_text(json.dumps(scores, indent=1))
-
-
-def _auc(further: FurtherTasks, vectors_UD: np.ndarray) -> float:
-    questions, answers, labels_P = further.qnli
-    row = {sentence: i for i, sentence in enumerate(further.sentences)}
-    a_PD, b_PD = (vectors_UD[[row[sentence] for sentence in side]] for side in (questions, answers))
-    norms_P = np.linalg.norm(a_PD, axis=1) * np.linalg.norm(b_PD, axis=1)
-    return qnli_auc((a_PD * b_PD).sum(1) / np.maximum(norms_P, 1e-12), labels_P)

@@ -19,7 +19,7 @@ from raysed.model.encoder import save_encoder
 from raysed.model.export import ExportedModel, export_model
 from raysed.model.formats import FILES, check_formats, write_formats
 from raysed.report.formats import compare_formats, formats_table
-from raysed.score.similarity import Similarity
+from raysed.score.kinds.pairs import Pairs
 
 BLOCKS = 2  # torch writes one after the other, which takes seconds
 needs_onnx = pytest.mark.skipif(
@@ -43,9 +43,9 @@ def bert(tmp_path_factory) -> tuple[Path, np.ndarray]:
     return path, exported(path, "bert", list(FILES))
 
 
-def dev_task() -> Similarity:
+def dev_task() -> Pairs:
     gold = np.arange(len(SENTENCES) - 1, dtype=float)
-    return Similarity(StsTask("dev", {"all": (SENTENCES[:-1], SENTENCES[1:], gold)}), "all")
+    return Pairs(StsTask("dev", {"all": (SENTENCES[:-1], SENTENCES[1:], gold)}), "all")
 
 
 @needs_onnx

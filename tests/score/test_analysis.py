@@ -18,9 +18,8 @@ from raysed.score.analysis import (
     edit_distances,
     frequency_table,
     isotropy,
-    load_qnli,
-    qnli_auc,
 )
+from raysed.score.qnli import Qnli, load_qnli
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "sts" / "stsb-dev.tsv"
 
@@ -92,18 +91,18 @@ class TestIsotropy:
 
 
 class TestAuc:
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100, deadline=None)
     @given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=2, max_size=40))
     def test_equals_the_share_of_ordered_pairs(self, examples):
-        ones = [score for score, label in examples if label]
-        zeros = [score for score, label in examples if not label]
-        scores, labels = np.array(examples, dtype=float).T
-        if not ones or not zeros:
-            with pytest.raises(ValueError, match="both classes"):
-                qnli_auc(scores, labels)
+        """An answer at angle a to its question has the cosine cos(a)."""
+        angles, labels = np.array(examples, dtype=float).T * [[0.5], [1]]
+        questions, answers = [f"q{i}" for i in range(len(labels))], [f"a{i}" for i in range(len(labels))]
+        ones, zeros = -angles[labels == 1], -angles[labels == 0]
+        if not len(ones) or not len(zeros):
             return
+        x_UD = np.stack([np.cos([*(0 * angles), *angles]), np.sin([*(0 * angles), *angles])], axis=1)
         expected = np.mean([(one > zero) + (one == zero) / 2 for one in ones for zero in zeros])
-        assert qnli_auc(scores, labels) == pytest.approx(100 * expected)
+        assert Qnli(questions, answers, labels).score(x_UD / 2) == pytest.approx(100 * expected)
 
 
 class TestQnli:
@@ -115,10 +114,10 @@ class TestQnli:
 
     def test_file_without_quoting(self, tmp_path):
         body = '0\tWho ran?\tHe said "no.\tentailment\r\n1\tWhy?\tIt\u2028rained.\tnot_entailment\r\n'
-        questions, sentences, labels = load_qnli(self.write(tmp_path, self.HEADER.replace("\n", "\r\n") + body))
-        assert questions == ["Who ran?", "Why?"]
-        assert sentences == ['He said "no.', "It\u2028rained."]
-        assert labels.tolist() == [1, 0]
+        found = load_qnli(self.write(tmp_path, self.HEADER.replace("\n", "\r\n") + body))
+        assert found.questions == ["Who ran?", "Why?"]
+        assert found.answers == ['He said "no.', "It\u2028rained."]
+        assert found.labels.tolist() == [1, 0]
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -147,9 +146,9 @@ class TestQnli:
             return Dataset.from_dict(columns, features=kinds)
 
         monkeypatch.setattr("datasets.load_dataset", load)
-        questions, sentences, labels = load_qnli("nyu-mll/glue")
+        found = load_qnli("nyu-mll/glue")
         assert asked == [(("nyu-mll/glue", "qnli"), {"split": "validation"})]
-        assert (questions, sentences, labels.tolist()) == (["a", "b"], ["c", "d"], [1, 0])
+        assert (found.questions, found.answers, found.labels.tolist()) == (["a", "b"], ["c", "d"], [1, 0])
 
     @pytest.mark.parametrize(
         ("columns", "message"),

@@ -10,7 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 from raysed.data.graded import StsTask
 from raysed.score import baselines as module
-from raysed.score.baselines import baselines, tf_idf, transfer_baselines, word_overlap
+from raysed.score.baselines import baselines, transfer_baselines
+from raysed.score.lexical import tf_idf, word_overlap
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import Split, TransferTask
 

@@ -8,7 +8,9 @@ from sklearn.metrics import accuracy_score, f1_score, v_measure_score
 
 from raysed.data.classes import LabelledTexts
 from raysed.score.baselines import baselines
-from raysed.score.classes import SEEDS, Classification, Clustering, v_measure
+from raysed.score.kinds.classification import Classification
+from raysed.score.kinds.clustering import SEEDS, Clustering
+from raysed.score.metrics import v_measure
 from raysed.score.tasks import Evaluation
 
 WORDS = ("rain cloud wind storm", "bread cheese soup apple", "goal team ball match")

@@ -24,7 +24,8 @@ from raysed.model import export, load
 from raysed.model.encoder import Encoder, write_checkpoint
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
-from raysed.score.baselines import transfer_baselines, word_overlap
+from raysed.score.baselines import transfer_baselines
+from raysed.score.lexical import word_overlap
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import load_transfer, score_transfer, sentences_of, transfer_average
 from raysed.store import progress

@@ -9,10 +9,11 @@ from scipy.stats import rankdata, spearmanr
 from raysed.data.classes import LabelledTexts
 from raysed.data.graded import StsTask
 from raysed.data.retrieval import RetrievalTask
-from raysed.score.classes import Classification, Clustering
 from raysed.score.intervals import _over_seeds, interval, resample
-from raysed.score.retrieval import Retrieval
-from raysed.score.similarity import _Order
+from raysed.score.kinds.classification import Classification
+from raysed.score.kinds.clustering import Clustering
+from raysed.score.kinds.retrieval import Retrieval
+from raysed.score.metrics import Order
 from raysed.score.tasks import Evaluation, main_score
 
 
@@ -40,7 +41,7 @@ def task(gold_by_subset, aggregation=None, name="t"):
 def test_ranks_of_a_resample_are_those_of_its_values(values, seed):
     values_P = np.array(values, float)
     counts_RP = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), 3)
-    order, middle = _Order(values_P), (len(values) + 1) / 2
+    order, middle = Order(values_P), (len(values) + 1) / 2
     ranks_KR, squares_R = order.centred_ranks(counts_RP.T.astype(np.float32))
     for ranks_K, square, counts_P in zip(ranks_KR.T, squares_R, counts_RP):
         drawn = np.repeat(np.arange(len(values)), counts_P)

@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits
 from torch import nn
 
 from raysed.score import probes
+from raysed.score.metrics import pearson
 from raysed.score.probes import FOLD_GRID, SPLIT_GRID, Labelled
-from raysed.score.similarity import pearson
 
 
 def classes(rows: int, width: int, count: int, noise: float, seed: int = 0, size: float = 1.0) -> Labelled:

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from raysed.data.retrieval import RetrievalTask
 from raysed.errors import UserError
-from raysed.score import retrieval
 from raysed.score.baselines import baselines
 from raysed.score.intervals import interval, resample
-from raysed.score.retrieval import MEASURES, Retrieval
+from raysed.score.kinds import retrieval
+from raysed.score.kinds.retrieval import MEASURES, Retrieval
 from raysed.score.tasks import Evaluation
 
 

@@ -19,7 +19,7 @@ from raysed.data.graded import StsTask, load_task, read_graded
 from raysed.data.labelled import load_graded
 from raysed.errors import UserError
 from raysed.score.analysis import effective_rank, random_pair_cosine, singular_values
-from raysed.score.similarity import ranks, spearman
+from raysed.score.metrics import ranks, spearman
 from raysed.score.tasks import Evaluation, comparable
 
 HEADER = "subset\tscore\tsentence1\tsentence2\n"

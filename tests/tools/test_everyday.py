@@ -17,7 +17,7 @@ from everyday.generator import grade
 from everyday.scenes import Scene, change, draw_meaning, draw_scene, row_of, tables
 from everyday.wording import gerund, inflect, put_into_words, third_person
 from raysed import bundled
-from raysed.score.baselines import word_overlap
+from raysed.score.lexical import word_overlap
 
 SPLITS = ("train", "dev", "test")
 TOOLS = Path(generator.__file__).parents[1]

@@ -16,7 +16,7 @@ from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.plan.artefacts import Calibration, Embedding, load_calibrated
-from raysed.score.similarity import spearman
+from raysed.score.metrics import spearman
 from raysed.score.tasks import Evaluation, mean_embeddings
 from raysed.stages import frozen
 from raysed.stages.frozen import _drawn, calibrate_all, embed_all

@@ -1,8 +1,9 @@
-"""How well embeddings find the documents that answer a query: nDCG@10, MRR@10, MAP and recall, exactly.
+"""Retrieval: how well embeddings find the documents that answer a query, by nDCG@10, MRR@10, MAP and recall.
 
-Every document is ranked for every query by cosine, in blocks of queries, so memory is bounded by the documents'
-embeddings and one block of scores. The measures are those of trec_eval: nDCG with linear gains, ties broken by falling
-document id. Sources: Järvelin and Kekäläinen 2002 (nDCG); Thakur et al., "BEIR", 2021, which reports nDCG@10.
+Every document is ranked for every query by cosine, exactly, in blocks of queries, so memory is bounded by the
+documents' embeddings and one block of scores. The measures are those of trec_eval: nDCG with linear gains, ties broken
+by falling document id. Sources: Järvelin and Kekäläinen 2002 (nDCG); Thakur et al., "BEIR", 2021, which reports
+nDCG@10.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,70 +11,68 @@ from typing import Any
 
 import numpy as np
 
-from raysed.data.retrieval import RetrievalTask
+from raysed.config import TaskConfig
+from raysed.data.retrieval import RetrievalTask, is_retrieval, load_retrieval
+from raysed.score.kinds import Task
+from raysed.score.lexical import BM25, Vectors
+from raysed.score.metrics import unit
 
 MEASURES = ("ndcg@10", "mrr@10", "map", "recall@10", "recall@100")
 """The columns of an outcome."""
 _DEPTH = 10
 _BLOCK_CELLS = 2**24
 
-ScoreBlock = Callable[[slice], np.ndarray]
-"""Some queries to the scores of all documents, [B, N]."""
 
-
-class Retrieval:
-    """Scores models on one retrieval task; see `evaluation.tasks.Task`."""
+class Retrieval(Task):
+    """Scores models on one retrieval task."""
 
     kind, main = "retrieval", "ndcg@10"
-    rises_when_resampled = False
+    measure = short_measure = "nDCG@10"
 
     def __init__(self, task: RetrievalTask):
         self.task, self.name = task, task.name
+        self.size = f"{len(task.queries):,} queries, {len(task.documents):,} documents"
         queries, documents = task.prompted
         self.sentences = list(dict.fromkeys([*queries, *documents]))
-        """What a model has to embed: the U distinct texts, with their prompts."""
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
         self._query_rows = np.array([row[text] for text in queries])
         # Equal documents share one row, so that their scores tie exactly.
         self._texts, self._text_of = np.unique([row[text] for text in documents], return_inverse=True)
 
-    @property
-    def size(self) -> str:
-        """What there is, in words."""
-        return f"{len(self.task.queries):,} queries, {len(self.task.documents):,} documents"
+    @classmethod
+    def recognises(cls, config: TaskConfig, setting: str) -> bool:
+        """See `Task.recognises`."""
+        return bool(config.queries or config.qrels) or is_retrieval(config.source)
+
+    @classmethod
+    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Retrieval":
+        """See `Task.load`."""
+        return cls(load_retrieval(name, config))
 
     def content(self) -> list[Any]:
-        """See `evaluation.tasks.Task`."""
+        """See `Task.content`."""
         task = self.task
         judged = [task.starts.tolist(), task.relevant.tolist(), task.gains.tolist()]
         return [self.kind, self.sentences, task.document_ids, *judged]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
-        """Returns every measure for every query, float64 [Q, 5] of 0 to 1, columns as in `MEASURES`.
-
-        Args:
-            x_UD: embeddings of `sentences`.
-        """
+        """Return every measure for every query, float64 [Q, 5] of 0 to 1, columns as in `MEASURES`."""
         return self._outcome_between(x_UD, x_UD)
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float:
-        """Returns the score x100 where queries are embedded by one model and documents by another.
-
-        Args:
-            x_UD: embeddings of `sentences` by the model of the queries.
-            y_UD: those by the model of the documents, in the same space.
-        """
+        """See `Task.score_between`."""
         return self.metrics(self._outcome_between(x_UD, y_UD))[self.main]
 
     def _outcome_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> np.ndarray:
-        queries_QD, texts_VD = _unit(x_UD)[self._query_rows], _unit(y_UD)[self._texts]
+        x_UD, y_UD = (unit(np.asarray(embeddings, np.float32)) for embeddings in (x_UD, y_UD))
+        queries_QD, texts_VD = x_UD[self._query_rows], y_UD[self._texts]
         return self.outcome_of(lambda block: (queries_QD[block] @ texts_VD.T)[:, self._text_of])
 
-    def outcome_of(self, scores: ScoreBlock) -> np.ndarray:
-        """Returns what `outcome` does, of any scores: of word counts, say.
+    def outcome_of(self, scores: Callable[[slice], np.ndarray]) -> np.ndarray:
+        """Return the outcome of any scores, such as those of word counts.
 
         Args:
-            scores: gives the scores [B, N] of some queries; higher is better.
+            scores: returns the scores of some queries and all documents, [B, N]; higher is better.
         """
         task, found = self.task, []
         step = max(1, _BLOCK_CELLS // len(task.documents))
@@ -86,23 +85,40 @@ class Retrieval:
         return np.array(found)
 
     def metrics(self, outcome_QM: np.ndarray) -> dict[str, float | int]:
-        """Returns the means over queries, x100, and the counts of queries, documents and what was left out."""
+        """Return the means over queries, x100, and the counts of queries, documents and what was left out."""
         means = dict(zip(MEASURES, (100 * outcome_QM.mean(0)).tolist()))
         counts = {"queries": len(self.task.queries), "documents": len(self.task.documents)}
         return {**means, **counts, **({"left_out": self.task.left_out} if self.task.left_out else {})}
 
     def strata(self) -> list[tuple[slice, float]]:
-        """See `evaluation.tasks.Task`."""
+        """See `Task.strata`."""
         return [(slice(0, len(self.task.queries)), 1.0)]
 
-    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_QR: np.ndarray) -> np.ndarray:
-        """Returns nDCG@10 x100 of M models, [M, R]; arguments as for `evaluation.tasks.Task`."""
-        return 100 * np.stack([outcome_QM[:, 0] for outcome_QM in outcomes]) @ counts_QR / counts_QR.sum(0)
+    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
+        """See `Task.resampled`."""
+        return 100 * np.stack([outcome_QM[:, 0] for outcome_QM in outcomes]) @ counts_PR / counts_PR.sum(0)
 
+    def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
+        """See `Task.lexical_outcome`."""
+        count, x_NV = len(self.task.documents), vectors([*self.task.documents, *self.task.queries])
+        documents_VN, queries_QV = x_NV[:count].T.tocsr(), x_NV[count:]
+        # Equal texts must tie: rounding noise has no rank.
+        return self.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
 
-def _unit(x_UD: np.ndarray) -> np.ndarray:
-    x_UD = np.asarray(x_UD, np.float32)
-    return x_UD / np.maximum(np.linalg.norm(x_UD, axis=1, keepdims=True), 1e-12)
+    def lexical(self) -> dict[str, Callable[[], np.ndarray]]:
+        """See `Task.lexical`."""
+        return {**super().lexical(), BM25: self._bm25}
+
+    def _bm25(self) -> np.ndarray:
+        """Lucene's BM25 with k1 1.5 and b 0.75, neither stop words nor stems: the language is not known."""
+        import bm25s
+
+        def words(texts: Sequence[str]) -> list[list[str]]:
+            return bm25s.tokenize(list(texts), stopwords=[], return_ids=False, show_progress=False)
+
+        index, queries = bm25s.BM25(), words(self.task.queries)
+        index.index(words(self.task.documents), show_progress=False)
+        return self.outcome_of(lambda block: np.stack([index.get_scores(query) for query in queries[block]]))
 
 
 def _ranks(scores_N: np.ndarray, relevant_J: np.ndarray, place_N: np.ndarray) -> np.ndarray:

@@ -1,0 +1,120 @@
+"""Kinds of tasks that models are scored on. A kind is one file of this package with a subclass of `Task`.
+
+A task turns embeddings into an *outcome*, an array with a row for each pair, query or text; metrics, and the scores of
+resamples, follow from outcomes alone. So what is no embedding, such as BM25, is scored by the same lines.
+"""
+
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+
+from raysed.config import TaskConfig
+from raysed.score.lexical import LEXICAL, Vectors
+
+
+class Task(ABC):
+    """A task that models are scored on.
+
+    Attributes:
+        kind: what `evaluation.tasks.NAME.kind` calls it.
+        main: the key of `metrics` that is its score.
+        measure: what the score is, in words.
+        short_measure: the same in a word, for an axis.
+        rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
+        name: what it is called in reports.
+        sentences: the U distinct texts that a model has to embed.
+        size: what there is, in words.
+    """
+
+    kind: ClassVar[str]
+    main: ClassVar[str]
+    measure: ClassVar[str]
+    short_measure: ClassVar[str]
+    rises_when_resampled: ClassVar[bool] = False
+    name: str
+    sentences: list[str]
+    size: str
+
+    @classmethod
+    def recognises(cls, config: TaskConfig, setting: str) -> bool:
+        """Return whether the files of a task without `kind` are of this kind; where none says so, it is pairs.
+
+        Raises:
+            UserError: a file cannot be read; `setting` names it.
+        """
+        return False
+
+    @classmethod
+    @abstractmethod
+    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Task":
+        """Read a task.
+
+        Args:
+            seed: of folds and clusters.
+            aggregation: `evaluation.aggregation`.
+
+        Raises:
+            UserError: its files are missing or broken, or no score can be made of them.
+        """
+
+    @abstractmethod
+    def content(self) -> list[Any]:
+        """Return all that scores depend on beside embeddings, for a digest."""
+
+    @abstractmethod
+    def outcome(self, x_UD: np.ndarray) -> np.ndarray:
+        """Return what a model does on every pair, query or text, from the embeddings of `sentences`."""
+
+    @abstractmethod
+    def metrics(self, outcome: np.ndarray) -> dict[str, Any]:
+        """Return the scores, x100, and counts."""
+
+    def score(self, x_UD: np.ndarray) -> dict[str, Any]:
+        """Return the metrics of a model, from the embeddings of `sentences`."""
+        return self.metrics(self.outcome(x_UD))
+
+    def strata(self) -> list[tuple[slice, float]]:
+        """Return the rows of an outcome that are resampled together, and their share of the task's score."""
+        raise NotImplementedError
+
+    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
+        """Return the scores x100 of M models in R resamples, [M, R].
+
+        Args:
+            rows: one of `strata`, of P rows.
+            counts_PR: how often each of these rows occurs in each resample, float32.
+        """
+        raise NotImplementedError
+
+    def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
+        """Return the score x100 where queries are embedded by one model (x) and documents by another (y).
+
+        Of graded pairs, each sentence is the query once, and the mean of both ways counts. None where there is no such
+        score.
+        """
+        return None
+
+    def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
+        """Return the outcome of a baseline on words.
+
+        Args:
+            vectors: turns texts into sparse rows of length 1.
+        """
+        raise NotImplementedError
+
+    def lexical(self) -> dict[str, Callable[[], np.ndarray]]:
+        """Return the baselines that fit this kind, by the name of their row; each is called for its outcome."""
+        return {name: partial(self.lexical_outcome, vectors) for name, vectors in LEXICAL.items()}
+
+
+@cache
+def kinds() -> dict[str, type[Task]]:
+    """Return every kind of task by its name."""
+    modules = [import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    return {cls.kind: cls for cls in found if issubclass(cls, Task) and "kind" in vars(cls)}

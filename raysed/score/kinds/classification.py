@@ -1,0 +1,131 @@
+"""Labelled texts: how well a linear probe tells the labels.
+
+Source: the probe is that of SentEval (Conneau and Kiela 2018), see `probes`.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from raysed.bundled import PREFIX
+from raysed.config import TaskConfig
+from raysed.data.classes import LabelledTexts, classes_schema, load_classes
+from raysed.data.graded import graded_schema
+from raysed.data.rows import column_names
+from raysed.data.sources import Hub, ending, find
+from raysed.score import probes
+from raysed.score.kinds import Task
+from raysed.score.lexical import Vectors
+from raysed.score.probes import Labelled
+
+FOLDS = 5
+"""Of a classification without a test part: each text is predicted by a probe that has not seen it."""
+Predict = Callable[[Any, np.ndarray, Any], np.ndarray]
+"""Features of training rows, their classes, and features of test rows to the test rows' classes."""
+
+
+class LabelledTask(Task):
+    """A task of texts with a label."""
+
+    def __init__(self, data: LabelledTexts, seed: int = 0):
+        self.data, self.name, self._seed = data, data.name, seed
+        self.size = f"{len(data.texts):,} texts, {len(data.classes)} classes"
+        self.sentences = list(dict.fromkeys(data.texts))
+        row = {sentence: i for i, sentence in enumerate(self.sentences)}
+        self.rows = np.array([row[text] for text in data.texts])
+        """Where in `sentences` each text is, int64 [N]."""
+        self._tested = np.ones(len(data.texts), bool)
+        """Which texts count, [N]."""
+
+    @classmethod
+    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "LabelledTask":
+        """See `Task.load`."""
+        return cls(load_classes(name, config), seed)
+
+    def content(self) -> list[Any]:
+        """See `Task.content`."""
+        return [self.kind, self.data.texts, self.data.labels.tolist(), self._tested.tolist(), self._seed]
+
+    def strata(self) -> list[tuple[slice, float]]:
+        """See `Task.strata`."""
+        return [(slice(0, int(self._tested.sum())), 1.0)]
+
+
+class Classification(LabelledTask):
+    """Scores models by the accuracy of a logistic regression on their embeddings.
+
+    A source with a test part is learnt from its other rows; of any other source each of five stratified folds is
+    predicted from the rest. The strength of regularisation is chosen by folds of the training rows.
+    """
+
+    kind, main, measure = "classification", "accuracy", "accuracy of a linear probe"
+    short_measure = "Accuracy"
+
+    def __init__(self, data: LabelledTexts, seed: int = 0):
+        super().__init__(data, seed)
+        if data.test is not None:
+            self._tested = data.test
+
+    @classmethod
+    def recognises(cls, config: TaskConfig, setting: str) -> bool:
+        """Return whether there is a column of texts and one of labels, and no pair of sentences with a score."""
+        path = Path(config.source).expanduser()
+        if config.queries or config.qrels or config.source.startswith(PREFIX):
+            return False
+        if path.is_dir() or ending(config.source) == ".txt":
+            return False
+        (source,) = find(config.source, setting, "a task", Hub(config.source, config.name, config.split or "test"))
+        if isinstance(source, Hub):
+            return bool(config.columns.text or config.columns.label)
+        names = column_names(source)
+        return graded_schema(config, setting).find(names) is None and bool(classes_schema(config, setting).find(names))
+
+    def outcome(self, x_UD: np.ndarray) -> np.ndarray:
+        """Return the predicted class of every test row, int64 [N_test]."""
+
+        def probe(train_ND: np.ndarray, labels_N: np.ndarray, test_ND: np.ndarray) -> np.ndarray:
+            train = Labelled(train_ND, labels_N)
+            return probes.classify_by_folds(train, test_ND, probes.SPLIT_GRID, self._seed, FOLDS).predicted
+
+        return self.outcome_of(np.asarray(x_UD, np.float32)[self.rows], probe)
+
+    def outcome_of(self, features: Any, predict: Predict) -> np.ndarray:
+        """Return the outcome of any features [N, ...], which may be sparse, and any classifier."""
+        labels_N, test = self.data.labels, self.data.test
+        parts = [(np.flatnonzero(~test), np.flatnonzero(test))] if test is not None else None
+        predicted_N = np.empty_like(labels_N)
+        for train, held_out in parts or probes.stratified_folds(labels_N, self._seed, FOLDS):
+            predicted_N[held_out] = predict(features[train], labels_N[train], features[held_out])
+        return predicted_N[self._tested]
+
+    def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
+        """See `Task.lexical_outcome`."""
+        return self.outcome_of(vectors(self.data.texts), _sparse_probe)
+
+    def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:
+        """Return accuracy and the mean F1 of the classes, x100, and the number of texts that were predicted."""
+        from sklearn.metrics import f1_score  # takes a second, and most processes need none of it
+
+        gold = self.data.labels[self._tested]
+        return {
+            "accuracy": 100 * float(np.mean(outcome == gold)),
+            "macro_f1": 100 * float(f1_score(gold, outcome, average="macro")),
+            "texts": len(gold),
+            "classes": len(self.data.classes),
+        }
+
+    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
+        """See `Task.resampled`."""
+        gold = self.data.labels[self._tested]
+        return 100 * np.stack([outcome == gold for outcome in outcomes]) @ counts_PR / counts_PR.sum(0)
+
+
+def _sparse_probe(train_NV: Any, labels_N: np.ndarray, test_NV: Any) -> np.ndarray:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
+    grid = [2.0**exponent for exponent in range(-2, 8, 2)]  # unit vectors need weaker regularisation than embeddings
+    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": grid}, cv=3)
+    return search.fit(train_NV, labels_N).predict(test_NV)

@@ -1,0 +1,150 @@
+"""Graded pairs (semantic textual similarity): cosine of two embeddings against a human score.
+
+A task often has several subsets (a SemEval year). How the subsets become one number is what makes published tables hard
+to compare, so all three ways are computed every time: `all` concatenates the subsets (SBERT, BSL), `mean` averages
+their correlations (SED), `wmean` weights that average by subset size (BERT-flow).
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from raysed.config import TaskConfig
+from raysed.data.graded import FEWEST, StsTask, gold_of, load_task
+from raysed.errors import UserError
+from raysed.score.kinds import Task
+from raysed.score.lexical import Vectors, sparse_pair_cosines
+from raysed.score.metrics import Order, pair_cosines, pearson, spearman
+
+log = logging.getLogger(__name__)
+_CORRELATIONS = {"spearman": spearman, "pearson": pearson}
+
+
+class Pairs(Task):
+    """Scores models on graded pairs.
+
+    Args:
+        aggregation: `all`, `mean` or `wmean`, where the task does not name its own.
+
+    Raises:
+        UserError: a mean over subsets of which none has a correlation.
+    """
+
+    kind, main = "pairs", "spearman"
+    short_measure = "Spearman"
+    measure = "Spearman correlation between cosine and gold score"
+
+    def __init__(self, task: StsTask, aggregation: str = "mean"):
+        self.task, self.name, self.aggregation = task, task.name, task.aggregation or aggregation
+        self.first, self.second = ([s for subset in task.subsets.values() for s in subset[side]] for side in (0, 1))
+        self.gold, self.size = gold_of(task), f"{task.pairs:,} pairs"
+        self.sentences = list(dict.fromkeys(s for pair in zip(self.first, self.second) for s in pair))
+        row = {sentence: i for i, sentence in enumerate(self.sentences)}
+        self.pair_rows = np.array([[row[s] for s in side] for side in (self.first, self.second)], dtype=np.int64).T
+        """Where in `sentences` the two sentences of every pair are, int64 [P, 2]."""
+        self._subsets, start = {}, 0
+        for name, (_, _, gold_P) in task.subsets.items():
+            self._subsets[name] = slice(start, start := start + len(gold_P))
+        self._left_out = [name for name, pairs in self._subsets.items() if not _can_correlate(self.gold[pairs])]
+        if self.aggregation != "all" and len(self._subsets) > 1 and self._left_out:
+            self._check_means()
+
+    @classmethod
+    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Pairs":
+        """See `Task.load`."""
+        return cls(load_task(name, config), aggregation)
+
+    def _check_means(self) -> None:
+        why = f"fewer than {FEWEST} pairs or one score only"
+        if len(self._left_out) == len(self._subsets):
+            raise UserError(
+                f"task {self.name}: each of its {len(self._subsets):,} subsets has {why}, so the mean of their "
+                f"correlations is not defined; set evaluation.tasks.{self.name}.aggregation to all"
+            )
+        more = f" and {len(self._left_out) - 3:,} more" if len(self._left_out) > 3 else ""
+        shown = ", ".join(self._left_out[:3]) + more
+        log.info("task %s: left out of the mean over subsets, which have %s: %s", self.name, why, shown)
+
+    def content(self) -> list[Any]:
+        """See `Task.content`."""
+        return [[name, *map(list, subset)] for name, subset in self.task.subsets.items()]
+
+    def outcome(self, x_UD: np.ndarray) -> np.ndarray:
+        """Return the cosine of every pair, float64 [P]."""
+        return pair_cosines(x_UD, x_UD, self.pair_rows)
+
+    def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
+        """See `Task.lexical_outcome`."""
+        return sparse_pair_cosines(vectors(self.sentences), self.pair_rows)
+
+    def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
+        """See `Task.score_between`."""
+        ways = [pair_cosines(a_UD, b_UD, self.pair_rows) for a_UD, b_UD in ((x_UD, y_UD), (y_UD, x_UD))]
+        scores = [self.metrics(similarity_P)[self.main] for similarity_P in ways]
+        return None if None in scores else sum(scores) / 2
+
+    def metrics(self, similarity_P: np.ndarray) -> dict[str, Any]:
+        """Score any similarity of the pairs.
+
+        Returns:
+            `spearman` and `pearson` (x100, under `aggregation`), `pairs` and `aggregation`; where the task has several
+            subsets also `all`, `mean`, `wmean` and, per subset, `subsets`. A correlation that is not defined is None:
+            that of a model for which all pairs of a task, or of a subset under `mean` and `wmean`, are equally similar,
+            and that of a subset with fewer than three pairs or one score only. Such a subset is in no mean, and
+            `subsets_left_out` lists it where there is one.
+        """
+        if similarity_P.shape != self.gold.shape or not np.isfinite(similarity_P).all():
+            raise ValueError(f"{len(self.gold)} finite similarities expected, got shape {similarity_P.shape}")
+        subsets = {name: _correlate(similarity_P[at], self.gold[at]) for name, at in self._subsets.items()}
+        counted = [metrics for name, metrics in subsets.items() if name not in self._left_out]
+        whole, sizes = _correlate(similarity_P, self.gold), [metrics["pairs"] for metrics in counted]
+        # A mean without the subsets on which this one model fails could not be compared with that of another.
+        defined = bool(counted) and all(metrics["spearman"] is not None for metrics in counted)
+        ways: dict[str, dict[str, float | None]] = {"all": {key: whole[key] for key in _CORRELATIONS}}
+        for way, weights in (("mean", None), ("wmean", sizes)):
+            ways[way] = {
+                key: float(np.average([metrics[key] for metrics in counted], weights=weights)) if defined else None
+                for key in _CORRELATIONS
+            }
+        found = {**ways[self.aggregation], "pairs": self.task.pairs, "aggregation": self.aggregation}
+        if len(subsets) == 1:
+            return found
+        return {**found, **ways, "subsets": subsets, **({"subsets_left_out": self._left_out} if self._left_out else {})}
+
+    def strata(self) -> list[tuple[slice, float]]:
+        """Return the pairs of each part that has a correlation of its own, and its share of the task's score."""
+        if self.aggregation == "all":
+            return [(slice(0, len(self.gold)), 1.0)]
+        counted = [pairs for name, pairs in self._subsets.items() if name not in self._left_out]
+        sizes = [pairs.stop - pairs.start if self.aggregation == "wmean" else 1 for pairs in counted]
+        return [(pairs, size / sum(sizes)) for pairs, size in zip(counted, sizes)]
+
+    def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
+        """Return Spearman's correlation x100 of M models, [M, R]; NaN where it is not defined.
+
+        The correlation is that of ranks less their mean, of which every resample has the same: (n + 1) / 2.
+        """
+        gold = Order(self.gold[rows])
+        gold_KR, gold_square_R = gold.centred_ranks(counts_PR)
+        weighted_PR = counts_PR * gold_KR[gold.place_P]
+        found_MR = np.full((len(outcomes), counts_PR.shape[1]), np.nan)
+        for found_R, similarity_P in zip(found_MR, outcomes):
+            order = Order(similarity_P[rows])
+            ranks_KR, square_R = order.centred_ranks(counts_PR)
+            product_R = (order.sums(weighted_PR) * ranks_KR).sum(0)
+            length_R = np.sqrt(square_R * gold_square_R)
+            np.divide(100 * product_R, length_R, out=found_R, where=length_R > 0)
+        return found_MR
+
+
+def _can_correlate(gold_P: np.ndarray) -> bool:
+    """Whether a correlation with these scores says something: they are three or more, and differ."""
+    return len(gold_P) >= FEWEST and np.ptp(gold_P) > 0
+
+
+def _correlate(similarity_P: np.ndarray, gold_P: np.ndarray) -> dict[str, float | int | None]:
+    defined = _can_correlate(gold_P) and np.ptp(similarity_P) > 0
+    found = {key: 100 * metric(similarity_P, gold_P) if defined else None for key, metric in _CORRELATIONS.items()}
+    return {**found, "pairs": len(gold_P)}

@@ -1,0 +1,70 @@
+"""Texts as sparse vectors of their words: word overlap and TF-IDF, which need no model.
+
+Scikit-learn is imported where it is used: it takes a second, and most processes need none of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
+Vectors = Callable[[Sequence[str]], csr_matrix]
+"""N texts to sparse rows of length 1, [N, V]; zero where a text has no words."""
+
+
+def count_vectors(texts: Sequence[str]) -> csr_matrix:
+    """Return word counts at length 1, [N, V]."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return _unit(CountVectorizer(token_pattern=r"[\w']+"), texts)
+
+
+def tf_idf_vectors(texts: Sequence[str]) -> csr_matrix:
+    """Return TF-IDF vectors with logarithmic counts, [N, V]; frequencies are those of `texts`."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    return _unit(TfidfVectorizer(sublinear_tf=True), texts)
+
+
+LEXICAL: Mapping[str, Vectors] = {WORD_OVERLAP: count_vectors, TF_IDF: tf_idf_vectors}
+"""The baselines that fit every kind of task, by the name of their row."""
+
+
+def _unit(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
+    from sklearn.preprocessing import normalize
+
+    try:
+        return normalize(vectorizer.fit_transform(texts))
+    except ValueError:  # not one word in all the texts
+        return csr_matrix((len(texts), 1))
+
+
+def word_overlap(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+    """Return the cosine of the two sentences' word counts, float64 [P], 0 to 1.
+
+    >>> word_overlap(["The dog sees a cat."], ["A cat sees the dog."]).tolist()
+    [1.0]
+    """
+    return _pair_cosines(count_vectors, first, second)
+
+
+def tf_idf(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+    """Return the cosine of TF-IDF vectors; frequencies are those of the sentences, each counted once.
+
+    >>> tf_idf(["the dog sleeps", "the sun"], ["the dog sleeps", "a bird"]).tolist()
+    [1.0, 0.0]
+    """
+    return _pair_cosines(tf_idf_vectors, first, second)
+
+
+def _pair_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+    row = {sentence: i for i, sentence in enumerate(dict.fromkeys([*first, *second]))}
+    return sparse_pair_cosines(vectors(list(row)), np.array([[row[a], row[b]] for a, b in zip(first, second)]))
+
+
+def sparse_pair_cosines(x_UV: csr_matrix, rows_P2: np.ndarray) -> np.ndarray:
+    """Return the dot product of every pair of rows, float64 [P], rounded so that equal word counts tie."""
+    a_PV, b_PV = (x_UV[rows] for rows in rows_P2.T)
+    return np.asarray(a_PV.multiply(b_PV).sum(1), np.float64).ravel().round(12)

@@ -1,0 +1,118 @@
+"""Measures of arrays: correlations, cosines, V-measure, and the order from which ranks in resamples follow.
+
+`scipy.stats` has some of them, but importing it takes every worker half a second.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def pearson(a_P: np.ndarray, b_P: np.ndarray) -> float:
+    """Return the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it)."""
+    return float(np.clip(_standardise(a_P) @ _standardise(b_P), -1.0, 1.0))
+
+
+def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
+    """Return the rank correlation, -1 to 1; ties share their mean rank, and a constant side gives 0.
+
+    >>> round(spearman(np.array([1, 2, 3]), np.array([1, 4, 9])), 6)
+    1.0
+    """
+    return pearson(ranks(a_P), ranks(b_P))
+
+
+def ranks(values_P: np.ndarray) -> np.ndarray:
+    """Return ranks from 1, the least, float64 [P]; equal values share their mean, NaN makes all NaN.
+
+    >>> ranks(np.array([5.0, 1.0, 5.0])).tolist()
+    [2.5, 1.0, 2.5]
+    """
+    if np.isnan(values_P).any():
+        return np.full(len(values_P), np.nan)
+    values = pa.array(values_P)
+    first_P, last_P = (pc.rank(values, tiebreaker=which).to_numpy() for which in ("min", "max"))
+    return (first_P + last_P) / 2
+
+
+def _standardise(values_P: np.ndarray) -> np.ndarray:
+    """Mean 0 and length 1, so that a dot product is a correlation; zeros for a constant."""
+    values_P = np.asarray(values_P, dtype=np.float64)
+    if np.ptp(values_P) == 0:
+        return np.zeros_like(values_P)
+    centred_P = values_P - values_P.mean()
+    return centred_P / np.linalg.norm(centred_P)
+
+
+def unit(x_ND: np.ndarray) -> np.ndarray:
+    """Return the rows at length 1; zero rows stay zero."""
+    return x_ND / np.maximum(np.linalg.norm(x_ND, axis=1, keepdims=True), 1e-12)
+
+
+def pair_cosines(x_UD: np.ndarray, y_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4096) -> np.ndarray:
+    """Return the cosine of a row of x and a row of y for every pair, float64 [P]; 0 for a zero vector.
+
+    Works in blocks, so that memory does not grow with the pairs. Pairs that are equal in exact arithmetic (a sentence
+    with itself) tie: results are rounded to 12 digits, because rounding noise has no rank.
+    """
+    cosines_P = np.zeros(len(rows_P2))
+    for start in range(0, len(rows_P2), block):
+        rows = rows_P2[start : start + block]
+        a_BD, b_BD = (e_UD[rows[:, side]].astype(np.float64) for side, e_UD in enumerate((x_UD, y_UD)))
+        dot_B = np.einsum("bd,bd->b", a_BD, b_BD)
+        norm_B = np.linalg.norm(a_BD, axis=1) * np.linalg.norm(b_BD, axis=1)
+        np.divide(dot_B, norm_B, out=cosines_P[start : start + block], where=norm_B > 0)
+    return cosines_P.round(12)
+
+
+def v_measure(tables: np.ndarray) -> np.ndarray:
+    """Return the V-measure, 0 to 1, of tables of counts [..., classes, clusters] (Rosenberg and Hirschberg 2007).
+
+    It is the harmonic mean of homogeneity and completeness. Scikit-learn takes one table at a time; intervals need
+    thousands.
+
+    >>> v_measure(np.array([[[3, 0], [0, 2]], [[1, 1], [1, 1]]])).round(6).tolist()
+    [1.0, 0.0]
+    """
+    share = tables / tables.sum((-2, -1), keepdims=True)
+    joint = _entropy(share.reshape(*share.shape[:-2], -1))
+    of_classes, of_clusters = _entropy(share.sum(-1)), _entropy(share.sum(-2))
+    total = of_classes + of_clusters
+    return np.divide(2 * (total - joint), total, out=np.ones_like(total), where=total > 0)
+
+
+def _entropy(share: np.ndarray) -> np.ndarray:
+    return -(share * np.log(np.where(share > 0, share, 1))).sum(-1)
+
+
+class Order:
+    """The order of some values, from which the ranks in any resample follow without sorting.
+
+    Attributes:
+        place_P: index of each value among the K distinct values, from the smallest.
+    """
+
+    def __init__(self, values_P: np.ndarray):
+        self._order_P = np.argsort(values_P, kind="stable")
+        sorted_P = values_P[self._order_P]
+        new_P = np.append(True, sorted_P[1:] != sorted_P[:-1])
+        self.place_P = np.empty(len(values_P), np.int64)
+        self.place_P[self._order_P] = np.cumsum(new_P) - 1
+        self._starts = np.flatnonzero(new_P)
+
+    def sums(self, values_PR: np.ndarray) -> np.ndarray:
+        """Return the sums over equal values, from the smallest value on, [K, R]."""
+        sorted_PR = values_PR[self._order_P]
+        return sorted_PR if len(self._starts) == len(sorted_PR) else np.add.reduceat(sorted_PR, self._starts, axis=0)
+
+    def centred_ranks(self, counts_PR: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rank of each distinct value less the mean rank, [K, R], and the sum of squares over all, [R].
+
+        Args:
+            counts_PR: how often value p occurs in resample r; ties share their mean rank.
+        """
+        ties_KR = self.sums(counts_PR)
+        ranks_KR = np.cumsum(ties_KR, axis=0)
+        total_R = ranks_KR[-1].astype(np.float64)
+        ranks_KR -= ties_KR / 2 + total_R.astype(np.float32) / 2  # last rank - (ties - 1) / 2 - (n + 1) / 2
+        return ranks_KR, (ties_KR * np.square(ranks_KR)).sum(0, dtype=np.float64)
