@@ -41,11 +41,12 @@ class Result:
         return {f"{entry['recipe']}/{entry['kind']}": entry["mean"] for entry in means}
 
 
-def run(config: Config | Mapping[str, Any] | str) -> Result:
-    """Runs all stages of a configuration, or as many as are not done.
+def run(config: Config | Mapping[str, Any] | str, *, take_over: bool = False) -> Result:
+    """Run all stages of a configuration, or as many as are not done.
 
     Args:
         config: settings; or a nested mapping of them, the path of a YAML file, or the name of a config.
+        take_over: end a job that is at work on this run, on remote storage, instead of refusing to start.
 
     Raises:
         UserError: a wrong setting or input.
@@ -60,7 +61,20 @@ def run(config: Config | Mapping[str, Any] | str) -> Result:
         config = load_config(find_config(config))
     elif not isinstance(config, Config):
         config = make_config(config)
-    return _finished(config)
+    return _run(config, take_over)
+
+
+def _run(config: Config, take_over: bool = False) -> Result:
+    from raysed.plan.consistency import check_settings
+
+    check_settings(config)  # before the heavy libraries, which take seconds, and Ray
+
+    from raysed import pipeline
+    from raysed.store.storage import Storage
+
+    pipeline.run(config, take_over=take_over)
+    storage = Storage(config.storage, config.run)
+    return Result(storage.uri("").rstrip("/"), json.loads(storage.read_text("report.json") or "{}"))
 
 
 def check(config: Config) -> None:
@@ -80,19 +94,6 @@ def check(config: Config) -> None:
     check_inputs(config)
 
 
-def _finished(config: Config) -> Result:
-    from raysed.plan.consistency import check_settings
-
-    check_settings(config)  # before the heavy libraries, which take seconds, and Ray
-
-    from raysed import pipeline
-    from raysed.store.storage import Storage
-
-    pipeline.run(config)
-    storage = Storage(config.storage, config.run)
-    return Result(storage.uri("").rstrip("/"), json.loads(storage.read_text("report.json") or "{}"))
-
-
 def distill(
     teachers: Sequence[str | Mapping[str, Any]],
     corpus: str | Sequence[str],
@@ -106,7 +107,7 @@ def distill(
     storage: str = "runs",
     settings: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Makes one small model of one or several models, on text without labels.
+    """Make one small model of one or several models, on text without labels.
 
     Args:
         teachers: models, or `.parquet` files of embeddings; or blocks of settings of `teachers`.
@@ -114,7 +115,7 @@ def distill(
         learner: the encoder that learns; None: half of the layers of the first teacher that is a model.
         layers: which of its layers it keeps, counted from 0; or how many: of a teacher evenly spread from the first to
             the last, of another encoder the first ones; None: all that it has.
-        static: whether a table of one vector per token learns instead, which starts from what `learner` says of them.
+        static: train a table of one vector per token instead, starting from what `learner` says about each token.
         dev: file or directory of the task that choices are made on; None: that of the config `distill`.
         tasks: further ones, which are reported; None of both: those of the config `distill`.
         settings: any others, nested as in a config file.
@@ -130,22 +131,36 @@ def distill(
         ...     corpus="tickets.txt",
         ... )
     """
-    return _finished(distillation(teachers, corpus, learner, layers, dev, tasks, run, storage, settings or {}, static))
+    return _run(
+        distillation(
+            teachers,
+            corpus,
+            learner,
+            layers=layers,
+            static=static,
+            dev=dev,
+            tasks=tasks,
+            run=run,
+            storage=storage,
+            settings=settings,
+        )
+    )
 
 
 def distillation(
     teachers: Sequence[str | Mapping[str, Any]],
     corpus: str | Sequence[str],
-    learner: str | None,
-    layers: int | Sequence[int] | None,
-    dev: str | None,
-    tasks: Sequence[str],
-    run: str,
-    storage: str,
-    settings: Mapping[str, Any],
+    learner: str | None = None,
+    *,
+    layers: int | Sequence[int] | None = None,
     static: bool = False,
+    dev: str | None = None,
+    tasks: Sequence[str] = (),
+    run: str = "distilled",
+    storage: str = "runs",
+    settings: Mapping[str, Any] | None = None,
 ) -> Config:
-    """Returns the configuration of a distillation: that named `distill`, with what `distill` was given."""
+    """Return the configuration that `distill` runs: the one named `distill`, with what `distill` was given."""
     from raysed.model.teacher import default_learner
 
     defaults = load_config(find_config("distill"))
@@ -169,7 +184,7 @@ def distillation(
     if static:
         own["sed"] = dict(_OF_A_STATIC_LEARNER)
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    return make_config(merge(merge(known, own, Config), settings, Config))
+    return make_config(merge(merge(known, own, Config), settings or {}, Config))
 
 
 def _evaluation(defaults: EvaluationConfig, dev: str | None, tasks: Sequence[str]) -> dict[str, Any]:
@@ -187,7 +202,7 @@ def _evaluation(defaults: EvaluationConfig, dev: str | None, tasks: Sequence[str
 
 
 def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Scores a model on files or directories of tasks, the kind of which is seen from their content.
+    """Score a model on files or directories of tasks, the kind of which is seen from their content.
 
     Args:
         tasks: graded pairs, labelled texts, or directories in BEIR's layout.

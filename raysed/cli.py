@@ -7,6 +7,7 @@ import importlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
@@ -82,6 +83,27 @@ def main_of(
         return 128 + (interrupts.came() or signal.SIGINT)  # a library may have raised another interrupt since
     finally:
         interrupts.leave()
+
+
+def check_output(path: Path) -> None:
+    """Refuse a file for `--output` that cannot be written, before any work is done for it."""
+    try:
+        is_new = not path.exists()
+        if not (is_new or path.is_file()):
+            raise OSError
+        path.open("a").close()
+        if is_new:
+            path.unlink()
+    except OSError:
+        raise UserError(f"--output {path}: no file can be written there; name one in a directory that exists") from None
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write the file that `--output` names."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--output {path} cannot be written: {error.strerror}") from None
 
 
 def _one_line(error: Exception) -> str:

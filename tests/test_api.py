@@ -11,7 +11,7 @@ PAIRS = "0.5\tA cat sleeps.\tA dog runs.\n4.5\tIt rains.\tRain falls.\n"
 def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_default_one(tmp_path):
     (tmp_path / "mine.tsv").write_text(PAIRS)
     task = str(tmp_path / "mine.tsv")
-    config = distillation(["A", "B"], "corpus.txt", "A", 3, None, [task], "mine", "runs", {"sed": {"loss": "cosine"}})
+    config = distillation(["A", "B"], "c.txt", "A", layers=3, tasks=[task], settings={"sed": {"loss": "cosine"}})
     check_settings(config)
     assert config.evaluation.dev == "everyday-dev" and config.evaluation.report == ["mine"]
     assert config.sed.loss == "cosine"
@@ -33,13 +33,13 @@ def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_defau
     ],
 )
 def test_half_of_the_first_teacher_learns_unless_told_otherwise(teachers, learner, layers, expected):
-    config = distillation(teachers, "corpus.txt", learner, layers, None, [], "mine", "runs", {})
+    config = distillation(teachers, "corpus.txt", learner, layers=layers)
     assert (config.encoder.path, config.encoder.keep_layers, config.encoder.model_kwargs) == expected
 
 
 def test_a_static_learner_has_its_own_rate_unless_told_otherwise():
     def settings(**given):
-        return distillation(["A"], "corpus.txt", "A", None, None, [], "mine", "runs", given, static=True)
+        return distillation(["A"], "corpus.txt", "A", static=True, settings=given)
 
     config = settings()
     check_settings(config)

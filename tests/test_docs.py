@@ -371,9 +371,8 @@ def test_the_command_of_the_tutorial_is_one_that_works(tmp_path):
 
     (command, *_) = re.findall(r"python jobs/distill.py (.+)", (ROOT / "docs/distill.md").read_text())
     given = parser().parse_args(shlex.split(command))
-    config = distillation(
-        given.teachers, given.corpus, given.learner, given.layers, given.dev, given.tasks, given.run, given.storage, {}
-    )
+    options = {key: value for key, value in vars(given).items() if key not in ("overrides", "allow_worse")}
+    config = distillation(**options)
     check_settings(config)
     assert [teacher.path for teacher in config.teachers] == ["A", "B", "C"]
     assert (config.encoder.path, config.encoder.keep_layers) == ("A", "half") and config.sed.loss == "unit_mse"

@@ -10,13 +10,12 @@ exported (--allow-worse).
 """
 
 import argparse
-from typing import Any
 
 from raysed.cli import NO_MODEL
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Return the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
@@ -44,25 +43,12 @@ def _layers(text: str) -> int | list[int]:
 
 
 def job(arguments: argparse.Namespace) -> int:
-    """Builds the configuration and runs the pipeline; returns the exit code."""
-    from raysed.api import distillation, run
+    """Run the distillation; return the exit code."""
+    from raysed.api import distill
     from raysed.config_text import apply_override
 
-    settings: dict[str, Any] = {}
-    for override in [*arguments.overrides, *(["export.allow_worse=true"] if arguments.allow_worse else [])]:
+    options, settings = vars(arguments), {}
+    allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
+    for override in [*options.pop("overrides"), *allow_worse]:
         apply_override(settings, override)
-    result = run(
-        distillation(
-            arguments.teachers,
-            arguments.corpus,
-            arguments.learner,
-            arguments.layers,
-            arguments.dev,
-            arguments.tasks,
-            arguments.run,
-            arguments.storage,
-            settings,
-            arguments.static,
-        )
-    )
-    return NO_MODEL if result.model is None else 0
+    return NO_MODEL if distill(**options, settings=settings).model is None else 0

@@ -15,7 +15,7 @@ from raysed.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Return the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
     result.add_argument(
@@ -44,7 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> int:
-    """Runs the pipeline; returns the exit code."""
+    """Run the pipeline or show its plan; return the exit code."""
     from raysed.config import find_config, load_config
     from raysed.plan.consistency import check_settings
 
@@ -57,14 +57,10 @@ def job(arguments: argparse.Namespace) -> int:
 
         print(show_plan(config, arguments.cluster, arguments.sentences))
         return 0
-    _refuse_without_plan(arguments)
-
-    from raysed.pipeline import run
-
-    return NO_MODEL if run(config, take_over=arguments.take_over) else 0
-
-
-def _refuse_without_plan(arguments: argparse.Namespace) -> None:
     for name in ("cluster", "sentences"):
         if getattr(arguments, name) is not None:
             raise UserError(f"--{name} describes what to plan for; add --plan, or leave it out")
+
+    from raysed.api import run
+
+    return NO_MODEL if run(config, take_over=arguments.take_over).model is None else 0

@@ -28,6 +28,7 @@ from raysed.score.baselines import transfer_baselines
 from raysed.score.lexical import word_overlap
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import load_transfer, score_transfer, sentences_of, transfer_average
+from raysed.side_by_side import scores_table
 from raysed.store import progress
 from raysed.train.calibration import fit_whiten
 from raysed.train.flow_fit import fit_flow
@@ -428,7 +429,7 @@ def test_a_score_that_is_not_defined_is_a_dash(models):
     evaluation = toy([f"word {i}" for i in range(SCORED + 1)])
     config = make_config({"evaluation": {"tasks": {"toy": "unread.tsv"}, "dev": None}})
     rows = [{"model": name, "metrics": evaluation.score(x)} for name, x in (("flat", np.ones((SCORED + 1, 2))),)]
-    assert evaluate.scores_table(rows, config).splitlines()[-1].split() == ["flat", "-", "-"]
+    assert scores_table(rows, config).splitlines()[-1].split() == ["flat", "-", "-"]
 
 
 # -- files instead of a config ---------------------------------------------------------------------------------------
