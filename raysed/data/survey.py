@@ -1,11 +1,12 @@
 """What a user's own files hold: columns, counts, lengths, samples, and what in them will hurt.
 
-`survey_corpus` reads sentences as a run does, but of much text only the first rows; `survey_pairs` reads graded pairs.
+`survey_corpus` reads sentences as a run does, but stops after the first rows of much text; `survey_pairs` reads graded
+pairs.
 """
 
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,14 +20,13 @@ from raysed.data.sources import File, readable
 from raysed.errors import UserError
 
 FIRST_ROWS = 200_000
-"""So many rows tell what there is to tell; the rest would only take time."""
 SAMPLE = 2_000
-"""So many sentences are kept, or up to twice as many, where there are so many."""
+"""The sample has this many sentences, or up to twice as many."""
 FEW_SENTENCES, FEW_PAIRS = 1_000, 100
 _LOOKED_AT = 1 << 20
 """Bytes of a file that its number of rows is estimated from."""
 _RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 5.0), (0.0, 10.0), (0.0, 100.0))
-"""What people let scores lie in; the first that holds them all is taken."""
+"""Usual ranges of scores; the first that holds all scores is taken."""
 _IDENTIFIER = re.compile(r"[!-~]*[\d_][!-~]*")
 """A digit and no blank: an id, a date, a number. Text of languages without blanks is not ASCII."""
 
@@ -37,16 +37,14 @@ class Survey:
 
     Attributes:
         source: as the user named it.
-        files: names of all files, or of what else there is.
-        size: of all files in bytes; None where something is no file.
+        size: of all files in bytes; None if something is no file.
         columns: of the first file that has some.
-        column: what `corpus.column` has to be; None where its default finds the sentences.
+        column: the setting `corpus.column`; None if its default finds the sentences.
         guessed: whether that is a guess.
-        taken: the column that was read; None where a line is a sentence.
+        taken: the column that was read; None if each line is a sentence.
         tabbed: whether most lines without columns hold tabs.
-        report: what became of the rows that were read.
-        complete: whether all were read.
-        sentences: how many there are; estimated where not all were read.
+        complete: whether all rows were read.
+        sentences: how many there are; estimated if not all rows were read.
         lengths_N: characters of the sentences that were read.
         sample: some of these sentences, evenly spread.
     """
@@ -65,12 +63,8 @@ class Survey:
     lengths_N: np.ndarray = field(repr=False)
     sample: Sequence[str] = field(repr=False)
 
-    def characters(self, share: float) -> int:
-        """Returns the length that this share of the sentences does not exceed."""
-        return int(np.quantile(self.lengths_N, share, method="higher"))
-
     def warnings(self) -> list[str]:
-        """Returns a sentence for everything that will hurt."""
+        """Return a sentence for everything that will hurt."""
         report, found = self.report, []
         if self.sentences < FEW_SENTENCES:
             found.append(
@@ -93,7 +87,7 @@ class Survey:
 
 
 def survey_corpus(source: Sequence[str], column: str | None = None, first: int = FIRST_ROWS) -> Survey:
-    """Reads a corpus, or its first rows.
+    """Read a corpus, or its first rows.
 
     Args:
         source: as `corpus.source`.
@@ -106,14 +100,22 @@ def survey_corpus(source: Sequence[str], column: str | None = None, first: int =
     found = find_sources(CorpusConfig(source=list(source)))
     columns, taken = _columns(found, column)
     setting = taken if column or (taken and taken.strip().lower() not in COLUMNS) else None
-    report, lengths, sample = CorpusReport(), [np.zeros(0, int)], _Spread()
+    config, report, sentences = CorpusConfig(source=list(source), column=setting), CorpusReport(), []
     complete = True
-    for _, sentences in _chunks(CorpusConfig(source=list(source), column=setting), report):
-        lengths.append(np.fromiter(map(len, sentences), int, count=len(sentences)))
-        sample.add(sentences)
-        if report.lines >= first:
-            complete = False
-            break
+    try:
+        for _, chunk in sentence_chunks(config, 0, report):
+            sentences += chunk
+            if report.lines >= first:
+                complete = False
+                break
+    except UserError:
+        if not report.too_long:
+            raise
+        raise UserError(
+            f"no row of {source[0]}{f' and {len(source) - 1} more' if source[1:] else ''} is a sentence: "
+            f"{report.too_long:,} of {report.lines:,} are longer than {config.max_characters:,} characters; cut the "
+            "text into sentences, one per row"
+        ) from None
     sizes = [file.size if isinstance(file, File) else None for file in found]
     return Survey(
         source=source,
@@ -127,43 +129,9 @@ def survey_corpus(source: Sequence[str], column: str | None = None, first: int =
         report=report,
         complete=complete,
         sentences=report.usable if complete else _estimate(found, report),
-        lengths_N=np.concatenate(lengths),
-        sample=sample.kept,
+        lengths_N=np.array([len(sentence) for sentence in sentences]),
+        sample=sentences[:: max(1, len(sentences) // SAMPLE)],
     )
-
-
-class _Spread:
-    """Keeps every sentence, then every second, every fourth and so on, as there come more."""
-
-    def __init__(self) -> None:
-        self.kept: list[str] = []
-        self._step, self._seen = 1, 0
-
-    def add(self, sentences: Sequence[str]) -> None:
-        self.kept += sentences[-self._seen % self._step :: self._step]
-        self._seen += len(sentences)
-        while len(self.kept) > 2 * SAMPLE:
-            self.kept, self._step = self.kept[::2], 2 * self._step
-
-
-def _chunks(config: CorpusConfig, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """The sentences; where all rows are too long, the message says what to do about that."""
-    try:
-        yield from sentence_chunks(config, 0, report)
-    except UserError:
-        if not report.too_long:
-            raise
-        raise UserError(
-            f"no row of {_shown(config.source)} is a sentence: {report.too_long:,} of {report.lines:,} are longer than "
-            f"{config.max_characters:,} characters; cut the text into sentences, one per row"
-        ) from None
-
-
-def _shown(source: Sequence[str]) -> str:
-    return source[0] + f" and {len(source) - 1} more" * (len(source) > 1)
-
-
-# Columns and rows -------------------------------------------------------------------------------------------
 
 
 def _columns(sources: Sequence[Source], column: str | None) -> tuple[list[str], str | None]:
@@ -179,11 +147,12 @@ def _columns(sources: Sequence[Source], column: str | None) -> tuple[list[str], 
 
 def _longest_text(file: File, names: Sequence[str]) -> str:
     """The column whose first values are the longest texts."""
-    alone = dict.fromkeys(names)
-    wanted, optional = (
-        ({}, {name: name for name in alone}) if file.ending == ".jsonl" else ({tuple(alone): [tuple(alone)]}, {})
-    )
-    block = next(rows(file, Schema("corpus.source", "sentences", wanted, ", ".join(alone), optional)), None)
+    alone = tuple(dict.fromkeys(names))
+    if file.ending == ".jsonl":  # objects may lack some
+        schema = Schema("corpus.source", "sentences", {}, "", {name: name for name in alone})
+    else:
+        schema = Schema("corpus.source", "sentences", {alone: [alone]}, ", ".join(alone))
+    block = next(rows(file, schema), None)
     lengths = {
         name: np.mean([len(value) for value in values if isinstance(value, str)] or [0])
         for name, values in (block.columns if block else {}).items()
@@ -203,28 +172,22 @@ def _is_tabbed(sources: Sequence[Source]) -> bool:
 
 
 def _estimate(sources: Sequence[Source], report: CorpusReport) -> int:
-    """Sentences of all files, if they are like those that were read; these alone where rows cannot be counted."""
+    """Sentences of all files, if they are like those that were read; these alone if rows cannot be counted."""
     if not all(isinstance(source, File) for source in sources):
         return report.usable
-    lines = sum(map(_rows_of, sources))
-    return max(report.usable, round(lines * report.usable / report.lines))
+    return max(report.usable, round(sum(map(_rows_of, sources)) * report.usable / report.lines))
 
 
 def _rows_of(file: File) -> int:
-    """The rows of a file: those of Parquet are written down, and those of text are estimated from its beginning."""
+    """The rows of a file: Parquet states them; those of text are estimated from its beginning."""
     with readable(file.name):
         if file.ending == ".parquet":
             with file.filesystem.open_input_file(file.path) as raw:
                 return pq.read_metadata(raw).num_rows
         with file.filesystem.open_input_stream(file.path, compression=None) as raw:
             data = raw.read(_LOOKED_AT)
-    if not data:
-        return 0
     text = zlib.decompressobj(wbits=31).decompress(data) if file.path.lower().endswith(".gz") else data
-    return round(text.count(b"\n") * file.size / len(data))
-
-
-# Pairs ------------------------------------------------------------------------------------------------------
+    return round(text.count(b"\n") * file.size / max(1, len(data)))
 
 
 @dataclass(frozen=True)
@@ -232,13 +195,9 @@ class PairsSurvey:
     """What a file of graded pairs holds.
 
     Attributes:
-        source: as the user named it.
         pairs: with a score.
-        blank: without one, which are left out.
-        lowest: score.
-        highest: score.
+        blank: without one; they are left out.
         duplicates: pairs that were there before, whichever sentence is first.
-        subsets: that the file divides them into.
     """
 
     source: str
@@ -256,12 +215,12 @@ class PairsSurvey:
 
     @property
     def score_range(self) -> tuple[float, float]:
-        """What the scores seem to be meant to lie in."""
+        """The range that the scores seem to be meant to lie in."""
         fitting = (r for r in _RANGES if r[0] <= self.lowest and self.highest <= r[1])
         return next(fitting, (float(np.floor(self.lowest)), float(np.ceil(self.highest))))
 
     def warnings(self) -> list[str]:
-        """Returns a sentence for everything that will hurt."""
+        """Return a sentence for everything that will hurt."""
         if not self.usable:
             problem = (
                 f"have the one score {self.lowest:g}" if self.pairs >= FEWEST else f"are only {self.pairs} with a score"
@@ -278,7 +237,7 @@ class PairsSurvey:
 
 
 def survey_pairs(source: str) -> PairsSurvey:
-    """Reads graded pairs.
+    """Read graded pairs.
 
     Raises:
         UserError: nothing is there, it cannot be read, a column is missing, or no pair has a score.

@@ -1,6 +1,10 @@
-"""A first configuration for a user's own files: which recipes, and what every number should be for this text."""
+"""A first configuration for a user's own files: which recipes, and what every number should be for this text.
+
+Of the encoder only the configuration and the tokenizer are looked at, not the weights.
+"""
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +13,19 @@ from typing import Any
 
 import numpy as np
 import yaml
+from transformers import AutoTokenizer
 
-from raysed.config import Config, make_config
+from raysed.config import Config, EncoderConfig, make_config
 from raysed.data.survey import PairsSurvey, Survey
+from raysed.errors import UserError, first_line
+from raysed.model.encoder import LOAD_ERRORS, configuration_of, encoder_path
+from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
+from raysed.plan.size import described, plan_run, rate_of, tokens_of_sentence
 from raysed.store.text import render
 
 MOST_SENTENCES = 100_000
-"""Of more, so many are drawn: a first run should take hours, not days."""
+"""Draw this many from a larger corpus: a first run should take hours, not days."""
 _UPDATES = 800
 """Of a learner: three layers of MiniLM needed so many for 97 % of their teacher's score (docs/which-recipe.md)."""
 _MOST_EPOCHS = 20
@@ -26,6 +35,8 @@ _COVERED = 0.99
 """The share of the sentences that is not cut."""
 _ASCII_PER_TOKEN, _OTHER_PER_TOKEN = 4.0, 1.5
 """Characters; of English and the like, and of scripts that take more bytes."""
+_UNLIMITED = 10**6
+"""Tokenizers that know no limit have a number beyond this."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +44,6 @@ class EncoderFacts:
     """What a look at an encoder's files shows.
 
     Attributes:
-        layers: of it.
-        parameters: of it.
         limit: tokens that it takes, special ones included; None: any number.
         tokens_N: of sentences of the corpus, special ones included.
     """
@@ -51,7 +60,6 @@ class Draft:
 
     Attributes:
         text: YAML with comments.
-        config: the same, checked.
         lengths: tokens of the sentences, special ones included: what half, 95 %, 99 % of them and all have at most.
         cut: the share of the sentences that is longer than `encoder.max_length`.
     """
@@ -60,6 +68,49 @@ class Draft:
     config: Config
     lengths: tuple[int, int, int, int]
     cut: float
+
+
+def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> EncoderFacts:
+    """Look at an encoder's configuration and tokenizer, and count the tokens of sentences.
+
+    Args:
+        encoder: as `encoder.path`.
+        keep: as `encoder.keep_layers`.
+
+    Raises:
+        UserError: it is no model, or cannot be reached.
+    """
+    config = EncoderConfig(path=encoder, keep_layers=keep, layers=1)
+    found = configuration_of(config)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config))
+    except LOAD_ERRORS as error:
+        raise UserError(f"encoder.path: {encoder!r} has no tokenizer that can be loaded: {first_line(error)}") from None
+    limits = [getattr(found, "max_position_embeddings", None), tokenizer.model_max_length]
+    ids = tokenizer(list(sentences), verbose=False)["input_ids"]
+    return EncoderFacts(
+        layers=(shape := shape_of(config)).layers,
+        parameters=shape.parameters,
+        limit=min((limit for limit in limits if limit and limit < _UNLIMITED), default=None),
+        tokens_N=np.array([len(row) for row in ids]),
+    )
+
+
+def training_seconds(config: Config, sentences: int, tokens: float) -> tuple[float, int]:
+    """Guess how long the trainings of a run take on this machine's CPUs, and count these.
+
+    Args:
+        sentences: of the corpus.
+        tokens: of a sentence on average.
+
+    Raises:
+        UserError: a training does not fit, or the encoder cannot be looked at.
+    """
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cluster = described(f"1x{cpus}xCPU")
+    rows = {"corpus": config.corpus.sentences or sentences}
+    plan = plan_run(config, check_settings(config), shape_of(config.encoder), rows, cluster, rate_of(cluster, config))
+    return sum(step.seconds for step in plan.steps) * max(1.0, tokens / tokens_of_sentence(config)), cpus
 
 
 def draft(
@@ -71,23 +122,23 @@ def draft(
     facts: EncoderFacts | None,
     output: str,
 ) -> Draft:
-    """Writes a configuration for what the survey has found.
+    """Write a configuration for what the survey has found.
 
     Args:
         pairs: graded ones; the first are what choices are made on, and all others are reported.
         teachers: models that a learner is to learn from; without any, members are trained.
         encoder: as `encoder.path`.
         keep: as `encoder.keep_layers`.
-        facts: about it, where it could be looked at.
+        facts: about the encoder; None if it could not be looked at.
         output: what the file will be called, for its comments.
 
     Raises:
         UserError: the settings do not go together, or a name is not allowed in a configuration.
     """
     tokens_N = np.sort(facts.tokens_N if facts else _guessed_tokens(survey))
-    median, most, covered, longest = (int(np.quantile(tokens_N, q, method="higher")) for q in (0.5, 0.95, _COVERED, 1))
+    lengths = tuple(int(np.quantile(tokens_N, q, method="higher")) for q in (0.5, 0.95, _COVERED, 1))
     limit = (facts and facts.limit) or 512
-    max_length = min(limit, max(16, 8 * math.ceil(covered / 8)))
+    max_length = min(limit, max(16, 8 * math.ceil(lengths[2] / 8)))
     cut = float(np.mean(tokens_N > max_length))
     # So many have been seen, so the draw cannot fail, whatever the rest is like.
     drawn = min(MOST_SENTENCES, survey.report.usable) if survey.sentences > MOST_SENTENCES else None
@@ -104,7 +155,7 @@ def draft(
         is_bundled=encoder == "bundled:encoder",
         layers=min(2, facts.layers) if facts else 2,
         measured=facts is not None,
-        covered=covered,
+        covered=lengths[2],
         limit=limit,
         max_length=max_length,
         cut=cut,
@@ -116,23 +167,18 @@ def draft(
     )
     config = make_config(yaml.safe_load(text))
     check_settings(config)
-    return Draft(text, config, (median, most, covered, longest), cut)
-
-
-# Numbers ----------------------------------------------------------------------------------------------------
+    return Draft(text, config, lengths, cut)
 
 
 def _guessed_tokens(survey: Survey) -> np.ndarray:
     """By the characters alone, with two special tokens."""
-    characters = sum(map(len, survey.sample))
     plain = sum(len(text) for text in survey.sample if text.isascii())
-    return (
-        np.ceil(survey.lengths_N / (_ASCII_PER_TOKEN if plain * 2 > characters else _OTHER_PER_TOKEN)).astype(int) + 2
-    )
+    is_ascii = 2 * plain > sum(map(len, survey.sample))
+    return np.ceil(survey.lengths_N / (_ASCII_PER_TOKEN if is_ascii else _OTHER_PER_TOKEN)).astype(int) + 2
 
 
 def _learner(count: int, has_teachers: bool, scored: int) -> dict[str, int]:
-    """Batches that are large where there is enough text, and epochs for some hundred updates.
+    """Batches that are large if there is enough text, and epochs for some hundred updates.
 
     Between two evaluations at least as many sentences are learnt from as are scored, which costs a third as much.
     """
@@ -159,9 +205,6 @@ def _flow(count: int) -> dict[str, int]:
     return {"fitted": fitted, "epochs": epochs, "updates": epochs * per_epoch}
 
 
-# Names and values -------------------------------------------------------------------------------------------
-
-
 def _run_name(source: str) -> str:
     """Of the first file, directory or dataset."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(re.split(r"[*?[]", source)[0].rstrip("/")).name.split(".")[0])
@@ -169,7 +212,7 @@ def _run_name(source: str) -> str:
 
 
 def _by_name(pairs: Sequence[PairsSurvey]) -> dict[str, PairsSurvey]:
-    """Each by the name of its file, or by all of its path where another has that name."""
+    """Each by the name of its file, or by its whole path if another has that name."""
     tasks: dict[str, PairsSurvey] = {}
     for task in pairs:
         name = Path(task.source.rstrip("/")).name.split(".")[0].removeprefix("bundled:")

@@ -36,7 +36,6 @@ def test_every_row_is_counted_and_measured(write):
     assert found.size == sum(len(line) + 1 for line in [*text, text[0], "", "x", "y" * 2001])
     lengths = sorted(map(len, text))
     assert sorted(found.lengths_N) == lengths
-    assert (found.characters(0.5), found.characters(1)) == (lengths[1000], lengths[-1])
     assert found.taken is None and found.column is None and not found.warnings()
 
 
