@@ -48,17 +48,14 @@ _FORWARD, _TRAINED = 2, 6
 
 @dataclass(frozen=True)
 class Step:
-    """Like trainings.
+    """Trainings that are alike.
 
     Attributes:
         node: what they make, e.g. `ct` or `ct-sed`.
-        what: they are: `member`, `grid model` or `learner`.
-        trainings: how many.
-        updates: of each.
-        at_once: how many at a time.
-        workers: of each.
-        share: what a worker gets.
-        need: the memory of one worker.
+        what: `member`, `grid model` or `learner`.
+        updates: of each training.
+        at_once: how many trainings run at a time.
+        workers: of each training; `share` and `need` are of one worker.
         seconds: of all of them.
     """
 
@@ -78,14 +75,11 @@ class Plan:
     """What a run needs.
 
     Attributes:
-        config: the run's settings.
-        cluster: that it is planned for.
-        shape: of the encoder.
         steps: in the order of the run.
         storage: bytes of the run directory at its fullest, by what they are.
         network: bytes that each worker of a learner sends at every update.
         rate: operations per second of one training, and where the number is from.
-        shared: which recipes use an ensemble, where there are several.
+        shared: which recipes use an ensemble, if several do.
     """
 
     config: Config
@@ -97,48 +91,26 @@ class Plan:
     rate: tuple[float, str]
     shared: Sequence[str]
 
-    @property
-    def gpu(self) -> bool:
-        """Whether it trains on GPUs."""
-        return uses_gpu(self.config, self.cluster)
-
-    def table(self) -> Table:
-        """Returns a line for each step."""
-        header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "time"]
-        lines = [
-            [
-                step.node,
-                f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
-                f"{step.updates:,}",
-                f"{step.at_once}",
-                f"{step.workers * step.share.cpus:g}",
-                f"{step.workers * step.share.gpus:g}",
-                size(step.need.device) if step.need.device else "-",
-                size(step.need.host),
-                duration(step.seconds),
-            ]
-            for step in self.steps
-        ]
-        return Table(header, lines, text=2)
-
     def words(self) -> str:
-        """Returns all of it as people read it."""
-        shape, gpu = self.shape, f", {self.cluster.gpu or 'GPUs'} of {size(self.cluster.gpu_bytes)}"
-        learners = [step for step in self.steps if step.what == "learner"]
+        """Return all of it as people read it."""
+        shape, on_gpu = self.shape, uses_gpu(self.config, self.cluster)
+        gpu = f", {self.cluster.gpu or 'GPUs'} of {size(self.cluster.gpu_bytes)}" if on_gpu else ""
+        header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "time"]
+        table = Table(header, [_cells(step) for step in self.steps], text=2).plain()
         lines = [
-            f"plan of {self.config.run} for {self.cluster}{gpu if self.gpu else ''}",
+            f"plan of {self.config.run} for {self.cluster}{gpu}",
             f"encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.width:,}; "
             f"{size(4 * shape.parameters)}",
             "",
-            self.table().plain() if self.steps else "nothing is trained",
+            table if self.steps else "nothing is trained",
             "",
             *self.shared,
             f"storage: about {size(sum(self.storage.values()))}: "
             + ", ".join(f"{size(count)} of {what}" for what, count in self.storage.items() if count),
         ]
-        if learners and self.network:
+        if self.network:
             lines.append(f"network: every worker of a learner sends {size(self.network)} per update")
-        seconds, per_layer = sum(step.seconds for step in self.steps), _LAYER_SECONDS["cuda" if self.gpu else "cpu"]
+        seconds, per_layer = sum(step.seconds for step in self.steps), _LAYER_SECONDS["cuda" if on_gpu else "cpu"]
         lines += [
             f"time: {duration(seconds)} for the trainings, at {self.rate[1]} and {1000 * per_layer:g} ms per layer and "
             "update",
@@ -146,6 +118,20 @@ class Plan:
             f"{tokens_of_sentence(self.config)} tokens",
         ]
         return "\n".join(lines)
+
+
+def _cells(step: Step) -> list[str]:
+    return [
+        step.node,
+        f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
+        f"{step.updates:,}",
+        f"{step.at_once}",
+        f"{step.workers * step.share.cpus:g}",
+        f"{step.workers * step.share.gpus:g}",
+        size(step.need.device) if step.need.device else "-",
+        size(step.need.host),
+        duration(step.seconds),
+    ]
 
 
 def plan_run(
