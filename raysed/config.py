@@ -1123,11 +1123,12 @@ def package_folder(path: str) -> str:
     """
     package, _, folder = path.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier():
-        raise UserError(f"encoder.path: {path!r} does not name a Python package; write it as {PACKAGE}NAME/DIR")
+        problem = f"{path!r} does not name a Python package; write it as {PACKAGE}NAME/DIR"
+        raise UserError(problem, setting="encoder.path")
     found = importlib.util.find_spec(package)
     if found is None or not found.submodule_search_locations:
         raise UserError(
-            f"encoder.path: {path!r} needs the Python package {package!r}; "
-            f"install it with pip install {package.replace('_', '-')}"
+            f"{path!r} needs the Python package {package!r}; install it with pip install {package.replace('_', '-')}",
+            setting="encoder.path",
         )
     return str(Path(found.submodule_search_locations[0]) / folder)

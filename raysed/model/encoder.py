@@ -8,11 +8,11 @@ import copy
 import itertools
 import json
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -75,6 +75,7 @@ class Encoder(nn.Module):
 
     Attributes:
         head: the linear map, or None.
+        pooling: `mean`, or `cls`: the state of each sentence's first token, for models that were trained with that.
         parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that
             memory holds the inner states of one part at a time; the result is the same.
     """
@@ -84,6 +85,7 @@ class Encoder(nn.Module):
         speed_up(transformer)
         self.transformer = transformer
         self.head: nn.Linear | None = None
+        self.pooling: Literal["mean", "cls"] = "mean"
         self.parts = 1
         self._feed = None if self.is_static else _probe(transformer)
         for name, parameter in transformer.named_parameters():
@@ -170,7 +172,8 @@ class Encoder(nn.Module):
 
         def mean_of(block: int) -> torch.Tensor:
             if block not in pooled:
-                pooled[block] = _mean_pool(states[block], tokens)
+                pool = _mean_pool if self.pooling == "mean" else _first_states
+                pooled[block] = pool(states[block], tokens)
             return pooled[block]
 
         last = len(states) - 1
@@ -244,38 +247,67 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Loads the pre-trained transformer and its tokenizer.
+    """Load the pre-trained transformer and its tokenizer.
 
     Raises:
         UserError: `encoder.path` is not there, is no model, lacks weights or a tokenizer, or does not take
             `encoder.max_length` tokens.
     """
-    path = encoder_path(config)
-    options = {"trust_remote_code": config.trust_remote_code}
     try:
-        with _without_report():  # what is missing is looked at here, and what is left over does not matter
+        with _without_report():  # missing weights are looked at below, and left-over weights do not matter
             transformer, info = AutoModel.from_pretrained(
-                path,
+                encoder_path(config),
                 output_loading_info=True,
                 use_safetensors=True,
                 dtype=torch.float32,
-                **options,
+                trust_remote_code=config.trust_remote_code,
                 **config.model_kwargs,
             )
-        tokenizer = AutoTokenizer.from_pretrained(path, **options)
     except LOAD_ERRORS as error:
-        raise UserError(f"encoder.path: {config.path!r} cannot be loaded: {first_line(error)}") from None
+        raise _unloadable(config, error) from None
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
     if missing:
-        raise UserError(
-            f"encoder.path: {config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
-        )
-    _silence_new_pooler(transformer, info["missing_keys"])
+        problem = f"{config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
+        raise UserError(problem, setting="encoder.path")
+    with torch.no_grad():  # a pooler that the checkpoint lacks is unused; zeros keep equal runs' checkpoints equal
+        for name, parameter in transformer.named_parameters():
+            if name in info["missing_keys"]:
+                parameter.zero_()
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
     encoder = Encoder(transformer)
-    _check_fit(config, encoder, tokenizer)
-    return encoder, tokenizer
+    _check_length(config, transformer.config, encoder.position_offset)
+    return encoder, load_tokenizer(config, transformer.config)
+
+
+def load_tokenizer(config: EncoderConfig, found: PretrainedConfig | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of the pre-trained model, without its weights.
+
+    Args:
+        found: the model's own configuration, where it is known already.
+
+    Raises:
+        UserError: there is none, or it does not fit the model.
+    """
+    found = found or configuration_of(config)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code)
+    except LOAD_ERRORS as error:
+        raise _unloadable(config, error) from None
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
+        problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
+        raise UserError(problem, setting="encoder.path")
+    if len(tokenizer) > found.vocab_size:
+        raise UserError(
+            f"the tokenizer of {config.path!r} has {len(tokenizer)} tokens, but its model has only "
+            f"{found.vocab_size}; use both from the same model",
+            setting="encoder.path",
+        )
+    return tokenizer
+
+
+def _unloadable(config: EncoderConfig, error: Exception) -> UserError:
+    return UserError(f"{config.path!r} cannot be loaded: {first_line(error)}", setting="encoder.path")
 
 
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
@@ -324,20 +356,18 @@ def _without_report() -> Iterator[None]:
 
 
 def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Loads what a training starts from: an artefact of the run, or the pre-trained encoder where `name` is None.
-
-    Args:
-        config: the settings of `encoder`.
-        name: of the artefact, or None.
-
-    Raises:
-        UserError: see `load_encoder`.
-        FileNotFoundError: the run has no such artefact.
-    """
+    """Load what a training starts from: an artefact of the run, or the pre-trained encoder where `name` is None."""
     if name is None:
         return load_encoder(config)
-    path, trusted = storage.fetch(name), config.trust_remote_code
-    return load_checkpoint(path, trusted), AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
+    path = storage.fetch(name)
+    return load_checkpoint(path, config.trust_remote_code), load_start_tokenizer(config, storage, name)
+
+
+def load_start_tokenizer(config: EncoderConfig, storage: Storage, name: str | None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of `load_start` without any weights."""
+    if name is None:
+        return load_tokenizer(config)
+    return AutoTokenizer.from_pretrained(storage.fetch(name), trust_remote_code=config.trust_remote_code)
 
 
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
@@ -407,7 +437,7 @@ def check_encoder(config: EncoderConfig) -> int:
     """
     found = configuration_of(config)
     if config.static is None:  # whose sentences may be of any length
-        _check_length(config, getattr(found, "max_position_embeddings", None))
+        _check_length(config, found)
     elif (config.static.width or 1) > found.hidden_size:
         raise UserError(
             f"encoder.static.width is {config.static.width}, but {config.path!r}, from which the vectors start, has "
@@ -442,10 +472,8 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
     except LOAD_ERRORS as error:
-        raise UserError(
-            f"encoder.path: {config.path!r} is neither a model directory nor a hub id that can be reached: "
-            f"{first_line(error)}"
-        ) from None
+        problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
+        raise UserError(problem, setting="encoder.path") from None
 
 
 def encoder_path(config: EncoderConfig) -> str:
@@ -455,7 +483,7 @@ def encoder_path(config: EncoderConfig) -> str:
     if not config.path.startswith(PREFIX):
         return config.path
     if config.path != f"{PREFIX}encoder":
-        raise UserError(f"encoder.path: {config.path!r} is unknown; the bundled model is {PREFIX}encoder")
+        raise UserError(f"{config.path!r} is unknown; the bundled model is {PREFIX}encoder", setting="encoder.path")
     return str(ENCODER)
 
 
@@ -465,6 +493,13 @@ def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
     states = states.to(torch.promote_types(states.dtype, torch.float32))
     sums = _sums(states.reshape(-1, width), tokens.segments.reshape(-1), count + 1, states.device.type)
     return sums[:count] / tokens.lengths[:, None].clamp(min=1)
+
+
+def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
+    """[R, L, D] -> the state of each sentence's first token, [B, D]."""
+    first = (tokens.position_ids == 0) & (tokens.segments < len(tokens))
+    order = tokens.segments[first].argsort()
+    return states[first][order].to(torch.promote_types(states.dtype, torch.float32))
 
 
 def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
@@ -560,29 +595,10 @@ def _gives(transformer: PreTrainedModel, tokens: PackedTokens, feed: _Feed, expe
     return torch.allclose(found, expected, atol=1e-4 if transformer.dtype == torch.float32 else 5e-2)
 
 
-def _check_fit(config: EncoderConfig, encoder: Encoder, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuses what would go wrong silently, or somewhere in the middle of a training."""
-    found = encoder.transformer.config
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
-        raise UserError(f"encoder.path: {config.path!r} has no tokenizer; add its files, such as tokenizer.json")
-    if len(tokenizer) > found.vocab_size:
+def _check_length(config: EncoderConfig, found: PretrainedConfig, unused_positions: int = 0) -> None:
+    positions = getattr(found, "max_position_embeddings", None)
+    if positions and config.max_length > positions - unused_positions:
+        longest = positions - unused_positions
         raise UserError(
-            f"encoder.path: the tokenizer of {config.path!r} has {len(tokenizer)} tokens, "
-            f"but its model has only {found.vocab_size}; use both from the same model"
+            f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {longest} tokens"
         )
-    _check_length(config, getattr(found, "max_position_embeddings", None), encoder.position_offset)
-
-
-def _check_length(config: EncoderConfig, positions: int | None, unused: int = 0) -> None:
-    if positions and config.max_length > positions - unused:
-        raise UserError(
-            f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {positions - unused} tokens"
-        )
-
-
-def _silence_new_pooler(transformer: PreTrainedModel, missing: Collection[str]) -> None:
-    """A pooler that the checkpoint lacks is unused; zeros keep checkpoints the same from run to run."""
-    with torch.no_grad():
-        for name, parameter in transformer.named_parameters():
-            if name in missing:
-                parameter.zero_()

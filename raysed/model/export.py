@@ -7,40 +7,29 @@ torch, and raysed need not be installed where the model is used.
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
 import yaml
-from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from torch.nn.functional import embedding_bag
-from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Format, Layers
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import CalibrationMap
-from raysed.model.encoder import Encoder, blocks_of, save_encoder
+from raysed.model.encoder import Encoder, save_encoder
 from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.model.formats import FILES
 from raysed.model.glow import FlowHead
-from raysed.model.static import STATIC
 from raysed.recipe import TEACHERS, Recipe, parse_recipe
 from raysed.store.text import Table, render, sentence, size
 
-_BUILT_IN = "sentence_transformers.models."
-"""Where modules.json looks for a class: the name of releases up to 5, which later ones still resolve."""
-_IDENTITY = "torch.nn.modules.linear.Identity"
-_POOLING_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")
 _LAYER_NAMES = {1: "last layer", "first_last": "first and the last layer"}
-_PARITY_ROWS = 32
 _NAMED = ("raysed", "torch", "transformers")
 """Packages whose versions the card names."""
 
@@ -130,14 +119,6 @@ class Card:
 
 
 @dataclass(frozen=True)
-class _Module:
-    """One module after the transformer: the class that loads it, and what writes its directory."""
-
-    kind: str
-    write: Callable[[Path], None]
-
-
-@dataclass(frozen=True)
 class _Code:
     """Which parts of an exported model are not sentence-transformers' or transformers' own code."""
 
@@ -174,20 +155,26 @@ def export_model(
     """
     if calibration is not None and calibration.width != encoder.width:
         raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
-    head = [_dense(encoder.head_weight())] if encoder.head else []
-    tail = [*head, *_calibration(calibration)]
+    from raysed.model import library  # takes seconds
+
+    tail = [library.linear(encoder.head_weight())] if encoder.head else []
+    if isinstance(calibration, Flow):
+        tail.append(FlowHead(calibration))
+    elif calibration is not None:
+        tail.append(library.linear(calibration.weight_DD, calibration.bias_D))
     path.mkdir(parents=True, exist_ok=True)
     if encoder.is_static:
-        modules, entries = [_static(encoder, tokenizer, max_length), *tail], []
+        rows_VD = encoder.transformer.get_input_embeddings().weight.detach().cpu().clone()
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        library.write(path, library.table(rows_VD, backend, max_length), tail)
     else:
-        modules = [*_layer_pooling(encoder, layers), _pooling(encoder.hidden_size), *tail]
-        entries = [_write_transformer(encoder, tokenizer, path, layers, max_length)]
-    for index, module in enumerate(modules, start=len(entries)):
-        entries.append((f"{index}_{module.kind.rpartition('.')[2]}", module.kind))
-        module.write(path / entries[-1][0])
-    listed = [{"idx": i, "name": str(i), "path": place, "type": kind} for i, (place, kind) in enumerate(entries)]
-    _write_json(path / "modules.json", listed)
-    _write_versions(path)
+        count = encoder.transformer.config.num_hidden_layers
+        try:
+            pooling = library.layer_pooling(encoder.hidden_size, layers, count)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+        _write_transformer(encoder, tokenizer, path, layers, max_length)
+        library.write(path, None, [*pooling, library.mean_pooling(encoder.hidden_size), *tail], max_length)
     _write_json(path / "raysed.json", card.record)
     code = _Code(encoder=_has_own_code(path), flow=isinstance(calibration, Flow))
     text = _card_text(card, encoder, layers, max_length, code, _weights_bytes(path))
@@ -196,91 +183,13 @@ def export_model(
 
 def _write_transformer(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, layers: Layers, max_length: int
-) -> tuple[str, str]:
-    """Writes it to the model's own directory; returns that place and its class."""
+) -> None:
     save_encoder(encoder, tokenizer, path, max_length)
     config = _read_json(path / "config.json")
     _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
-    _rename_tokenizer(path / "tokenizer_config.json")
-    _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
-    return "", f"{_BUILT_IN}Transformer"
-
-
-def _static(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, max_length: int) -> _Module:
-    """The table of vectors; its tokenizer cuts by itself, because `StaticEmbedding` has no setting for it."""
-    rows_VD = encoder.transformer.get_input_embeddings().weight.detach().cpu().clone()
-
-    def write(directory: Path) -> None:
-        directory.mkdir(exist_ok=True)
-        save_file({"embedding.weight": rows_VD}, directory / "model.safetensors")
-        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        backend.no_padding()
-        backend.enable_truncation(max_length)
-        backend.save(str(directory / "tokenizer.json"))
-
-    return _Module(f"{_BUILT_IN}{STATIC}", write)
-
-
-def _layer_pooling(encoder: Encoder, layers: Layers) -> list[_Module]:
-    """The mean over layers; taken before the mean over tokens it is the same as after it."""
-    count = encoder.transformer.config.num_hidden_layers
-    if layers == 1:
-        return []
-    if layers != "first_last" and not 1 <= layers <= count:
-        raise UserError(f"{layers} layers cannot be pooled: the encoder has {count}")
-    blocks = torch.tensor(blocks_of(layers, count))
-    start = int(blocks.min())
-    config = {"word_embedding_dimension": encoder.hidden_size, "layer_start": start, "num_hidden_layers": count}
-    tensors = {"layer_weights": (blocks - start).bincount().float()}
-    return [_built_in("WeightedLayerPooling", config, tensors)]
-
-
-def _pooling(width: int) -> _Module:
-    """The mean over tokens, in the keys that every release reads."""
-    modes = {f"pooling_mode_{mode}": mode == "mean_tokens" for mode in _POOLING_MODES}
-    return _built_in("Pooling", {"word_embedding_dimension": width, **modes}, {})
-
-
-def _calibration(calibration: CalibrationMap | None) -> list[_Module]:
-    if calibration is None:
-        return []
-    if isinstance(calibration, Flow):
-        return [_Module("glow.FlowHead", FlowHead(calibration).save)]
-    return [_dense(calibration.weight_DD, calibration.bias_D)]
-
-
-def _dense(weight_DE: np.ndarray, bias_E: np.ndarray | None = None) -> _Module:
-    rows, columns = weight_DE.shape
-    has_bias = bias_E is not None
-    config = {"in_features": rows, "out_features": columns, "bias": has_bias, "activation_function": _IDENTITY}
-    arrays = {"linear.weight": weight_DE.T, **({"linear.bias": bias_E} if has_bias else {})}
-    tensors = {name: torch.tensor(array, dtype=torch.float32).contiguous() for name, array in arrays.items()}
-    return _built_in("Dense", config, tensors)
-
-
-def _built_in(name: str, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> _Module:
-    return _Module(_BUILT_IN + name, partial(_write_module, config=config, tensors=tensors))
-
-
-def _write_module(directory: Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> None:
-    directory.mkdir(exist_ok=True)
-    _write_json(directory / "config.json", config)
-    if tensors:
-        save_file(dict(tensors), directory / "model.safetensors")
-
-
-def _rename_tokenizer(path: Path) -> None:
-    """Names a plain tokenizer as transformers 4 and 5 both know it; releases with an ONNX backend need 4."""
-    config = _read_json(path)
-    if config["tokenizer_class"] == "TokenizersBackend":
-        _write_json(path, {**config, "tokenizer_class": "PreTrainedTokenizerFast"})
-
-
-def _write_versions(path: Path) -> None:
-    """Writes the settings of the model as a whole."""
-    versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
-    settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    _write_json(path / "config_sentence_transformers.json", {"__version__": versions, **settings})
+    tokenizer_config = _read_json(path / "tokenizer_config.json")
+    if tokenizer_config["tokenizer_class"] == "TokenizersBackend":  # the name of transformers 5 only; ONNX needs 4
+        _write_json(path / "tokenizer_config.json", {**tokenizer_config, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
 def _read_json(path: Path) -> Any:
@@ -427,8 +336,6 @@ def parity(
 ) -> float:
     """Reads an exported directory back and compares it with the model in memory.
 
-    The files are followed module by module, on padded batches, as sentence-transformers does it.
-
     Args:
         path: what `export_model` wrote for the same encoder, tokenizer, layers, max_length and calibration.
         encoder: as given to `export_model`.
@@ -440,76 +347,12 @@ def parity(
     expected_ND = encode(encoder, tokenize(tokenizer, sentences, max_length), (layers,))[0]
     if calibration is not None:
         expected_ND = calibration.transform(expected_ND)
-    return largest_difference(_exported_vectors(path, sentences), expected_ND)
+    from raysed.model import library
 
-
-def _exported_vectors(path: Path, sentences: Sequence[str]) -> np.ndarray:
-    modules = [(entry["type"].rpartition(".")[2], path / entry["path"]) for entry in _read_json(path / "modules.json")]
-    (first, directory), *modules = modules
-    if first != STATIC:
-        return ExportedModel(path).embed(sentences)
-    values = _static_vectors(directory, sentences)
-    for name, place in modules:
-        values = _apply(name, place, values)
-    return values.numpy()
-
-
-def _static_vectors(directory: Path, sentences: Sequence[str]) -> torch.Tensor:
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    lists = [encoding.ids for encoding in tokenizer.encode_batch(list(sentences), add_special_tokens=False)]
-    rows_VD = load_file(directory / "model.safetensors")["embedding.weight"]
-    offsets = torch.tensor([0, *map(len, lists[:-1])]).cumsum(0)
-    return embedding_bag(torch.tensor([token for tokens in lists for token in tokens]), rows_VD, offsets, mode="mean")
+    model = library.load(path, trust_remote_code=_has_own_code(path))  # code that has run in this process already
+    return largest_difference(library.embed(model, sentences), expected_ND)
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
-    """Returns that of any coordinate, as a share of the largest coordinate."""
+    """Return that of any coordinate, as a share of the largest coordinate."""
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
-
-
-class ExportedModel:
-    """An exported directory, followed module by module on padded batches, as sentence-transformers does it.
-
-    Args:
-        path: what `export_model` wrote.
-        transformer: runs in place of the directory's own, called like it; None: that one.
-    """
-
-    def __init__(self, path: Path, transformer: Callable[..., Any] | None = None):
-        trusted = _has_own_code(path)  # which has run in this process already
-        self._transformer = (
-            transformer or AutoModel.from_pretrained(path, use_safetensors=True, trust_remote_code=trusted).eval()
-        )
-        self._tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trusted)
-        self._length = _read_json(path / "sentence_bert_config.json")["max_seq_length"]
-        self._modules = [(entry["type"], path / entry["path"]) for entry in _read_json(path / "modules.json")[1:]]
-
-    @torch.inference_mode()
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Returns vectors, float32 [N, D]."""
-        options = {"padding": True, "truncation": True, "return_tensors": "pt", "max_length": self._length}
-        batches = []
-        for start in range(0, len(sentences), _PARITY_ROWS):
-            batch = self._tokenizer(list(sentences[start : start + _PARITY_ROWS]), **options)
-            output = self._transformer(**batch)
-            values, mask_BL = output.last_hidden_state, batch["attention_mask"]
-            for kind, directory in self._modules:
-                values = _apply(kind.rpartition(".")[2], directory, values, output.hidden_states, mask_BL)
-            batches.append(values)
-        return torch.cat(batches).numpy()
-
-
-def _apply(
-    name: str, directory: Path, values: torch.Tensor, states: Any = None, mask_BL: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Carries token states [B, L, D] or emb_BD through one module."""
-    if name == "FlowHead":
-        return FlowHead.load(directory)({"sentence_embedding": values})["sentence_embedding"]
-    if name == "Pooling":
-        return (values * mask_BL[:, :, None]).sum(1) / mask_BL.sum(1, keepdim=True)
-    tensors = load_file(directory / "model.safetensors")
-    if name == "Dense":
-        return values @ tensors["linear.weight"].T + tensors.get("linear.bias", 0)
-    weights = tensors["layer_weights"]
-    chosen = torch.stack(states[_read_json(directory / "config.json")["layer_start"] :])
-    return torch.tensordot(weights / weights.sum(), chosen, dims=1)

@@ -9,14 +9,15 @@ import importlib.util
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
+import numpy as np
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutput
 
 from raysed.config import EncoderConfig, Format
 from raysed.errors import UserError, first_line
@@ -33,6 +34,8 @@ _SIGNED = {"int8": True, "int8_avx2": False}
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _OPSET = 18
 """What every ONNX Runtime since 1.14 reads."""
+Embed = Callable[[Sequence[str]], np.ndarray]
+"""Sentences to vectors, float32 [N, D]."""
 _EXAMPLE = ["A man plays the guitar.", "It rains."]
 
 
@@ -89,26 +92,44 @@ def write_formats(path: Path, formats: Sequence[Format]) -> None:
             _quantize(plain, place, _SIGNED[name])
 
 
-class OnnxTransformer:
+def load_format(path: Path, name: Format | None) -> Embed:
+    """Return what embeds with an exported model.
+
+    Args:
+        name: of a format that `write_formats` has written; None: torch's own.
+    """
+    from raysed.model import library  # takes seconds
+
+    model = library.load(path)
+    if name:
+        model[0].model = OnnxTransformer(path / FILES[name], model[0].config)
+    return partial(library.embed, model)
+
+
+class OnnxTransformer(torch.nn.Module):
     """A transformer in an ONNX file, called like the transformer that it was made from.
 
     Args:
         file: written by `write_formats`.
+        config: of the transformer in torch.
     """
 
-    def __init__(self, file: Path):
+    def __init__(self, file: Path, config: PreTrainedConfig):
         from onnxruntime import InferenceSession, SessionOptions
+
+        super().__init__()
+        self.config = config
 
         options = SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         self._session = InferenceSession(file, options, providers=["CPUExecutionProvider"])
         self._inputs = [given.name for given in self._session.get_inputs()]
 
-    def __call__(self, **batch: torch.Tensor) -> Any:
-        """Returns `last_hidden_state`, float32 [B, L, D], and no other layer."""
+    def forward(self, **batch: torch.Tensor) -> BaseModelOutput:
+        """Return `last_hidden_state`, float32 [B, L, D], and no other layer."""
         given = {name: batch[name].numpy() for name in self._inputs}
         (states_BLD,) = self._session.run(["last_hidden_state"], given)
-        return SimpleNamespace(last_hidden_state=torch.from_numpy(states_BLD), hidden_states=None)
+        return BaseModelOutput(last_hidden_state=torch.from_numpy(states_BLD))
 
 
 class _LastStates(torch.nn.Module):

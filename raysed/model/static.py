@@ -5,11 +5,7 @@ encoder. It is what sentence-transformers calls `StaticEmbedding`: special token
 none.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
-
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional as F
@@ -24,8 +20,6 @@ from transformers import (
 
 from raysed.data.tokens import PackedTokens
 
-STATIC = "StaticEmbedding"
-"""Its class in sentence-transformers."""
 _SPECIAL = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token", "bos_token", "eos_token")
 
 
@@ -77,41 +71,17 @@ AutoConfig.register(StaticVectorsConfig.model_type, StaticVectorsConfig)
 AutoModel.register(StaticVectorsConfig, StaticVectors)
 
 
-def without_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerFast:
-    """Returns a copy that adds no special tokens, neither cuts nor pads, and stays so when it is saved.
+def without_special_tokens(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> PreTrainedTokenizerFast:
+    """Return a copy that adds no special tokens, neither cuts nor pads, and stays so when it is saved.
 
     Args:
-        tokenizer: a fast one; left as it is.
+        tokenizer: a fast one, or what is inside of it; left as it is.
     """
     names = {name: getattr(tokenizer, name, None) for name in _SPECIAL}
-    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    return _wrapped(backend, **{name: token for name, token in names.items() if token is not None})
-
-
-def read_static(directory: Path) -> tuple[StaticVectors, PreTrainedTokenizerFast, int | None]:
-    """Reads a module `StaticEmbedding` of sentence-transformers, or one that model2vec wrote.
-
-    Returns:
-        The table, its tokenizer, and at how many tokens a sentence is cut, None where it is not.
-    """
-    tensors = load_file(directory / "model.safetensors")
-    backend = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    longest = backend.truncation and backend.truncation["max_length"]
-    return StaticVectors.from_rows(_rows(tensors)), _wrapped(backend), longest
-
-
-def _rows(tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """One row per token: model2vec can have several tokens share a row, and a weight for each."""
-    if "embedding.weight" in tensors:
-        return tensors["embedding.weight"].float()
-    rows_VD = tensors["embeddings"].float()
-    if "mapping" in tensors:
-        rows_VD = rows_VD[tensors["mapping"].long()]
-    return rows_VD * tensors["weights"].float()[:, None] if "weights" in tensors else rows_VD
-
-
-def _wrapped(backend: Tokenizer, **names: str) -> PreTrainedTokenizerFast:
+    inner = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
+    backend = Tokenizer.from_str(inner.to_str())
     backend.post_processor = None
     backend.no_truncation()
     backend.no_padding()
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    named = {name: token for name, token in names.items() if token is not None}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **named)

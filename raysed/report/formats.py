@@ -9,8 +9,8 @@ import numpy as np
 
 from raysed.config import Format
 from raysed.errors import RunFailed
-from raysed.model.export import ExportedModel, largest_difference
-from raysed.model.formats import FILES, OnnxTransformer
+from raysed.model.export import largest_difference
+from raysed.model.formats import FILES, Embed, load_format
 from raysed.score.tasks import Task, main_score
 from raysed.store.text import Table, number, size
 
@@ -51,11 +51,11 @@ def compare_formats(
     found = []
     for name in [_TORCH, *formats] if formats else []:
         file = FILES.get(name, "model.safetensors")
-        model = ExportedModel(path, None if name == _TORCH else OnnxTransformer(path / file))
+        embed = load_format(path, None if name == _TORCH else name)
         row = {"format": name, "file": file, "bytes": (path / file).stat().st_size}
-        row |= _likeness(model.embed(sentences[: len(expected_ND)]), expected_ND)
+        row |= _likeness(embed(sentences[: len(expected_ND)]), expected_ND)
         _refuse_other_vectors(row, tolerance)
-        found.append({**row, "sentences_per_second": _speed(model, sentences), "score": _score(model, dev)})
+        found.append({**row, "sentences_per_second": _speed(embed, sentences), "score": _score(embed, dev)})
     return found
 
 
@@ -82,22 +82,16 @@ def _refuse_other_vectors(row: Mapping[str, Any], tolerance: float) -> None:
         )
 
 
-def _speed(model: ExportedModel, sentences: Sequence[str]) -> float:
-    """Sentences of like length go together, as sentence-transformers does it."""
-    timed = sorted(sentences[:_TIMED], key=len)
+def _speed(embed: Embed, sentences: Sequence[str]) -> float:
     began = time.monotonic()
-    model.embed(timed)
-    return len(timed) / (time.monotonic() - began)
+    embed(sentences[:_TIMED])
+    return len(sentences[:_TIMED]) / (time.monotonic() - began)
 
 
-def _score(model: ExportedModel, dev: Task | None) -> float | None:
+def _score(embed: Embed, dev: Task | None) -> float | None:
     if dev is None or len(dev.sentences) > _MOST_SCORED:
         return None
-    order = sorted(range(len(dev.sentences)), key=lambda row: len(dev.sentences[row]))
-    sorted_UD = model.embed([dev.sentences[row] for row in order])
-    x_UD = np.empty_like(sorted_UD)
-    x_UD[order] = sorted_UD
-    return main_score(dev.metrics(dev.outcome(x_UD)))
+    return main_score(dev.metrics(dev.outcome(embed(dev.sentences))))
 
 
 def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:

@@ -359,7 +359,7 @@ class TestFiles:
 
 
 class TestParity:
-    @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.parametrize("name", ["bert-2", "narrow-head-whiten", "flow-paper"])
     def test_is_small(self, made, name):
         case = made[name]
         assert parity(case.path, case.encoder, case.tokenizer, SENTENCES, **case.options()) < 1e-5

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 import torch
 from test_export import ARCHITECTURES, CARD, MAX_LENGTH, SENTENCES, make_encoder, vectors
+from transformers import AutoTokenizer
 
 import raysed.report.formats
 from raysed.config import EncoderConfig
 from raysed.data.graded import StsTask
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import save_encoder
-from raysed.model.export import ExportedModel, export_model
+from raysed.model.export import export_model
 from raysed.model.formats import FILES, check_formats, write_formats
 from raysed.report.formats import compare_formats, formats_table
 from raysed.score.kinds.pairs import Pairs
@@ -58,7 +59,7 @@ def test_onnx_says_what_the_trained_model_says(bert, tmp_path, architecture):
     path, expected_ND = bert if architecture == "bert" else (tmp_path, exported(tmp_path, architecture, ["onnx"]))
     session = onnxruntime.InferenceSession(path / FILES["onnx"], providers=["CPUExecutionProvider"])
     assert [output.name for output in session.get_outputs()] == ["last_hidden_state"]
-    tokenizer = ExportedModel(path)._tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(path)
     for rows in (slice(0, 1), slice(3, 20), slice(None)):
         batch = dict(tokenizer(SENTENCES[rows], padding=True, truncation=True, max_length=MAX_LENGTH))
         given = {name.name: np.array(batch[name.name]) for name in session.get_inputs()}

@@ -35,7 +35,7 @@ def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir
     width, identity = check_teacher(tiny)
     assert check_teacher(tiny.model_copy(update={"name": "another name"})) == (width, identity)
     assert check_teacher(tiny.model_copy(update={"prompt": "the "}))[1] != identity
-    with pytest.raises(UserError, match=r"^teachers: .*: its max_length is 75, but it takes at most 40 tokens"):
+    with pytest.raises(UserError, match=r"^teachers: .*: max_length is 75, but it takes at most 40 tokens"):
         check_teacher(TeacherConfig(path=str(tiny_encoder_dir)))
 
 

@@ -1,6 +1,7 @@
 """Any model scored: what is computed here is what sentence-transformers gives; mistakes are one sentence each."""
 
 import json
+import re
 import shutil
 import sys
 import time
@@ -20,7 +21,7 @@ from raysed.config import FlowConfig, TransferConfig, make_config
 from raysed.data.graded import StsTask
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.model import export, load
+from raysed.model import export, library, load
 from raysed.model.encoder import Encoder, write_checkpoint
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
@@ -108,14 +109,13 @@ def test_exports_score_as_in_sentence_transformers(models, sentences, name):
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def test_exports_need_neither_the_library_nor_their_own_code(models, sentences, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    for name, path in models.items():
-        copy = tmp_path / name
-        shutil.copytree(path, copy)
-        assert (copy / "glow.py").exists() == (name == "flow")
-        (copy / "glow.py").write_text("raise SystemExit('run')")
-        assert (load_model(str(copy)).embed(sentences)[0] == load_model(str(path)).embed(sentences)[0]).all()
+def test_code_beside_a_flow_is_not_run(models, sentences, tmp_path):
+    shutil.copytree(models["flow"], tmp_path / "flow")
+    assert (tmp_path / "flow/glow.py").exists()
+    (tmp_path / "flow/glow.py").write_text("raise SystemExit('run')")
+    found = load_model(str(tmp_path / "flow")).embed(sentences)[0]
+    assert (found == load_model(str(models["flow"])).embed(sentences)[0]).all()
+    assert np.abs(library.embed(library.load(tmp_path / "flow"), sentences) - found).max() < 1e-4
 
 
 def test_a_model_saved_by_sentence_transformers_is_computed_here(models, sentences, tmp_path):
@@ -163,12 +163,11 @@ def test_chunks_do_not_matter(tiny_encoder_dir, sentences, monkeypatch):
 
 
 def other_modules(models: dict[str, Path], path: Path, which: str) -> Path:
-    """An export changed in a way that only the library computes."""
+    """An export with other modules or settings than those of an export."""
     shutil.copytree(models["whiten"], path)
     pooling, dense = path / "2_Pooling/config.json", path / "3_Dense/config.json"
-    if which == "cls":
-        settings = json.loads(pooling.read_text())
-        settings |= {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    if which in ("cls_token", "max_tokens"):
+        settings = {"word_embedding_dimension": 16, f"pooling_mode_{which}": True}
         pooling.write_text(json.dumps(settings))
     if which == "tanh":
         settings = {**json.loads(dense.read_text()), "activation_function": "torch.nn.modules.activation.Tanh"}
@@ -184,38 +183,47 @@ def other_modules(models: dict[str, Path], path: Path, which: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("which", "reason"),
+    ("which", "said"),
     [
-        ("cls", "Pooling has pooling_mode_cls_token: true"),
-        ("tanh", "Dense has activation_function"),
-        ("layers", "its layers have weights of their own"),
-        ("prompt", "it puts a prompt before each sentence"),
+        ("cls_token", "first token, layers 2, Dense; 12 tokens"),
+        ("tanh", "mean over tokens, layers 2, Dense; 12 tokens"),
+        ("prompt", "prompt 'the cat ', mean over tokens, layers 2, Dense; 12 tokens"),
+        ("max_tokens", "by sentence-transformers (its pooling is max)"),
+        ("layers", "by sentence-transformers (its layers have weights of their own)"),
     ],
 )
-def test_other_modules_go_to_the_library(models, sentences, tmp_path, monkeypatch, which, reason):
+def test_other_modules_are_computed_as_the_library_does(models, sentences, tmp_path, which, said):
     path = other_modules(models, tmp_path / "other", which)
     model = load_model(str(path), (3,))
-    assert isinstance(model, LibraryModel) and reason in model.description
+    assert model.description == said and isinstance(model, LibraryModel) == said.startswith("by")
     told: list[int] = []
     (found,) = model.embed(sentences, told.append)
-    assert np.abs(found - by_library(path, sentences)).max() < 1e-5 and told == [len(sentences)]
+    expected = by_library(path, sentences)
+    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max() and told == [len(sentences)]
     (plain,) = load_model(str(models["whiten"])).embed(sentences)
     assert np.abs(found - plain).max() > 1e-3, "the change is of no effect"
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(UserError, match="needs the sentence-transformers library; install it") as caught:
-        load_model(str(path))
-    assert reason in str(caught.value)
 
 
-def test_code_of_a_model_is_refused(models, tmp_path):
+@pytest.mark.parametrize("kind", ["own_code.Head", "glow.Other", "sentence_transformers_like.Head"])
+def test_code_of_a_model_is_refused(models, tmp_path, kind):
     path = tmp_path / "own"
     shutil.copytree(models["1"], path)
     listed = json.loads((path / "modules.json").read_text())
-    listed.append({"idx": 2, "name": "2", "path": "", "type": "own_code.Head"})
+    listed.append({"idx": 2, "name": "2", "path": "", "type": kind})
     (path / "modules.json").write_text(json.dumps(listed))
-    (path / "own_code.py").write_text("raise SystemExit('run')")
-    with pytest.raises(UserError, match=r"own_code\.Head is custom code"):
-        load_model(str(path))
+    (path / f"{kind.partition('.')[0]}.py").write_text("raise SystemExit('run')")
+    for load_it in (load_model, lambda place: library.load(Path(place), trust_remote_code=True)):
+        with pytest.raises(UserError, match=rf"its module {re.escape(kind)} is custom code"):
+            load_it(str(path))
+
+
+def test_modules_outside_of_the_model_are_refused(models, tmp_path):
+    shutil.copytree(models["1"], tmp_path / "a")
+    listed = json.loads((tmp_path / "a/modules.json").read_text())
+    listed[1]["path"] = "../b"
+    (tmp_path / "a/modules.json").write_text(json.dumps(listed))
+    with pytest.raises(UserError, match=r"lies outside of the model's directory, in '\.\./b'"):
+        load_model(str(tmp_path / "a"))
 
 
 # -- mistakes --------------------------------------------------------------------------------------------------------

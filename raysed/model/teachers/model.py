@@ -29,28 +29,26 @@ class ModelTeacher(Teacher):
     @cached_property
     def _model(self) -> NativeModel | LibraryModel:
         config, how = self.config, self.how
-        try:
-            model = load_model(
-                config.path, (config.layers,), config.max_length, token_budget=how.token_budget, device=how.device
-            )
-        except UserError as error:
-            raise self._about(error) from None
+        model = load_model(
+            config.path,
+            (config.layers,),
+            config.max_length,
+            token_budget=how.token_budget,
+            device=how.device,
+            place=self._place,
+        )
         if isinstance(model, NativeModel):
             return replace(model, bf16=uses_bf16(how.precision, how.device))
         return model
 
-    def _about(self, error: UserError) -> UserError:
-        """Messages about models name the option of another command."""
-        text = str(error).replace(f"--model {self.config.path}", f"teachers: {self.config.path!r}")
-        return UserError(text.replace("encoder.max_length", "its max_length"))
+    @property
+    def _place(self) -> str:
+        return f"teachers: {self.config.path!r}"
 
     @cached_property
     def identity(self) -> str:
         """A digest of its files and of how it is asked."""
-        try:
-            directory = model_directory(self.config.path)
-        except UserError as error:
-            raise self._about(error) from None
+        directory = model_directory(self.config.path, self._place)
         files = {
             str(path.relative_to(directory)): sha256_of(path)
             for path in sorted(directory.rglob("*"))
@@ -66,8 +64,7 @@ class ModelTeacher(Teacher):
     @property
     def parameters(self) -> int:
         """How many numbers it was trained to."""
-        module = self._model.encoder if isinstance(self._model, NativeModel) else self._model.model
-        return sum(tensor.numel() for tensor in module.parameters())
+        return self._model.parameters
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
         """Return one vector per sentence, float32 [N, D]."""
