@@ -10,9 +10,9 @@ import torch
 from raysed.config import Config, CorpusConfig, Layers
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.model.load import load_model
-from raysed.report.document import neighbours_table, unlabelled_table
 from raysed.report.findings import Difference
-from raysed.report.results import display_name
+from raysed.report.scores import display_name
+from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.baselines import baselines, transfer_baselines
 from raysed.score.intervals import resample
 from raysed.score.leaderboard import load_mteb, score_mteb

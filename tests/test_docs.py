@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from raysed.config import load_config, make_config
 from raysed.recipe import MEMBER_STAGES, parse_recipe
 from raysed.report.document import Report
-from raysed.report.results import Results, Row
+from raysed.report.scores import Row, Scores
 from settings_page import settings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -320,7 +320,7 @@ def test_files_of_the_finished_runs_here_are_documented():
 
 def test_report_page_has_every_key():
     metrics = {"sts": {"spearman": 1.0, "pearson": 1.0, "pairs": 2, "aggregation": "mean"}}
-    report = Report("r", Results([Row("base", "base", 0, None, 1, metrics)], ["sts"], 1)).to_dict()
+    report = Report("r", Scores([Row("base", "base", 0, None, 1, metrics)], ["sts"], 1)).to_dict()
     page = ROOT / "docs/report.md"
     named = {span for row in tables(page) for span in re.findall(r"`([^`]+)`", row[0])}
     example = json.loads(fences(page, "json")[0])

@@ -71,7 +71,7 @@ class Card:
         left_out: members that were trained and left out.
         corpus: what a reader should call the corpus; empty where the recipe has read none.
         lengths: what the maximum length cost on it.
-        scores: a Markdown table of the rows that matter, see `raysed.report.document.rows_that_matter`.
+        scores: a Markdown table of the rows that matter, see `raysed.report.card.rows_that_matter`.
         measure: what the scores are, and on which tasks.
         aggregation: how subsets are put together: `all`, `mean` or `wmean`.
         settings: of its stages, those that differ from the defaults, e.g. `{"ct.steps": 5000}`.

@@ -1,22 +1,19 @@
 """The model card of a run's exported model, from the run's settings and facts."""
 
-import importlib.metadata
-from collections.abc import Collection, Mapping
-from pathlib import Path
+from collections.abc import Collection
 from typing import Any
 
 from raysed.config import Config
 from raysed.data.tokens import LengthReport
 from raysed.model.export import Card
-from raysed.plan.artefacts import Facts
-from raysed.plan.check import Job
-from raysed.recipe import SED, TEACHERS, Recipe, parse_recipe
-from raysed.report.choice import Choice
-from raysed.report.document import rows_that_matter, sanity_words
+from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.report.findings import worth
-from raysed.report.results import AVERAGE, LABELS, Results
+from raysed.report.results import Run, public_name, versions
+from raysed.report.scores import AVERAGE, Scores, display_name
+from raysed.report.sections.exported import sanity_words
+from raysed.store.text import Table, number
 
-_PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
+_UNTOUCHED = (BASE, "base")
 _VIEW_SETTINGS = {
     "synonym": ["synonym_share"],
     "mlm": ["mlm_rate", "mlm_model"],
@@ -26,21 +23,17 @@ _VIEW_SETTINGS = {
 _SAME = "each sentence of the corpus twice, told apart by dropout"
 
 
-def card_of(
-    job: Job, facts: Facts, choice: Choice, results: Results, sanity: Mapping[str, int], speed: str = ""
-) -> Card:
-    """Returns what the card of the chosen model says.
-
-    Args:
-        sanity: see `raysed.report.document.Report.sanity`.
-    """
-    config, recipe = job.config, parse_recipe(choice.model.recipe)
+def card_of(run: Run, speed: str = "") -> Card:
+    """Return what the card of the chosen model says; `speed` is how fast it is and where, in a line."""
+    config, facts, scores = run.config, run.facts, run.scores
+    model, recipe = run.choice.model, parse_recipe(run.choice.model.recipe)
     kinds = recipe.view_kinds(config)
     settings, defaults = _settings(config, recipe, kinds), _settings(Config(), recipe, kinds)
+    views = {s: getattr(config, s).views for other in run.job.recipes for s in other.two_view_stages}
     return Card(
         name=f"{config.run}-{recipe.text}",
         recipe=recipe.text,
-        base=_public_name(config.encoder.path),
+        base=public_name(config.encoder.path),
         teachers=[
             teacher.title
             for index, teacher in enumerate(config.teachers)
@@ -50,15 +43,15 @@ def card_of(
         searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
         members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
         left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
-        corpus=_text_of(job, recipe),
+        corpus=_corpus(config, recipe),
         lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
-        scores=rows_that_matter(results, recipe.text, choice.model.kind, choice.model.index).markdown(),
-        choice=choice.words(),
-        worth=worth(results, choice.model.recipe, choice.model.kind),
-        measure=results.measure,
-        sanity=sanity_words(sanity),
+        scores=rows_that_matter(scores, recipe.text, model.kind, model.index).markdown(),
+        choice=run.choice.words(),
+        worth=worth(scores, model.recipe, model.kind),
+        measure=scores.measure,
+        sanity=sanity_words(run.sanity),
         formats=config.export.formats,
-        fitted_on=results.fitted_on if recipe.calibration else None,
+        fitted_on=scores.fitted_on if recipe.calibration else None,
         aggregation=config.evaluation.aggregation,
         settings={key: value for key, value in settings.items() if value != defaults[key]},
         versions=versions(),
@@ -67,45 +60,41 @@ def card_of(
             "recipe": recipe.text,
             "settings": settings,
             "versions": versions(),
-            "measure": results.measure,
-            "scores": [entry for entry in results.summary if entry["task"] == AVERAGE],
+            "measure": scores.measure,
+            "scores": [entry for entry in scores.summary if entry["task"] == AVERAGE],
         },
         pairs=facts.pairs,
-        views={stage: {kind: facts.views.get(kind, _SAME) for kind in kinds} for stage, kinds in _views(job).items()},
+        views={stage: {kind: facts.views.get(kind, _SAME) for kind in kinds} for stage, kinds in views.items()},
     )
 
 
-def versions() -> dict[str, str]:
-    """Returns the versions of the packages that decide a run's numbers."""
-    return {package: importlib.metadata.version(package) for package in _PACKAGES}
+def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Table:
+    """Return what a model is to be compared with: the encoder that it comes from, and the best that costs no training.
+
+    Where it has external teachers, the best of them is a line, too.
+    """
+    groups, own = scores.groups, (recipe, kind)
+    best = scores.best_untrained(own, _UNTOUCHED)
+    names = {_UNTOUCHED: "the encoder before any training"}
+    names |= {best: f"{display_name(*best)}: the best that needs no training"} if best else {}
+    names |= {(TEACHERS, "member"): "the best teacher"} if recipe.startswith(TEACHERS) else {}
+    names[own] = "this model"
+    values = {group: entry["max" if group == (TEACHERS, "member") else "mean"] for group, entry in groups.items()}
+    values[own] = scores.average_of(recipe, kind, index)
+    lines = []
+    for group, name in names.items():
+        entry = groups.get(group, {"n": 0})
+        ends = f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry and entry["n"] == 1 else "-"
+        lines.append([name, number(values.get(group)), *[ends] * bool(scores.draws)])
+    return Table(["model", "score", *["95 %"] * bool(scores.draws)], lines, text=1)
 
 
-def labels_by_stage(job: Job) -> dict[str, str]:
-    """Returns the labels that stages train on: pairs labelled entailment are labelled, whatever is made of them."""
-    return {**LABELS, **{stage: LABELS["nli"] for stage, kinds in _views(job).items() if "entailment" in kinds}}
-
-
-def seen_by_calibrations(config: Config) -> str:
-    """Returns `tasks`, `corpus`, `nli`, or what a reader should call the source."""
-    return _public_name(config.flow.fit_on)
-
-
-def _views(job: Job) -> dict[str, list[str]]:
-    """Kinds of views by stage."""
-    return {stage: getattr(job.config, stage).views for recipe in job.recipes for stage in recipe.two_view_stages}
-
-
-def _text_of(job: Job, recipe: Recipe) -> str:
+def _corpus(config: Config, recipe: Recipe) -> str:
     """What a recipe has read of the corpus; empty where it has read other things only."""
-    source = job.config.corpus.source
-    names = map(_public_name, [source] if isinstance(source, str) else source)
-    fitted = bool(recipe.calibration) and job.config.flow.fit_on == "corpus"
-    return ", ".join(names) if recipe.trains_on_corpus(job.config) or fitted else ""
-
-
-def _public_name(path: str) -> str:
-    """A local path says nothing to a reader of the card, its last part does."""
-    return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path
+    source = config.corpus.source
+    names = map(public_name, [source] if isinstance(source, str) else source)
+    fitted = bool(recipe.calibration) and config.flow.fit_on == "corpus"
+    return ", ".join(names) if recipe.trains_on_corpus(config) or fitted else ""
 
 
 def _settings(config: Config, recipe: Recipe, kinds: Collection[str]) -> dict[str, Any]:

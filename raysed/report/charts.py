@@ -1,63 +1,41 @@
-"""The charts of `report.html`: the numbers of `raysed.report.plots`, each of which is shown where one points at it.
+"""Charts, described once: as PNG files for Markdown and TensorBoard (`draw`), and as SVG on the page.
 
-The template draws them as SVG, in percent of the room that there is, so that text keeps its size on a phone. No library
-is embedded: a report would carry 50 kB to 4.5 MB of somebody else's code for what takes a page of SVG.
+The page's SVG is made by `report_parts.html` in percent of the room that there is, so that text keeps its size on a
+phone. No library is embedded: a report would carry 50 kB to 4.5 MB of somebody else's code for a page of SVG.
+
+The colours are those of Okabe and Ito, which people with a colour vision deficiency can tell apart; what matters is
+also told apart by position, line style or label.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from raysed.report.plots import (
-    BLUE,
-    FEW_EDITS,
-    GREEN,
-    GREY,
-    ORANGE,
-    Pairs,
-    Pictured,
-    Spectra,
-    Training,
-    lines_without_speed,
-    means_of_bins,
-    models_with_speed,
-    speed_in_words,
-    tasks_in_words,
-)
-from raysed.report.results import Results, display_name
-from raysed.store.text import number, shortened
+from raysed.score.metrics import spearman
 
 Colour = Literal["blue", "orange", "green", "grey", "pink", "sky"]
-_COLOURS: Mapping[str, Colour] = {BLUE: "blue", ORANGE: "orange", GREEN: "green", GREY: "grey"}
-_OF_KIND: Mapping[str, Colour] = {
-    "baseline": "grey",
-    "base": "grey",
-    "member": "blue",
-    "ensemble": "orange",
-    "learner": "green",
-}
-_OF_REFERENCES: tuple[Colour, ...] = ("grey", "pink", "sky")
-_OF_LINES: tuple[Colour, ...] = ("grey", "blue", "orange", "green")
+LINES: tuple[tuple[Colour, str], ...] = (("grey", "--"), ("blue", "-"), ("orange", "-."), ("green", ":"))
+"""Colours and styles of up to four lines that may lie on each other."""
+_REFERENCES: tuple[Colour, ...] = ("grey", "pink", "sky")
+_HEX = dict(blue="#0072B2", orange="#D55E00", green="#009E73", grey="#6E6E6E", pink="#CC79A7", sky="#56B4E9")
+_INK = "#222222"
 _MOST_DOTS = 500
-"""Dots of a scatter plot: a sample shows the same, and a file of many thousands would open slowly."""
-_MOST_RECORDS = 1200
-"""Records of all curves of a panel together, likewise."""
-_MOST_OF_A_CURVE, _FEW_RECORDS = 80, 15
-"""Of a curve of few records each is seen; those of longer ones are found by pointing at the line."""
-_BAND = 44
-"""Height of a line of the chart of scores, in pixels."""
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A place in a panel, and what is shown where one points at it."""
-
-    x: float
-    y: float
-    text: str = ""
+"""Dots of a scatter plot on the page: a sample shows the same, and many thousands would open slowly."""
+_MOST_RECORDS, _MOST_OF_A_CURVE, _FEW_RECORDS = 1200, 80, 15
+"""Records of all curves of a panel on the page, and of one; each record of a shorter curve has a mark."""
+_BAND_PIXELS = 44
+_DPI = 150
+_GLYPH = 0.58
+"""Width of a character by the size of its font; that of most text is less."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +43,24 @@ class Series:
     """Dots of one colour.
 
     Attributes:
-        dots: in the order in which a line joins them.
-        colour: its name.
         name: for the legend; without one it is not there.
-        mark: how the dots are drawn.
-        is_line: whether a line joins them.
-        is_faint: whether it steps back behind others.
-        is_wide: whether its line is seen beneath one that lies on it.
+        text: what is shown of the dot of a number; None: its line alone is drawn.
+        line: style of the line that joins the dots, as matplotlib has it; empty: none.
+        weight: whether it steps back behind others, or is seen beneath a line that lies on it.
+        spread: what is shaded above and below the line.
+        label: drawn on every dot.
     """
 
-    dots: Sequence[Dot]
+    x: np.ndarray
+    y: np.ndarray
     colour: Colour
     name: str = ""
+    text: Callable[[int], str] | None = None
     mark: Literal["dot", "ring", "bar", "none"] = "dot"
-    is_line: bool = False
-    is_faint: bool = False
-    is_wide: bool = False
+    line: str = ""
+    weight: Literal["", "faint", "wide"] = ""
+    spread: np.ndarray | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -94,11 +74,7 @@ class Axis:
 
     @classmethod
     def of(cls, label: str, values: Any, is_logarithmic: bool = False) -> "Axis":
-        """Returns an axis with a little room at either end.
-
-        Args:
-            values: that must have a place on it.
-        """
+        """Return an axis on which all values have a place, with a little room at either end."""
         values = np.asarray(values, np.float64)
         ends = np.array([values.min(), values.max()])
         ends = np.log(ends) if is_logarithmic else ends
@@ -108,12 +84,12 @@ class Axis:
         return cls(label, low, high, is_logarithmic)
 
     def place(self, value: float) -> float:
-        """Returns where a value lies, in percent of the way from `low` to `high`."""
+        """Return where a value lies, in percent of the way from `low` to `high`."""
         low, high, value = np.log([self.low, self.high, value]) if self.is_logarithmic else (self.low, self.high, value)
         return round(float(100 * (value - low) / (high - low)), 2)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Returns values with their texts."""
+        """Return values with their texts."""
         low, high = sorted((self.low, self.high))
         locator = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
         if self.is_logarithmic:
@@ -128,11 +104,8 @@ class Panel:
     """A pair of axes.
 
     Attributes:
-        x: from left to right.
-        y: from the bottom to the top.
-        series: what is drawn.
-        title: where there are several panels of a kind.
-        references: name, value and colour of horizontal lines.
+        title: where there are several panels side by side.
+        references: names and values of up to three horizontal lines.
         bands: names of horizontal bands from the top to the bottom; the axis y then counts them from 0.
     """
 
@@ -140,254 +113,207 @@ class Panel:
     y: Axis
     series: Sequence[Series]
     title: str = ""
-    references: Sequence[tuple[str, float, Colour]] = ()
+    references: Mapping[str, float] | None = None
     bands: Sequence[str] = ()
 
     @property
     def height(self) -> int:
-        """In pixels."""
-        return _BAND * len(self.bands) if self.bands else 240
+        """The height on the page in pixels."""
+        return _BAND_PIXELS * len(self.bands) if self.bands else 240
+
+    @property
+    def lines(self) -> list[tuple[str, float, Colour]]:
+        """The references as name with value, value and colour."""
+        found = zip((self.references or {}).items(), _REFERENCES)
+        return [(f"{name}: {value:.1f}", value, colour) for (name, value), colour in found]
 
     @property
     def legend(self) -> list[tuple[str, str]]:
         """Names and colours, each once."""
         named = [(series.name, series.colour) for series in self.series if series.name]
-        return list(dict.fromkeys([*named, *((f"{name}: {value:.1f}", c) for name, value, c in self.references)]))
+        return list(dict.fromkeys([*named, *((name, colour) for name, _, colour in self.lines)]))
+
+    def dots(self, series: Series) -> list[tuple[float, float, str]]:
+        """Return places from the left and from the top in percent, with texts; of very many dots a sample."""
+        count = len(series.x)
+        rows = np.arange(count)
+        if series.line:
+            curves = sum(bool(one.line) for one in self.series)
+            most = max(2, min(_MOST_OF_A_CURVE, _MOST_RECORDS // curves))
+            rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
+        elif count > _MOST_DOTS:
+            rows = np.sort(np.random.default_rng(0).choice(count, _MOST_DOTS, replace=False))
+        return [
+            (
+                self.x.place(series.x[i]),
+                round(100 - self.y.place(series.y[i]), 2),
+                series.text(i).strip() if series.text else "",
+            )
+            for i in rows.tolist()
+        ]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One or several panels, side by side where there is room, and a note on what they leave out."""
+    """One or several panels, side by side or below each other, with a title that says what they show.
 
+    Attributes:
+        name: of its file, without the ending.
+        note: on what the page leaves out.
+        is_stacked: whether panels stand below each other in the picture.
+    """
+
+    name: str
+    title: str
     panels: Sequence[Panel]
     note: str = ""
+    is_stacked: bool = False
+
+    @property
+    def path(self) -> str:
+        """Where the picture lies in the run directory."""
+        return f"plots/{self.name}.png"
 
 
-@dataclass(frozen=True)
-class PairTexts:
-    """The P pairs of sentences of a task."""
-
-    first: Sequence[str] = field(default_factory=list)
-    second: Sequence[str] = field(default_factory=list)
-
-    def of(self, row: int) -> str:
-        """Returns a pair on two lines, 80 characters of each sentence; nothing where there are none."""
-        return "\n".join(shortened(texts[row], 80) for texts in (self.first, self.second) if texts)
+def curve_mark(count: int) -> Literal["dot", "none"]:
+    """Return the mark for the records of a curve: those of short ones are seen."""
+    return "dot" if count <= _FEW_RECORDS else "none"
 
 
-def draw_charts(results: Results, shown: Pictured, texts: PairTexts | None = None) -> dict[str, Chart]:
-    """Returns a chart for every picture that `raysed.report.plots.write_plots` draws, by the name of its file.
-
-    Args:
-        texts: the pairs of sentences of the task that `shown.agreement` is about.
-    """
-    charts = {
-        "scores.png": _scores(results),
-        "speed.png": _speed(shown.teachers, results),
-        **{f"grid-{grid['recipe']}.png": _grid(grid) for grid in shown.grids},
-        **{f"training-{node}.png": _training(training) for node, training in shown.trainings.items()},
-        "spectrum.png": _spectra(shown.spectra),
-        "agreement.png": _agreement(shown.agreement, shown.agreement_task, texts or PairTexts()),
-        "edit-distance.png": _edit_distance(shown.distances),
-    }
-    return {file: chart for file, chart in charts.items() if chart.panels}
+Pairs = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""By model, two numbers [P] of each of the same P pairs of sentences."""
 
 
-# -- scores and speed ------------------------------------------------------------------------------------------------
+def finite(pairs: Pairs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the models whose numbers can be drawn."""
+    return {label: values for label, values in pairs.items() if np.isfinite(values[0]).all()}
 
 
-def _scores(results: Results) -> Chart:
-    """A band per group with a dot per model, the mean as a bar, and its interval as a line."""
-    if not results.groups:
-        return Chart([])
-    series, bands = [], []
-    for place, ((recipe, kind), entry) in enumerate(results.groups.items()):
-        name = display_name(recipe, kind, entry["n"])
-        title = name if kind in ("baseline", "base") else f"{name} · {recipe}"
-        bands.append(f"{title}  {entry['mean']:.1f}")
-        series += _of_group(results, recipe, kind, entry, place + 0.68)
-    x = Axis.of(
-        f"{results.short_measure} x100 on {tasks_in_words(results.tasks)}; bar: mean, line: its 95 % interval",
-        [dot.x for one in series for dot in one.dots],
-    )
-    return Chart([Panel(x, Axis("", len(bands), 0), series, bands=bands)])
+def ranks_in_words(pairs: Pairs) -> str:
+    """Return the rank correlations of several models' pairs, for a title."""
+    return ", ".join(f"{label} {100 * spearman(*values):.1f}" for label, values in pairs.items())
 
 
-def _of_group(results: Results, recipe: str, kind: str, entry: Mapping[str, Any], y: float) -> list[Series]:
-    rows = [row for row in results.counted if (row.recipe, row.kind) == (recipe, kind)]
-    scores = [(row, row.average(results.tasks)) for row in rows]
-    several = entry["n"] > 1
-    dots = [Dot(score, y, f"{recipe} {row.index}: {score:.2f}") for row, score in scores if score is not None]
-    mean = f"{display_name(recipe, kind, entry['n'])}{', mean' if several else ''}: {number(entry['mean'])}"
-    if "low" in entry:
-        mean += f" ({entry['low']:.1f} to {entry['high']:.1f})"
-    of_all = Dot(entry["mean"], y, mean)
-    found = [Series(dots, _OF_KIND[kind])] if several else [Series([of_all], _OF_KIND[kind])]
-    ends = [Dot(entry[end], y) for end in ("low", "high") if end in entry]
-    line = [Series(ends, "grey", mark="none", is_line=True, is_faint=True)] if ends else []
-    return [*line, *found, *([Series([of_all], "grey", mark="bar")] if several else [])]
-
-
-def _speed(models: Sequence[Mapping[str, Any]], results: Results) -> Chart:
-    dots = models_with_speed(models)
-    if not dots:
-        return Chart([])
-    series = []
-    for place, model in enumerate(dots, start=1):
-        words = speed_in_words(place, model)
-        colour: Colour = "green" if model is dots[-1] else "blue"
-        series.append(Series([Dot(model["sentences_per_second"], model["score"], words)], colour, words))
-    lines = lines_without_speed(models, results)
-    x = Axis.of("sentences per second on one process of this machine", [one.dots[0].x for one in series], True)
-    y = Axis.of(
-        f"{results.short_measure} x100 on {tasks_in_words(results.tasks)}",
-        [*lines.values(), *(one.dots[0].y for one in series)],
-    )
-    return Chart([Panel(x, y, series, references=_references(lines))])
-
-
-def _references(lines: Mapping[str, float]) -> list[tuple[str, float, Colour]]:
-    return [(name, value, colour) for (name, value), colour in zip(lines.items(), _OF_REFERENCES)]
-
-
-# -- trainings -------------------------------------------------------------------------------------------------------
-
-
-def _grid(grid: Mapping[str, Any]) -> Chart:
-    """As `plots.plot_grid`: bounds that were stopped early are hollow, and not part of the line of means."""
-    bounds = sorted((bound for bound in grid["bounds"] if bound["scores"]), key=lambda bound: bound["lower_bound"])
-    if len(bounds) < 2:
-        return Chart([])
-    series = [_of_bound(bound, grid["winner"]) for bound in bounds]
-    whole = [bound for bound in bounds if bound["stopped_at"] is None]
-    means = [Dot(b["lower_bound"], b["mean"], f"{b['lower_bound']:g}, mean: {b['mean']:.2f}") for b in whole]
-    line = [Series(means, "blue", "mean", mark="none", is_line=True)] if len(means) > 1 else []
-    x = Axis.of("lower bound of the target", [bound["lower_bound"] for bound in bounds])
-    y = Axis.of(f"{grid['task']}, {grid['criterion'].title()} x100", [s for bound in bounds for s in bound["scores"]])
-    return Chart([Panel(x, y, [*line, *series])])
-
-
-def _of_bound(bound: Mapping[str, Any], winner: float) -> Series:
-    stopped, value = bound["stopped_at"], bound["lower_bound"]
-    after = "" if stopped is None else f", stopped after update {stopped:,}"
-    dots = [Dot(value, score, f"{value:g}: {score:.2f}{after}") for score in bound["scores"]]
-    if stopped is not None:
-        return Series(dots, "grey", "stopped early (score of fewer updates)", mark="ring")
-    return Series(dots, "orange", f"chosen: {value:g}") if value == winner else Series(dots, "blue", "a model")
-
-
-def _training(training: Training) -> Chart:
-    panels = training.panels()
-    styles = training.styles() if panels else {}
-    return Chart([_panel_of(key, *panel, styles, training) for key, panel in panels.items()])
-
-
-def _panel_of(
-    key: str,
-    label: str,
-    curves: Mapping[str, tuple[np.ndarray, np.ndarray]],
-    styles: Mapping[str, tuple[str, str]],
-    training: Training,
-) -> Panel:
-    most = max(2, min(_MOST_OF_A_CURVE, _MOST_RECORDS // len(curves)))
-    others = [name for name in curves if name not in styles]
-    series = []
-    for name in [*others, *(name for name in styles if name in curves)]:
-        x_R, y_R = curves[name]
-        dots = [
-            Dot(x_R[i], y_R[i], f"{name}, update {x_R[i]:,.0f}: {y_R[i]:.4g}") for i in _evenly(len(x_R), most).tolist()
-        ]
-        mark = "dot" if len(dots) <= _FEW_RECORDS else "none"
-        if name in styles:
-            ends = f"{name}, ends at {y_R[-1]:.3g}"
-            series.append(Series(dots, _COLOURS[styles[name][0]], ends, mark, is_line=True))
-        else:
-            legend = "the others" if name == others[0] else ""
-            series.append(Series(dots, "blue", legend, mark, is_line=True, is_faint=True))
-    references = _references(training.references) if key == "dev" else []
-    values = np.concatenate([y_R for _, y_R in curves.values()])
-    x = Axis.of("updates", np.concatenate([x_R for x_R, _ in curves.values()]))
-    y = Axis.of(label, [*values, *(value for _, value, _ in references)], key == "loss" and values.min() > 0)
-    return Panel(x, y, series, references=references)
-
-
-def _evenly(count: int, most: int) -> np.ndarray:
-    """Positions that are evenly spread over `count`, the first and the last among them."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
-
-
-# -- embeddings ------------------------------------------------------------------------------------------------------
-
-
-def _spectra(spectra: Spectra) -> Chart:
-    kept = {label: values[values > 1e-6] for label, values in spectra.items()}
-    kept = {label: values for label, values in kept.items() if len(values)}
-    if not kept:
-        return Chart([])
-    series = []
-    for (label, values), colour in zip(kept.items(), _OF_LINES):
-        places = _evenly(len(values), _MOST_OF_A_CURVE).tolist()
-        dots = [Dot(i + 1, values[i], f"{label}, number {i + 1}: {values[i]:.3g}") for i in places]
-        series.append(Series(dots, colour, label, mark="none", is_line=True, is_wide=colour == "blue"))
-    x = Axis.of("number of the singular value, largest first", [1, max(map(len, kept.values()))])
-    y = Axis.of("size relative to the largest", np.concatenate(list(kept.values())), is_logarithmic=True)
-    return Chart([Panel(x, y, series)])
-
-
-def _agreement(agreement: Pairs, task: str, texts: PairTexts) -> Chart:
-    panels = []
-    agreement = {label: values for label, values in agreement.items() if np.isfinite(values[0]).all()}
-    cosines = [cosine_P for cosine_P, _ in agreement.values()]
-    for label, (cosine_P, gold_P) in agreement.items():
-        rows = _sampled(len(gold_P))
-        dots = [
-            Dot(gold_P[i], cosine_P[i], f"graded {gold_P[i]:.2f}, cosine {cosine_P[i]:.2f}\n{texts.of(i)}".strip())
-            for i in rows.tolist()
-        ]
-        means = [Dot(x, y, f"mean cosine {y:.2f}") for x, y in zip(*means_of_bins(cosine_P, gold_P))]
-        series = [
-            Series(dots, "blue", is_faint=True),
-            Series(means, "orange", "mean cosine", is_line=True),
-        ]
-        x = Axis.of(f"gold score{task and f' of {task}'}", gold_P)
-        panels.append(Panel(x, Axis.of("predicted cosine", np.concatenate(cosines)), series, title=label))
-    return Chart(panels, _note(agreement))
-
-
-def _edit_distance(distances: Pairs) -> Chart:
-    panels = []
-    distances = {label: values for label, values in distances.items() if np.isfinite(values[0]).all()}
-    for label, (similarity_P, distance_P) in distances.items():
-        rows = _sampled(len(distance_P))
-        near, far = rows[distance_P[rows] <= FEW_EDITS], rows[distance_P[rows] > FEW_EDITS]
-        shown = {"other pairs": ("blue", far), f"at most {FEW_EDITS} edits": ("orange", near)}
-        # Distances are whole numbers: moved apart a little, equal ones do not hide each other.
-        y_P = distance_P + np.random.default_rng(0).uniform(-0.35, 0.35, len(distance_P))
-        series = [
-            Series(
-                [
-                    Dot(similarity_P[i], y_P[i], f"{distance_P[i]:g} edits, similarity {similarity_P[i]:.2f}")
-                    for i in some
-                ],
-                colour,
-                name,
-                is_faint=True,
-            )
-            for name, (colour, some) in shown.items()
-            if len(some)
-        ]
-        x, y = Axis.of("similarity", similarity_P), Axis.of("edit distance in words", y_P)
-        panels.append(Panel(x, y, series, title=label))
-    return Chart(panels, _note(distances))
-
-
-def _sampled(count: int) -> np.ndarray:
-    """The same rows for every model, so that its panels can be compared."""
-    if count <= _MOST_DOTS:
-        return np.arange(count)
-    return np.sort(np.random.default_rng(0).choice(count, _MOST_DOTS, replace=False))
-
-
-def _note(pairs: Pairs) -> str:
+def sample_note(pairs: Pairs) -> str:
+    """Return what the page says where it shows a sample of the pairs."""
     count = max((len(values) for values, _ in pairs.values()), default=0)
     return f"{_MOST_DOTS} of {count:,} pairs, drawn by chance; lines are of all." if count > _MOST_DOTS else ""
+
+
+# -- pictures --------------------------------------------------------------------------------------------------------
+
+
+def draw(chart: Chart, path: Path) -> None:
+    """Write a chart as a PNG file."""
+    count = len(chart.panels)
+    # Names are data: dollar signs in them begin no formula.
+    with rc_context({"text.parse_math": False}):
+        rows, columns = (count, 1) if chart.is_stacked else (1, count)
+        width = 8.0 if columns == 1 else max(8.0, 3.6 * columns)
+        height = 0.9 + 2.7 * rows if chart.is_stacked else 4.4
+        if bands := chart.panels[0].bands:
+            height = 1.7 + sum(0.24 + 0.18 * len(_wrapped(name, 3).splitlines()) for name in bands)
+        names = list(dict.fromkeys(name for panel in chart.panels for name, _ in panel.legend))
+        at_once = 4 if max(map(len, names), default=0) <= 16 else 2 if max(map(len, names)) <= 45 else 1
+        height += 0 if chart.is_stacked else 0.22 * len(names) / at_once
+        figure = Figure(figsize=(width, height), layout="constrained")
+        all_axes = figure.subplots(rows, columns, sharex=chart.is_stacked, squeeze=False).flat
+        handles: dict[str, Any] = {}
+        for axes, panel in zip(all_axes, chart.panels):
+            _draw_panel(axes, panel, width / columns, is_first=panel is chart.panels[0] or chart.is_stacked)
+            found, labels = axes.get_legend_handles_labels()
+            handles |= dict(zip(labels, found))
+            if chart.is_stacked and found:
+                axes.legend(
+                    found, map(_label, labels), frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9
+                )
+            if chart.is_stacked and panel is not chart.panels[-1]:
+                axes.set_xlabel("")
+                axes.tick_params(labelbottom=False)
+        if handles and not chart.is_stacked:
+            texts = [_wrapped(name, (width - 1) / at_once, 9) for name in handles]
+            place = {"loc": "outside lower left", "ncols": at_once, "frameon": False, "fontsize": 9}
+            for handle in figure.legend(list(handles.values()), texts, **place).legend_handles:
+                if isinstance(handle, PathCollection):
+                    handle.set(alpha=1, sizes=[30])
+        figure.suptitle(_wrapped(chart.title, width - 0.2, 11), fontsize=11, x=0.01, ha="left")
+        figure.savefig(path, dpi=_DPI)
+
+
+def _label(name: str) -> str:
+    return _wrapped(name, 2.4, 9)
+
+
+def _draw_panel(axes: Axes, panel: Panel, width: float, is_first: bool) -> None:
+    for series in panel.series:
+        _draw_series(axes, series)
+    for (name, value, colour), dashes in zip(panel.lines, ((0, (5, 3)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))):
+        axes.axhline(value, color=_HEX[colour], linestyle=dashes, linewidth=1.4, zorder=1, label=name)
+    for axis, one, room in ((axes.xaxis, panel.x, width - 1), (axes.yaxis, panel.y, 3.2)):
+        if one.is_logarithmic:
+            (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
+        axis.set_minor_locator(NullLocator())
+        ticks = one.ticks()
+        axis.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
+        axis.set_label_text(_wrapped(one.label, room) if axis is axes.xaxis or is_first else "")
+    axes.set_xlim(panel.x.low, panel.x.high)
+    axes.set_ylim(panel.y.low, panel.y.high)
+    if panel.bands:
+        places = [place + 0.68 for place in range(len(panel.bands))]
+        axes.set_yticks(places, [_wrapped(name, 3) for name in panel.bands])
+    if panel.title:
+        axes.set_title(_wrapped(panel.title, width - 0.6), fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    axes.grid(axis="x" if panel.bands else "y", color="#E9E9E9")
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    colour, label = _HEX[series.colour], series.name or None
+    if series.spread is not None:
+        low, high = series.y - series.spread, series.y + series.spread
+        axes.fill_between(series.x, low, high, color=colour, alpha=0.15, linewidth=0)
+    if series.line:
+        style = {"": (1.8, 1.0), "faint": (1.0, 0.45), "wide": (6.0, 0.35)}[series.weight]
+        marker = "o" if series.mark == "dot" else None
+        axes.plot(
+            series.x,
+            series.y,
+            series.line,
+            color=colour,
+            linewidth=style[0],
+            alpha=style[1],
+            marker=marker,
+            ms=3,
+            label=label,
+        )
+    elif series.mark == "bar":
+        axes.vlines(series.x, series.y - 0.2, series.y + 0.2, color=_INK, linewidth=1.6, zorder=4)
+    else:
+        many = min(0.5, 400 / max(len(series.x), 1)) if series.weight == "faint" else 0.8
+        face = "none" if series.mark == "ring" else colour
+        size = 150 if series.label else 8 if series.weight == "faint" else 30
+        axes.scatter(
+            series.x,
+            series.y,
+            s=size,
+            facecolors=face,
+            edgecolors=colour,
+            alpha=many,
+            linewidths=0.9 * (face == "none"),
+            zorder=3,
+            label=label,
+        )
+    for x, y in zip(series.x, series.y) if series.label else ():
+        style = {"ha": "center", "va": "center", "color": "white", "fontsize": 8, "weight": "bold", "zorder": 4}
+        axes.annotate(series.label, (x, y), **style)
+
+
+def _wrapped(text: str, inches: float, size: float = 10) -> str:
+    r"""Break text into lines of a width, at blanks, and at the hyphens of recipes that are longer than a line.
+
+    >>> _wrapped("ct-sed-flow (exported)", 1)
+    'ct-sed-flow\n(exported)'
+    """
+    width = max(int(72 * inches / (_GLYPH * size)), 1)
+    return textwrap.fill(text, width, break_on_hyphens=max(map(len, text.split()), default=0) > width)

@@ -9,7 +9,7 @@ from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.findings import NO_DIFFERENCE
-from raysed.report.results import Row
+from raysed.report.scores import Row
 from raysed.score.lexical import TF_IDF
 
 _UNTOUCHED = "the untouched encoder"

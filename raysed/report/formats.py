@@ -12,7 +12,6 @@ from raysed.errors import RunFailed
 from raysed.model.export import largest_difference
 from raysed.model.formats import FILES, Embed, load_format
 from raysed.score.tasks import Task, main_score
-from raysed.store.text import Table, number, size
 
 LEAST_COSINE = 0.95
 """Mean cosine of 8-bit and trained vectors; docs/distill.md says what real encoders have."""
@@ -92,23 +91,3 @@ def _score(embed: Embed, dev: Task | None) -> float | None:
     if dev is None or len(dev.sentences) > _MOST_SCORED:
         return None
     return main_score(dev.metrics(dev.outcome(embed(dev.sentences))))
-
-
-def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:
-    """Returns the formats of an exported model as a table.
-
-    Args:
-        formats: from `compare_formats`.
-    """
-    lines = [
-        [
-            row["format"],
-            row["file"],
-            size(row["bytes"]),
-            f"{row['sentences_per_second']:,.0f}",
-            number(row["score"]),
-            f"{row['cosine']:.4f}",
-        ]
-        for row in formats
-    ]
-    return Table(["format", "file", "size", "sentences/s", dev or "dev", "cosine"], lines, text=3)

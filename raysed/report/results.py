@@ -1,268 +1,281 @@
-"""The scored models of a run: one row per model, and the statistics of groups of like models.
+"""What a report is made from: a run of which everything is made but what follows from scores.
 
-Everything here is computed from plain rows, so that a table or a sentence can be checked without training anything.
+This is the only file of the report that knows where a run keeps its artefacts.
 """
 
-import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import importlib.metadata
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from raysed.recipe import TEACHERS
-from raysed.score import kinds as task_kinds
-from raysed.score.intervals import interval
-from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
-from raysed.score.tasks import main_score, mean_score
+from raysed.config import Config, Layers, derive_seed
+from raysed.data.tokens import SentenceTable, read_tokens, tokenize
+from raysed.model.affine import CalibrationMap, load_calibration
+from raysed.model.encoder import Encoder, load_start
+from raysed.model.encoding import encode
+from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibrated
+from raysed.plan.check import Job
+from raysed.recipe import BASE, TEACHERS, parse_recipe
+from raysed.report.choice import Choice, choose
+from raysed.report.scores import LABELS, Draws, Group, Row, Scores
+from raysed.score.baselines import baselines
+from raysed.score.intervals import resample
+from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
+from raysed.score.triples import Embed, answered_by, answered_by_words, triples
+from raysed.score.unlabelled import MOST_SENTENCES
+from raysed.store.storage import Storage
 
-AVERAGE = "sts-avg"
-"""Name of the mean over the headline tasks among the tasks of a summary."""
-CALIBRATIONS = {"flow": "the flow", "sn": "SN", "natsv": "NATSV", "whiten": "whitening"}
-"""Last stages of a recipe, and what sentences call them."""
-LABELS: Mapping[str, str] = {"nli": "NLI", "sts": "STS"}
-"""The labels that stages train on, where these are part of the stage itself; views of a run may bring more."""
-NO_LABELS = "none"
-KIND_NAMES = {
-    "base": "base",
-    "grid": "grid models",
-    "member": "members",
-    "ensemble": "full ensemble",
-    "learner": "learner",
-}
-
-SCORES, BY_TASK, LEARNERS, LEFT_OUT = "scores", "by-task", "learners", "left-out"
-"""Tables of a report whose lines sentences refer to."""
-
-Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
-Group = tuple[str, str]
-"""Recipe and kind of like models."""
-Groups = Mapping[Group, Mapping[str, Any]]
-"""A group of like models to its entry in the summary for one task."""
-Draws = Mapping[tuple[str, str, str], np.ndarray]
-"""(recipe, kind, `mean` or `best` of the group's models) to R resampled average scores, see `evaluation.intervals`."""
-_KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
-_BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
+_PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
+_FEWEST_SENTENCES = 20
+"""A corpus of fewer is too small to look at without labels; the tasks' sentences are taken instead."""
+_TIMED = 500
+"""Sentences on which the exported model's speed is measured, and a few more: they are embedded for that alone."""
 
 
 @dataclass(frozen=True)
-class Row:
-    """One scored model at one pooling depth."""
+class Judged:
+    """A task of graded pairs as the untouched encoder and the chosen model see it: P pairs, their scores, cosines."""
 
-    recipe: str
-    """As in the run's list, e.g. `ct-sed-flow`; `base`, `base-flow`; `word-overlap`, `tf-idf`."""
-    kind: Kind
-    index: int
-    lower_bound: float | None
-    """Of a grid model; None elsewhere."""
-    layers: int | str
-    """Pooled layers."""
-    metrics: Mapping[str, Mapping[str, Any]]
-    """Task name to what `Evaluation.score` returned for it."""
-    left_out: bool = False
-    """Whether the model has collapsed: it is in the list of rows, and in no mean."""
-
-    def counts(self, main_layers: int | str) -> bool:
-        """Returns whether the row is part of the headline: not left out, and at the main pooling depth, or without."""
-        return not self.left_out and (self.layers == main_layers or self.kind == "baseline")
-
-    def average(self, tasks: Sequence[str]) -> float | None:
-        """Returns the mean score over `tasks`; None where one of them was not scored."""
-        return mean_score(self.metrics, tasks)
-
-    def score(self, task: str) -> float | None:
-        """Returns the score (x100) on one task, see `score.kinds`; None where it is missing or not finite."""
-        value = main_score(self.metrics.get(task, {}))
-        return value if value is not None and math.isfinite(value) else None
+    task: str
+    model: str
+    first: Sequence[str]
+    second: Sequence[str]
+    gold_P: np.ndarray
+    before_P: np.ndarray
+    after_P: np.ndarray
 
 
 @dataclass(frozen=True)
-class Results:
-    """The scored models of a run, and what has to be known to speak of them."""
+class Loaded:
+    """A model in memory: encoder, tokenizer and calibration, with the settings that it embeds with."""
 
-    rows: Sequence[Row]
-    tasks: Sequence[str]
-    """The headline tasks."""
-    main_layers: int | str
-    """Pooled layers of the headline numbers."""
-    labels: Mapping[str, str] = field(default_factory=lambda: LABELS)
-    """The labels that stages train on, by stage."""
-    draws: Draws = field(default_factory=dict)
-    """Resampled scores; with them scores and differences have 95 % intervals."""
-    fitted_on: str | None = None
-    """What calibrations have seen: `tasks`, `corpus`, `nli`, or a name for people."""
+    encoder: Encoder
+    tokenizer: Any
+    calibration: CalibrationMap | None
+    config: Config
 
-    @cached_property
-    def counted(self) -> list[Row]:
-        """The rows that the headline is made of, those of a grid included."""
-        return [row for row in self.rows if row.counts(self.main_layers)]
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the embeddings of sentences [B, D]."""
+        tokens = tokenize(self.tokenizer, list(sentences), self.config.encoder.max_length)
+        x_BD = encode(self.encoder, tokens, (self.config.encoder.layers,), self.config.resources.encode_token_budget)[0]
+        return self.calibration.transform(x_BD) if self.calibration else x_BD
 
-    @cached_property
-    def summary(self) -> list[dict[str, Any]]:
-        """The statistics of every group of like models (SED table 3).
 
-        A group shares recipe, kind and lower bound. Only rows at the main pooling depth count, and baselines,
-        which have none.
+@dataclass(frozen=True)
+class Run:
+    """What the report's sections read; each thing is computed when it is first asked for, and once.
 
-        Each is one dict per group and task: recipe, kind, task (the mean over the headline tasks is `sts-avg`), max,
-        mean, std (of the sample; 0 for one model) and n; grid models also have lower_bound. Where there are `draws`,
-        those of `sts-avg` have low and high, the 95 % interval of the mean.
-        """
-        groups: dict[tuple, list[Row]] = {}
-        for row in self.counted:
-            groups.setdefault((row.recipe, row.kind, row.lower_bound), []).append(row)
-        summary = []
-        for (recipe, kind, lower_bound), members in groups.items():
-            bound = {} if lower_bound is None else {"lower_bound": lower_bound}
-            columns = {task: [row.score(task) for row in members] for task in task_names(members)}
-            columns[AVERAGE] = [row.average(self.tasks) for row in members]
-            for task, values in columns.items():
-                present = [value for value in values if value is not None]
-                if present:
-                    ends = _ends(self.draws.get((recipe, kind, "mean"))) if task == AVERAGE and not bound else {}
-                    entry = {"recipe": recipe, "kind": kind, **bound, "task": task}
-                    summary.append({**entry, **_statistics(present), **ends})
-        return summary
+    Attributes:
+        models: in reading order.
+        begin: is told the name of each step of the scoring.
+        formats: what `raysed.report.formats.compare_formats` found, when the model is exported.
+    """
 
-    @cached_property
-    def kinds(self) -> dict[str, str]:
-        """The kind of every task, see `score.kinds`."""
-        metrics = {task: scores for row in reversed(self.rows) for task, scores in row.metrics.items()}
-        known = task_kinds.kinds()
-        found = {task: [kind for kind in known if known[kind].main in metrics[task]] for task in task_names(self.rows)}
-        return {task: kinds[0] if kinds else "pairs" for task, kinds in found.items()}
+    job: Job
+    storage: Storage
+    models: Sequence[ScoredModel]
+    facts: Facts
+    begin: Callable[[str], None] = lambda step: None
+    formats: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def short_measure(self) -> str:
-        """What the headline numbers are, in a word for an axis."""
-        kinds = {self.kinds.get(task, "pairs") for task in self.tasks}
-        return task_kinds.kinds()[kinds.pop()].short_measure if len(kinds) == 1 else "Score"
+    def config(self) -> Config:
+        """The run's settings."""
+        return self.job.config
 
     @property
-    def measure(self) -> str:
-        """What the headline numbers are, with the names of their tasks."""
-        kinds = {task: self.kinds.get(task, "pairs") for task in self.tasks}
-        if len(set(kinds.values())) == 1:
-            return f"{task_kinds.kinds()[next(iter(kinds.values()))].measure}, x100, mean over {', '.join(self.tasks)}"
-        parts = [f"{task} ({task_kinds.kinds()[kind].measure})" for task, kind in kinds.items()]
-        return f"Score x100, mean over {', '.join(parts)}"
+    def evaluation(self) -> Evaluation:
+        """All tasks."""
+        return self.job.evaluation
+
+    def embeddings(self, model: ScoredModel, layers: Layers | None = None) -> Embeddings:
+        """Return a model's embeddings of the tasks' sentences, by default at the pooling of the headline."""
+        return load_calibrated(self.storage, model.embeddings, self.config.encoder.layers if layers is None else layers)
+
+    def of(self, recipe: str) -> list[ScoredModel]:
+        """Return the models of a recipe that have not collapsed."""
+        return [model for model in self.models if model.recipe == recipe and not model.left_out]
+
+    # -- scores ------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def groups(self) -> Groups:
-        """The entries of the headline by group, in reading order."""
-        return self.groups_of(AVERAGE)
+    def scores(self) -> Scores:
+        """Every model at every pooling, every ensemble by its mean embedding, grid models and words alone."""
+        tasks, main = self.config.report_tasks(), self.config.encoder.layers
+        rows: list[Row] = []
+        headline: dict[Group, list[Outcomes]] = {}
+        for row, outcomes in [*self._words_alone(), *self._grid_models(), *self._all_models()]:
+            rows.append(row)
+            is_main = row.layers in (main, 0) and not row.left_out and set(tasks) <= set(outcomes)
+            if is_main:  # BM25 is for retrieval alone
+                headline.setdefault((row.recipe, row.kind), []).append({task: outcomes[task] for task in tasks})
+        views = {s: getattr(self.config, s).views for recipe in self.job.recipes for s in recipe.two_view_stages}
+        # Pairs labelled entailment are labelled, whatever is made of them.
+        labels = {**LABELS, **{stage: LABELS["nli"] for stage, kinds in views.items() if "entailment" in kinds}}
+        scores = Scores(rows, tasks, main, labels, fitted_on=public_name(self.config.flow.fit_on))
+        self.begin("intervals")
+        return replace(scores, draws=self._resampled(scores, headline))
 
-    def means_of(self, task: str) -> dict[Group, float]:
-        """Returns the mean scores on one task by group, those of groups that lack other headline tasks included."""
-        of_task = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]
-        return {(entry["recipe"], entry["kind"]): entry["mean"] for entry in of_task}
+    def _words_alone(self) -> Iterator[tuple[Row, Outcomes]]:
+        self.begin("words alone")
+        for name, outcomes in baselines(self.evaluation).items():
+            yield Row(name, "baseline", 0, None, 0, self.evaluation.score_outcomes(outcomes)), outcomes
 
-    def groups_of(self, task: str | None) -> Groups:
-        """Returns the entries of one task by group in reading order, grid models left out."""
-        entries = {(entry["recipe"], entry["kind"]): entry for entry in self.summary if entry["task"] == task}
-        return {group: entries[group] for group in headline_groups(self.summary) if group in entries}
+    def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
+        """Those that were trained to the end: their dev score is all that was measured of them."""
+        for grid in self.facts.grids:
+            task = self.evaluation.tasks[grid["task"]]
+            for bound in (bound for bound in grid["bounds"] if bound["stopped_at"] is None):
+                for index, value in enumerate(bound["scores"]):
+                    is_pairs = task.kind == "pairs"
+                    metrics = {grid["criterion"]: value, "pairs": task.task.pairs} if is_pairs else {task.main: value}
+                    about = (grid["recipe"], "grid", index, bound["lower_bound"], self.config.encoder.layers)
+                    yield Row(*about, {grid["task"]: metrics}), {}
+
+    def _all_models(self) -> Iterator[tuple[Row, Outcomes]]:
+        for recipe in dict.fromkeys(model.recipe for model in self.models):
+            for model in (model for model in self.models if model.recipe == recipe):
+                self.begin(recipe)
+                for layers in model.poolings:
+                    outcomes = self.evaluation.outcomes(self.embeddings(model, layers))
+                    scores = self.evaluation.score_outcomes(outcomes)
+                    yield Row(recipe, model.kind, model.index, None, layers, scores, model.left_out), outcomes
+            combined = self._combined(recipe)
+            if combined is not None:
+                outcomes = self.evaluation.outcomes(combined)
+                scores = self.evaluation.score_outcomes(outcomes)
+                yield Row(recipe, "ensemble", 0, None, self.config.encoder.layers, scores), outcomes
+
+    def _combined(self, recipe: str) -> Embeddings | None:
+        """What an ensemble says as one; None of teachers that were not combined, or of one that says the same alone."""
+        members = [model for model in self.of(recipe) if model.kind == "member"]
+        if not members:
+            return None
+        if recipe != TEACHERS:
+            return mean_embeddings([self.embeddings(member) for member in members])
+        name = self.facts.together
+        if name is None or (len(members) == 1 and self.storage.entry(name).meta["kept"] == 1):
+            return None
+        return load_calibrated(self.storage, name, self.config.encoder.layers)
+
+    def _resampled(self, scores: Scores, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
+        """Of every group the mean, and of groups of several models the one with the best headline score, too."""
+        groups = {(*group, "mean"): models for group, models in outcomes.items()}
+        for group, models in outcomes.items():
+            averages = [row.average(scores.tasks) for row in scores.counted if (row.recipe, row.kind) == group]
+            if len(averages) > 1 and None not in averages:
+                groups[(*group, "best")] = [models[int(np.argmax(averages))]]
+        draws = resample(self.evaluation, groups, scores.tasks, seed=derive_seed(self.config.seed, "bootstrap"))
+        single = {(*group, "best"): draws[(*group, "mean")] for group in outcomes if (*group, "best") not in groups}
+        return {**draws, **single}
+
+    # -- the exported model ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The model to export, and why."""
+        return choose(self.config, self.scores.rows, self.models)
+
+    @cached_property
+    def untouched(self) -> Loaded:
+        """The encoder before any training."""
+        return Loaded(*load_start(self.config.encoder, self.storage, self.choice.base_weights), None, self.config)
+
+    @cached_property
+    def exported(self) -> Loaded:
+        """The chosen model."""
+        chosen, calibration = self.choice.model, None
+        if parse_recipe(chosen.recipe).calibration:
+            place = self.storage.fetch(chosen.embeddings) / f"layers-{self.config.encoder.layers}"
+            calibration = load_calibration(place)
+        return Loaded(*load_start(self.config.encoder, self.storage, chosen.weights), calibration, self.config)
+
+    @property
+    def embedders(self) -> dict[str, Embed]:
+        """The untouched encoder and the chosen model, by recipe."""
+        return {BASE: self.untouched.embed, self.choice.model.recipe: self.exported.embed}
+
+    @cached_property
+    def sanity(self) -> dict[str, int]:
+        """How many triples of the sanity list the two, and words alone, answer as a person does."""
+        found = {"triples": len(triples()), "exported": answered_by(self.exported.embed)}
+        return found | {"base": answered_by(self.untouched.embed), "words": answered_by_words()}
+
+    @cached_property
+    def width_and_speed(self) -> tuple[int, float]:
+        """The width of the chosen model's embeddings, and how many sentences it embeds per second in this process."""
+        sentences = self.evaluation.sentences
+        timed = sentences[:: max(len(sentences) // _TIMED, 1)]  # evenly spread: as long as all of them
+        began = time.monotonic()
+        width = self.exported.embed(timed).shape[1]
+        return width, len(timed) / (time.monotonic() - began)
+
+    @cached_property
+    def judged(self) -> Judged | None:
+        """The first headline task of graded pairs; None where there is none."""
+        name = next((task for task in self.scores.tasks if task in self.evaluation.pair_tasks), None)
+        if name is None:
+            return None
+        base = next(model for model in self.models if model.recipe == BASE)
+        before_P, gold_P = self.evaluation.cosines(self.embeddings(base), name)
+        after_P, _ = self.evaluation.cosines(self.embeddings(self.choice.model), name)
+        task = self.evaluation.tasks[name]
+        return Judged(name, self.choice.title, task.first, task.second, gold_P, before_P, after_P)
+
+    # -- what the stages left ----------------------------------------------------------------------------------------
+
+    @property
+    def timings(self) -> dict[str, dict[str, float]]:
+        """Stage or node to what it took, see `raysed.cluster.usage`."""
+        return json.loads(self.storage.read_text("timings.json") or "{}")
+
+    def meta(self, name: str) -> Mapping[str, Any]:
+        """Return the facts that the manifest has about an artefact; none where it is not there."""
+        entry = self.storage.entry(name)
+        return entry.meta if entry else {}
+
+    def history(self, name: str) -> list[dict[str, Any]]:
+        """Return the records of a training: `step` and, where measured, `loss`, `dev` (x100) and others."""
+        lines = (self.storage.fetch(name) / "history.jsonl").read_text().splitlines()
+        entries = [json.loads(line) for line in lines]
+        return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
+
+    @property
+    def has_corpus(self) -> bool:
+        """Whether anything was trained or fitted on the corpus."""
+        return self.job.needs_corpus and self.storage.entry("corpus") is not None
+
+    def token_counts(self, count: int) -> np.ndarray:
+        """Return how often the corpus has each of `count` tokens."""
+        return np.bincount(read_tokens(self.storage.fetch("corpus")).input_ids, minlength=count)
+
+    def some_sentences(self) -> list[str]:
+        """Return a thousand successive sentences of the corpus where one was read; else those of the tasks."""
+        table = SentenceTable(self.storage.fetch("corpus")) if self.has_corpus else ()
+        if len(table) < _FEWEST_SENTENCES:
+            return self.evaluation.sentences
+        first = int(np.random.default_rng(self.config.seed).integers(max(len(table) - MOST_SENTENCES, 0) + 1))
+        rows = table.rows(first, min(first + MOST_SENTENCES, len(table)), ("sentence",))
+        return rows.column("sentence").to_pylist()
+
+    def pictured(self) -> dict[str, ScoredModel]:
+        """Return a healthy model each of the base and of the last recipe, without and with its calibration."""
+        last = parse_recipe(self.config.recipes[-1])
+        wanted = dict.fromkeys([BASE, "-".join([BASE, *last.calibration]), last.uncalibrated, last.text])
+        return {text: model for text in wanted if (model := first_healthy(self.models, text))}
 
 
-def _ends(draws_R: np.ndarray | None) -> dict[str, float]:
-    found = interval(draws_R) if draws_R is not None else None
-    return {} if found is None else dict(zip(("low", "high"), found))
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide a run's numbers."""
+    return {package: importlib.metadata.version(package) for package in _PACKAGES}
 
 
-def task_names(rows: Iterable[Row]) -> list[str]:
-    """Returns the tasks that rows were scored on, in first-seen order."""
-    return list(dict.fromkeys(task for row in rows for task in row.metrics))
-
-
-def _statistics(values: Sequence[float]) -> dict[str, float | int]:
-    std = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"max": max(values), "mean": statistics.fmean(values), "std": std, "n": len(values)}
-
-
-def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[Group]:
-    """Returns (recipe, kind) of every line of the headline table in reading order, grid models left out.
-
-    From the cheapest to the final model: words alone, the base, then for every ensemble its members, their
-    mean and its learners, each followed by its calibrated version.
-
-    >>> entry = {"task": "sts-avg"}
-    >>> learner, base = {"recipe": "ct-sed", "kind": "learner"}, {"recipe": "base", "kind": "base"}
-    >>> headline_groups([learner | entry, base | entry])
-    [('base', 'base'), ('ct-sed', 'learner')]
-    """
-    groups = list(dict.fromkeys((entry["recipe"], entry["kind"]) for entry in summary if entry["task"] == AVERAGE))
-    families = list(dict.fromkeys(family_of(recipe) for recipe, kind in groups if kind not in ("baseline", "base")))
-
-    def place(group: Group) -> tuple:
-        recipe, kind = group
-        family = families.index(family_of(recipe)) if family_of(recipe) in families else -1
-        return family, _KIND_ORDER.index(kind), len(calibration_of(recipe))
-
-    return sorted((group for group in groups if group[1] != "grid"), key=place)
-
-
-def line_name(table: str, *parts: str) -> str:
-    """Returns the name of a line of a table, for links.
-
-    Args:
-        table: e.g. `SCORES`.
-        parts: what the line is of, e.g. recipe and kind.
-
-    >>> line_name(SCORES, "ct-sed", "learner")
-    'scores:ct-sed:learner'
-    """
-    return ":".join([table, *parts])
-
-
-def labels_of(recipe: str, labels: Mapping[str, str] = LABELS) -> str:
-    """Returns which labels a recipe trains on.
-
-    Args:
-        recipe: e.g. `nli-ct-sed`.
-
-    >>> labels_of("ct-sed-flow"), labels_of("nli-ct-sed"), labels_of("nli-sts")
-    ('none', 'NLI', 'NLI + STS')
-    """
-    used = dict.fromkeys(labels[stage] for stage in stages_of(recipe)[0] if stage in labels)
-    return " + ".join(used) or NO_LABELS
-
-
-def display_name(recipe: str, kind: str, n: int = 1) -> str:
-    """Returns what a table calls a group of models.
-
-    Args:
-        recipe: e.g. `ct-sed-flow`.
-        kind: see `Kind`.
-
-    >>> display_name("ct", "member", 10), display_name("ct-sed-flow", "learner"), display_name("tf-idf", "baseline")
-    ('members (10)', 'learner + flow', 'TF-IDF')
-    """
-    if kind == "baseline":
-        return _BASELINE_NAMES.get(recipe, recipe)
-    if recipe == TEACHERS:
-        return f"teachers ({n})" if kind == "member" else "teachers together"
-    name = KIND_NAMES[kind] if kind != "learner" or n == 1 else "learners"
-    count = f" ({n})" if kind in ("member", "grid") or n > 1 else ""
-    return " + ".join([name, *calibration_of(recipe)]) + count
-
-
-def stages_of(recipe: str) -> tuple[list[str], list[str]]:
-    """Returns the training stages and the calibrations of a recipe."""
-    stages = recipe.split("-")
-    cut = next((i for i, stage in enumerate(stages) if stage in CALIBRATIONS), len(stages))
-    return stages[:cut], stages[cut:]
-
-
-def calibration_of(recipe: str) -> list[str]:
-    """Returns the calibrations that a recipe ends in; baselines have none.
-
-    >>> calibration_of("ct-sed-flow"), calibration_of("tf-idf")
-    (['flow'], [])
-    """
-    return stages_of(recipe)[1]
-
-
-def family_of(recipe: str) -> str:
-    """Returns the recipe of the members that a model goes back to: `ct` for `ct-sed-flow`."""
-    return "-".join(stage for stage in stages_of(recipe)[0] if stage != "sed")
+def public_name(path: str) -> str:
+    """Return what a reader elsewhere should call a source: of a local path its last part."""
+    return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_MARKS = r"[\\`\[\]$~]|(?<=\S)\*|\*(?=\S)|(?<!\w)_|_(?!\w)"
+"""Characters that Markdown takes for its own, where they stand."""
 TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -37,6 +39,21 @@ def render(template: str, **context: Any) -> str:
     return environment.get_template(template).render(context)
 
 
+def markdown(text: str) -> str:
+    r"""Return a text as a paragraph or cell of Markdown that shows it as it is, whoever wrote it.
+
+    What stands between backticks stays code.
+
+    >>> print(markdown("`a<b` <b>[me](http://x)</b> $5$ ` 2*3 snake_case"))
+    `a<b` &lt;b>\[me\](http://x)&lt;/b> \$5\$ \` 2\*3 snake_case
+    """
+    parts = re.split(r"(?<!`)(`[^`]+`)(?!`)", " ".join(text.split()))
+    for place in range(0, len(parts), 2):
+        part = re.sub(_MARKS, r"\\\g<0>", parts[place])
+        parts[place] = re.sub(r"&(?=#?\w+;)", "&amp;", part).replace("<", "&lt;")
+    return "".join(parts)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table, for whatever it is shown on; without lines it is false.
@@ -48,6 +65,7 @@ class Table:
             its cells are.
         names: of the lines, for links to them; none where nothing refers to them.
         has_total: whether the last line is the sum of the others.
+        is_stacked: whether cells are long: on a phone they stand below each other, in Markdown they are not aligned.
     """
 
     header: Sequence[str]
@@ -55,13 +73,14 @@ class Table:
     text: int | None = None
     names: Sequence[str] = ()
     has_total: bool = False
+    is_stacked: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.lines)
 
     def plain(self) -> str:
         """Returns aligned columns: text to the left, numbers to the right."""
-        first, *rest = self._aligned()
+        first, *rest = self._aligned(self._cells())
         rule = ["-" * len(cell) for cell in first]
         return "\n".join("  ".join(line).rstrip() for line in (first, rule, *rest))
 
@@ -71,7 +90,9 @@ class Table:
         Args:
             aligned: as wide as in plain text, for terminals; where cells are long, the others are better left short.
         """
-        first, *rest = self._aligned() if aligned else self._cells()
+        cells = [[markdown(cell) for cell in line] for line in self._cells()]
+        aligned = aligned and not self.is_stacked
+        first, *rest = self._aligned(cells) if aligned else cells
         widths = map(len, first) if aligned else [3] * len(first)
         rule = ["-" * (width - right) + ":" * right for width, right in zip(widths, self.right())]
         return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
@@ -86,9 +107,8 @@ class Table:
         """The header and the lines, without the line breaks and bars that would end a cell."""
         return [[" ".join(cell.split()).replace("|", "/") for cell in line] for line in (self.header, *self.lines)]
 
-    def _aligned(self) -> list[list[str]]:
+    def _aligned(self, cells: list[list[str]]) -> list[list[str]]:
         """The same, all cells of a column of one width."""
-        cells = self._cells()
         widths = [max(2, *map(len, column)) for column in zip(*cells)]  # a Markdown rule needs a dash and a colon
         columns = list(zip(widths, self.right()))
         return [

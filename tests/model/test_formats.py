@@ -19,7 +19,8 @@ from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import save_encoder
 from raysed.model.export import export_model
 from raysed.model.formats import FILES, check_formats, write_formats
-from raysed.report.formats import compare_formats, formats_table
+from raysed.report.formats import compare_formats
+from raysed.report.sections.exported import formats_table
 from raysed.score.kinds.pairs import Pairs
 
 BLOCKS = 2  # torch writes one after the other, which takes seconds

@@ -29,8 +29,8 @@ from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import parse_recipe
 from raysed.report.document import Report
-from raysed.report.results import Results
-from raysed.report.results import Row as ScoredRow
+from raysed.report.scores import Row as ScoredRow
+from raysed.report.scores import Scores
 from raysed.score.analysis import edit_distance_table
 from raysed.stages.probing import names_of as probe_names
 from raysed.train.flow_fit import fit_flow
@@ -771,7 +771,8 @@ def test_values_of_mappings_by_model_and_of_nested_keys():
 
 def report_of(rows: Sequence[ScoredRow], tasks: Sequence[str], **parts) -> dict:
     """A report as a run writes it."""
-    return json.loads(Report("run", Results(rows, tasks, 2), **parts).to_json())
+    analysis = {f"analysis.{name}": part for name, part in parts.pop("analysis", {}).items()}
+    return json.loads(Report("run", Scores(rows, tasks, 2), {**parts, **analysis}).to_json())
 
 
 def row_of(recipe: str, kind: str, index: int, layers: int | str, scores: dict[str, float], **changes) -> ScoredRow:

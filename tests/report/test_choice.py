@@ -6,7 +6,7 @@ from raysed.config import make_config
 from raysed.errors import UserError
 from raysed.plan.artefacts import ScoredModel
 from raysed.report.choice import choose
-from raysed.report.results import Row
+from raysed.report.scores import Row
 
 KINDS = {"base": "base", "ct": "member", "ct-sed": "learner", "tf-idf": "baseline"}
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from raysed.config import make_config
-from raysed.report.publish import _some_sentences
+from raysed.report.results import Run
 from raysed.stages.corpus import write_sentence_table
 from raysed.store.storage import Storage
 
@@ -19,7 +19,7 @@ def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_p
     storage.commit("corpus", lambda path: write_sentence_table(config, tiny_tokenizer, path), {})
     job = SimpleNamespace(needs_corpus=True, evaluation=SimpleNamespace(sentences=["a cat", "a dog"]))
     for seed in range(10):
-        run = SimpleNamespace(job=job, storage=storage, config=SimpleNamespace(seed=seed))
-        found = _some_sentences(run)
+        job.config = SimpleNamespace(seed=seed)
+        found = Run(job, storage, [], None).some_sentences()
         assert len(found) == len(set(found)) == least
         assert set(found) <= {*text.read_text().splitlines(), "a cat", "a dog"}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.report.failures import failures_table, worst_pairs
+from raysed.report.sections.pairs import pairs_table, worst_pairs
 
 
 def rank(values: list[float], place: int) -> float:
@@ -36,5 +36,5 @@ def test_long_sentences_are_cut_and_what_is_no_number_shows_nothing():
     long, gold_P = "word " * 30, np.array([1.0, 2.0])
     (pair, _) = worst_pairs([long, "a"], ["x" * 80, "b"], gold_P, np.array([0.9, 0.1]))
     assert len(pair["sentence1"]) == 80 and pair["sentence1"].endswith("…") and pair["sentence2"] == "x" * 80
-    assert failures_table([pair]).lines[0][2:] == ["1.00", "0.90", "0", "100"]
+    assert pairs_table([pair]).lines[0][2:] == ["1.00", "0.90", "0", "100"]
     assert worst_pairs(["a", "b"], ["c", "d"], gold_P, np.array([0.9, np.nan])) == []

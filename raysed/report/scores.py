@@ -1,0 +1,253 @@
+"""Scored models: one row per model, the statistics of groups of like models, and what tables call them.
+
+Everything here is computed from plain rows, so that a table or a sentence can be checked without training anything.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from raysed.recipe import TEACHERS
+from raysed.score import kinds as task_kinds
+from raysed.score.intervals import interval
+from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
+from raysed.score.tasks import main_score, mean_score
+
+AVERAGE = "sts-avg"
+"""Name of the mean over the headline tasks among the tasks of a summary."""
+CALIBRATIONS = {"flow": "the flow", "sn": "SN", "natsv": "NATSV", "whiten": "whitening"}
+"""Last stages of a recipe, and what sentences call them."""
+LABELS: Mapping[str, str] = {"nli": "NLI", "sts": "STS"}
+"""The labels that stages train on, where these are part of the stage itself; views of a run may bring more."""
+NO_LABELS = "none"
+KIND_NAMES = {
+    "base": "base",
+    "grid": "grid models",
+    "member": "members",
+    "ensemble": "full ensemble",
+    "learner": "learner",
+}
+UNTRAINED = ("baseline", "base")
+"""Kinds that nothing was trained for."""
+_KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
+_BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
+
+Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
+Group = tuple[str, str]
+"""Recipe and kind of like models."""
+Groups = Mapping[Group, Mapping[str, Any]]
+"""A group of like models to its entry in the summary for one task."""
+Draws = Mapping[tuple[str, str, str], np.ndarray]
+"""(recipe, kind, `mean` or `best` of the group's models) to R resampled average scores, see `score.intervals`."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One scored model at one pooling depth."""
+
+    recipe: str
+    """As in the run's list, e.g. `ct-sed-flow`; `base`, `base-flow`; `word-overlap`, `tf-idf`."""
+    kind: Kind
+    index: int
+    lower_bound: float | None
+    """Of a grid model; None elsewhere."""
+    layers: int | str
+    """Pooled layers."""
+    metrics: Mapping[str, Mapping[str, Any]]
+    """Task name to what `Evaluation.score` returned for it."""
+    left_out: bool = False
+    """Whether the model has collapsed: it is in the list of rows, and in no mean."""
+
+    def counts(self, main_layers: int | str) -> bool:
+        """Whether the row is part of the headline: not left out, and at the main pooling depth, or without one."""
+        return not self.left_out and (self.layers == main_layers or self.kind == "baseline")
+
+    def average(self, tasks: Sequence[str]) -> float | None:
+        """Return the mean score over `tasks`; None where one of them was not scored."""
+        return mean_score(self.metrics, tasks)
+
+    def score(self, task: str) -> float | None:
+        """Return the score (x100) on one task; None where it is missing or not finite."""
+        value = main_score(self.metrics.get(task, {}))
+        return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scored models of a run, and what has to be known to speak of them."""
+
+    rows: Sequence[Row]
+    tasks: Sequence[str]
+    """The headline tasks."""
+    main_layers: int | str
+    """Pooled layers of the headline numbers."""
+    labels: Mapping[str, str] = field(default_factory=lambda: LABELS)
+    """The labels that stages train on, by stage."""
+    draws: Draws = field(default_factory=dict)
+    """Resampled scores; with them scores and differences have 95 % intervals."""
+    fitted_on: str | None = None
+    """What calibrations have seen: `tasks`, `corpus`, `nli`, or a name for people."""
+
+    @cached_property
+    def counted(self) -> list[Row]:
+        """The rows that the headline is made of, those of a grid included."""
+        return [row for row in self.rows if row.counts(self.main_layers)]
+
+    @cached_property
+    def summary(self) -> list[dict[str, Any]]:
+        """The statistics of every group of like models (SED table 3), a dict per group and task.
+
+        A group shares recipe, kind and lower bound. Each dict has recipe, kind, task (`sts-avg`: the mean over the
+        headline tasks), max, mean, std (of the sample; 0 for one model) and n; grid models also have lower_bound, and
+        with `draws` those of `sts-avg` have low and high, the 95 % interval of the mean.
+        """
+        groups: dict[tuple, list[Row]] = {}
+        for row in self.counted:
+            groups.setdefault((row.recipe, row.kind, row.lower_bound), []).append(row)
+        summary = []
+        for (recipe, kind, lower_bound), members in groups.items():
+            bound = {} if lower_bound is None else {"lower_bound": lower_bound}
+            columns = {task: [row.score(task) for row in members] for task in task_names(members)}
+            columns[AVERAGE] = [row.average(self.tasks) for row in members]
+            for task, values in columns.items():
+                present = [value for value in values if value is not None]
+                if present:
+                    std = statistics.stdev(present) if len(present) > 1 else 0.0
+                    entry = {"recipe": recipe, "kind": kind, **bound, "task": task, "max": max(present)}
+                    entry |= {"mean": statistics.fmean(present), "std": std, "n": len(present)}
+                    draws_R = self.draws.get((recipe, kind, "mean")) if task == AVERAGE and not bound else None
+                    ends = None if draws_R is None else interval(draws_R)
+                    summary.append(entry | dict(zip(("low", "high"), ends or ())))
+        return summary
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every task, see `score.kinds`."""
+        metrics = {task: scores for row in reversed(self.rows) for task, scores in row.metrics.items()}
+        known = task_kinds.kinds()
+        found = {task: [kind for kind in known if known[kind].main in metrics[task]] for task in task_names(self.rows)}
+        return {task: kinds[0] if kinds else "pairs" for task, kinds in found.items()}
+
+    @property
+    def axis(self) -> str:
+        """The name of the headline's score for the axis of a chart."""
+        kinds, names = {self.kinds.get(task, "pairs") for task in self.tasks}, ", ".join(self.tasks)
+        measure = task_kinds.kinds()[kinds.pop()].short_measure if len(kinds) == 1 else "Score"
+        return f"{measure} x100 on {names if len(names) <= 50 else f'the mean of {len(self.tasks)} tasks'}"
+
+    @property
+    def measure(self) -> str:
+        """What the headline numbers are, with the names of their tasks."""
+        found = {task: task_kinds.kinds()[self.kinds.get(task, "pairs")].measure for task in self.tasks}
+        if len(set(found.values())) == 1:
+            return f"{next(iter(found.values()))}, x100, mean over {', '.join(self.tasks)}"
+        return f"Score x100, mean over {', '.join(f'{task} ({measure})' for task, measure in found.items())}"
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The entries of the headline by group, in reading order."""
+        return self.groups_of(AVERAGE)
+
+    def groups_of(self, task: str | None) -> Groups:
+        """Return the entries of one task by group in reading order, without grid models."""
+        entries = {(entry["recipe"], entry["kind"]): entry for entry in self.summary if entry["task"] == task}
+        return {group: entries[group] for group in headline_groups(self.summary) if group in entries}
+
+    def means_of(self, task: str) -> dict[Group, float]:
+        """Return the mean scores on one task by group, those of groups that lack other headline tasks included."""
+        of_task = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]
+        return {(entry["recipe"], entry["kind"]): entry["mean"] for entry in of_task}
+
+    def best_untrained(self, *but: Group) -> Group | None:
+        """Return the group with the best headline mean that nothing was trained for, other than `but`."""
+        groups = [group for group in self.groups if group[1] in UNTRAINED and group not in but]
+        return max(groups, key=lambda group: self.groups[group]["mean"], default=None)
+
+    def average_of(self, recipe: str, kind: str, index: int) -> float | None:
+        """Return the headline score of one model."""
+        rows = (row for row in self.counted if (row.recipe, row.kind, row.index) == (recipe, kind, index))
+        return next((row.average(self.tasks) for row in rows), None)
+
+
+def task_names(rows: Iterable[Row]) -> list[str]:
+    """Return the tasks that rows were scored on, in first-seen order."""
+    return list(dict.fromkeys(task for row in rows for task in row.metrics))
+
+
+def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[Group]:
+    """Return (recipe, kind) of every line of the headline table in reading order, grid models left out.
+
+    From the cheapest to the final model: words alone, the base, then for every ensemble its members, their
+    mean and its learners, each followed by its calibrated version.
+
+    >>> entry = {"task": "sts-avg"}
+    >>> learner, base = {"recipe": "ct-sed", "kind": "learner"}, {"recipe": "base", "kind": "base"}
+    >>> headline_groups([learner | entry, base | entry])
+    [('base', 'base'), ('ct-sed', 'learner')]
+    """
+    groups = list(dict.fromkeys((entry["recipe"], entry["kind"]) for entry in summary if entry["task"] == AVERAGE))
+    families = list(dict.fromkeys(family_of(recipe) for recipe, kind in groups if kind not in UNTRAINED))
+
+    def place(group: Group) -> tuple:
+        recipe, kind = group
+        family = families.index(family_of(recipe)) if family_of(recipe) in families else -1
+        return family, _KIND_ORDER.index(kind), len(calibration_of(recipe))
+
+    return sorted((group for group in groups if group[1] != "grid"), key=place)
+
+
+def labels_of(recipe: str, labels: Mapping[str, str] = LABELS) -> str:
+    """Return which labels a recipe trains on.
+
+    >>> labels_of("ct-sed-flow"), labels_of("nli-ct-sed"), labels_of("nli-sts")
+    ('none', 'NLI', 'NLI + STS')
+    """
+    used = dict.fromkeys(labels[stage] for stage in stages_of(recipe)[0] if stage in labels)
+    return " + ".join(used) or NO_LABELS
+
+
+def display_name(recipe: str, kind: str, n: int = 1) -> str:
+    """Return what a table calls a group of models.
+
+    >>> display_name("ct", "member", 10), display_name("ct-sed-flow", "learner"), display_name("tf-idf", "baseline")
+    ('members (10)', 'learner + flow', 'TF-IDF')
+    """
+    if kind == "baseline":
+        return _BASELINE_NAMES.get(recipe, recipe)
+    if recipe == TEACHERS:
+        return f"teachers ({n})" if kind == "member" else "teachers together"
+    name = KIND_NAMES[kind] if kind != "learner" or n == 1 else "learners"
+    count = f" ({n})" if kind in ("member", "grid") or n > 1 else ""
+    return " + ".join([name, *calibration_of(recipe)]) + count
+
+
+def titled(recipe: str, kind: str, n: int, joint: str = " of ") -> str:
+    """Return the name of a group with its recipe, where the name alone does not say it."""
+    name = display_name(recipe, kind, n)
+    return name if kind in UNTRAINED else f"{name}{joint}{recipe}"
+
+
+def stages_of(recipe: str) -> tuple[list[str], list[str]]:
+    """Return the training stages and the calibrations of a recipe."""
+    stages = recipe.split("-")
+    cut = next((i for i, stage in enumerate(stages) if stage in CALIBRATIONS), len(stages))
+    return stages[:cut], stages[cut:]
+
+
+def calibration_of(recipe: str) -> list[str]:
+    """Return the calibrations that a recipe ends in; baselines have none.
+
+    >>> calibration_of("ct-sed-flow"), calibration_of("tf-idf")
+    (['flow'], [])
+    """
+    return stages_of(recipe)[1]
+
+
+def family_of(recipe: str) -> str:
+    """Return the recipe of the members that a model goes back to: `ct` for `ct-sed-flow`."""
+    return "-".join(stage for stage in stages_of(recipe)[0] if stage != "sed")

@@ -1,0 +1,87 @@
+"""The exported model, or why there is none: its choice, its worth, the sanity list, its formats."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from raysed.report.document import Report
+from raysed.report.findings import worth
+from raysed.report.results import Run
+from raysed.report.section import Section
+from raysed.store.text import Table, number, sentence, size
+
+
+def sanity_words(sanity: Mapping[str, int]) -> str:
+    """Return what the sanity list says of the exported model.
+
+    >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
+    'it answers 48 of 50 English triples correctly (untouched encoder 40, TF-IDF 23, guessing 25)'
+    """
+    return (
+        f"it answers {sanity['exported']} of {sanity['triples']} English triples correctly (untouched encoder "
+        f"{sanity['base']}, TF-IDF {sanity['words']}, guessing {sanity['triples'] // 2})"
+    )
+
+
+def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:
+    """Return the formats of an exported model, from `raysed.report.formats.compare_formats`, as a table."""
+    lines = []
+    for row in formats:
+        speed, score = f"{row['sentences_per_second']:,.0f}", number(row["score"])
+        lines.append([row["format"], row["file"], size(row["bytes"]), speed, score, f"{row['cosine']:.4f}"])
+    return Table(["format", "file", "size", "sentences/s", dev or "dev", "cosine"], lines, text=3)
+
+
+def _exported(run: Run) -> dict[str, str]:
+    choice = run.choice
+    return {} if choice.refusal else {"recipe": choice.model.recipe, "why": choice.words(), "worth": _worth(run)}
+
+
+def _refused(run: Run) -> dict[str, str]:
+    choice = run.choice
+    return {"chosen": choice.words(), "why": choice.refusal, "worth": _worth(run)} if choice.refusal else {}
+
+
+def _worth(run: Run) -> str:
+    return worth(run.scores, run.choice.model.recipe, run.choice.model.kind)
+
+
+def _title(report: Report) -> str:
+    return "No exported model" if report.data.get("refused") else "The exported model"
+
+
+def _refusal_words(refused: Mapping[str, str], report: Report) -> str:
+    return f"{sentence(refused['why'])} The model would be: {refused['chosen']}. {refused.get('worth', '')}".strip()
+
+
+def _formats_tables(formats: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Table]:
+    yield formats_table(formats, report.dev)
+
+
+SECTIONS = [
+    Section(
+        "exported",
+        _title,
+        20,
+        _exported,
+        lambda exported, report: f"Exported: {exported['why']}. {exported.get('worth', '')}".strip(),
+    ),
+    Section("refused", "", 21, _refused, _refusal_words, is_part=True),
+    Section(
+        "sanity",
+        "",
+        22,
+        lambda run: run.sanity,
+        lambda sanity, report: f"Of three sentences, which two mean the same? {sentence(sanity_words(sanity))}",
+        is_part=True,
+    ),
+    Section(
+        "formats",
+        "",
+        23,
+        lambda run: run.formats,
+        "Its formats: speed on this machine's processor, score on the dev task, and the mean cosine with the trained "
+        "model's vectors.",
+        tables=_formats_tables,
+        is_part=True,
+    ),
+]

@@ -1,0 +1,5 @@
+"""The conclusion of the run, sentence by sentence."""
+
+from raysed.report.section import Section
+
+SECTIONS = [Section("findings", "Findings", 10, tables=lambda data, report: report.conclusions())]

@@ -1,0 +1,63 @@
+"""How far learners are from the members' mean: what a learner has learnt."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raysed.report.document import Report
+from raysed.report.findings import anchor
+from raysed.report.results import Run
+from raysed.report.section import Section
+from raysed.store.text import Table
+
+
+def _learners(run: Run) -> list[dict[str, Any]]:
+    """Mean squared distances per dimension on the evaluation's sentences, by recipe.
+
+    At the pooling that learners are trained with where the run has it; less each model's mean, which
+    `sed.target: centred_mean` leaves out.
+    """
+    found = {}
+    for recipe in {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils}.values():
+        if not recipe.members:  # teachers have other widths, and a pooling of their own
+            continue
+        learners, members = run.of(recipe.uncalibrated), run.of(recipe.ensemble)
+        layers = 1 if 1 in learners[0].poolings else None
+        of_learners, of_members = (
+            [x_UD - x_UD.mean(0) for x_UD in (np.asarray(run.embeddings(m, layers), np.float64) for m in group)]
+            for group in (learners, members)
+        )
+        mean_UD = np.mean(of_members, axis=0)
+        distance, members_distance = (
+            float(np.mean([((x_UD - mean_UD) ** 2).mean() for x_UD in models])) for models in (of_learners, of_members)
+        )
+        found[recipe.uncalibrated] = {
+            "recipe": recipe.uncalibrated,
+            "updates": int(run.meta(learners[0].weights)["steps"]),
+            "distance": distance,
+            "members_distance": members_distance,
+        }
+    return list(found.values())
+
+
+def _tables(learners: Sequence[Mapping[str, Any]], report: Report) -> list[Table]:
+    lines = [
+        [one["recipe"], f"{one['updates']:,}", f"{one['distance']:.2g}", f"{one['members_distance']:.2g}"]
+        for one in learners
+    ]
+    names = [anchor("learners", one["recipe"]) for one in learners]
+    return [Table(["recipe", "updates", "distance", "distance of the members"], lines, text=1, names=names)]
+
+
+SECTIONS = [
+    Section(
+        "learners",
+        "Learners",
+        90,
+        _learners,
+        "Mean squared distance of the learners from the members' mean, which they learn, and that of the members "
+        "themselves. A learner that is farther away than the members had too few updates.",
+        tables=_tables,
+    )
+]

@@ -1,0 +1,155 @@
+"""The run itself: what was left out, its corpus, time, environment and settings, and how to repeat it."""
+
+import platform
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from raysed.report.document import Report
+from raysed.report.findings import anchor
+from raysed.report.results import Run, versions
+from raysed.report.section import Block, Code, Section
+from raysed.store.text import Table, duration, size
+
+_USAGE: dict[str, tuple[str, Callable[[Mapping[str, float]], str]]] = {
+    "sentences": ("sentences/s", lambda usage: f"{usage['sentences'] / max(usage['seconds'], 0.1):.0f}"),
+    "object_store_bytes": ("object store", lambda usage: size(usage["object_store_bytes"])),
+    "spilled_bytes": ("spilled", lambda usage: size(usage["spilled_bytes"])),
+    "gpu_use": ("GPU use", lambda usage: f"{usage['gpu_use']:.0%}"),
+}
+"""What a stage took beside time, by its key in `timings`: the column's head and words; see `raysed.cluster.usage`."""
+
+
+def _members(run: Run) -> list[dict[str, Any]]:
+    """Members, and calibrations, that were left out."""
+    names = {name: name.split("/") for name in run.facts.left_out}
+    return [
+        {"recipe": parts[0], "index": int(parts[-1]), "reason": run.facts.left_out[name]}
+        for name, parts in names.items()
+    ]
+
+
+def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> list[Table]:
+    keys = ("recipe", "index", "reason")
+    names = [anchor("left-out", member["recipe"], member["index"]) for member in members]
+    lines = [[str(member[key]) for key in keys] for member in members]
+    return [Table(["recipe", "member", "reason"], lines, names=names)]
+
+
+def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Iterator[Table]:
+    usages = {stage: usage for stage, usage in timings.items() if "seconds" in usage}
+    if not usages:
+        return
+    total = sum(float(usage["seconds"]) for usage in usages.values())
+    shown = {name: column for name, column in _USAGE.items() if any(usage.get(name) for usage in usages.values())}
+    lines = []
+    for stage, usage in usages.items():
+        line = [stage, duration(float(usage["seconds"]), in_table=True)]
+        line.append(f"{usage['seconds'] / total:.0%}" if total else "-")
+        lines.append([*line, *(words(usage) if name in usage else "-" for name, (_, words) in shown.items())])
+    lines.append(["total", duration(total, in_table=True), "100%" if total else "-", *["-"] * len(shown)])
+    yield Table(["stage", "time", "share", *(head for head, _ in shown.values())], lines, has_total=True)
+
+
+def _environment(run: Run) -> dict[str, Any]:
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
+    more = {"python": platform.python_version(), "cluster": run.facts.cluster, "device": device}
+    return {**versions(), **more}
+
+
+def _corpus_tables(corpus: Mapping[str, Any], report: Report) -> list[Table]:
+    return [Table(["what", "count"], [(key.replace("_", " "), count) for key, count in _flat(corpus)])]
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Nested values by their keys, joined by dots, as text."""
+    found = []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{key}.")
+        else:
+            found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    return found
+
+
+def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
+    """Return what to type to do a run again, under another name, from the settings that lie in its directory.
+
+    Args:
+        location: absolute directory or URI under which run directories lie.
+    """
+    again = f"{run[:94]}-again"  # names have 100 characters at most
+    settings, fetch = f"{location}/{run}/config.yaml", []
+    if "://" in location:  # a config is a local file
+        code = (
+            f"from raysed.store.storage import Storage; print(Storage({location!r}, {run!r}).read_text('config.yaml'))"
+        )
+        settings, fetch = f"{run}.yaml", [f"{shlex.join(['python', '-c', code])} > {run}.yaml"]
+    words = [*job, "--config", settings, "--run", again, "--storage", location]
+    return "\n".join([*fetch, shlex.join(words)])
+
+
+def _repeat(run: Run) -> dict[str, str]:
+    """What was typed, and the main job as the user would type it: the script beside this one, or the command."""
+    words = ["raysed"] if Path(sys.argv[0]).name == "raysed" else ["python", sys.argv[0]]
+    path = Path(sys.argv[0]).with_name("ensemble_then_distill.py")
+    job = ["python", str(path)] if path.is_file() else ["raysed", "run"]
+    repeat = how_to_repeat(run.storage.location, run.storage.run, job)
+    return {"command": shlex.join([*words, *sys.argv[1:]]), "repeat": repeat}
+
+
+def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]:
+    yield (
+        "`config.yaml` beside this report holds all settings as they were resolved, with the full paths of local "
+        "inputs. To run the same settings and inputs under another name:"
+    )
+    yield Code(repeat["repeat"])
+    yield "This run was started, or last continued, with:"
+    yield Code(repeat["command"])
+
+
+SECTIONS = [
+    Section("run", "The run", 120),
+    Section("members", "Left out", 121, _members, tables=_members_tables, is_part=True, empty=[]),
+    Section(
+        "corpus",
+        "Corpus",
+        122,
+        lambda run: {**run.facts.corpus.get("report", {}), **run.facts.corpus.get("lengths", {})},
+        tables=_corpus_tables,
+        is_part=True,
+        empty={},
+    ),
+    Section(
+        "views",
+        "Views",
+        123,
+        lambda run: run.facts.views,
+        tables=lambda views, report: [Table(["kind", "what"], list(views.items()))],
+        is_part=True,
+    ),
+    Section(
+        "timings",
+        "Time",
+        124,
+        lambda run: run.timings,
+        tables=_time_tables,
+        is_part=True,
+        empty={},
+    ),
+    Section(
+        "environment",
+        "Environment",
+        125,
+        _environment,
+        tables=lambda values, report: [Table(["what", "value"], _flat(values))],
+        is_part=True,
+        empty={},
+    ),
+    Section("config", "", 126, lambda run: run.config.model_dump(mode="json"), is_part=True, empty={}),
+    Section("started", "Repeat", 127, _repeat, tables=_repeat_tables, is_part=True),
+]

@@ -1,0 +1,127 @@
+"""External teachers beside the model that learnt from them: quality, size, speed."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from raysed.recipe import SED, TEACHERS
+from raysed.report.charts import Axis, Chart, Panel, Series
+from raysed.report.document import Report
+from raysed.report.results import Run
+from raysed.report.scores import Scores, display_name
+from raysed.report.section import Block, Section
+from raysed.store.text import Table, number
+
+_LEARNT = f"{TEACHERS}-{SED}"
+_NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
+Models = Sequence[Mapping[str, Any]]
+"""The teachers, what they say together, and at last the exported model; see docs/report.md."""
+
+
+def _teachers(run: Run) -> list[dict[str, Any]]:
+    if not run.config.teachers:
+        return []
+    found: list[dict[str, Any]] = []
+    for index, teacher in enumerate(run.config.teachers):
+        meta = run.meta(f"{TEACHERS}/embeddings/{index:02d}")
+        about = {key: meta.get(key) for key in _NOTHING}
+        found.append({"model": teacher.title, **about, "score": run.scores.average_of(TEACHERS, "member", index)})
+    if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
+        score = run.scores.average_of(TEACHERS, "ensemble", 0)
+        found.append({"model": "all of them together", **_NOTHING, "score": score})
+    model, (width, speed) = run.choice.model, run.width_and_speed
+    size = sum(tensor.numel() for tensor in run.exported.encoder.parameters())
+    own = {"model": run.choice.title, "width": width, "parameters": size, "sentences_per_second": speed}
+    own["score"] = run.scores.average_of(model.recipe, model.kind, model.index)
+    return [*found, *_searches(run), own]
+
+
+def _searches(run: Run) -> list[dict[str, Any]]:
+    """How well the learners' queries find what their only teacher has embedded, whose space they share.
+
+    Nothing where the teacher was not scored, or where a headline task is neither of graded pairs nor retrieval.
+    """
+    teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
+    if not teacher or not documents:
+        return []
+    learners = [model for model in run.models if model.recipe == _LEARNT]
+    x_UD, *others = (np.asarray(run.embeddings(model)) for model in [*documents, *learners])
+    scores = [run.evaluation.score_between(y_UD, x_UD, run.scores.tasks) for y_UD in others]
+    if None in scores:
+        return []
+    name = f"{_LEARNT} searching {teacher}"
+    return [{"model": name, **_NOTHING, "score": statistics.fmean(scores), "searches": teacher}]
+
+
+def teachers_table(models: Models) -> Table:
+    """Return models as a table; of teachers it says what the last one, which learnt from them, keeps of their score."""
+    columns = ["model", "dimensions", "parameters", "sentences/s", "score", "the exported model keeps"]
+    score = models[-1]["score"] if models else None
+    lines = []
+    for place, model in enumerate(models, start=1):
+        is_teacher = place < len(models) and "searches" not in model
+        keeps = f"{100 * score / model['score']:.1f} %" if is_teacher and score and model["score"] else "-"
+        counts = [f"{model[key]:,}" if model[key] else "-" for key in ("width", "parameters")]
+        speed = model["sentences_per_second"]
+        lines.append([model["model"], *counts, f"{speed:,.0f}" if speed else "-", number(model["score"]), keeps])
+    return Table(columns, lines)
+
+
+def speed_chart(models: Models, scores: Scores) -> Chart | None:
+    """Return score against speed, a dot per model, with lines for what has no speed of its own to compare."""
+    dots = [model for model in models if model["sentences_per_second"] and model["score"] is not None]
+    if len(dots) < 2 or dots[-1] is not models[-1]:
+        return None  # nothing to compare the exported model with
+    series = []
+    for place, model in enumerate(dots, start=1):
+        size = f", {model['parameters'] / 1e6:.3g} million parameters" if model["parameters"] else ""
+        speed = f"{model['sentences_per_second']:,.0f} sentences per second"
+        words = f"{place}  {model['model']}: {model['score']:.1f}, {speed}, {model['width']} dimensions{size}"
+        x, y = (np.array([model[key]]) for key in ("sentences_per_second", "score"))
+        colour = "green" if model is dots[-1] else "blue"
+        series.append(Series(x, y, colour, words, lambda i, words=words: words, label=str(place)))
+    lines = _without_speed(models, scores)
+    x = Axis.of("sentences per second on one process of this machine", [one.x[0] for one in series], True)
+    y = Axis.of(scores.axis, [*lines.values(), *(one.y[0] for one in series)])
+    own, best = dots[-1], max(dots[:-1], key=lambda model: model["score"])
+    times = own["sentences_per_second"] / best["sentences_per_second"]
+    title = f"{own['model']}: {own['score']:.1f}, at {times:.2g} times the speed of the best teacher"
+    title += f" ({best['model']}, {best['score']:.1f})"
+    return Chart("speed", title, [Panel(x, y, series, references=lines)])
+
+
+def _without_speed(models: Models, scores: Scores) -> dict[str, float]:
+    """Scores of what is not a dot: all teachers together, the best of words alone, and the untouched encoder."""
+    found = {m["model"]: m["score"] for m in models[:-1] if m["width"] is None and m["score"] and "searches" not in m}
+    words = {group: entry["mean"] for group, entry in scores.groups.items() if group[1] == "baseline"}
+    if words:
+        best = max(words, key=words.__getitem__)
+        found[display_name(*best)] = words[best]
+    base = scores.groups.get(("base", "base"))
+    return found | ({"untouched encoder": base["mean"]} if base else {})
+
+
+def _words(models: Models, report: Report) -> str:
+    words = "What is kept of each teacher's score, and at which size and speed; sentences per second on one process of "
+    words += "this machine."
+    if any("searches" in model for model in models):
+        words += f" `{_LEARNT} searching`: the learner embeds queries, the teacher documents; of graded pairs either "
+        words += "sentence once."
+    return words
+
+
+def _charts(run: Run, models: Models) -> list[Chart]:
+    chart = speed_chart(models, run.scores)
+    return [chart] if chart else []
+
+
+def _choices(choices: Sequence[str], report: Report) -> Iterator[Block]:
+    yield from (f"Chosen {line}." for line in choices)
+
+
+SECTIONS = [
+    Section("teachers", "Teachers", 60, _teachers, _words, _charts, lambda models, report: [teachers_table(models)]),
+    Section("choices", "", 61, lambda run: run.facts.choices, tables=_choices, is_part=True),
+]

@@ -1,0 +1,93 @@
+"""Rows, grids and trainings of made-up runs, for the tests of the report."""
+
+import statistics
+
+from raysed.report.document import Report
+from raysed.report.findings import conclusions, in_words
+from raysed.report.scores import Row, Scores
+from raysed.report.section import all_sections
+from raysed.report.sections.training import Training
+
+TASKS = ["sts12", "sts13"]
+
+
+def row(recipe, kind, score, index=0, layers=2, lower_bound=None):
+    """A model whose two headline scores are `score` - 1 and `score` + 1; the dev score is far off."""
+    metrics = {
+        "sts12": {"spearman": score - 1, "pearson": score, "pairs": 20, "aggregation": "mean"},
+        "sts13": {"spearman": score + 1, "pearson": score, "pairs": 10, "aggregation": "mean"},
+        "dev": {"spearman": score / 2, "pearson": score, "pairs": 5, "aggregation": "mean"},
+    }
+    return Row(recipe, kind, index, lower_bound, layers, metrics)
+
+
+def scored(rows, **more):
+    return Scores(rows, TASKS, 2, **more)
+
+
+def full_run():
+    """Shuffled on purpose: no table may depend on the order in which models were scored."""
+    return [
+        row("ct-sed-flow", "learner", 69.6),
+        *(row("ct", "member", score, i) for i, score in enumerate([68.0, 70.0, 69.0])),
+        row("base-flow", "base", 73.0),
+        row("ct", "member", 99.0, layers=1),
+        row("ct-sed", "learner", 70.0),
+        row("ct-sed", "learner", 71.5, layers=1),
+        row("ct", "ensemble", 70.8),
+        row("base", "base", 66.0),
+        row("word-overlap", "baseline", 60.0, layers=0),
+    ]
+
+
+def entry(summary, recipe, kind, task):
+    (found,) = [e for e in summary if (e["recipe"], e["kind"], e["task"]) == (recipe, kind, task)]
+    return found
+
+
+def findings(scores, *about, **more):
+    return in_words(conclusions(scores, *about, **more))
+
+
+def report_of(rows=None, dev=None, **data):
+    """A report of some rows; data by section, with `__` for a dot."""
+    data = {name.replace("__", "."): part for name, part in data.items()}
+    if dev:
+        data["config"] = {"evaluation": {"dev": dev}}
+    assert set(data) <= {section.name for section in all_sections()}
+    return Report("r", scored(full_run() if rows is None else rows), data)
+
+
+def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
+    """A grid as the report takes it, from lower bound to its models' dev scores."""
+    bounds = [
+        {
+            "lower_bound": bound,
+            "scores": values,
+            "mean": statistics.fmean(values),
+            "std": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "max": max(values),
+            "stopped_at": 1200 if bound in stopped else None,
+        }
+        for bound, values in scores.items()
+    ]
+    first, *others = sorted((b for b in bounds if b["stopped_at"] is None), key=lambda b: -b[statistic])
+    return {
+        "recipe": recipe, "criterion": "spearman", "statistic": statistic, "task": "dev", "scheduler": "none",
+        "updates": 3000, "updates_full": 6000, "winner": first["lower_bound"], "score": first[statistic],
+        "runner_up": others[0]["lower_bound"] if others else None,
+        "margin": first[statistic] - others[0][statistic] if others else None, "bounds": bounds, **changes,
+    }  # fmt: skip
+
+
+def trainings(count, **settings):
+    steps = range(0, 50, 10)
+    curves = {
+        f"member {i:02}": [{"step": s, "loss": 1 / (1 + s), "dev": 60 + i + s / 10} for s in steps]
+        for i in range(count)
+    }
+    return Training("member", curves, **settings)
+
+
+def of_speed(name, score, speed, width=384):
+    return {"model": name, "score": score, "sentences_per_second": speed, "width": width, "parameters": 22_713_216}
