@@ -6,6 +6,7 @@ duplicates are known by 8-byte hashes, and a random draw of k sentences keeps ab
 """
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,10 +24,13 @@ BUNDLED = "bundled:everyday"
 COLUMNS = ("sentence", "text")
 """Looked for, in this order, where `corpus.column` is not given."""
 
+_SETTING = "corpus.source"
 _ROWS = 4096
 _DRAW_HASHES = 1 << 24
 """A draw remembers 1 to 1.25 times this many hashes (128 to 160 MiB), or as many as it draws."""
 
+_MAX_COMPOSED = 4
+"""So many characters at most become one in NFC (Unicode Standard Annex 15, table 12)."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _Block = list[str | None]
@@ -74,7 +78,7 @@ def check_corpus(config: CorpusConfig) -> None:
     sources = find_sources(config)
     has_records = [next(_blocks(source, config), None) is not None for source in sources]
     if not any(has_records):
-        raise UserError(f"corpus.source has no sentences: {_names(sources)} must hold at least one")
+        raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
 
 
 def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
@@ -115,18 +119,19 @@ def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
     return {"sources": [source.identity() for source in find_sources(config)]}
 
 
-def clean(text: str) -> str:
-    r"""Normalises to NFC; runs of blanks, control characters and line separators become one blank.
+def clean(text: str, max_characters: int = sys.maxsize) -> str:
+    r"""Normalise to NFC; runs of blanks, control characters and line separators become one blank, or none at the ends.
 
-    Blanks at the ends go.
+    Text that is longer than `max_characters` whatever its characters compose to is returned as it is: NFC is quadratic
+    in a run of combining characters, so that a line of a million of them would take minutes.
 
     >>> clean(" Caf\u0065\u0301\u2028au\tlait ")
     'Café au lait'
     """
-    text = unicodedata.normalize("NFC", text)
     if not text.isprintable():
         text = _CONTROL.sub(" ", text)
-    return " ".join(text.split())
+    text = " ".join(text.split())
+    return unicodedata.normalize("NFC", text) if len(text) <= _MAX_COMPOSED * max_characters else text
 
 
 def _usable_chunks(
@@ -147,11 +152,11 @@ def _usable_chunks(
         if len(fresh):
             yield keys[fresh], [sentences[row] for row in fresh]
     if not report.usable:
-        raise UserError(f"corpus.source has no usable sentence in {_names(sources)} ({report.summary()})")
+        raise UserError(f"no usable sentence in {_names(sources)} ({report.summary()})", setting=_SETTING)
 
 
 def _clean_block(block: _Block, config: CorpusConfig, report: CorpusReport) -> list[str]:
-    cleaned = [clean(text) if text else "" for text in block]
+    cleaned = [clean(text, config.max_characters) if text else "" for text in block]
     lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
     short, long = lengths < config.min_characters, lengths > config.max_characters
     empty = int((lengths == 0).sum())
@@ -268,53 +273,37 @@ Source = File | Hub | _Bundled
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:
-    """Returns what `corpus.source` names: files, sorted within a directory, datasets of the hub, the bundled corpus.
-
-    Raises:
-        UserError: nothing is there, or nothing with a known ending.
-    """
+    """Return what `corpus.source` names: files, sorted within a directory, datasets of the hub, the bundled corpus."""
     items = [config.source] if isinstance(config.source, str) else config.source
     if not items or "" in items:
-        raise UserError(f"corpus.source is empty; name a file, a directory, a hub dataset or {BUNDLED}")
-    found = [source for item in items for source in _resolve(item, config)]
-    return list({source.name: source for source in found}.values())
-
-
-def _resolve(item: str, config: CorpusConfig) -> Sequence[Source]:
-    if item == BUNDLED:
-        return [_Bundled()]
-    if item.startswith("bundled:"):
-        raise UserError(f"corpus.source: {item} is unknown; the bundled corpus is {BUNDLED}")
-    hub = Hub(item, config.name, config.split, streaming=True)
-    return find(item, "corpus.source", "sentences", hub, several=True)
+        raise UserError(f"it is empty; name a file, a directory, a hub dataset or {BUNDLED}", setting=_SETTING)
+    found: dict[str, Source] = {}
+    for item in items:
+        if item.startswith("bundled:") and item != BUNDLED:
+            raise UserError(f"{item} is unknown; the bundled corpus is {BUNDLED}", setting=_SETTING)
+        hub = Hub(item, config.name, config.split, streaming=True)
+        named = [_Bundled()] if item == BUNDLED else find(item, _SETTING, "sentences", hub, several=True)
+        found |= {source.name: source for source in named}
+    return list(found.values())
 
 
 def _blocks(source: Source, config: CorpusConfig) -> Iterator[_Block]:
-    """Some thousand texts at a time, never none."""
+    """Yield some thousand texts at a time, never none."""
     if isinstance(source, _Bundled):
         sentences = source.sentences()
         return (sentences[start : start + _ROWS] for start in range(0, len(sentences), _ROWS))
-    return (block.columns["sentence"] for block in rows(source, _schema(config.column)))
-
-
-def _schema(column: str | None) -> Schema:
-    def missing(where: str, names: list[str]) -> str:
-        found = ", ".join(map(repr, names)) or "none"
-        if column:
-            return f"corpus.column: {where} has no column {column!r}, only {found}"
-        return f"corpus.column: {where} has no column 'sentence' or 'text'; set it to one of {found}"
-
-    return Schema(
-        setting="corpus.source",
+    names = [config.column] if config.column else COLUMNS
+    schema = Schema(
+        setting=_SETTING,
         kind="sentences",
-        wanted={("sentence",): [(name,) for name in ([column] if column else COLUMNS)]},
-        needed="sentence or text",
+        wanted={("sentence",): [(name,) for name in names]},
+        needed=" or ".join(names),
         text=("sentence",),
         remedy="; name another column in corpus.column",
-        missing=missing,
         bare=("sentence",),
         blanks=True,
     )
+    return (block.columns["sentence"] for block in rows(source, schema))
 
 
 def _names(sources: Sequence[Source]) -> str:

@@ -1,8 +1,8 @@
 """The one reader of rows: text with or without a header, JSONL, Parquet, and datasets of the hub.
 
 A `Schema` says which columns are wanted and what they may be called. `rows` reads a source block by block, so that no
-file is in memory as a whole; `read` puts the blocks together. Errors name the file and the line (or row). An ending
-means the same whatever is read:
+file is in memory as a whole; `read` puts the blocks together. Errors name the file and the line (or row), which is why
+text is read here and not by a library: those count rows, and not all of them. An ending means the same for all schemas:
 
 - `.csv` and `.tsv`: text with a header. Columns are separated by commas, with quoting (RFC 4180), or by tabs, without:
   as the header shows, and as the ending says where the header shows neither.
@@ -16,14 +16,16 @@ import codecs
 import csv
 import io
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.data.parquet import refuse_code
@@ -33,9 +35,9 @@ from raysed.errors import UserError, first_line
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
 """Object stores answer one request per buffer, so it is larger than a block."""
-_LINE_BYTES = 1 << 26
+_MAX_LINE_BYTES = 1 << 26
 _ROWS = 4096
-_SHOWN_CHARACTERS = 40
+_MAX_SHOWN = 40
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -52,7 +54,6 @@ class Schema:
         optional: further fields to the names of their columns, which a source or an object of JSONL may lack: null.
         text: fields that hold text or null.
         remedy: what to do where a column is missing or no text, for messages.
-        missing: makes the sentence for missing columns from the place and the names there; None: the usual one.
         bare: fields by their places in a `.txt` file, which then has no header.
         loose: whether `.txt` and `.tsv` files may begin with a header or without one; needs `bare`.
         blanks: whether blank lines count, as rows of nulls, and text may lack even the header.
@@ -66,7 +67,6 @@ class Schema:
     optional: Mapping[str, str] = field(default_factory=dict)
     text: Sequence[str] = ()
     remedy: str = ""
-    missing: Callable[[str, list[str]], str] | None = None
     bare: Sequence[str] = ()
     loose: bool = False
     blanks: bool = False
@@ -78,7 +78,7 @@ class Schema:
         return [*chain.from_iterable(self.wanted), *self.optional]
 
     def find(self, names: Iterable[str]) -> list[str | None] | None:
-        """Returns the name of each field's column, None where an optional one is absent; None where a needed one is."""
+        """Return the name of each field's column, None where an optional one is absent; None where a needed one is."""
         names = list(names)
         known = {name.strip().lower(): name for name in names} | {name: name for name in names}
         found: list[str | None] = []
@@ -90,15 +90,9 @@ class Schema:
         return found + [known.get(name) for name in self.optional.values()]
 
     def columns(self, names: Iterable[str], where: str) -> list[str | None]:
-        """Returns what `find` returns where no column is missing.
-
-        Raises:
-            UserError: a needed column is not there.
-        """
+        """Return what `find` returns, or raise a UserError where a needed column is missing."""
         names = list(names)
         columns = self.find(names)
-        if columns is None and self.missing:
-            raise UserError(self.missing(where, names))
         if columns is None:
             raise UserError(f"{where}: columns {self.needed} are needed, found {_listed(names)}{self.remedy}")
         return columns
@@ -126,12 +120,34 @@ class Rows:
         return len(self.numbers)
 
     def where(self, place: int) -> str:
-        """Returns the name and the line or row, for messages; places count from 0."""
+        """Return the name and the line or row, for messages; places count from 0."""
         return f"{self.name}, {self.unit} {self.numbers[place]}"
 
     def texts(self, name: str) -> list[str]:
-        """Returns a field's values with null as empty text, [N]."""
+        """Return a field's values with null as empty text, [N]."""
         return [text or "" for text in self.columns[name]]
+
+    def numbers_of(self, name: str, remedy: str) -> list[float | None]:
+        """Return a field's values as finite numbers, None where they are null or blank, [N].
+
+        Args:
+            remedy: what to do about a value that is no number, for messages.
+        """
+        found: list[float | None] = []
+        for place, value in enumerate(self.columns[name]):
+            text = "" if value is None else str(value).strip()
+            try:
+                number = float(text) if text else None
+            except ValueError:
+                number = math.nan
+            if number is not None and not math.isfinite(number):
+                if re.fullmatch(r"[+-]?\d*,\d+", text):
+                    raise UserError(
+                        f"{self.where(place)}: {name} {text!r} has a decimal comma; write {text.replace(',', '.')}"
+                    )
+                raise UserError(f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r} is not a finite number; {remedy}")
+            found.append(number)
+        return found
 
 
 class SourceConfig(Protocol):
@@ -146,13 +162,10 @@ class SourceConfig(Protocol):
 
 
 def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> Rows:
-    """Reads one source: a file, or the rows of it that are of `config.split`; or a split of a hub dataset.
+    """Read one source: a file, or the rows of it that are of `config.split`; or a split of a hub dataset.
 
     Args:
         split: of a hub dataset, where the source names none.
-
-    Raises:
-        UserError: nothing is there, the split is not, or what `rows` says.
     """
     hub = Hub(config.source, config.name, config.split or split)
     (source,) = find(config.source, schema.setting, schema.kind, hub)
@@ -173,11 +186,7 @@ def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> R
 
 
 def read(source: File | Hub, schema: Schema) -> Rows:
-    """Reads all rows of a source at once.
-
-    Raises:
-        UserError: as `rows`.
-    """
+    """Read all rows of a source at once; raises as `rows`."""
     blocks = list(rows(source, schema)) or [Rows(source.name, "row", [], {name: [] for name in schema.fields})]
     columns = {name: [value for block in blocks for value in block.columns[name]] for name in schema.fields}
     numbers = [number for block in blocks for number in block.numbers]
@@ -185,16 +194,16 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 
 
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
-    """Reads a source block by block.
-
-    Yields:
-        some thousand rows at a time, never none.
+    """Yield a source's rows, some thousand at a time, never none.
 
     Raises:
         UserError: it cannot be read; a column is missing; a line has too few or too many cells; broken JSON, quoting,
             encoding or text.
     """
-    reader = _read_hub if isinstance(source, Hub) else _READERS[source.ending]
+    if isinstance(source, Hub):
+        reader = _read_hub
+    else:
+        reader = _read_parquet if source.ending == ".parquet" else _read_text
     for block in reader(source, schema):
         for name in schema.text:
             _check_text(block, name, schema.remedy)
@@ -202,11 +211,7 @@ def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
 
 
 def column_names(file: File) -> list[str]:
-    """Returns the names of a file's columns, as far as it has some: of text, the cells of the first line.
-
-    Raises:
-        UserError: it cannot be read.
-    """
+    """Return the names of a file's columns, as far as it has some: of text, the cells of the first line."""
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
@@ -218,13 +223,10 @@ def column_names(file: File) -> list[str]:
 
 
 def read_lines(path: Path, latin: bool = False) -> list[str]:
-    """Returns a text file's lines without their ends; other Unicode line separators stay in their line.
+    """Return a text file's lines without their ends; other Unicode line separators stay in their line.
 
     Args:
         latin: whether a file that is not UTF-8 is taken for Latin-1.
-
-    Raises:
-        UserError: the file cannot be read, or is not UTF-8.
     """
     return [line for _, line in _lines(local_file(path), latin)]
 
@@ -241,26 +243,22 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
 
 
 def _listed(names: Iterable[str]) -> str:
-    """The names, shortened: where a header is missing they are sentences."""
-    return ", ".join(n if len(n) <= _SHOWN_CHARACTERS else f"{n[:_SHOWN_CHARACTERS]}..." for n in names) or "none"
+    """Return the names, shortened: where a header is missing they are sentences."""
+    return ", ".join(n if len(n) <= _MAX_SHOWN else f"{n[:_MAX_SHOWN]}..." for n in names) or "none"
 
 
-# Text -------------------------------------------------------------------------------------------------------
+# Text and JSONL: records are a line's number and its values by field, None for a blank line -----------------
 
 
 def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
     if file.ending == ".txt" and len(schema.bare) == 1:  # a line is a value, tabs included
         for first, lines in _line_blocks(file, schema.latin):
             yield Rows(file.name, "line", range(first, first + len(lines)), {schema.bare[0]: lines})
-    else:
-        yield from _in_blocks(file, schema, _text_records(file, schema), _ROWS)
-
-
-def _in_blocks(file: File, schema: Schema, records: Iterable[tuple[int, list | None]], size: int) -> Iterator[Rows]:
-    """Takes numbers of lines and their values by field, None for a blank line."""
+        return
+    records = (_json_records if file.ending == ".jsonl" else _text_records)(file, schema)
     blank = [None] * len(schema.fields)
     counted = ((number, values or blank) for number, values in records if values or schema.blanks)
-    while block := list(islice(counted, size)):
+    while block := list(islice(counted, _ROWS)):
         numbers, values = zip(*block)
         yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
 
@@ -272,7 +270,10 @@ def _text_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None
     if not first and (schema.blanks or separator is None):
         return
     lines = chain([(number, first)], lines)
-    cells = _comma_separated(file, lines, number) if separator == "," else _tab_separated(lines)
+    if separator == ",":
+        cells = _comma_separated(file, lines, number)
+    else:
+        cells = ((number, line.split("\t") if line.strip() else []) for number, line in lines)
     if separator:
         _, header = next(cells)
         columns = schema.columns(header, f"{file.name}, line {number}")
@@ -288,28 +289,24 @@ def _text_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None
 
 
 def _separator(file: File, schema: Schema, first: str, number: int) -> str | None:
-    """What stands between the columns, as the first line shows; None where it is no header, and tabs do."""
+    """Return what stands between columns, as the first line shows; None where it is no header, and tabs do."""
     if file.ending == ".txt" and schema.bare and not schema.loose:
         return None
-    by_tab, by_comma = schema.find(first.split("\t")), schema.find(_header(first))
-    if (by_comma and not by_tab) or (file.ending == ".csv" and "\t" not in first):
-        separator = ","
-    else:
-        separator = None if schema.loose and not by_tab else "\t"
-    found = by_tab or by_comma or schema.loose or len(_header(first)) > 1
-    if not found and (first.count(";") > 1 or schema.find(first.split(";"))):
+    try:
+        by_comma = next(csv.reader([first], strict=True), [])
+    except csv.Error:
+        by_comma = []
+    is_tabbed, is_commaed = schema.find(first.split("\t")), schema.find(by_comma)
+    if not (is_tabbed or is_commaed or schema.loose or len(by_comma) > 1) and (
+        first.count(";") > 1 or schema.find(first.split(";"))
+    ):
         raise UserError(
             f"{file.name}, line {number}: columns are separated by semicolons; save the file with commas (.csv) or "
             "tabs (.tsv) between them, and write numbers as 3.5"
         )
-    return separator
-
-
-def _header(line: str) -> list[str]:
-    try:
-        return next(csv.reader([line], strict=True), [])
-    except csv.Error:
-        return []
+    if (is_commaed and not is_tabbed) or (file.ending == ".csv" and "\t" not in first):
+        return ","
+    return None if schema.loose and not is_tabbed else "\t"
 
 
 def _wrong_width(found: int, count: int, separator: str | None, schema: Schema) -> str:
@@ -321,12 +318,8 @@ def _wrong_width(found: int, count: int, separator: str | None, schema: Schema) 
     return f"{found} tab-separated columns instead of {count}{hint}"
 
 
-def _tab_separated(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, list[str]]]:
-    return ((number, line.split("\t") if line.strip() else []) for number, line in lines)
-
-
 def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
-    """Yields the line (counted from `number`) on which a row begins, and its cells, which may hold line ends."""
+    """Yield the line (counted from `number`) on which a row begins, and its cells, which may hold line ends."""
     reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
         for row in reader:
@@ -337,26 +330,17 @@ def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) 
         raise UserError(f"{file.name}, line {start}: {error}; {advice}") from None
 
 
-def _read_jsonl(file: File, schema: Schema) -> Iterator[Rows]:
+def _json_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None]]:
+    """The first record says what the columns are called."""
     columns: list[str | None] = []
-    for first, lines in _line_blocks(file, schema.latin):
-        records = _json_records(file, schema, enumerate(lines, first), columns)
-        yield from _in_blocks(file, schema, records, len(lines))  # records may be long, so blocks are of so many bytes
-
-
-def _json_records(
-    file: File, schema: Schema, lines: Iterable[tuple[int, str]], columns: list[str | None]
-) -> Iterator[tuple[int, list | None]]:
-    """The first record says what the columns are called, which is put into `columns`."""
     needed = len(schema.fields) - len(schema.optional)
-    for number, line in lines:
+    for number, line in _lines(file, schema.latin):
         if not line.strip():
             yield number, None
             continue
         where = f"{file.name}, line {number}"
         record = _json_object(line, where)
-        if not columns:
-            columns += schema.columns(record, where)
+        columns = columns or schema.columns(record, where)
         for name in columns[:needed]:
             if name not in record:
                 raise UserError(f"{where}: no field {name!r}; found {_listed(record)}")
@@ -366,8 +350,8 @@ def _json_records(
 def _json_object(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise UserError(f"{where}: not valid JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError, too
+        raise UserError(f"{where}: not valid JSON: {first_line(error)}") from None
     if not isinstance(record, dict):
         raise UserError(f"{where}: expected an object {{...}}, found a {type(record).__name__}")
     return record
@@ -378,7 +362,7 @@ def _lines(file: File, latin: bool) -> Iterator[tuple[int, str]]:
 
 
 def _line_blocks(file: File, latin: bool) -> Iterator[tuple[int, list[str]]]:
-    r"""Yields the number of the first line (from 1) and some lines, without the \n or \r\n that ends them."""
+    r"""Yield the number of the first line (from 1) and some lines, without the \n or \r\n that ends them."""
     number, rest = 1, b""
     opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
     with readable(file.name), opened() as raw:
@@ -389,8 +373,8 @@ def _line_blocks(file: File, latin: bool) -> Iterator[tuple[int, list[str]]]:
                 lines = _decode(head, file.name, number)
                 yield number, lines
                 number += len(lines)
-            elif len(rest) > _LINE_BYTES:
-                limit = f"{_LINE_BYTES >> 20} MiB"
+            elif len(rest) > _MAX_LINE_BYTES:
+                limit = f"{_MAX_LINE_BYTES >> 20} MiB"
                 raise UserError(
                     f"{file.name}, line {number} is longer than {limit}; put one sentence or record per line"
                 )
@@ -424,18 +408,29 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
     with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
         table, first = pq.ParquetFile(raw), 1
         columns = schema.columns(table.schema_arrow.names, file.name)
-        refuse_code(table.schema_arrow, file.name, _names(columns))
-        hub = json.loads((table.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        kinds = hub.get("info", {}).get("features", {})
-        classes = {name: kind["names"] for name, kind in kinds.items() if isinstance(kind, dict) and kind.get("names")}
-        for batch in table.iter_batches(_ROWS, columns=_names(columns)):
+        names = [name for name in dict.fromkeys(columns) if name is not None]
+        refuse_code(table.schema_arrow, file.name, names)
+        classes = _class_names(table.schema_arrow.metadata or {})
+        for batch in table.iter_batches(_ROWS, columns=names):
             try:
                 values = batch.to_pydict()
-            except UnicodeDecodeError:
-                last = first + len(batch) - 1
-                raise UserError(f"{file.name}, rows {first:,} to {last:,}: a value is not valid UTF-8") from None
+            except (ValueError, OverflowError, pa.ArrowException) as error:  # such as a date beyond the year 9999
+                utf8 = isinstance(error, UnicodeDecodeError)
+                problem = "is not valid UTF-8" if utf8 else f"cannot be read: {first_line(error)}"
+                where = f"{file.name}, rows {first:,} to {first + len(batch) - 1:,}"
+                raise UserError(f"{where}: a value {problem}") from None
             yield _by_field(file.name, first, schema, columns, values, classes)
             first += len(batch)
+
+
+def _class_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the names of classes by column, if the hub's libraries have left them in the file."""
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        kinds = {name: kind["names"] for name, kind in features.items() if isinstance(kind, dict) and "names" in kind}
+        return {name: list(map(str, names)) for name, names in kinds.items() if isinstance(names, list)}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):  # absent, or of another program
+        return {}
 
 
 def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
@@ -447,20 +442,17 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
         columns = schema.columns(table.column_names or next(iter(table), {}), source.name)
         kinds = table.features or {}
         classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
-        for values in table.select_columns(_names(columns)).iter(_ROWS):
+        for values in table.select_columns([name for name in dict.fromkeys(columns) if name is not None]).iter(_ROWS):
             yield (block := _by_field(source.name, first, schema, columns, values, classes))
             first += len(block)
     except UserError:
         raise
     except Exception as error:  # the hub's libraries raise a dozen unrelated kinds
         raise UserError(
-            f"{schema.setting}: there is no file {source.id!r}, and it cannot be read as a hub dataset (name "
-            f"{source.config!r}, split {source.split!r}): {first_line(error)}"
+            f"there is no file {source.id!r}, and it cannot be read as a hub dataset (name {source.config!r}, split "
+            f"{source.split!r}): {first_line(error)}",
+            setting=schema.setting,
         ) from None
-
-
-def _names(columns: list[str | None]) -> list[str]:
-    return list(dict.fromkeys(name for name in columns if name is not None))
 
 
 def _by_field(
@@ -471,17 +463,8 @@ def _by_field(
     values: Mapping[str, list[Any]],
     classes: Mapping[str, Sequence[str]],
 ) -> Rows:
-    """Rows from what a source holds by its own names; `first` is the number of the first one."""
+    """Return rows from what a source holds by its own names; `first` is the number of the first one."""
     count, by_field = len(next(iter(values.values()))), dict(zip(schema.fields, columns))
     found = {field: [None] * count if column is None else list(values[column]) for field, column in by_field.items()}
     named = {field: classes[column] for field, column in by_field.items() if column in classes}
     return Rows(name, "row", range(first, first + count), found, named)
-
-
-_READERS: dict[str, Callable[[File, Schema], Iterator[Rows]]] = {
-    ".txt": _read_text,
-    ".csv": _read_text,
-    ".tsv": _read_text,
-    ".jsonl": _read_jsonl,
-    ".parquet": _read_parquet,
-}

@@ -69,7 +69,7 @@ class Hub:
 
 
 def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
-    """Returns what a setting names: files, sorted, or else the dataset of the hub.
+    """Return what a setting names: files, sorted, or else the dataset of the hub.
 
     Args:
         item: the setting's value: a path, a URI or the id of a dataset.
@@ -80,13 +80,28 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
         UserError: nothing is there, no file with a known ending, or the URI holds credentials.
     """
     refuse_secret(item, setting)
-    files = _find_files(item, setting, kind, several)
-    if files:
-        return files
+    with readable(f"{setting}: {public(item)}"):
+        filesystem, path, scheme = _locate(item)
+        info = filesystem.get_file_info(path)
+        infos = [info]
+        if several and info.type == pafs.FileType.Directory:
+            infos = _list(filesystem, path, ["**"])
+        elif info.type == pafs.FileType.NotFound:
+            infos = _list_pattern(filesystem, path) if several else []
+    known = [i for i in infos if i.type != pafs.FileType.Directory and ending(i.path) in ENDINGS]
+    if known:
+        files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
+        return sorted(files, key=lambda file: file.path)
+    if infos or info.type == pafs.FileType.Directory:
+        raise UserError(
+            f"{public(item)} {'neither is nor contains' if several else 'is not'} a file of {kind}; supported endings "
+            f"are {', '.join(ENDINGS)}, and the text formats also with .gz",
+            setting=setting,
+        )
     if _HUB_ID.fullmatch(item) and not _FILE_ENDING.search(item):
         return [hub]
     places = "file, directory or pattern," if several else "file"
-    raise UserError(f"{setting}: {public(item)} does not exist; name an existing {places} or a hub dataset")
+    raise UserError(f"{public(item)} does not exist; name an existing {places} or a hub dataset", setting=setting)
 
 
 def ending(path: str) -> str:
@@ -114,26 +129,6 @@ def readable(name: str) -> Iterator[None]:
         raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
 
 
-def _find_files(item: str, setting: str, kind: str, several: bool) -> list[File]:
-    with readable(f"{setting}: {public(item)}"):
-        filesystem, path, scheme = _locate(item)
-        info = filesystem.get_file_info(path)
-        infos = [info]
-        if several and info.type == pafs.FileType.Directory:
-            infos = _list(filesystem, path, ["**"])
-        elif info.type == pafs.FileType.NotFound:
-            infos = _list_pattern(filesystem, path) if several else []
-    known = [i for i in infos if i.type != pafs.FileType.Directory and ending(i.path) in ENDINGS]
-    if not known and (infos or info.type == pafs.FileType.Directory):
-        problem = "neither is nor contains" if several else "is not"
-        raise UserError(
-            f"{setting}: {public(item)} {problem} a file of {kind}; supported endings are {', '.join(ENDINGS)}, and "
-            "the text formats also with .gz"
-        )
-    files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
-    return sorted(files, key=lambda file: file.path)
-
-
 def _locate(item: str) -> tuple[pafs.FileSystem, str, str]:
     """Returns file system, path in it, and the prefix that makes paths into names."""
     scheme, separator, _ = item.partition("://")
@@ -145,19 +140,17 @@ def _locate(item: str) -> tuple[pafs.FileSystem, str, str]:
 
 def _list_pattern(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
     parts = path.split("/")
-    wild = [index for index, part in enumerate(parts) if re.search(r"[*?[]", part)]
-    if not wild:
+    wild = next((index for index, part in enumerate(parts) if re.search(r"[*?[]", part)), None)
+    if wild is None:
         return []
-    root = "/".join(parts[: wild[0]]) or ("/" if path.startswith("/") else ".")
-    return _list(filesystem, root, parts[wild[0] :])
+    return _list(filesystem, "/".join(parts[:wild]) or ("/" if path.startswith("/") else "."), parts[wild:])
 
 
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:
-    """Returns the files below a directory whose path from there matches, hidden ones left out."""
+    """Return the files below a directory whose path from there matches, without hidden ones."""
     deep = len(patterns) > 1 or "**" in patterns
-    infos = filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep))
     found = []
-    for info in infos:
+    for info in filesystem.get_file_info(pafs.FileSelector(root, allow_not_found=True, recursive=deep)):
         parts = info.path.removeprefix(root).strip("/").split("/")
         hidden = any(part.startswith(".") for part in parts)
         if info.type == pafs.FileType.File and not hidden and _matches(parts, patterns):
@@ -166,7 +159,7 @@ def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[p
 
 
 def _matches(parts: list[str], patterns: list[str]) -> bool:
-    """Compares path components with patterns, where `**` stands for any number of components."""
+    """Compare the parts of a path with patterns, where `**` stands for any number of parts."""
     if not patterns or not parts:
         return not parts and all(pattern == "**" for pattern in patterns)
     if patterns[0] == "**":

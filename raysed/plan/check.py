@@ -205,7 +205,7 @@ def _other_text(source: str) -> dict[str, Any]:
         check_corpus(text)
         return corpus_fingerprint(text)
     except UserError as error:
-        raise UserError(str(error).replace("corpus.source", "flow.fit_on")) from None
+        raise (error.at("flow.fit_on") if error.setting else error) from None
 
 
 def _encoder_identity(config: Config) -> dict[str, Any]:

@@ -120,7 +120,7 @@ def test_lines_of_latin_1_are_read_where_that_is_said(tmp_path):
 
 def test_an_endless_line_of_pairs_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("raysed.data.rows._BLOCK_BYTES", 1000)
-    monkeypatch.setattr("raysed.data.rows._LINE_BYTES", 5000)
+    monkeypatch.setattr("raysed.data.rows._MAX_LINE_BYTES", 5000)
     path = write(tmp_path / "a.jsonl", "[" * 10_000)
     with pytest.raises(UserError, match=r"a\.jsonl, line 1 is longer than"):
         read(local_file(path), DOCUMENTS)
