@@ -50,9 +50,9 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 import raysed.model.encoder
 from raysed.bundled import ENCODER
 from raysed.config import Config, make_config
-from raysed.data.labelled import tokenize_pairs, write_pairs
+from raysed.data.pair_table import write_pairs
+from raysed.data.pairs import PairRows
 from raysed.data.tokens import FlatTokens, pack, tokenize
-from raysed.data.views import ViewRows, write_views
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.shape import shape_of_model
@@ -138,8 +138,8 @@ class Check:
             flat.add(tokenize(self.tokenizer, self.sentences, 75))
         first, second = self.sentences[0:512:2], self.sentences[1:512:2]
         for name, labels in (("pairs/nli", np.arange(256) % 3), ("pairs/sts", np.linspace(0, 1, 256))):
-            write_pairs(tokenize_pairs(self.tokenizer, first, second, labels, 75), found[name])
-        write_views(ViewRows(first, second), self.tokenizer, 75, found["views/mlm"])
+            write_pairs(PairRows(first, second, labels), self.tokenizer, 75, found[name])
+        write_pairs(PairRows(first, second), self.tokenizer, 75, found["views/mlm"])
         return found
 
 

@@ -269,10 +269,10 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
 
 
 def _labelled_pairs(sources: Sequence[str]) -> Iterable[tuple[str, str]]:
-    from raysed.data.labelled import load_nli
+    from raysed.data.pairs import load_nli
 
     rows = load_nli(NliConfig(train=list(sources)))
-    return zip(rows.premises, rows.hypotheses)
+    return zip(rows.first, rows.second)
 
 
 def _graded_pairs(name: str, task: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

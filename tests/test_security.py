@@ -16,11 +16,11 @@ import raysed
 from raysed.cluster.resources import Share
 from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.labelled import load_nli, read_pairs
+from raysed.data.pair_table import read_pairs
+from raysed.data.pairs import load_nli
 from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import SentenceTable, read_tokens
-from raysed.data.views import read_views
 from raysed.errors import UserError
 from raysed.model.encoder import load_checkpoint, load_encoder
 from raysed.model.teacher import check_teacher
@@ -87,8 +87,7 @@ def test_pairs_of_pickled_objects_are_refused(hostile, tmp_path):
 TABLES = {
     "tokens": (("id", "input_ids"), read_tokens),
     "sentences": (("id", "sentence", "input_ids"), SentenceTable),
-    "pairs": (("id", "input_ids1", "input_ids2", "label"), read_pairs),
-    "views": (("id", "sentence1", "sentence2", "input_ids1", "input_ids2"), read_views),
+    "pairs": (("id", "sentence1", "sentence2", "input_ids1", "input_ids2", "label"), read_pairs),
     "targets": (("id", "input_ids", "target"), lambda directory: TargetBatches(directory, 2, 0)),
     "held out": (("id", "input_ids", "target"), lambda directory: held_out_batches(directory, 2)),
     "embeddings": (

@@ -1,11 +1,9 @@
 """Sentence pairs with a gold score: read from files, directories, the package or the hub, and checked."""
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -50,22 +48,13 @@ _PART = 1 / 3
 _ARGUMENTS = Schema(
     setting="",
     kind="graded pairs",
-    wanted={("label",): [("regression_label",)], PAIR: [("sentence_1", "sentence_2")]},
+    wanted={("score",): [("regression_label",)], PAIR: [("sentence_1", "sentence_2")]},
     needed="regression_label, sentence_1 and sentence_2",
     latin=True,
 )
 
 FEWEST = 3
 """The correlation of two pairs is 1 or -1 whatever the model says."""
-
-
-class _Pair(NamedTuple):
-    where: str
-    """File and line, for error messages."""
-    subset: str
-    score: str | float | None
-    sentence1: str
-    sentence2: str
 
 
 @dataclass(frozen=True)
@@ -87,11 +76,10 @@ class StsTask:
 
 
 def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
-    """Reads the pairs that a model is to be scored on, see `read_graded`.
+    """Read the pairs that a model is to be scored on, see `read_graded`.
 
     Args:
         name: what the task is called in reports.
-        config: source, columns, and range of the gold score.
         setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
 
     Raises:
@@ -100,27 +88,26 @@ def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsT
     """
     setting = setting or f"evaluation.tasks.{name}"
     task = _read_task(name, config, setting, "test")
-    gold_P = gold_of(task)
+    gold_P, source = gold_of(task), public(config.source)
     if len(gold_P) < FEWEST:
+        pairs = "1 pair" if len(gold_P) == 1 else f"{len(gold_P):,} pairs"
         raise UserError(
-            f"{setting}: {public(config.source)} has {_counted(len(gold_P))} with a score, but a correlation "
-            f"needs at least {FEWEST}; add some, or leave the task out"
+            f"{source} has {pairs} with a score, but a correlation needs at least {FEWEST}; add some, or leave the "
+            "task out",
+            setting=setting,
         )
     if np.ptp(gold_P) == 0:
         raise UserError(
-            f"{setting}: all {len(gold_P):,} pairs of {public(config.source)} have the score {gold_P[0]:g}, so no "
-            f"correlation is defined; check which column holds the score ({setting}.columns)"
+            f"all {len(gold_P):,} pairs of {source} have the score {gold_P[0]:g}, so no correlation is defined; check "
+            f"which column holds the score ({setting}.columns)",
+            setting=setting,
         )
     _check_range(gold_P, config, setting)
     return task
 
 
-def _counted(pairs: int) -> str:
-    return "1 pair" if pairs == 1 else f"{pairs:,} pairs"
-
-
 def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test") -> StsTask:
-    """Reads the pairs that `config.source` names.
+    """Read the pairs that `config.source` names.
 
     Kinds of source:
     - a file with a header, JSONL or Parquet, by path or URI, see `rows`. The score stands in the first of
@@ -135,11 +122,9 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     - `bundled:train`, `bundled:dev` or `bundled:test`;
     - a dataset of the Hugging Face hub, with columns as in a file.
 
-    A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Lines end at a newline
-    only: other Unicode line separators stay in their sentence.
+    A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences.
 
     Args:
-        config: source, columns, and range of the gold score.
         split: of a hub dataset, where `config` names none.
 
     Returns:
@@ -157,22 +142,29 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
 def _read_task(name: str, config: TaskConfig, setting: str, split: str) -> StsTask:
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0
-    for pair in _read(config, setting, split):
-        gold = _gold(pair, config.score_range, setting)
-        if gold is None:
-            dropped += 1
-            continue
-        columns = subsets.setdefault(pair.subset, ([], [], []))
-        for column, value in zip(columns, (pair.sentence1, pair.sentence2, gold)):
-            column.append(value)
+    low, high = config.score_range or (-math.inf, math.inf)
+    remedy = f"write it as 3.5, leave it blank, or name the score's column in {setting}.columns"
+    for rows in _read(config, setting, split):
+        sides = zip(rows.columns["subset"], rows.texts("first"), rows.texts("second"))
+        for place, (gold, (subset, first, second)) in enumerate(zip(rows.numbers_of("score", remedy), sides)):
+            if gold is None:
+                dropped += 1
+                continue
+            if not low <= gold <= high:
+                raise UserError(
+                    f"{rows.where(place)}: score {gold:g} is outside {setting}.score_range, {low:g} to {high:g}"
+                )
+            columns = subsets.setdefault(_ALL if subset in (None, "") else str(subset), ([], [], []))
+            for column, value in zip(columns, (first, second, gold)):
+                column.append(value)
     if not subsets:
-        raise UserError(f"{setting}: {public(config.source)} has no pair with a gold score ({dropped} blank)")
+        raise UserError(f"{public(config.source)} has no pair with a gold score ({dropped} blank)", setting=setting)
     arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}
     return StsTask(name, arrays, dropped, config.aggregation)
 
 
 def _check_range(gold_P: np.ndarray, config: TaskConfig, setting: str) -> None:
-    """Scores of 0 to 1 that are taken for scores of 0 to 5 give wrong targets, and nobody would notice."""
+    """Refuse scores of 0 to 1 that are taken for scores of 0 to 5: targets would be wrong, and nobody would notice."""
     if config.score_range is None:
         return
     low, high = config.score_range
@@ -189,30 +181,29 @@ def _check_range(gold_P: np.ndarray, config: TaskConfig, setting: str) -> None:
     )
 
 
-def _read(config: TaskConfig, setting: str, split: str) -> Iterable[_Pair]:
-    if config.source.startswith("bundled:"):
-        return _read_bundled(config.source, setting)
+def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
+    """Yield the parts of a source, with the columns subset, score, first and second."""
     path = Path(config.source).expanduser()
-    if path.is_dir():
-        topics = sorted(path.glob("ArgPairs_*.csv"))
-        return _read_arguments(topics) if topics else _read_senteval(path)
-    if path.name.startswith("STS.input.") and path.suffix == ".txt":
-        return _read_graded_lines(path)
-    return _pairs(read_source(config, graded_schema(config, setting), split))
-
-
-def _pairs(rows: Rows) -> Iterator[_Pair]:
-    subsets = rows.columns.get("subset", [None] * len(rows))
-    for place, row in enumerate(zip(subsets, rows.columns["label"], rows.texts("first"), rows.texts("second"))):
-        subset, score, first, second = row
-        yield _Pair(rows.where(place), _ALL if subset in (None, "") else str(subset), score, first, second)
+    if config.source.startswith("bundled:"):
+        yield _read_bundled(config.source, setting)
+    elif path.is_dir():
+        arguments = sorted(path.glob("ArgPairs_*.csv"))
+        # Some copies of SentEval have a file of all subsets together beside the subsets.
+        graded = sorted(file for file in path.glob("STS.input.*.txt") if file.name != "STS.input.ALL.txt")
+        if not (arguments or graded):
+            raise UserError(f"{path} is not a SentEval directory: it has no STS.input.<subset>.txt")
+        yield from map(_read_arguments, arguments) if arguments else map(_read_graded_lines, graded)
+    elif path.name.startswith("STS.input.") and path.suffix == ".txt":
+        yield _read_graded_lines(path)
+    else:
+        yield read_source(config, graded_schema(config, setting), split)
 
 
 def graded_schema(config: TaskConfig, setting: str) -> Schema:
-    """Returns what is wanted of a file of graded pairs."""
+    """Return what is wanted of a file of graded pairs."""
     named = config.columns
     sentences = dict.fromkeys((named.sentence1 or one, named.sentence2 or other) for one, other in GRADED_COLUMNS)
-    wanted = {PAIR: list(sentences), ("label",): [(name,) for name in ([named.score] if named.score else GOLD_COLUMNS)]}
+    wanted = {PAIR: list(sentences), ("score",): [(name,) for name in ([named.score] if named.score else GOLD_COLUMNS)]}
     if named.subset:
         wanted[("subset",)] = [(named.subset,)]
     needed = [named.score or "score (or label)", named.sentence1 or "sentence1", named.sentence2 or "sentence2"]
@@ -226,75 +217,44 @@ def graded_schema(config: TaskConfig, setting: str) -> Schema:
         optional={} if named.subset else {"subset": "subset"},
         text=PAIR,
         remedy=f"; name yours in {setting}.columns",
-        bare=(*PAIR, "label"),
+        bare=(*PAIR, "score"),
     )
 
 
-def _read_senteval(directory: Path) -> Iterator[_Pair]:
-    # Some copies have a file of all subsets together beside the subsets.
-    inputs = sorted(path for path in directory.glob("STS.input.*.txt") if path.name != "STS.input.ALL.txt")
-    if not inputs:
-        raise UserError(f"{directory} is not a SentEval directory: it has no STS.input.<subset>.txt")
-    for path in inputs:
-        yield from _read_graded_lines(path)
-
-
-def _read_graded_lines(path: Path) -> Iterator[_Pair]:
-    """One `STS.input.<subset>.txt` and the scores that lie beside it."""
+def _read_graded_lines(path: Path) -> Rows:
+    """Read one `STS.input.<subset>.txt` and the scores that lie beside it."""
     subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
     gold_path = path.with_name(f"STS.gs.{subset}.txt")
-    lines, golds = read_lines(path), read_lines(gold_path)
-    if len(lines) != len(golds):
-        raise UserError(f"{path} has {len(lines)} lines, but {gold_path.name} beside it has {len(golds)}")
-    for number, (line, gold) in enumerate(zip(lines, golds), start=1):
-        cells = line.split("\t")
-        if len(cells) != 2:
-            raise UserError(f"{path}, line {number}: {len(cells)} tab-separated columns instead of 2")
-        yield _Pair(f"{gold_path}, line {number}", subset, gold, *cells)
+    cells, golds = [line.split("\t") for line in read_lines(path)], read_lines(gold_path)
+    if len(cells) != len(golds):
+        raise UserError(f"{path} has {len(cells)} lines, but {gold_path.name} beside it has {len(golds)}")
+    broken = next((number for number, row in enumerate(cells, start=1) if len(row) != 2), None)
+    if broken:
+        raise UserError(f"{path}, line {broken}: {len(cells[broken - 1])} tab-separated columns instead of 2")
+    return _rows(str(gold_path), "line", subset, golds, [first for first, _ in cells], [second for _, second in cells])
 
 
-def _read_arguments(paths: Sequence[Path]) -> Iterator[_Pair]:
-    for path in paths:
-        topic = path.stem.removeprefix("ArgPairs_")
-        for pair in _pairs(read(local_file(path), _ARGUMENTS)):
-            # A quoted cell may hold line ends, which tables of pairs cannot.
-            score, first, second = (" ".join(cell.split()) for cell in pair[2:])
-            yield _Pair(pair.where, topic, score, first, second)
+def _read_arguments(path: Path) -> Rows:
+    rows = read(local_file(path), _ARGUMENTS)
+    # A quoted cell may hold line ends, which tables of pairs cannot.
+    columns = {name: [" ".join(cell.split()) for cell in rows.columns[name]] for name in (*PAIR, "score")}
+    return replace(rows, columns={**columns, "subset": [path.stem.removeprefix("ArgPairs_")] * len(rows)})
 
 
-def _read_bundled(source: str, setting: str) -> Iterator[_Pair]:
+def _read_bundled(source: str, setting: str) -> Rows:
     from raysed import bundled
 
     split = source.removeprefix("bundled:")
     if split not in ("train", "dev", "test"):
         raise UserError(f"{setting}: {source} does not exist; use bundled:train, bundled:dev or bundled:test")
-    for number, (score, first, second) in enumerate(bundled.pairs(split), start=1):
-        yield _Pair(f"{source}, pair {number}", _ALL, score, first, second)
+    return _rows(source, "pair", _ALL, *map(list, zip(*bundled.pairs(split))))
 
 
-def _gold(pair: _Pair, score_range: tuple[float, float] | None, setting: str) -> float | None:
-    text = "" if pair.score is None else str(pair.score).strip()
-    if not text:
-        return None
-    low, high = score_range or (-math.inf, math.inf)
-    try:
-        gold = float(text)
-    except ValueError:
-        raise UserError(f"{pair.where}: {_no_number(text, setting)}") from None
-    if not low <= gold <= high:  # and so is nan
-        raise UserError(f"{pair.where}: score {text} is outside {setting}.score_range, {low:g} to {high:g}")
-    return gold
-
-
-def _no_number(text: str, setting: str) -> str:
-    if re.fullmatch(r"[+-]?\d*,\d+", text):
-        return f"score {text!r} has a decimal comma; write {text.replace(',', '.')}"
-    return (
-        f"score {text!r} is not a number; write it as 3.5, leave it blank, or name the score's column in "
-        f"{setting}.columns"
-    )
+def _rows(name: str, unit: str, subset: str, scores: list, first: list[str], second: list[str]) -> Rows:
+    columns = {"subset": [subset] * len(scores), "score": scores, "first": first, "second": second}
+    return Rows(name, unit, range(1, len(scores) + 1), columns)
 
 
 def gold_of(task: StsTask) -> np.ndarray:
-    """Returns the gold scores of all subsets in order, float64 [P]."""
+    """Return the gold scores of all subsets in order, float64 [P]."""
     return np.concatenate([gold for _, _, gold in task.subsets.values()])

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -182,23 +181,14 @@ def _relevant(
 ) -> dict[str, dict[int, float]]:
     """By query its relevant documents with their gains; of a pair that is judged twice the last counts."""
     found: dict[str, dict[int, float]] = {}
-    columns = [judgements.columns[key] for key in ("query", "document", "score")]
-    for place, (query, document, score) in enumerate(zip(*columns)):
+    gains = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
+    columns = (judgements.columns["query"], judgements.columns["document"], gains)
+    for place, (query, document, gain) in enumerate(zip(*columns)):
         for known, value, file in ((queries, query, of_queries), (documents, document, of_documents)):
             if str(value) not in known:
                 raise UserError(
                     f"{judgements.where(place)}: the id {str(value)!r} is not in {file}; add it, or leave the line out"
                 )
-        gain = _gain(score, judgements.where(place))
-        if gain > 0:
-            found.setdefault(str(query), {})[documents[str(document)]] = gain
+        if gain is None or gain > 0:
+            found.setdefault(str(query), {})[documents[str(document)]] = 1.0 if gain is None else gain
     return found
-
-
-def _gain(score: Any, where: str) -> float:
-    if score in (None, ""):
-        return 1.0
-    try:
-        return float(score)
-    except (TypeError, ValueError):
-        raise UserError(f"{where}: the score {score!r} is no number; write 1 for relevant and 0 for not") from None

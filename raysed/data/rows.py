@@ -139,13 +139,12 @@ class Rows:
             try:
                 number = float(text) if text else None
             except ValueError:
-                number = math.nan
-            if number is not None and not math.isfinite(number):
+                shown = f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r}"
                 if re.fullmatch(r"[+-]?\d*,\d+", text):
-                    raise UserError(
-                        f"{self.where(place)}: {name} {text!r} has a decimal comma; write {text.replace(',', '.')}"
-                    )
-                raise UserError(f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r} is not a finite number; {remedy}")
+                    raise UserError(f"{shown} has a decimal comma; write {text.replace(',', '.')}") from None
+                raise UserError(f"{shown} is not a number; {remedy}") from None
+            if number is not None and not math.isfinite(number):
+                raise UserError(f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r} is not finite; {remedy}")
             found.append(number)
         return found
 

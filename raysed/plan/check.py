@@ -9,8 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import FIT_ON, Config, CorpusConfig, EncoderConfig, stable_hash, with_absolute_paths
 from raysed.data.corpus import check_corpus, corpus_fingerprint
-from raysed.data.labelled import GradedRows, NliRows, identity, load_graded, load_nli
-from raysed.data.views import ViewRows, entailment, load_files
+from raysed.data.pairs import PairRows, entailment, load_graded, load_nli, load_views
 from raysed.errors import UserError
 from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.encoder import check_encoder, encoder_path, width_of
@@ -23,8 +22,6 @@ from raysed.score.tasks import Evaluation
 from raysed.store.hub import cached_commit
 from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
-
-LabelledRows = NliRows | GradedRows
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,8 @@ class Job:
     evaluation: Evaluation
     inputs: dict[str, Any]
     layers: int
-    pairs: dict[str, LabelledRows] = field(default_factory=dict)
-    views: dict[str, ViewRows | None] = field(default_factory=dict)
+    pairs: dict[str, PairRows] = field(default_factory=dict)
+    views: dict[str, PairRows | None] = field(default_factory=dict)
     further: FurtherTasks = field(default_factory=FurtherTasks)
     widths: tuple[int, ...] = ()
 
@@ -100,7 +97,7 @@ def check(config: Config) -> Job:
     if config.encoder.static:
         inputs["encoder"]["corpus"] = corpus
     pairs = _labelled_pairs(config, recipes)
-    inputs |= {kind: identity(rows) for kind, rows in pairs.items()}
+    inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
     kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config) if kind != "same")
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
@@ -150,20 +147,20 @@ def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, c
         )
 
 
-def _view_rows(kind: str, config: Config, nli: NliRows | None) -> ViewRows | None:
+def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | None:
     """The views that are there; those that are made later are checked as far as that is possible now."""
     if kind == "files":
-        return load_files(config.views)
+        return load_views(config.views)
     if kind == "entailment":
         return entailment(nli or load_nli(config.nli), config.views.max_unusable)
     check_augmenter(kind, config.views, config.encoder)
     return None
 
 
-def _views_identity(kind: str, rows: ViewRows | None, config: Config, inputs: Mapping[str, Any]) -> Any:
+def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Mapping[str, Any]) -> Any:
     """What the views of a kind depend on, apart from the tokenizer."""
     if rows is not None:
-        return identity(rows)
+        return rows.identity()
     views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}
     if kind == "synonym":
         return {**common, "share": views.synonym_share, "wordnet": wordnet_identity()}
@@ -177,7 +174,7 @@ def _views_identity(kind: str, rows: ViewRows | None, config: Config, inputs: Ma
     return {**common, "pivots": pivots, "beams": views.beams, "max_length": config.encoder.max_length}
 
 
-def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, LabelledRows]:
+def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, PairRows]:
     stages = {stage for recipe in recipes for stage in recipe.members}
     if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
         stages.add("nli")

@@ -18,7 +18,7 @@ from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
 from raysed.config import Config, CorpusConfig, FlowConfig, Layers, derive_seed
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.labelled import read_pairs
+from raysed.data.pair_table import read_pairs
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import Affine

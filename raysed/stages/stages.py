@@ -33,9 +33,9 @@ from raysed.cluster.resources import (
 from raysed.cluster.usage import measured
 from raysed.cluster.versions import check_versions
 from raysed.config import stable_hash
-from raysed.data.labelled import tokenize_pairs, write_pairs
+from raysed.data.pair_table import write_pairs
+from raysed.data.pairs import usable
 from raysed.data.tokens import LengthReport, tokenize
-from raysed.data.views import usable, write_views
 from raysed.errors import RunFailed, UserError
 from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
@@ -160,9 +160,8 @@ class Stages:
 
     def _write_pairs(self, kind: str, path: Path, meta: dict[str, Any]) -> None:
         pairs = self.job.pairs[kind]
-        table = tokenize_pairs(self.tokenizer, *pairs.columns, self.config.encoder.max_length)
-        write_pairs(table, path)
-        meta |= {"summary": pairs.summary(), "pairs": len(table)}
+        write_pairs(pairs, self.tokenizer, self.config.encoder.max_length, path)
+        meta |= {"summary": pairs.summary(), "pairs": len(pairs)}
 
     def write_views(self) -> None:
         """Writes the two views of each kind in use as a table that all members share."""
@@ -181,7 +180,7 @@ class Stages:
             rows = usable(made.first, made.second, f"{kind} views", config.views.max_unusable)
             counts = f"; {made.counts}"
         lengths = LengthReport(config.encoder.max_length)
-        write_views(rows, self.tokenizer, config.encoder.max_length, path, lengths)
+        write_pairs(rows, self.tokenizer, config.encoder.max_length, path, lengths)
         meta |= {"pairs": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
 
     def _check_views(self, recipe: Recipe) -> None:

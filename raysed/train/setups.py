@@ -11,10 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import BslConfig, Config, CtConfig, SedConfig, TuningConfig, TwoViewsConfig
 from raysed.data.batches import EpochBatches
-from raysed.data.labelled import PairBatches, read_pairs
+from raysed.data.pair_table import PairBatches, PairTable, read_pairs
 from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import read_tokens
-from raysed.data.views import ViewBatches, ViewTable, read_views, same_twice
 from raysed.model.encoder import Encoder
 from raysed.model.head import START
 from raysed.model.precision import uses_bf16
@@ -228,13 +227,16 @@ def _cosine_regression(config: Config, start: Start) -> Setup:
 
 def _on_views(config: Config, stage: str, start: Start, objective: torch.nn.Module) -> Setup:
     block: TwoViewsConfig = getattr(config, stage)
-    table = ViewTable.concatenate([_views(name, start.data[name]) for name in tables_of(stage, config)])
-    batches = ViewBatches(table, block.batch_size, start.seed)
+    table = PairTable.concatenate([_views(name, start.data[name]) for name in tables_of(stage, config)])
+    batches = PairBatches(table, block.batch_size, start.seed)
     return _tuned(config, stage, start, objective, batches, len(table), block.keep)
 
 
-def _views(name: str, directory: Path) -> ViewTable:
-    return same_twice(read_tokens(directory)) if name == "corpus" else read_views(directory)
+def _views(name: str, directory: Path) -> PairTable:
+    if name != "corpus":
+        return read_pairs(directory)
+    table = read_tokens(directory)
+    return PairTable(table, table)  # dropout tells the two views apart (SimCSE)
 
 
 def _on_pairs(config: Config, stage: str, start: Start, objective: torch.nn.Module, keep: str) -> Setup:

@@ -124,3 +124,31 @@ def test_an_endless_line_of_pairs_is_refused(tmp_path, monkeypatch):
     path = write(tmp_path / "a.jsonl", "[" * 10_000)
     with pytest.raises(UserError, match=r"a\.jsonl, line 1 is longer than"):
         read(local_file(path), DOCUMENTS)
+
+
+def test_a_number_of_5000_digits_is_a_sentence(tmp_path):
+    path = write(tmp_path / "a.jsonl", f'{{"_id": "d1", "text": "a"}}\n{{"_id": {"9" * 5000}, "text": "b"}}\n')
+    with pytest.raises(UserError, match=r"a\.jsonl, line 2: not valid JSON: Exceeds the limit"):
+        read(local_file(path), DOCUMENTS)
+
+
+@pytest.mark.parametrize("days", [2**31 - 1, 3_000_000])
+def test_a_date_beyond_the_year_9999_is_a_sentence(tmp_path, days):
+    dates = pa.array([0, days], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"_id": dates, "text": ["a", "b"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match=r"a\.parquet, rows 1 to 2: a value cannot be read: "):
+        read(local_file(tmp_path / "a.parquet"), DOCUMENTS)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *(b"\xff", b"no json", b"[]", b"5", b'{"info": 5}', b'{"info": {"features": [1]}}', b"[" * 10**5),
+        b'{"info": {"features": {"text": {"names": 5}}}}',
+    ],
+)
+def test_metadata_of_another_program_does_not_matter(tmp_path, metadata):
+    table = pa.table({"_id": ["d"], "text": ["a"]}).replace_schema_metadata({b"huggingface": metadata})
+    pq.write_table(table, tmp_path / "a.parquet")
+    found = read(local_file(tmp_path / "a.parquet"), DOCUMENTS)
+    assert found.columns["text"] == ["a"] and not found.classes

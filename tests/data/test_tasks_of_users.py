@@ -60,7 +60,8 @@ def test_three_files_of_any_format(tmp_path):
     [
         ({"qrels": ["q1\td1\t1", "q9\td1\t1"]}, r"test\.tsv, line 3: the id 'q9' is not in .*queries\.jsonl"),
         ({"qrels": ["q1\td7\t1"]}, r"test\.tsv, line 2: the id 'd7' is not in .*corpus\.jsonl"),
-        ({"qrels": ["q1\td1\tmuch"]}, r"test\.tsv, line 2: the score 'much' is not a number|is no number"),
+        ({"qrels": ["q1\td1\tmuch"]}, r"test\.tsv, line 2: score 'much' is not a number; write 1 for relevant"),
+        *(({"qrels": [f"q1\td1\t{score}"]}, rf"line 2: score '{score}' is not finite") for score in ("inf", "nan")),
         ({"qrels": ["q1\td1\t0"]}, r"names no relevant document for any query"),
         ({"documents": [{"_id": "d1", "text": "a"}] * 2}, r"corpus\.jsonl, line 2: the id 'd1' is there twice"),
         ({"queries": [{"text": "a"}]}, r"queries\.jsonl, line 1: columns _id and text are needed"),

@@ -8,7 +8,8 @@ import torch
 
 from raysed.config import FlowConfig, derive_seed, make_config
 from raysed.data.graded import StsTask
-from raysed.data.labelled import PairTable, write_pairs
+from raysed.data.pair_table import write_pairs
+from raysed.data.pairs import PairRows
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import Affine, load_calibration, save_calibration
@@ -395,9 +396,9 @@ class TestArtefacts:
             for verb in ("runs", "sleeps now", "is here")
         ]
         encoder, tokenizer = load_encoder(make_config({}).encoder)
-        first, second = (tokenize(tokenizer, side, 75) for side in (texts[:6], texts[6:]))
+        pairs = PairRows(texts[:6], texts[6:], np.zeros(6, np.int64))
         storage = Storage(str(tmp_path), "run")
-        storage.commit("pairs/nli", lambda path: write_pairs(PairTable(first, second, np.zeros(6, np.int64)), path), {})
+        storage.commit("pairs/nli", lambda path: write_pairs(pairs, tokenizer, 75, path), {})
         tokens = tokenize(tokenizer, evaluation.sentences, 75)
         x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
         self.calibrate(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from raysed.config import CtConfig
-from raysed.data.labelled import LabelledBatch
+from raysed.data.pair_table import LabelledBatch
 from raysed.data.tokens import pack
 from raysed.store.storage import Storage
 from raysed.train.flow_fit import FlowAdam

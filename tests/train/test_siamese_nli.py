@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from raysed.config import NliConfig
-from raysed.data.labelled import CLASSES, LabelledBatch, PairBatches, PairTable, load_nli, tokenize_pairs
+from raysed.data.pair_table import LabelledBatch, PairBatches, PairTable
+from raysed.data.pairs import CLASSES, load_nli
+from raysed.data.tokens import tokenize
 from raysed.train.loop import Plan, TorchEngine, train
 from raysed.train.objectives.siamese_nli import SiameseNLI
 from raysed.train.optimizers import bert_optimizer
@@ -131,7 +133,7 @@ def test_real_pairs_can_be_learned(make_encoder, tiny_tokenizer, data_dir):
     """A few passes over 96 pairs of SNLI: far below ln 3, the loss of a guess."""
     rows = load_nli(NliConfig(train=[str(data_dir / "nli" / "snli-sample.tsv")]))
     assert len(rows) == 2527 and rows.counts == dict(zip(CLASSES, (839, 838, 850)))
-    table = tokenize_pairs(tiny_tokenizer, rows.premises, rows.hypotheses, rows.labels, max_length=30)
+    table = PairTable(*(tokenize(tiny_tokenizer, side, 30) for side in (rows.first, rows.second)), rows.labels)
     torch.manual_seed(0)
     objective = SiameseNLI(make_encoder("bert", layers=2, width=32), dropout=False)
     batches = PairBatches(table.take(np.arange(96)), 16, seed=0)

@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from raysed.config import CtConfig
-from raysed.data.labelled import PairBatches, PairTable
+from raysed.data.pair_table import PairBatches, PairTable
 from raysed.data.tokens import pack
-from raysed.data.views import ViewBatches, same_twice
 from raysed.errors import UserError
 from raysed.model.encoding import encode
 from raysed.store.storage import Storage
@@ -61,7 +60,7 @@ def _parts(stage, encoder, make_table, seed, dropout):
         config = CtConfig(variant=variant, groups=2, negatives=3, batch_size=6, dropout=dropout)
         return *contrastive_tension(config, encoder, table, seed), ct_optimizer
     if stage == "contrastive":
-        batches = ViewBatches(same_twice(table), 6, seed)
+        batches = PairBatches(PairTable(table, table), 6, seed)
         return Contrastive(encoder, dropout=dropout), batches, lambda objective: adam_optimizer(objective, 0.01)
     pairs = PairTable(table, make_table(60, seed=5), np.arange(60) % 3 if stage == "nli" else np.linspace(0, 1, 60))
     objective = SiameseNLI(encoder, dropout=dropout) if stage == "nli" else CosineRegression(encoder, 0.3, dropout)

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from raysed.config import StsConfig
-from raysed.data.labelled import PairBatches, PairTable, load_graded, tokenize_pairs
+from raysed.data.pair_table import PairBatches, PairTable
+from raysed.data.pairs import load_graded
+from raysed.data.tokens import tokenize
 from raysed.train.loop import Plan, TorchEngine, train
 from raysed.train.objectives.sts_regression import CosineRegression, target_of
 from raysed.train.optimizers import bert_optimizer
@@ -88,7 +90,7 @@ def test_real_pairs_can_be_learned(make_encoder, tiny_tokenizer, data_dir):
     """A few passes over 96 pairs of STS-B's news: below the variance of their scores, the loss of a constant."""
     rows = load_graded(StsConfig(train=[str(data_dir / "sts" / "stsb-train.tsv")]))
     assert len(rows) == 5749
-    table = tokenize_pairs(tiny_tokenizer, rows.first, rows.second, rows.scores, max_length=30)
+    table = PairTable(*(tokenize(tiny_tokenizer, side, 30) for side in (rows.first, rows.second)), rows.labels)
     table = table.take(np.arange(5749 - 96, 5749))
     objective = CosineRegression(make_encoder("bert", layers=2, width=32), 0.0, dropout=False)
     batches = PairBatches(table, 16, seed=0)

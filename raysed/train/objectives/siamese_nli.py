@@ -6,7 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.data.labelled import CLASSES, LabelledBatch
+from raysed.data.pair_table import LabelledBatch
+from raysed.data.pairs import CLASSES
 from raysed.data.tokens import PackedTokens
 from raysed.model.encoder import Encoder
 from raysed.train.objectives.base import EmbeddingObjective

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from raysed.data.labelled import LabelledBatch
+from raysed.data.pair_table import LabelledBatch
 from raysed.model.encoder import Encoder
 from raysed.train.objectives.siamese_nli import Siamese
 

@@ -1,0 +1,239 @@
+"""Sentence pairs as text: with a class (NLI), with a score (STS), or two views of one meaning.
+
+`load_nli`, `load_graded` and `load_views` read them from what the settings name; all become `PairRows`, which
+`pair_table.write_pairs` tokenises.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+
+import numpy as np
+
+from raysed.config import NliConfig, StsConfig, ViewsConfig
+from raysed.data.graded import PAIR, SENTENCE_COLUMNS, gold_of, read_graded
+from raysed.data.rows import Rows, Schema, read_source
+from raysed.errors import UserError, public
+
+CLASSES = ("contradiction", "entailment", "neutral")
+"""By class id, the order of sentence-transformers."""
+_HUB_ORDER = ("entailment", "neutral", "contradiction")
+"""What 0, 1 and 2 mean in the hub's SNLI, MultiNLI and AllNLI."""
+_UNLABELLED = ("", "-", "-1")
+
+_NLI = Schema(
+    setting="nli.train",
+    kind="labelled pairs",
+    wanted={PAIR: SENTENCE_COLUMNS, ("label",): [("label",), ("gold_label",), ("entailment_label",)]},
+    needed="premise and hypothesis (or sentence1 and sentence2) and label (or gold_label)",
+    text=PAIR,
+)
+_VIEWS = Schema(
+    setting="views.files",
+    kind="pairs of views",
+    wanted={
+        PAIR: [
+            ("view1", "view2"),
+            *SENTENCE_COLUMNS,
+            ("english", "non_english"),
+            ("anchor", "positive"),
+            ("source", "target"),
+        ]
+    },
+    needed="view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name)",
+    text=PAIR,
+    bare=PAIR,
+    loose=True,
+)
+
+
+@dataclass(frozen=True)
+class PairRows:
+    """P pairs of sentences.
+
+    Attributes:
+        first: first sentences, or premises, or first views.
+        second: the others.
+        labels: classes, int64 [P] (see `CLASSES`); or scores of 0 to 1, float64 [P]; None of views.
+        left_out: how many pairs were left out, by what is wrong with them.
+    """
+
+    first: list[str]
+    second: list[str]
+    labels: np.ndarray | None = None
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Pairs per class."""
+        return dict(zip(CLASSES, np.bincount(self.labels, minlength=len(CLASSES)).tolist()))
+
+    def summary(self) -> str:
+        """Return the counts as one line.
+
+        >>> PairRows(["A man runs."], ["He moves."], np.array([1]), {"without a label": 1}).summary()
+        '1 pairs: 0 contradiction, 1 entailment, 0 neutral; left out: 1 without a label'
+        >>> PairRows(["A man runs."], ["He moves."], np.array([0.8])).summary()
+        '1 pairs, mean score 0.80 of 1'
+        """
+        parts = [f"{len(self):,} pairs"]
+        if self.labels is not None and self.labels.dtype.kind == "i":
+            parts[0] += ": " + ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+        elif self.labels is not None:
+            parts[0] += f", mean score {self.labels.mean():.2f} of 1"
+        if self.left_out:
+            parts.append("left out: " + ", ".join(f"{count:,} {why}" for why, count in self.left_out.items()))
+        return "; ".join(parts)
+
+    def identity(self) -> str:
+        """Return 16 hex digits that depend on the pairs, their order and their labels (if any), and on nothing else.
+
+        >>> PairRows(["ab"], ["c"]).identity() == PairRows(["a"], ["bc"]).identity()
+        False
+        """
+        digest = blake2b(digest_size=8)
+        for column in (self.first, self.second):
+            digest.update(np.fromiter(map(len, column), "<i8", count=len(column)).tobytes())
+            digest.update("".join(column).encode())
+        if self.labels is not None:
+            digest.update(self.labels.astype(self.labels.dtype.newbyteorder("<")).tobytes())
+        return digest.hexdigest()
+
+
+def load_nli(config: NliConfig) -> PairRows:
+    """Read all of `nli.train` and put it together.
+
+    A class is a name or the id of the hub (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids,
+    these names count. Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
+
+    Raises:
+        UserError: nothing to read, what `read_source` says, an unknown class, or no pair.
+    """
+    if not config.train:
+        raise UserError("nli.train is empty; name at least one file or hub dataset of labelled sentence pairs")
+    pairs: list[tuple[str, str, int]] = []
+    left_out = {"without a label": 0, "with an empty sentence": 0}
+    for source in (read_source(source, _NLI) for source in config.train):
+        for first, second, label in zip(source.texts("first"), source.texts("second"), _class_ids(source)):
+            if label is None:
+                left_out["without a label"] += 1
+            elif not (first.strip() and second.strip()):
+                left_out["with an empty sentence"] += 1
+            else:
+                pairs.append((first.strip(), second.strip(), label))
+    labels = np.array([label for *_, label in pairs], np.int64)
+    rows = PairRows([first for first, *_ in pairs], [second for _, second, _ in pairs], labels, left_out)
+    if not len(rows):
+        names = ", ".join(public(source.source) for source in config.train)
+        raise UserError(f"{names} has no usable pair ({rows.summary()})", setting="nli.train")
+    return rows
+
+
+def _class_ids(source: Rows) -> list[int | None]:
+    """Return the class ids of all rows, None where there is none."""
+    named = {name: id_ for id_, name in enumerate(CLASSES)}
+    classes = source.classes.get("label", _HUB_ORDER)
+    numbered = {str(i): named[name.lower()] for i, name in enumerate(classes) if name.lower() in named}
+    known = {**named, **numbered, **dict.fromkeys(_UNLABELLED)}
+    labels = ["" if label is None else str(label).strip().lower() for label in source.columns["label"]]
+    unknown = next((place for place, label in enumerate(labels) if label not in known), None)
+    if unknown is not None:
+        meanings = ", ".join(f"{label} ({CLASSES[id_]})" for label, id_ in numbered.items())
+        raise UserError(
+            f"{source.where(unknown)}: label {source.columns['label'][unknown]!r} is unknown; use one of "
+            f"{', '.join(CLASSES)}, {meanings + ', ' if meanings else ''}or '-' or -1 for none"
+        )
+    return [known[label] for label in labels]
+
+
+def load_graded(config: StsConfig) -> PairRows:
+    """Read all of `sts.train` (see `graded.read_graded`) and scale scores by each source's range: 0 to 5 is score / 5.
+
+    Errors call the first source `sts.train[0]`.
+    """
+    if not config.train:
+        raise UserError("sts.train is empty; name at least one file or hub dataset of graded sentence pairs")
+    first, second, scores, dropped = [], [], [], 0
+    for place, source in enumerate(config.train):
+        setting = f"sts.train[{place}]"
+        if source.score_range is None:
+            problem = "it is null; targets need the lowest and the highest score, such as [0, 5]"
+            raise UserError(problem, setting=f"{setting}.score_range")
+        task, (low, high) = read_graded(setting, source, setting, split="train"), source.score_range
+        scores.append((gold_of(task) - low) / (high - low))
+        first += [text for subset in task.subsets.values() for text in subset[0]]
+        second += [text for subset in task.subsets.values() for text in subset[1]]
+        dropped += task.dropped
+    return PairRows(first, second, np.concatenate(scores), {"without a score": dropped})
+
+
+# Two views of the same meaning ------------------------------------------------------------------------------
+
+
+def load_views(config: ViewsConfig) -> PairRows:
+    """Read all of `views.files` and put it together.
+
+    The two columns are those that a source's `columns` name, or the first of `_VIEWS.wanted` that are there.
+    Tab-separated text of two columns needs no header: a first line without such names is a pair like the others, as in
+    the released `back_translated_nli.txt` of BSL.
+
+    Raises:
+        UserError: nothing to read, what `read_source` says, a source without a pair, or what `usable` says.
+    """
+    if not config.files:
+        raise UserError("views.files is empty; name at least one file or hub dataset of pairs of views")
+    first, second = [], []
+    for source in config.files:
+        schema = _VIEWS
+        if source.columns:
+            one, other = source.columns
+            names = [source.columns, (one.strip().lower(), other.strip().lower())]
+            needed = f"{one!r} and {other!r} (`columns` of views.files)"
+            schema = replace(_VIEWS, wanted={PAIR: names}, needed=needed, bare=(), loose=False)
+        table = read_source(source, schema)
+        if not len(table):
+            raise UserError(f"{table.name} has no pairs of views", setting="views.files")
+        first += table.texts("first")
+        second += table.texts("second")
+    names = ", ".join(public(source.source) for source in config.files)
+    return usable(first, second, f"views.files ({names})", config.max_unusable)
+
+
+def entailment(rows: PairRows, max_unusable: float) -> PairRows:
+    """Take the pairs labelled entailment: premise and hypothesis are the two views (BSL section 4.4)."""
+    places = np.flatnonzero(rows.labels == CLASSES.index("entailment"))
+    first, second = ([side[place] for place in places] for side in (rows.first, rows.second))
+    return usable(first, second, "nli.train (pairs labelled entailment)", max_unusable)
+
+
+def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable: float) -> PairRows:
+    """Take the pairs that something can be learnt from: two views that are not empty and differ.
+
+    Blanks at the ends of a view go, and do not make views differ.
+
+    Args:
+        max_unusable: largest share of the pairs that may be left out, see `views.max_unusable`.
+
+    Raises:
+        UserError: more are left out, or there is no pair.
+
+    >>> usable(["Hi. ", "", "Yes."], ["Hi.", "No.", "Right."], "views", max_unusable=0.7).summary()
+    '1 pairs; left out: 1 with an empty view, 1 with two identical views'
+    """
+    pairs = [(one.strip(), other.strip()) for one, other in zip(first, second, strict=True)]
+    if not pairs:
+        raise UserError(f"{what}: there are no pairs of views to learn from")
+    filled = [pair for pair in pairs if pair[0] and pair[1]]
+    kept = [pair for pair in filled if pair[0] != pair[1]]
+    empty, identical = len(pairs) - len(filled), len(filled) - len(kept)
+    if (empty + identical) / len(pairs) > max_unusable:
+        raise UserError(
+            f"{what}: {empty + identical:,} of {len(pairs):,} pairs are unusable, {empty:,} with an empty view and "
+            f"{identical:,} with two identical views, which is more than views.max_unusable ({max_unusable:g}) allows; "
+            "fix the views, or raise it"
+        )
+    left_out = {"with an empty view": empty, "with two identical views": identical}
+    return PairRows([one for one, _ in kept], [other for _, other in kept], left_out=left_out)

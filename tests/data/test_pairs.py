@@ -1,0 +1,491 @@
+"""Pairs of sentences, with a class, with a score and of two views: what is read and what is refused."""
+
+import gzip
+import json
+import time
+from collections import Counter
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raysed.config import NliConfig, StsConfig, ViewsConfig
+from raysed.data.pairs import CLASSES, PairRows, entailment, load_graded, load_nli, load_views, usable
+from raysed.errors import UserError
+
+HEADER = "split\tlabel\tpremise\thypothesis"
+ROWS = [
+    ("train", "entailment", "A man runs.", "He moves."),
+    ("dev", "neutral", "A dog is here.", "It is brown."),
+    ("train", "contradiction", "It rains.", "It is dry."),
+]
+LABELLED = {(row[2], row[3]): CLASSES.index(row[1]) for row in ROWS}
+VIEWS = [("A man runs.", "A man is running."), ("It rains.", "Rain falls."), ("She sings.", "Singing, she is.")]
+TRANSLATIONS = [
+    ("It rains in Istanbul.", "İstanbul'da yağmur yağıyor, ılık bir gün."),
+    ("The book is new.", "الكتابُ جديدٌ"),
+    ("Caf\u0065\u0301 is open.", "Le cafe\u0301 est ouvert\u2028ici."),
+    ("Two\x85lines", "İI iı \U0001f600 e\u0308\u0323"),
+]
+ENDINGS = [".tsv", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet"]
+STABLE = "eead02368de65554"
+
+
+def as_sources(files) -> list:
+    return [file if isinstance(file, dict) else str(file) for file in files]
+
+
+def nli(*sources) -> PairRows:
+    return load_nli(NliConfig(train=as_sources(sources)))
+
+
+def views(*sources, **settings) -> PairRows:
+    return load_views(ViewsConfig(files=as_sources(sources), **settings))
+
+
+def labelled(rows: PairRows) -> dict[tuple[str, str], int]:
+    return dict(zip(zip(rows.first, rows.second), rows.labels.tolist()))
+
+
+def found(rows: PairRows) -> list[tuple[str, str]]:
+    return list(zip(rows.first, rows.second))
+
+
+def write(path, records: list[dict]):
+    """Writes the records in the format of the path's ending."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+        return path
+    if ".jsonl" in path.name:
+        lines = list(map(json.dumps, records))
+    else:
+        lines = ["\t".join(records[0]), *("\t".join(map(str, record.values())) for record in records)]
+    text = "\n".join([*lines, ""]).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+def write_text(path, *lines):
+    path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return path
+
+
+# -- formats ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "names", [("premise", "hypothesis", "label"), ("sentence1", "Sentence2", "gold_label"), ("text1", "text2", "LABEL")]
+)
+def test_all_formats_and_names_give_the_same_labelled_pairs(tmp_path, ending, names):
+    """Also by URI, and whatever else stands in the file."""
+    columns = ("note", "split", names[2], names[0], names[1])
+    path = write(tmp_path / f"pairs{ending}", [dict(zip(columns, ("x", *row[:2], *row[2:]))) for row in ROWS])
+    for source in (path, path.as_uri()):
+        rows = nli(source)
+        assert labelled(rows) == LABELLED and rows.labels.dtype == np.int64 and not any(rows.left_out.values())
+        assert len(nli({"source": str(source), "split": "dev"})) == 1
+    assert rows.summary().startswith("3 pairs: 1 contradiction, 1 entailment, 1 neutral; left out: 0 without a label")
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(("view1", "view2"), ("premise", "hypothesis"), ("Text1", "TEXT2"), ("sentence_A", "sentence_B")),
+        *(("english", "non_english"), ("Anchor", "positive"), ("source", "target")),
+    ],
+)
+def test_all_formats_and_known_names_give_the_same_views(tmp_path, ending, names):
+    records = [{names[0]: one, "note": "x", names[1]: other} for one, other in TRANSLATIONS]
+    assert found(views(write(tmp_path / f"views{ending}", records))) == TRANSLATIONS
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("columns", [("de", "EN fr"), ("DE", "en FR")])
+def test_columns_of_views_can_be_named(tmp_path, ending, columns):
+    """In any case; a known name beside them does not count, and the order is that of the setting."""
+    path = write(tmp_path / f"v{ending}", [{"EN fr": one, "view1": "x", "de": other} for one, other in VIEWS])
+    assert found(views({"source": str(path), "columns": columns})) == [(other, one) for one, other in VIEWS]
+
+
+def test_the_very_name_comes_before_another_case(tmp_path):
+    path = write_text(tmp_path / "views.jsonl", '{"en": "a", "EN": "b", "de": "c", "DE": "d"}')
+    assert found(views({"source": str(path), "columns": ("EN", "de")})) == [("b", "c")]
+
+
+@pytest.mark.parametrize("ending", [".txt", ".tsv"])
+def test_two_columns_of_views_need_no_header(tmp_path, ending):
+    """The first line is a pair like the others, as in the released back-translations of BSL."""
+    assert found(views(write_text(tmp_path / f"v{ending}", *map("\t".join, TRANSLATIONS)))) == TRANSLATIONS
+
+
+def test_lines_end_at_newlines_only_and_quotes_are_text(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(f'\ufeff{HEADER}\r\n\ntrain\tneutral\t"A man\u2028said\t5" wide\r\n'.encode())
+    assert labelled(nli(path)) == {('"A man\u2028said', '5" wide'): 2}
+    path.write_bytes('\ufeff"A man\u2028said\t5" wide\r\n\n a \tb\x0cc\r\n'.encode())
+    assert found(views(path)) == [('"A man\u2028said', '5" wide'), ("a", "b\x0cc")]
+
+
+def test_the_released_files_of_sick_and_snli_are_read(tmp_path):
+    """SICK's names, and SNLI's last columns that a row may lack."""
+    sick = write_text(
+        tmp_path / "SICK.txt", "ID\tsentence_A\tsentence_B\tentailment_label\tr", "1\tA b\tC d\tENTAILMENT\t4.5"
+    )
+    snli = write_text(tmp_path / "s.txt", "gold_label\tsentence1\tsentence2\tl1\tl2", "-\tx\ty", "neutral\tx\tz\tn\tn")
+    assert labelled(nli(sick, snli)) == {("A b", "C d"): 1, ("x", "z"): 2}
+
+
+def test_real_files(data_dir):
+    """Sizes as counted in the files themselves."""
+    snli, sick = (data_dir / "nli" / name for name in ("snli-sample.tsv", "sick-train.tsv"))
+    both = nli(snli, sick)
+    assert len(both) == 2527 + 5000
+    assert Counter(both.labels[:2527].tolist()) == {0: 839, 1: 838, 2: 850}
+    assert Counter(both.labels[2527:].tolist()) == {0: 739, 1: 1443, 2: 2818}
+    graded = load_graded(StsConfig(train=[str(data_dir / "sts" / name) for name in ("stsb-train.tsv", "sts15.tsv")]))
+    assert len(graded) == 5749 + 3000 and graded.left_out == {"without a score": 5500}
+    first = (data_dir / "sts" / "stsb-train.tsv").read_text().split("\n")[1].split("\t")
+    assert (graded.labels[0], graded.first[0], graded.second[0]) == (float(first[1]) / 5, first[2], first[3])
+
+
+def test_many_rows_load_in_a_few_seconds(tmp_path):
+    pairs = [f"Sentence number {i} is here.\tHere is sentence number {i}." for i in range(200_000)]
+    path = write_text(tmp_path / "views.txt", *pairs)
+    start = time.process_time()
+    rows = views(path)
+    assert time.process_time() - start < 5 and len(rows) == 200_000
+
+
+# -- labels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("label", "expected"),
+    [
+        *(("entailment", 1), ("neutral", 2), ("contradiction", 0), ("ENTAILMENT", 1), (" Neutral ", 2)),
+        *((0, 1), (1, 2), (2, 0), ("0", 1), ("1", 2), ("2", 0)),
+        *(("-", None), (-1, None), ("-1", None), ("", None), ("  ", None), (None, None)),
+    ],
+)
+def test_labels_by_name_and_by_the_ids_of_the_hub(tmp_path, label, expected):
+    records = [{"label": label, "premise": "a", "hypothesis": "b"}, {"label": 0, "premise": "c", "hypothesis": "d"}]
+    rows = nli(write(tmp_path / "pairs.jsonl", records))
+    assert labelled(rows) == {("c", "d"): 1} | ({} if expected is None else {("a", "b"): expected})
+    assert rows.left_out["without a label"] == (expected is None)
+
+
+def test_pairs_with_an_empty_or_null_sentence_are_left_out(tmp_path):
+    """A row that has no label either counts once."""
+    lines = ["train\tneutral\t \tb", "train\tneutral\ta\t", "train\t-\t\tb", "train\tentailment\t a \tb"]
+    rows = nli(write_text(tmp_path / "pairs.tsv", HEADER, *lines))
+    assert labelled(rows) == {("a", "b"): 1}
+    assert rows.summary().endswith("left out: 1 without a label, 2 with an empty sentence")
+    columns = {"premise": ["a", None, "c"], "hypothesis": [None, "b", "d"], "label": [0, 1, 2]}
+    pq.write_table(pa.table(columns), tmp_path / "pairs.parquet")
+    assert labelled(nli(tmp_path / "pairs.parquet")) == {("c", "d"): 0}
+
+
+@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".parquet"])
+def test_an_unknown_label_is_named_with_its_place(tmp_path, ending):
+    """Also behind rows of other splits."""
+    records = [{"split": "dev", "label": "odd", "premise": "a", "hypothesis": "b"}]
+    records += [{"split": "train", "label": label, "premise": "a", "hypothesis": "b"} for label in ("neutral", "Maybe")]
+    path = write(tmp_path / f"pairs{ending}", records)
+    place = {".tsv": "line 4", ".jsonl": "line 3", ".parquet": "row 3"}[ending]
+    with pytest.raises(UserError) as error:
+        nli({"source": str(path), "split": "train"})
+    assert str(error.value) == (
+        f"{path}, {place}: label 'Maybe' is unknown; use one of contradiction, entailment, neutral, "
+        "0 (entailment), 1 (neutral), 2 (contradiction), or '-' or -1 for none"
+    )
+
+
+def with_classes(names, labels, **columns) -> datasets.Dataset:
+    features = {name: datasets.Value("string") for name in columns} | {"label": datasets.ClassLabel(names=names)}
+    return datasets.Dataset.from_dict({**columns, "label": labels}, features=datasets.Features(features))
+
+
+def test_names_in_a_parquet_file_of_the_hub_count(tmp_path):
+    """Its own order of the classes, which it keeps beside the data."""
+    table = with_classes(
+        ["contradiction", "neutral", "entailment"], [0, 1, 2, -1], premise=[*"abcd"], hypothesis=[*"xxxx"]
+    )
+    table.to_parquet(tmp_path / "pairs.parquet")
+    rows = nli(tmp_path / "pairs.parquet")
+    assert rows.labels.tolist() == [0, 2, 1] and rows.left_out["without a label"] == 1
+
+
+# -- the hub ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_hub_dataset_is_read_with_its_class_names(hub):
+    names = ["neutral", "entailment", "contradiction"]
+    calls = hub(with_classes(names, [1, 0, 2, -1], premise=[*"abcd"], hypothesis=[*"xyzw"]))
+    rows = nli("nyu/sets")
+    assert labelled(rows) == {("a", "x"): 1, ("b", "y"): 2, ("c", "z"): 0}
+    nli({"source": "nyu/sets", "name": "mnli", "split": "validation"})
+    assert calls == [(("nyu/sets", None), {"split": "train"}), (("nyu/sets", "mnli"), {"split": "validation"})]
+    hub(datasets.Dataset.from_dict({"sentence1": [*"abc"], "sentence2": [*"xyz"], "label": [0, 1, 2]}))
+    assert nli("some/set").labels.tolist() == [1, 2, 0], "the usual order"
+
+
+def test_another_task_of_the_hub_is_refused(hub):
+    """QNLI has the same columns and other classes."""
+    hub(with_classes(["entailment", "not_entailment"], [0, 1], sentence1=["a", "b"], sentence2=["x", "y"]))
+    with pytest.raises(UserError, match=r"^dataset glue/qnli, row 2: label 1 is unknown; .* 0 \(entailment\), or"):
+        nli("glue/qnli")
+
+
+def test_a_hub_dataset_of_parallel_sentences(hub):
+    english, other = map(list, zip(*TRANSLATIONS))
+    hub(datasets.Dataset.from_dict({"id": [1, 2, 3, 4], "english": english, "non_english": other}))
+    assert found(views("talks/parallel")) == TRANSLATIONS
+    hub(datasets.Dataset.from_dict({"id": [1], "translation": [{"en": "a", "fr": "b"}]}))
+    with pytest.raises(UserError, match=r"^dataset opus/books: columns view1 .* are needed, found id, translation$"):
+        views("opus/books")
+    with pytest.raises(UserError, match=r"^dataset opus/books, row 1: a sentence must be text, not of type int$"):
+        views({"source": "opus/books", "columns": ("id", "translation")})
+
+
+def test_a_hub_that_fails_says_why(hub):
+    hub(ValueError('Unknown split "trian". Should be one of ["train", "test"].\nmore'))
+    with pytest.raises(UserError) as error:
+        nli({"source": "some/set", "split": "trian"})
+    assert str(error.value) == (
+        "nli.train: there is no file 'some/set', and it cannot be read as a hub dataset (name None, split 'trian'): "
+        'Unknown split "trian". Should be one of ["train", "test"].'
+    )
+
+
+# -- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_a_split_that_is_not_there_is_refused(tmp_path):
+    path = write_text(tmp_path / "pairs.tsv", HEADER, *map("\t".join, ROWS))
+    with pytest.raises(UserError, match=r"pairs.tsv has no rows of the split 'test'; its splits are 'dev', 'train'$"):
+        nli({"source": str(path), "split": "test"})
+    bare = write_text(tmp_path / "other.tsv", "a\tb")
+    with pytest.raises(UserError, match=r"^views.files: .*other.tsv has no column split; remove split: train"):
+        views({"source": str(bare), "split": "train"})
+
+
+NEEDED = "view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name)"
+HINT = f"separate them by tabs, or name the columns in the first line: {NEEDED}"
+ONE, THREE = (f"{count} tab-separated columns instead of 2; {HINT}" for count in (1, 3))
+GOOD = '{"view1": "a", "view2": "b"}'
+ENDINGS_ALLOWED = "supported endings are .txt, .jsonl, .csv, .tsv, .parquet, and the text formats also with .gz"
+BROKEN = [
+    ("v.txt", "A man runs.\nIt rains.\n", f"PATH, line 1: {ONE}"),
+    ("v.txt", "\na\tb\nIt rains.\n", f"PATH, line 3: {ONE}"),
+    ("v.tsv", "a\tb\tc\n", f"PATH, line 1: {THREE}"),
+    ("v.tsv", "view1\tview2\na\n", "PATH, line 2: 1 tab-separated columns, but the header has 2"),
+    ("v.tsv", "view1\tview2\na\tb\tc\n", "PATH, line 2: 3 tab-separated columns, but the header has 2"),
+    ("v.tsv", b"a\tb\nCaf\xe9\tb\n", "PATH, line 2: not valid UTF-8 (byte 0xe9); save the file as UTF-8"),
+    ("v.tsv", "", "views.files: PATH has no pairs of views"),
+    ("v.txt", "view1\tview2\n", "views.files: PATH has no pairs of views"),
+    ("v.jsonl", "\n", "views.files: PATH has no pairs of views"),
+    ("v.jsonl", '{"view1": "a"\n', "PATH, line 1: not valid JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"),
+    ("v.jsonl", '["a", "b"]', "PATH, line 1: expected an object {...}, found a list"),
+    ("v.jsonl", '{"en": "a", "fr": "b"}', f"PATH, line 1: columns {NEEDED} are needed, found en, fr"),
+    ("v.jsonl", GOOD + '\n{"view1": "a", "views2": "b"}\n', "PATH, line 2: no field 'view2'; found view1, views2"),
+    ("v.jsonl", '{"view1": "a", "view2": 3}', "PATH, line 1: a sentence must be text, not of type int"),
+    (
+        "v.jsonl",
+        '{"view1": "a", "view2": "\\udc00"}',
+        "PATH, line 1: half a surrogate pair (\\ud800 to \\udfff) is not",
+    ),
+    ("v.xlsx", "a,b\n", f"views.files: PATH is not a file of pairs of views; {ENDINGS_ALLOWED}"),
+    ("v.csv", "a,b\n", f"PATH, line 1: columns {NEEDED} are needed, found a, b"),
+    ("v.parquet", "no parquet", "PATH cannot be read: "),
+    ("v.tsv.gz", "no gzip", "PATH cannot be read: "),
+    (
+        "v.txt",
+        "a\ta\n \tb\n",
+        "views.files (PATH): 2 of 2 pairs are unusable, 1 with an empty view and 1 with two identical views, which is "
+        "more than views.max_unusable (0.5) allows; fix the views, or raise it",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), BROKEN)
+def test_broken_files_are_one_sentence(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError) as error:
+        views(path)
+    assert str(error.value).startswith(message.replace("PATH", str(path))) and "\n" not in str(error.value)
+
+
+def test_labelled_pairs_without_labels_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"a.tsv, line 1: .*label .* needed, found premise, hypothesis$"):
+        nli(write_text(tmp_path / "a.tsv", "premise\thypothesis", "x\ty"))
+    with pytest.raises(UserError, match=r"nli.train: .*b.tsv has no usable pair .*1 without a label"):
+        nli(write_text(tmp_path / "b.tsv", HEADER, "train\t-\ta\tb"))
+
+
+def test_named_columns_that_are_not_there(tmp_path):
+    """A file without names has none either; what stands in its first line is shown in short."""
+    bare = write_text(tmp_path / "bare.tsv", "a" * 50 + "\tb")
+    with pytest.raises(UserError) as error:
+        views({"source": str(bare), "columns": ("en", "view2")})
+    needed = "columns 'en' and 'view2' (`columns` of views.files) are needed"
+    assert str(error.value) == f"{bare}, line 1: {needed}, found {'a' * 40}..., b"
+
+
+@pytest.mark.parametrize("source", ["missing.tsv", "./missing", "/no/such/file.jsonl", "file:///no/file.parquet", ""])
+def test_what_is_not_there_is_named(source):
+    with pytest.raises(UserError, match=r"nli.train: .* does not exist"):
+        nli(source)
+
+
+def test_a_directory_and_no_source_are_refused(tmp_path):
+    with pytest.raises(UserError, match="is not a file of labelled pairs"):
+        nli(tmp_path)
+    for load, config, name in (
+        (load_nli, NliConfig(), "nli.train"),
+        (load_graded, StsConfig(), "sts.train"),
+        (load_views, ViewsConfig(), "views.files"),
+    ):
+        with pytest.raises(UserError, match=f"{name} is empty"):
+            load(config)
+
+
+def test_what_stands_behind_the_path_of_a_uri_is_not_shown():
+    """Keys in a URI are refused before."""
+    with pytest.raises(UserError) as error:
+        nli("nowhere://bucket/a.tsv?option=hidden")
+    assert "bucket/a.tsv" in str(error.value) and "hidden" not in str(error.value)
+
+
+# -- graded pairs ----------------------------------------------------------------------------------------------------
+
+
+def graded_file(path, *scores):
+    lines = (f"s\t{score}\ta{i}\tb{i}" for i, score in enumerate(scores))
+    return str(write_text(path, "subset\tscore\tsentence1\tsentence2", *lines))
+
+
+def test_scores_run_from_0_to_1_whatever_the_range(tmp_path):
+    """0 to 5 as SBERT has it, SICK's 1 to 5, and one around zero; several sources are put together."""
+    sources = [
+        {"source": graded_file(tmp_path / "a.tsv", 0, 2.5, 5)},
+        {"source": graded_file(tmp_path / "b.tsv", 1, "", 2, 5), "score_range": (1, 5)},
+        {"source": graded_file(tmp_path / "c.tsv", -1, 0.5), "score_range": (-1, 1)},
+    ]
+    rows = load_graded(StsConfig(train=sources))
+    np.testing.assert_allclose(rows.labels, [0, 0.5, 1, 0, 0.25, 1, 0, 0.75], rtol=0, atol=1e-15)
+    assert rows.first == ["a0", "a1", "a2", "a0", "a2", "a3", "a0", "a1"]
+    assert rows.second == [text.replace("a", "b") for text in rows.first]
+    assert rows.summary() == "8 pairs, mean score 0.44 of 1; left out: 1 without a score"
+
+
+def test_bad_graded_sources_are_named_by_their_place(tmp_path):
+    good = graded_file(tmp_path / "a.tsv", 3)
+    with pytest.raises(UserError, match=r"^sts\.train\[1\]: "):
+        load_graded(StsConfig(train=[good, str(tmp_path / "missing.xml")]))
+    with pytest.raises(UserError, match=r"b.tsv, line 2: score 7 is outside"):
+        load_graded(StsConfig(train=[graded_file(tmp_path / "b.tsv", 7)]))
+
+
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        ("1,5", "score '1,5' has a decimal comma; write 1.5"),
+        ("high", "score 'high' is not a number; write it as 3.5, leave it blank, or name the score's column in"),
+        *((score, f"score '{score}' is not finite; ") for score in ("inf", "-inf", "nan", "1e999")),
+    ],
+)
+def test_scores_that_are_no_numbers_are_named_with_their_place(tmp_path, score, message):
+    with pytest.raises(UserError) as error:
+        load_graded(StsConfig(train=[graded_file(tmp_path / "b.tsv", 1, score)]))
+    assert str(error.value).startswith(f"{tmp_path / 'b.tsv'}, line 3: {message}")
+
+
+def test_bundled_pairs_can_be_graded_pairs():
+    rows = load_graded(StsConfig(train=["bundled:train"]))
+    assert len(rows) > 100 and 0 <= rows.labels.min() < 0.2 and 0.8 < rows.labels.max() <= 1
+
+
+# -- usable views ----------------------------------------------------------------------------------------------------
+
+
+TEXTS = st.lists(st.text(alphabet="aİ\u0301 \t\u00a0", max_size=3), min_size=1, max_size=20)
+
+
+@given(TEXTS, TEXTS, st.integers(0, 20))
+def test_usable_pairs_against_a_plain_loop(first, second, tenths):
+    count = min(len(first), len(second))
+    first, second, kept, empty, identical = first[:count], second[:count], [], 0, 0
+    for one, other in zip(first, second):
+        if not one.strip() or not other.strip():
+            empty += 1
+        elif one.strip() == other.strip():
+            identical += 1
+        else:
+            kept.append((one.strip(), other.strip()))
+    share, most = (empty + identical) / count, tenths / 20
+    if share > most:
+        with pytest.raises(UserError, match=f"^them: {empty + identical} of {count} pairs are unusable, {empty} with"):
+            usable(first, second, "them", most)
+        return
+    rows = usable(first, second, "them", most)
+    assert found(rows) == kept and list(rows.left_out.values()) == [empty, identical]
+
+
+def test_the_largest_share_itself_is_allowed():
+    """29 of 100, where 0.29 * 100 is a little less than 29 in floating point."""
+    first, second = ["a"] * 100, ["a"] * 29 + ["b"] * 71
+    assert usable(first, second, "x", 0.29).left_out["with two identical views"] == 29
+    with pytest.raises(UserError, match=r"^x: 29 of 100 pairs are unusable"):
+        usable(first, second, "x", 0.28)
+
+
+def test_no_pair_and_sides_that_differ_in_length():
+    with pytest.raises(UserError, match=r"^views of x: there are no pairs of views to learn from$"):
+        usable([], [], "views of x", 0.5)
+    with pytest.raises(ValueError, match="shorter"):
+        usable(["a"], [], "x", 0.5)
+
+
+def test_views_of_several_sources_are_put_together_in_their_order(tmp_path):
+    one = write_text(tmp_path / "en-tr.tsv", *map("\t".join, TRANSLATIONS))
+    pairs = [*VIEWS, ("same", " same"), ("", "x"), ("a", None)]
+    two = write(tmp_path / "b.jsonl", [{"sentence1": first, "sentence2": second} for first, second in pairs])
+    rows = views(one, two)
+    assert found(rows) == TRANSLATIONS + VIEWS
+    assert rows.summary() == "7 pairs; left out: 2 with an empty view, 1 with two identical views"
+
+
+def test_pairs_labelled_entailment_are_views():
+    first, second = [f"p{i}" for i in range(9)] + ["same"], [f"h{i}" for i in range(9)] + ["same"]
+    pairs = PairRows(first, second, np.array([0, 1, 2, 1, 1, 0, 2, 2, 1, 1]))
+    assert found(entailment(pairs, 0.5)) == [(f"p{i}", f"h{i}") for i in (1, 3, 4, 8)]
+    with pytest.raises(UserError, match=r"^nli.train \(pairs labelled entailment\): 1 of 5 pairs are unusable"):
+        entailment(pairs, 0.1)
+
+
+# -- identity --------------------------------------------------------------------------------------------------------
+
+
+def test_the_identity_is_stable_and_of_the_content():
+    """The value is written down: results of earlier runs are found by it."""
+    labels = np.array([0, 2])
+    assert PairRows(["a", "bé"], ["c", "d"], labels, {"left out": 3}).identity() == STABLE
+    others = [
+        PairRows(["bé", "a"], ["c", "d"], labels),
+        PairRows(["a", "bé"], ["c", "d"], labels[::-1]),
+        PairRows(["c", "d"], ["a", "bé"], labels),
+        PairRows(["ab", "é"], ["c", "d"], labels),
+        PairRows(["a", "béc"], ["", "d"], labels),
+        PairRows(["a", "be\u0301"], ["c", "d"], labels),
+        PairRows(["a"], ["c"], labels[:1]),
+        PairRows(["a", "bé"], ["c", "d"], np.array([0.0, 1.0])),
+        PairRows(["a", "bé"], ["c", "d"]),
+    ]
+    assert len({STABLE, *(rows.identity() for rows in others)}) == len(others) + 1
