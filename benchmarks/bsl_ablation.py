@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from raysed.store.storage import Storage
+
 ROOT = Path(__file__).resolve().parent.parent
 CASES = {
     "momentum": [
@@ -48,7 +50,9 @@ def line(report: dict, task: str) -> str:
     base = next(r for r in report["rows"] if (r["recipe"], r["layers"]) == ("base", layers))["metrics"][task][
         "spearman"
     ]
-    histories = [Path(report["storage"]) / f"bsl/members/{i:02d}/history.jsonl" for i in range(len(scores))]
+    run = Path(report["storage"])
+    storage = Storage(str(run.parent), run.name)
+    histories = [storage.fetch(f"bsl/members/{i:02d}") / "history.jsonl" for i in range(len(scores))]
     ends = [json.loads(history.read_text().splitlines()[-1]) for history in histories]
     measures = [statistics.fmean(end[name] for end in ends) for name in ("spread", "directions", "cosine")]
     bsl = report["config"]["bsl"]

@@ -9,6 +9,7 @@ Exit code 1 where something differs.
 import argparse
 import hashlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -19,8 +20,11 @@ MAY_DIFFER = ("run", "timings", "environment", "config")
 
 def arrays(run: Path) -> dict[str, str]:
     """Returns the digest of every file of numbers by its path in the run directory."""
-    files = sorted(path for path in run.rglob("*") if path.suffix in ARRAYS)
-    return {str(path.relative_to(run)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    files = sorted(path for path in run.glob("[!.]*/**/*") if path.suffix in ARRAYS)
+    return {
+        re.sub("attempt-[0-9a-f]{12}/", "", str(path.relative_to(run))): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }
 
 
 def differences(first: Path, second: Path) -> list[str]:

@@ -22,7 +22,7 @@ from raysed.config import Config, dump_config
 from raysed.recipe import member_nodes
 from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
-from raysed.store.progress import tell
+from raysed.store.progress import emit
 from raysed.store.status import Status, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
@@ -93,7 +93,7 @@ def _run_stages(job: Job, storage: Storage, say: Callable[[str], None]) -> None:
     from raysed.stages.stages import Stages
 
     stages = Stages(job, storage, say)
-    tell(totals=stages.lineage.totals())
+    emit(totals=stages.lineage.totals(), titles=stages.lineage.titles())
     stages.make_encoder()
     storage.write_text("config.yaml", dump_config(job.config))  # from here on an earlier run of that name is changed
     stages.write_corpus()

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 from safetensors.torch import load_file
+from started_jobs import artefact
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -204,17 +205,17 @@ class Job:
 
     def digest(self, name: str) -> str:
         """Returns the checksum of an artefact's weights."""
-        return hashlib.sha256((self.run / name / "model.safetensors").read_bytes()).hexdigest()
+        return hashlib.sha256((artefact(self.run, name) / "model.safetensors").read_bytes()).hexdigest()
 
     def weights(self, name: str) -> dict[str, Any]:
         """Returns an artefact's tensors."""
-        return load_file(self.run / name / "model.safetensors")
+        return load_file(artefact(self.run, name) / "model.safetensors")
 
     def left_behind(self) -> list[str]:
         """Returns temporary files and checkpoints that a finished run should not have."""
         return [
             str(path)
-            for name in (".tmp", ".replaced", "checkpoints", "tune", "train")
+            for name in ("checkpoints", "tune", "train")
             for path in (self.run / name).rglob("*")
             if path.is_file()
         ]

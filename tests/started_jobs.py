@@ -19,6 +19,7 @@ from raysed.bundled import ENCODER
 from raysed.config import make_config
 from raysed.data.graded import load_task
 from raysed.score.tasks import Evaluation
+from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parent.parent
 ONE_LAYER = {"keep_layers": [0], "layers": 1}
@@ -92,6 +93,11 @@ def processes_of(place: Path) -> list[str]:
     """Command lines of processes that belong to a job's Ray, or to the job."""
     listing = subprocess.run(["ps", "-eo", "pid,stat,args"], capture_output=True, text=True).stdout
     return [line for line in listing.splitlines() if str(place) in line and " Z" not in line[:12]]
+
+
+def artefact(run: Path, name: str) -> Path:
+    """Returns where a finished run has the files of an artefact."""
+    return Storage(str(run.parent), run.name).fetch(name)
 
 
 def digest(artefact: Path) -> str:

@@ -25,8 +25,8 @@ JOBS = sorted(ROOT.glob("jobs/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 
 FILES_OF_A_RUN = """
-.lock .claim.json attempt-0f/model.safetensors unchanged.json config.yaml report.json report.md timings.json status.json
-report.html model/raysed.json
+.claim.json .model/attempt-0f/model.safetensors .plots/open unchanged.json config.yaml report.json report.md
+timings.json status.json report.html model/raysed.json
 plots/agreement.png plots/scores.png plots/speed.png plots/spectrum.png plots/training-ct.png plots/training-ct-sed.png
 plots/grid-sts.png plots/edit-distance.png
 corpus/_ids.i64 corpus/_tokens.i32 corpus/_offsets.i64
@@ -65,8 +65,7 @@ model/modules.json model/sentence_bert_config.json model/config_sentence_transfo
 model/1_WeightedLayerPooling/config.json model/1_WeightedLayerPooling/model.safetensors model/2_Pooling/config.json
 model/3_FlowHead/config.json model/3_FlowHead/model.safetensors model/3_Dense/config.json
 model/3_Dense/model.safetensors model/onnx/model.onnx model/onnx/model_qint8_avx512_vnni.onnx
-model/onnx/model_quint8_avx2.onnx .tmp/5d41402abc4b2a76/model.safetensors
-.replaced/ct%2Fmembers%2F00/model.safetensors
+model/onnx/model_quint8_avx2.onnx
 tune/ct-1795229333/tuner.pkl train/ct-sed-learners-00-1795229377/.validate_storage_marker
 """.split()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
-from started_jobs import digest, manifest, remade, tiny_evaluation, tiny_settings
+from started_jobs import artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.session
 import raysed.pipeline
@@ -27,8 +27,9 @@ from raysed.errors import RunFailed, UserError
 from raysed.model.encoder import load_checkpoint
 from raysed.model.encoding import encode
 from raysed.recipe import parse_recipe
+from raysed.store.checkpoints import Checkpoints
 from raysed.store.status import describe
-from raysed.store.storage import Checkpoints, Storage
+from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,8 +63,9 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
 def test_a_finished_run_is_described_in_words_and_counts(finished):
     lines, code = describe(Storage(str(finished.parent), "tiny"))
     assert code == 0 and lines[1:] == [
-        "finished: corpus, 3 of 3 members of ct, 1 of 1 learner of ct-sed, targets of ct-sed, embeddings of 5 models, "
-        "3 calibrations, report, exported model"
+        "finished: corpus, model, plots, 3 of 3 members of ct, 1 of 1 learners of ct-sed, base-flow/calibrations, "
+        "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/targets, "
+        "3 ct/embeddings"
     ]
 
 
@@ -73,7 +75,7 @@ def test_histories_begin_with_the_dev_score_of_the_untouched_weights(finished):
     (base,) = [row for row in report["rows"] if (row["recipe"], row["layers"]) == ("base", 1)]
     expected = round(base["metrics"]["everyday-dev"]["spearman"], 6)
     for name, candidates in (("ct/members/02", ("second",)), ("ct-sed/learners/00", ("learner",))):
-        for path in (finished / name / "history.jsonl", finished / "logs" / name / "metrics.jsonl"):
+        for path in (artefact(finished, name) / "history.jsonl", finished / "logs" / name / "metrics.jsonl"):
             first, second, *_ = map(json.loads, path.read_text().splitlines())
             assert first == {"step": 0, "dev": dict.fromkeys(candidates, expected)}
             assert second["step"] > 0 and "loss" in second
@@ -91,14 +93,14 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
 
     _, tokenizer = load_encoder(Config().encoder)
     tokens = tokenize(tokenizer, evaluation.sentences, 75)
-    members = [load_checkpoint(finished / f"ct/members/{i:02d}") for i in range(3)]
+    members = [load_checkpoint(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)]
     mean = np.mean([encode(member, tokens, (1,))[0] for member in members], axis=0)
     expected = evaluation.score(mean)["everyday-test"]["spearman"]
     assert row["metrics"]["everyday-test"]["spearman"] == pytest.approx(expected, abs=0.02)
 
 
 def test_members_differ_and_their_mean_is_the_target(finished):
-    assert len({digest(finished / f"ct/members/{i:02d}") for i in range(3)}) == 3
+    assert len({digest(artefact(finished, f"ct/members/{i:02d}")) for i in range(3)}) == 3
     entry = json.loads((finished / "manifest/ct-sed/targets.json").read_text())
     assert entry["meta"]["teachers"] == 3
     assert entry["meta"]["verified"] < 1e-5
@@ -110,7 +112,7 @@ def test_the_exported_model_loads_in_sentence_transformers(finished):
 
     meta = json.loads((finished / "manifest/model.json").read_text())["meta"]
     part = "calibrations" if parse_recipe(meta["recipe"]).calibration else "embeddings"
-    expected = np.load(finished / meta["recipe"] / part / f"{meta['index']:02d}/layers-1.npy")[:60]
+    expected = np.load(artefact(finished, f"{meta['recipe']}/{part}/{meta['index']:02d}") / "layers-1.npy")[:60]
     evaluation = tiny_evaluation()
     model = SentenceTransformer(str(finished / "model"), device="cpu", trust_remote_code=True)
     found = model.encode(evaluation.sentences[:60], show_progress_bar=False)
@@ -196,7 +198,7 @@ def test_a_mistake_leaves_a_complete_run_as_it_is(ray_cluster, finished, tmp_pat
 def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(ray_cluster, tmp_path):
     with pytest.raises(UserError):
         run(tmp_path, corpus={"source": "no/such/file.txt"})
-    assert {path.name for path in (tmp_path / "tiny").iterdir()} <= {"status.json", ".lock", ".tmp"}
+    assert {path.name for path in (tmp_path / "tiny").iterdir()} <= {"status.json", ".claim.json"}
     status = json.loads((tmp_path / "tiny/status.json").read_text())
     assert status["state"] == "failed" and "no/such/file.txt" in status["error"]
 
@@ -219,14 +221,14 @@ def test_a_changed_setting_remakes_what_depends_on_it(ray_cluster, finished, tmp
 def test_a_damaged_member_is_trained_again_and_comes_out_the_same(ray_cluster, finished, tmp_path):
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     copy = tmp_path / "tiny"
-    weights = copy / "ct/members/01/model.safetensors"
-    expected = digest(copy / "ct/members/01")
+    weights = artefact(copy, "ct/members/01") / "model.safetensors"
+    expected = digest(weights.parent)
     weights.write_bytes(weights.read_bytes()[:1000])
     (copy / "report.json").unlink()  # as if the run had ended before it
     before = manifest(copy)
     run(tmp_path)
     assert json.loads((copy / "report.json").read_text())["status"] == "complete"
-    assert digest(copy / "ct/members/01") == expected
+    assert digest(artefact(copy, "ct/members/01")) == expected
     assert "ct/members/00" not in remade(before, manifest(copy))
     assert digest(copy / "model") == digest(finished / "model")
 
@@ -287,7 +289,7 @@ def test_a_member_that_is_lost_after_every_checkpoint_gets_there(ray_cluster, fi
     assert sorted(mark.name for mark in marks.iterdir()) == ["0-4", "1-8"]
     entry = json.loads((tmp_path / "tiny/manifest/ct/members/01.json").read_text())
     assert entry["meta"]["resumed_at"] == 8
-    assert digest(tmp_path / "tiny" / "ct/members/01") == digest(finished / "ct/members/01")
+    assert digest(artefact(tmp_path / "tiny", "ct/members/01")) == digest(artefact(finished, "ct/members/01"))
 
 
 def test_a_member_that_is_lost_before_any_checkpoint_is_given_up(ray_cluster, faulty, tmp_path):
@@ -329,6 +331,6 @@ def test_learners_that_train_at_the_same_time_are_those_that_train_alone(finishe
     monkeypatch.setattr(raysed.stages.learner, "_trainer", started)
     monkeypatch.setattr(raysed.stages.stages, "plan_learners", plan)
     run(tmp_path, sed={**tiny_settings()["sed"], "learners": 3})
-    assert digest(tmp_path / "tiny" / "ct-sed/learners/00") == digest(finished / "ct-sed/learners/00")
-    assert len({digest(tmp_path / "tiny" / f"ct-sed/learners/{index:02d}") for index in range(3)}) == 3
+    assert digest(artefact(tmp_path / "tiny", "ct-sed/learners/00")) == digest(artefact(finished, "ct-sed/learners/00"))
+    assert len({digest(artefact(tmp_path / "tiny", f"ct-sed/learners/{index:02d}")) for index in range(3)}) == 3
     assert [[learner.name[-2:] for learner in lane] for lane in lanes] == [["00", "02"], ["01"]]

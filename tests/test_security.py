@@ -165,7 +165,7 @@ def test_a_checkpoint_that_is_a_pickle_is_no_state(hostile, tmp_path, name):
     checkpoints.save(
         10, lambda path: [(path / part).write_bytes(b"{}") for part in ("state.safetensors", "state.json")]
     )
-    place = tmp_path / "run/checkpoints/model/step-000000010"
+    place = storage.fetch("checkpoints/model/step-000000010")
     data = pickle.dumps(hostile)
     (place / name).write_bytes(data)
     manifest = tmp_path / "run/manifest/checkpoints/model/step-000000010.json"

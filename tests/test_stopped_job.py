@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from s3 import CREDENTIALS, below, s3_bucket
-from started_jobs import digest, manifest, processes_of, remade, start_job, tiny_settings, wait_until
+from started_jobs import artefact, digest, manifest, processes_of, remade, start_job, tiny_settings, wait_until
 
 from raysed.store.storage import Storage
 
@@ -79,7 +79,7 @@ def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished_ru
     learner = json.loads((root / "manifest/ct-sed/learners/00.json").read_text())
     assert learner["meta"]["resumed_at"] >= 5
     for name in ("ct/members/00", "ct/members/02", "ct-sed/learners/00", "model"):
-        assert digest(root / name) == digest(finished_run / name), name
+        assert digest(artefact(root, name)) == digest(artefact(finished_run, name)), name
     deadline = time.monotonic() + 60
     while processes_of(storage.parent) and time.monotonic() < deadline:
         time.sleep(1)
@@ -115,4 +115,4 @@ def test_a_job_on_s3_that_is_killed_in_every_stage_ends_with_the_same_model(fini
         again = start_job(config, location, short_path)
         assert again.communicate(timeout=120)[0].splitlines()[-1].startswith("nothing to do: ")
         for name in ("ct/members/00", "ct/members/02", "ct-sed/learners/00", "model"):
-            assert digest(Storage(location, "tiny").fetch(name)) == digest(finished_run / name), name
+            assert digest(Storage(location, "tiny").fetch(name)) == digest(artefact(finished_run, name)), name

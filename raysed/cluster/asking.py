@@ -14,10 +14,7 @@ SECONDS = 60.0
 
 
 def ask_nodes(question: Any, nodes: Sequence[str], *arguments: Any) -> dict[str, Any]:
-    """Asks several nodes the same.
-
-    Args:
-        question: a remote function of Ray without CPUs.
+    """Ask several nodes the same, by a remote function of Ray without CPUs.
 
     Returns:
         By node its answer; the error where it cannot run the question, and None where it is lost or silent.

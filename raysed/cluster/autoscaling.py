@@ -26,7 +26,7 @@ _SETTLED = 120.0
 def gather(
     config: Config, need: Need, learners: int, say: Callable[[str], None], members: int | None = None
 ) -> Cluster:
-    """Returns the cluster to plan for.
+    """Return the cluster to plan for.
 
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
     within the limits of its own configuration, and waited for until they are there or `resources.wait_minutes` are
@@ -52,11 +52,7 @@ def gather(
 def places_to_ask_for(
     config: Config, cluster: Cluster, need: Need | None = None, learners: int = 0, members: int | None = None
 ) -> list[dict[str, float]]:
-    """Returns what members and learners can use at once, as resources of one place each; at least one.
-
-    Args:
-        need: of the largest member; None: a small one.
-        members: see `gather`.
+    """Return what members and learners can use at once, as resources of one place each; at least one.
 
     >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
@@ -77,7 +73,7 @@ def places_to_ask_for(
 
 @contextmanager
 def _asked_for(places: Sequence[dict[str, float]]) -> Iterator[Callable[[], int]]:
-    """Asks for places; yields the function that counts those that are there.
+    """Ask for places; yield the function that counts those that are there.
 
     Each is a placement group, which an autoscaler sees as work that waits, and which ends with this process, however
     that ends: a wish that outlives its job would keep machines running.

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 
 import ray
 
-from raysed.store.progress import repeating, told_to
+from raysed.store.progress import listening, repeating
 
 log = logging.getLogger(__name__)
 
-_EVERY = 5.0
-"""Seconds between two looks at the object store."""
-_PATIENCE = 5.0
-"""Seconds that an answer may take."""
+_EVERY_S = 5.0
+"""Between two looks at the object store."""
+_PATIENCE_S = 5.0
+"""For an answer."""
 
 Usage = dict[str, float]
 """`seconds`; as far as they are known, `sentences` of batches and embeddings, the largest `object_store_bytes` seen in
@@ -26,34 +26,47 @@ all nodes together, `spilled_bytes`, and `gpu_use` from 0 to 1, the mean over wo
 
 @contextmanager
 def measured(usage: Usage) -> Iterator[None]:
-    """Measures what happens meanwhile, and adds it to the usage of earlier attempts, which is the argument.
+    """Measure what happens meanwhile, and add it to the usage of earlier attempts, which is the argument.
 
-    Code that knows of sentences or GPUs reports them with `progress.tell`, as `sentences` and `gpu_use`.
+    Code that knows of sentences or GPUs reports them with `progress.emit`, as `sentences` and `gpu_use`.
     """
     found: Usage = {}
     gpus: list[float] = []
+    spilled_before: int | None = None
 
-    def listen(words: dict) -> None:
-        if "sentences" in words:
-            found["sentences"] = found.get("sentences", 0) + words["sentences"]
-        if "gpu_use" in words:
-            gpus.append(words["gpu_use"])
+    def listen(facts: dict) -> None:
+        if "sentences" in facts:
+            found["sentences"] = found.get("sentences", 0) + facts["sentences"]
+        if "gpu_use" in facts:
+            gpus.append(facts["gpu_use"])
+
+    def look() -> None:
+        """A node that has gone takes its count of spilled bytes along."""
+        nonlocal spilled_before
+        if (now := _object_stores()) is None:
+            return
+        held, spilled = now
+        more = 0 if spilled_before is None else max(spilled - spilled_before, 0)
+        found["spilled_bytes"], spilled_before = found.get("spilled_bytes", 0) + more, spilled
+        found["object_store_bytes"] = max(found.get("object_store_bytes", 0), held)
 
     started = time.monotonic()
+    look()
     try:
-        with told_to(listen), _watched_store(found):
+        with listening(listen), repeating(look, _EVERY_S):
             yield
     finally:
+        look()
         found["seconds"] = time.monotonic() - started
         if gpus:
             found["gpu_use"] = sum(gpus) / len(gpus)
-        usage.update(together(usage, found))
+        usage.update(combined(usage, found))
 
 
-def together(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
-    """Returns the usage of two attempts at one stage.
+def combined(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
+    """Return the usage of two attempts at one stage.
 
-    >>> together({"seconds": 9.0, "spilled_bytes": 5}, {"seconds": 1.04, "spilled_bytes": 2, "object_store_bytes": 7})
+    >>> combined({"seconds": 9.0, "spilled_bytes": 5}, {"seconds": 1.04, "spilled_bytes": 2, "object_store_bytes": 7})
     {'seconds': 10.0, 'object_store_bytes': 7, 'spilled_bytes': 7}
     """
     both: Usage = {"seconds": round(first.get("seconds", 0.0) + second["seconds"], 1)}
@@ -67,7 +80,7 @@ def together(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
 
 
 def gpu_use() -> float | None:
-    """Returns how busy the GPUs of this worker are, from 0 to 1; None without GPUs, or where the driver does not say.
+    """Return how busy the GPUs of this worker are, from 0 to 1; None without GPUs, or where the driver does not say.
 
     A GPU that several workers share is as busy as they make it together.
     """
@@ -76,52 +89,20 @@ def gpu_use() -> float | None:
         if not ids:
             return None
         command = ["nvidia-smi", f"--id={ids}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        printed = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=True).stdout
+        printed = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True).stdout
         percents = [float(line) for line in printed.split()]
     except (OSError, subprocess.SubprocessError, ValueError) as error:  # no such program, no answer, "[N/A]"
-        log.debug("nobody says how busy GPUs are: %s", error)
+        log.debug("the use of GPUs is not known: %s", error)
         return None
     return sum(percents) / len(percents) / 100 if percents else None
 
 
-# -- the object store ------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _watched_store(found: Usage) -> Iterator[None]:
-    """Looks at Ray's object stores now and then, and at the end once more."""
-    store = _Store()
-    store.look()
-    try:
-        with repeating(store.look, _EVERY):
-            yield
-    finally:
-        store.look()
-        if store.seen:
-            found |= {"object_store_bytes": store.most, "spilled_bytes": store.spilled}
-
-
-class _Store:
-    """What the object stores of all nodes were seen to hold at most, and have spilled since the first look."""
-
-    def __init__(self) -> None:
-        self.seen, self.most, self.spilled, self._total = False, 0, 0, 0
-
-    def look(self) -> None:
-        """Adds what there is now; a node that has gone takes its count of spilled bytes along."""
-        if (now := _store_now()) is None:
-            return
-        held, total = now
-        self.spilled += max(total - self._total, 0) if self.seen else 0
-        self.seen, self.most, self._total = True, max(self.most, held), total
-
-
-def _store_now() -> tuple[int, int] | None:
-    """Bytes that all object stores hold, and that they have spilled since they were started."""
+def _object_stores() -> tuple[int, int] | None:
+    """Return the bytes that all object stores hold, and that they have spilled since they were started."""
     from ray._private import internal_api, state  # nothing public tells what was spilled
 
     try:
-        stats = internal_api.get_memory_info_reply(state.state, timeout_seconds=_PATIENCE).store_stats
+        stats = internal_api.get_memory_info_reply(state.state, timeout_seconds=_PATIENCE_S).store_stats
     except Exception as error:  # another version, a cluster that is losing a node: no figure is worth a run
         log.debug("the object store does not say what it holds: %s", error)
         return None

@@ -29,12 +29,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def check_versions(models: HubModels) -> None:
-    """Compares what every node runs with what this process runs; on a single node there is nothing to compare.
+    """Compare what every node runs with what this process runs; on a single node there is nothing to compare.
 
-    A node that is lost meanwhile, or says nothing within a minute, is left out with a warning.
-
-    Args:
-        models: those of the hub that workers load. They are compared where a node has them already.
+    A node that is lost meanwhile, or does not answer within a minute, is left out with a warning. Models of the hub are
+    compared where a node has them already.
 
     Raises:
         UserError: names the first node that differs, what differs, and both versions.
@@ -54,10 +52,7 @@ def check_versions(models: HubModels) -> None:
 
 
 def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) -> str | None:
-    """Returns the first difference in words, with both versions and what to do; None where there is none.
-
-    Args:
-        there: those of a node; what is None on either side is not compared.
+    """Return the first difference in words, with both versions and what to do; what is None is not compared.
 
     >>> difference({"torch": "2.13.0"}, {"torch": "2.12.1"}).partition(";")[0]
     "torch 2.12.1, but the job's own process has 2.13.0"
@@ -70,14 +65,11 @@ def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
 
 
 def versions(models: HubModels) -> dict[str, str | None]:
-    """Returns what this process runs: versions, a digest of raysed's own code, and commits of models, None if unknown.
-
-    Args:
-        models: see `check_versions`.
-    """
+    """Return what this process runs: versions, a digest of raysed's own code, and commits of models as far as known."""
     of_python = ".".join(platform.python_version_tuple()[:2])
     commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
-    return {"Python": of_python, **{name: _installed(name) for name in LIBRARIES}, "raysed": _digest(), **commits}
+    libraries = {name: metadata.version(name).partition("+")[0] for name in LIBRARIES}  # without builds such as +cpu
+    return {"Python": of_python, **libraries, "raysed": _digest(), **commits}
 
 
 def _remedy(what: str) -> str:
@@ -88,17 +80,9 @@ def _remedy(what: str) -> str:
     return "install the same on all nodes, as constraints.txt has it"
 
 
-def _installed(library: str) -> str:
-    """Without what it was built for, such as `+cpu`, and without an import, which takes seconds."""
-    try:
-        return metadata.version(library).partition("+")[0]
-    except metadata.PackageNotFoundError:
-        return "none"
-
-
 @cache
 def _digest() -> str:
-    """Of the code that was imported: it travels with the job, so that no version that is installed says what it is."""
+    """Identify the code that was imported: it travels with the job, so no version that is installed describes it."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

@@ -19,8 +19,8 @@ from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
 from raysed.score.further import FurtherTasks, load_further
 from raysed.score.tasks import Evaluation
+from raysed.store.files import sha256_of
 from raysed.store.hub import cached_commit
-from raysed.store.storage import sha256_of
 from raysed.store.trackers import check_trackers
 
 

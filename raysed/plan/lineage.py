@@ -67,6 +67,30 @@ class Lineage:
             totals[f"{recipe.uncalibrated}/learners"] = self.config.sed.learners
         return totals
 
+    def titles(self) -> dict[str, str]:
+        """Return what people call stages, and the directories of `totals`."""
+        titles = {
+            "corpus": "reading the corpus",
+            "pairs": "reading labelled pairs",
+            "views": "making views",
+            "encoder": "making the encoder",
+            "evaluation": "embedding the sentences of the evaluation",
+            "teachers": "asking the teachers",
+            "combination": "combining the teachers",
+            "calibration": "fitting calibrations",
+            "transfer": "transfer tasks",
+            "report": "scores, export and report",
+            f"{TEACHERS}/members": "teachers",
+        }
+        for depth in member_nodes(self.job.recipes):
+            titles["+".join(depth)] = f"members of {' and '.join(depth)}"
+        for place in self.totals():
+            node, _, kind = place.rpartition("/")
+            titles.setdefault(place, f"{'grid models' if kind == 'grid' else kind} of {node}")
+        learners = [recipe.uncalibrated for recipe in self.job.recipes if recipe.distils]
+        titles["+".join(learners)] = f"learners of {' and '.join(learners)}"
+        return titles
+
     def models(self) -> list[ScoredModel]:
         """Returns all models of the run in reading order: the base, then every recipe's, calibrated ones after."""
         texts = [BASE, *(recipe.text for recipe in self.calibrations_of_base())]

@@ -25,7 +25,7 @@ from raysed.report.sections.scores import by_width, headline_table, layers_table
 from raysed.report.sections.teachers import teachers_table
 from raysed.store import unchanged
 from raysed.store.metrics import log_pictures
-from raysed.store.progress import steps, tell
+from raysed.store.progress import emit, steps
 from raysed.store.storage import Storage
 
 _FURTHER_STEPS = 4
@@ -45,7 +45,7 @@ def publish(
     job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
 ) -> None:
     """Score all models, export one unless that is refused, write the report and say what came out."""
-    tell(stage="report")
+    emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
         run = Run(job, storage, models, facts, begin)

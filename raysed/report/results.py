@@ -29,6 +29,7 @@ from raysed.score.intervals import resample
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
 from raysed.score.triples import Embed, answered_by, answered_by_words, triples
 from raysed.score.unlabelled import MOST_SENTENCES
+from raysed.store.status import read_timings
 from raysed.store.storage import Storage
 
 _PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
@@ -233,7 +234,7 @@ class Run:
     @property
     def timings(self) -> dict[str, dict[str, float]]:
         """Stage or node to what it took, see `raysed.cluster.usage`."""
-        return json.loads(self.storage.read_text("timings.json") or "{}")
+        return read_timings(self.storage)
 
     def meta(self, name: str) -> Mapping[str, Any]:
         """Return the facts that the manifest has about an artefact; none where it is not there."""

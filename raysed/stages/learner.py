@@ -16,7 +16,7 @@ from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from raysed.cluster.gauges import TrainingGauges
-from raysed.cluster.heartbeat import beating, beside_driver, watched
+from raysed.cluster.heartbeat import answer_of, beating, beside_driver, watched
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS, Share
 from raysed.config import Config
@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_FOR_NODES_EVERY = 30.0
 """Seconds after which learners that have lost a node look for another one; to go on with it means a new start."""
+_HEARD = "whether the driver heard of it"
 
 
 def _names(learners: Sequence[Learner]) -> str:
@@ -70,7 +71,7 @@ def distill(learners: Sequence[Learner], config: Config, storage: Storage, share
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     done = [entry.meta for learner in learners if (entry := storage.finished(learner.name, learner.depends))]
     tell(sentences=sum(meta["steps"] - meta["resumed_at"] for meta in done) * config.sed.batch_size)
-    for name, said in ray.get(board.latest.remote()).items():
+    for name, said in answer_of(board.latest.remote(), "how learners ended", {}).items():
         if failure := said.get("failed"):
             raise UserError(f"{name}: {failure}")
         if said.get("gave_up"):
@@ -133,7 +134,11 @@ def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Learner], board: A
     progress: Progress | None = None
     while alive := [thread for thread in threads if thread.is_alive()]:
         alive[0].join(1.0)
-        said = [words for words in ray.get(board.latest.remote()).values() if "step" in words]
+        said = [
+            words
+            for words in answer_of(board.latest.remote(), "the progress of learners", {}).values()
+            if "step" in words
+        ]
         if said:
             progress = progress or Progress(title, said[0]["total"] * len(learners))
             progress.start_from(sum(words["first"] for words in said))
@@ -176,25 +181,25 @@ def _train_or_give_up(learner: Learner, place: Workplace, board: Any) -> bool:
     if starts is None:
         return False
     if starts > place.config.sed.max_retries:
-        ray.get(board.say.remote(learner.name, {"gave_up": starts}))
+        answer_of(board.report.remote(learner.name, {"gave_up": starts}), _HEARD)
         return False
     try:
         own_log = nullcontext() if rank else metrics_log(place.storage, place.config, learner.name, learner.depends)
         with own_log as metrics:
             _train_and_publish(learner, place, metrics, board)
     except UserError as error:
-        ray.get(board.say.remote(learner.name, {"failed": str(error)}))
+        answer_of(board.report.remote(learner.name, {"failed": str(error)}), _HEARD)
         if rank:
             raise  # the first may wait for this one; started anew by Ray Train, it finds what was said
     except Exception as error:
-        ray.get(board.say.remote(learner.name, {"error": last_line(error)}))
+        answer_of(board.report.remote(learner.name, {"error": last_line(error)}), _HEARD)
         raise
     return True
 
 
 def _begin(learner: Learner, place: Workplace, board: Any) -> int | None:
     """How often this learner was started in vain; None after a user's mistake, which another start does not mend."""
-    if any("failed" in said for said in ray.get(board.latest.remote()).values()):
+    if any("failed" in said for said in answer_of(board.latest.remote(), "how learners ended", {}).values()):
         return None
     return place.storage.checkpoints(learner.name, learner.depends).begin(place.job)
 
@@ -208,7 +213,7 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
 
     def report(words: dict[str, Any]) -> None:
         gauges(words)
-        board.say.remote(learner.name, words)
+        board.report.remote(learner.name, words)
 
     run = training.prepared(setup, report=report, warned=lambda: ray.train.get_preemption_info() is not None)
     with steps_are_counted():

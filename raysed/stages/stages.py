@@ -56,6 +56,7 @@ from raysed.stages.rewriting import rewrite
 from raysed.stages.teacher_mean import TeacherPlan, write_targets
 from raysed.stages.teachers import COMBINATION, AskedTeacher, TaughtTable, combine, embed_corpus, embed_sentences
 from raysed.store.progress import tell
+from raysed.store.status import read_timings
 from raysed.store.storage import Entry, Storage
 from raysed.train.setups import tables_of
 
@@ -604,7 +605,7 @@ class Stages:
     def _timed(self, stage: str) -> Iterator[None]:
         """Says that a stage begins; adds what it takes to what earlier attempts took."""
         tell(stage=stage)
-        usages = json.loads(self.storage.read_text("timings.json") or "{}")
+        usages = read_timings(self.storage)
         try:
             with measured(usages.setdefault(stage, {})):
                 yield

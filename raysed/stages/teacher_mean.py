@@ -9,7 +9,7 @@ are the blocks' places.
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 
-from raysed.cluster.heartbeat import Watch, beating, watched
+from raysed.cluster.heartbeat import Watch, beating, watched, watched_tasks
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
 from raysed.config import Precision, TargetPrecision, stable_hash
@@ -123,8 +123,10 @@ def write_targets(
             done += finished
             progress.update(done, f"{done:,} of {rows:,} sentences, {count} teachers")
     tell(sentences=count * sum(place["stop"] - place["start"] for place in places))
-    joined = [_join.remote(target, starts, rows, storage, plan) for target in targets]
-    largest = max(ray.get(joined))
+    share = replace(plan.share, workers=len(targets), cpus=0, gpus=0)
+    arguments = (starts, rows, storage, plan)
+    tasks = watched_tasks(_join, targets, *arguments, work="join blocks", share=share, seconds=plan.silence_seconds)
+    largest = max(tasks)
     for target in targets:
         storage.remove(target.blocks)
     progress.close(f"{rows:,} sentences, re-encoded {_VERIFIED_ROWS} rows: largest difference {largest:.1e}")
@@ -182,7 +184,6 @@ def _column(index: int) -> str:
     return f"target-{index}"
 
 
-@ray.remote(num_cpus=0, max_retries=3)
 def _join(target: _Targets, starts: Sequence[int], rows: int, storage: Storage, plan: TeacherPlan) -> float:
     """Publishes a target table of its blocks; returns the largest difference of those rows that are encoded again."""
     prepare_worker(plan.share.threads)

@@ -1,22 +1,31 @@
-"""Copies of remote artefacts on this machine, which all its processes share; those unused for longest go first."""
+"""This machine's copies of remote artefacts, shared by its processes, and the directories that uploads start from.
 
+Each process has a lease, a locked file with the names of what it uses: the lock ends with the process. Copies without a
+lease are removed, least recently used first, when they take too much of the disk; half-written ones always.
+"""
+
+import fcntl
 import os
 import shutil
 import stat
 import tempfile
-import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from raysed.errors import UserError
 
-_PART = 0.5
-"""The part of the disk's free space, copies counted as free, that copies may take."""
-_IN_USE_SECONDS = 3600.0
-"""A process may still open a copy that it has asked for so long ago."""
+_MOST_OF_DISK = 0.5
+"""Share of the disk's free space, copies counted as free, that copies may take."""
+_LEASES = ".leases"
+_HALF = ".half"
+_leases: dict[tuple[int, Path], int] = {}
+"""Descriptor of this process' lease, by process (forks inherit those of their parent) and cache."""
 
 
 def directory() -> Path:
-    """Returns where copies lie, which nobody else can read or write.
+    """Return where copies lie, which nobody else can read or write.
 
     Raises:
         UserError: somebody else has made it.
@@ -31,37 +40,91 @@ def directory() -> Path:
     return path
 
 
-def used(copy: Path) -> None:
-    """Notes that a copy is in use."""
-    os.utime(copy)
+def lease(key: str) -> Path:
+    """Return where a copy lies or will lie; from now on nobody removes it while this process lives."""
+    place = directory()
+    with _locked(place):
+        if (os.getpid(), place) not in _leases:
+            (place / _LEASES).mkdir(exist_ok=True)
+            file = os.open(
+                place / _LEASES / uuid.uuid4().hex, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
+            fcntl.flock(file, fcntl.LOCK_EX)
+            _leases[os.getpid(), place] = file
+        os.write(_leases[os.getpid(), place], f"{key}\n".encode())
+        with suppress(FileNotFoundError):
+            os.utime(place / key)
+    return place / key
 
 
-def make_room(place: Path, now: float | None = None) -> list[Path]:
-    """Removes the copies that were used longest ago, for as long as all of them take too much of the disk.
+@contextmanager
+def half_written() -> Iterator[Path]:
+    """Yield an empty directory to fill; it is removed afterwards unless it was renamed."""
+    path = lease(f"{uuid.uuid4().hex}{_HALF}")
+    path.mkdir(mode=0o700)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
-    Args:
-        now: seconds since 1970; None: the present.
 
-    Returns:
-        What was removed.
-    """
-    disk = shutil.disk_usage(place)
-    if disk.used <= disk.free:  # so copies take less than is free, and none of them has to be looked at
-        return []
-    now = time.time() if now is None else now
-    copies = sorted((entry for entry in place.iterdir() if entry.is_dir()), key=lambda entry: entry.stat().st_mtime)
-    sizes = {copy: _size(copy) for copy in copies}
-    total = sum(sizes.values())
-    most = _PART * (disk.free + total)
-    removed = []
-    for copy in copies:
-        if total <= most or now - copy.stat().st_mtime < _IN_USE_SECONDS:
-            break
-        shutil.rmtree(copy, ignore_errors=True)
-        total -= sizes[copy]
-        removed.append(copy)
+def install(filled: Path, path: Path, is_intact: Callable[[], bool]) -> None:
+    """Rename a directory from `half_written` to where a copy lies, unless another process was faster."""
+    with _locked(path.parent):
+        if path.exists():
+            if is_intact():
+                return
+            shutil.rmtree(path)
+        os.rename(filled, path)
+
+
+def make_room() -> list[str]:
+    """Remove what nobody uses, as far as needed; return the names of the copies that went."""
+    place, removed = directory(), []
+    with _locked(place):
+        used = _used(place)
+        unused = [path for path in place.iterdir() if path.name not in used and not path.name.startswith(".")]
+        copies = [path for path in unused if path.suffix != _HALF]
+        for path in set(unused) - set(copies):
+            shutil.rmtree(path, ignore_errors=True)
+        disk = shutil.disk_usage(place)
+        if disk.used <= disk.free:  # so copies take less than is free, and none of them has to be measured
+            return removed
+        sizes = {path: _size(path) for path in place.iterdir()}
+        total = sum(sizes.values())
+        most = _MOST_OF_DISK * (disk.free + total)
+        for copy in sorted(copies, key=lambda path: path.stat().st_mtime):
+            if total <= most:
+                break
+            shutil.rmtree(copy, ignore_errors=True)
+            total -= sizes[copy]
+            removed.append(copy.name)
     return removed
 
 
+def _used(place: Path) -> set[str]:
+    """Return the names in leases of processes that live; those of others go."""
+    used: set[str] = set()
+    for path in (place / _LEASES).glob("*"):
+        with open(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink()
+            except BlockingIOError:
+                used.update(file.read().split())
+    return used
+
+
+@contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    with open(place / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _size(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    sizes = 0
+    for file in path.rglob("*"):
+        with suppress(FileNotFoundError):  # another process renames or removes it
+            sizes += file.stat().st_size
+    return sizes

@@ -26,11 +26,8 @@ _FLUSH_SECONDS, _COPY_SECONDS = 5.0, 20.0
 class MetricsLog:
     """`logs/<name>/metrics.jsonl` and TensorBoard events beside it, written while training goes on.
 
-    A training that continues hands its whole history in again, so that the log holds each step once.
-
-    Args:
-        storage: the run directory; to an object store the files are copied every 20 seconds.
-        name: of the artefact, e.g. `ct/members/00`.
+    A training that continues hands its whole history in again, so that the log holds each step once. To an object
+    store the files are copied every 20 seconds.
     """
 
     def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):
@@ -50,20 +47,18 @@ class MetricsLog:
             self._copying.enter_context(repeating(self._copy_meanwhile, _COPY_SECONDS))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
-        """Adds one entry; nested numbers become `dev/second` and the like on TensorBoard."""
+        """Add one entry; nested numbers become `dev/second` and the like on TensorBoard."""
         self._lines.write(json.dumps(metrics) + "\n")
         self._lines.flush()
-        values = _flat(metrics)
+        values: dict[str, float] = {}
+        for key, value in metrics.items():
+            values |= {f"{key}/{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
         for key, number in values.items():
             self._board.add_scalar(key, number, metrics["step"])
         self._trackers.write(metrics["step"], values)
 
     def conclude(self, settings: Mapping[str, Any], scores: Mapping[str, float]) -> None:
-        """Adds a row to TensorBoard's table of hyperparameters.
-
-        Args:
-            settings: what tells this training from the others of its run; those that are None are left out.
-        """
+        """Add a row to TensorBoard's table of hyperparameters; settings that are None are left out."""
         from tensorboardX.summary import hparams
 
         for summary in hparams({key: value for key, value in settings.items() if value is not None}, dict(scores)):
@@ -72,7 +67,7 @@ class MetricsLog:
             self._board.add_scalar(key, score)
 
     def close(self, failed: bool = False) -> None:
-        """Flushes, and copies the files to an object store."""
+        """Flush, and copy the files to an object store."""
         self._trackers.close(failed)
         self._lines.close()
         self._board.close()
@@ -82,14 +77,12 @@ class MetricsLog:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _copy_meanwhile(self) -> None:
-        """A copy that fails is no reason to end a training: the next one comes soon."""
         try:
             self._copy()
-        except Exception as error:
+        except Exception as error:  # no reason to end a training: the next copy comes soon
             log.debug("%s could not be copied: %s", self._name, error)
 
     def _copy(self) -> None:
-        """Copies the files that have grown."""
         for path in self._directory.iterdir():
             if self._sizes.get(path.name) != path.stat().st_size:
                 data = path.read_bytes()
@@ -104,21 +97,12 @@ class MetricsLog:
 
 
 def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> MetricsLog:
-    """Returns the log of a training, with the trackers that the settings name.
-
-    Args:
-        name: of the artefact, e.g. `ct/members/00`.
-        identity: what it is made from, see `trackers_of`.
-    """
+    """Return the log of an artefact's training, with the trackers that the settings name; see `trackers_of`."""
     return MetricsLog(storage, name, trackers_of(config.tracking, config.run, name, identity))
 
 
 def log_pictures(storage: Storage, pictures: Path) -> None:
-    """Shows the pictures of a report on TensorBoard, as `logs/report`.
-
-    Args:
-        pictures: a directory with `.png` files.
-    """
+    """Show the `.png` files in a directory on TensorBoard, as `logs/report`."""
     from PIL import Image
     from tensorboardX import FileWriter
     from tensorboardX.proto.summary_pb2 import Summary
@@ -135,23 +119,9 @@ def log_pictures(storage: Storage, pictures: Path) -> None:
             storage.write_bytes(f"{_LOGS}/report/{file.name}", file.read_bytes())
 
 
-def _flat(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Nested numbers get names with a slash.
-
-    >>> _flat({"step": 10, "dev": {"first": 60.0}})
-    {'step': 10, 'dev/first': 60.0}
-    """
-    flat: dict[str, float] = {}
-    for key, value in metrics.items():
-        flat |= (
-            {f"{key}/{part}": number for part, number in value.items()} if isinstance(value, Mapping) else {key: value}
-        )
-    return flat
-
-
 @contextmanager
 def native_output_to(path: Path) -> Iterator[None]:
-    """Sends what C++ libraries write to file descriptor 2 to a file; Python's `sys.stderr` keeps the terminal."""
+    """Send what C++ libraries write to file descriptor 2 to a file; Python's `sys.stderr` keeps the terminal."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kept, python_stderr = os.dup(2), sys.stderr
     with open(kept, "w", buffering=1) as terminal, open(path, "ab") as file:
@@ -165,7 +135,7 @@ def native_output_to(path: Path) -> Iterator[None]:
 
 
 def show_notes() -> None:
-    """Shows what this package logs, as plain lines on the terminal."""
+    """Show what this package logs, as plain lines on the terminal."""
     logger = logging.getLogger("raysed")
     if not logger.handlers:
         handler = logging.StreamHandler(sys.stdout)
@@ -176,7 +146,7 @@ def show_notes() -> None:
 
 
 def quiet_libraries() -> None:
-    """Turns off third-party progress bars and notices that say nothing about this run; errors stay."""
+    """Turn off third-party progress bars and notices that say nothing about this run; errors stay."""
     import warnings
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -188,12 +158,8 @@ def quiet_libraries() -> None:
     for name in ("transformers", "deepspeed", "DeepSpeed", "datasets", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # DeepSpeed sets its level back when it is imported, which accelerate does on its own; a filter stays.
-    logging.getLogger("DeepSpeed").addFilter(_is_error)
+    logging.getLogger("DeepSpeed").addFilter(lambda record: record.levelno >= logging.ERROR)
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-
-
-def _is_error(record: logging.LogRecord) -> bool:
-    return record.levelno >= logging.ERROR

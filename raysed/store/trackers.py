@@ -11,39 +11,33 @@ from raysed.errors import UserError, last_line
 
 log = logging.getLogger(__name__)
 
-_PACKAGES = {"wandb": "wandb", "mlflow": "mlflow"}
-
 
 class Tracker(Protocol):
-    """One training on one tracker."""
+    """One training on one tracker, where steps that it has already are dropped."""
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Sends the values of a step, unless they are there already.
-
-        Args:
-            values: by name, e.g. `loss` or `dev/second`.
-        """
+        """Send the values of a step by name, e.g. `loss` or `dev/second`."""
 
     def close(self, failed: bool) -> None:
-        """Ends the training there."""
+        """End the training there."""
 
 
 def check_trackers(config: TrackingConfig) -> None:
-    """Refuses trackers whose packages are not installed.
+    """Refuse trackers whose packages are not installed.
 
     Raises:
         UserError: names the setting.
     """
-    for setting, package in _PACKAGES.items():
-        if getattr(config, setting) is not None and importlib.util.find_spec(package) is None:
-            raise UserError(f"tracking.{setting} needs the package {package}; install it on all nodes, or leave it out")
+    for package in ("wandb", "mlflow"):  # the settings are named after them
+        if getattr(config, package) is not None and importlib.util.find_spec(package) is None:
+            raise UserError(f"tracking.{package} needs the package {package}; install it on all nodes, or leave it out")
 
 
 def trackers_of(config: TrackingConfig, run: str, name: str, identity: Any) -> "Trackers":
-    """Opens a training on all trackers that are set.
+    """Open a training on all trackers that are set.
 
     Args:
-        run: name of the run, under which its trainings stand together.
+        run: its trainings stand together.
         name: of the artefact, e.g. `ct/members/00`.
         identity: what the training is made from; one that continues goes on in the same place.
     """
@@ -66,9 +60,7 @@ class Trackers:
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         """See `Tracker`."""
-        for tracker in list(self._open):
-            if not self._try(lambda tracker=tracker: tracker.write(step, values)):
-                self._open.remove(tracker)
+        self._open = [t for t in self._open if self._try(lambda tracker=t: tracker.write(step, values))]
 
     def close(self, failed: bool) -> None:
         """See `Tracker`."""
@@ -91,17 +83,9 @@ class _Wandb:
     def __init__(self, project: str, run: str, name: str, key: str):
         import wandb
 
+        options = {"id": key, "resume": "allow", "reinit": "create_new", "dir": tempfile.gettempdir()}
         quiet = wandb.Settings(silent=True, console="off")
-        self._run = wandb.init(
-            project=project,
-            group=run,
-            name=name,
-            id=key,
-            resume="allow",
-            reinit="create_new",
-            dir=tempfile.gettempdir(),
-            settings=quiet,
-        )
+        self._run = wandb.init(project=project, group=run, name=name, settings=quiet, **options)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         self._run.log(dict(values), step=step)

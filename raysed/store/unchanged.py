@@ -17,7 +17,8 @@ from raysed.bundled import PREFIX
 from raysed.config import PACKAGE, Config, package_folder, sources, stable_hash
 from raysed.errors import UserError
 from raysed.recipe import parse_recipes
-from raysed.store.storage import Storage, sha256_of
+from raysed.store.files import sha256_of
+from raysed.store.storage import Storage
 
 FILE = "unchanged.json"
 _PLOTS, _MODEL = "plots", "model"

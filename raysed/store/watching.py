@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,13 +16,21 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from raysed.store.status import AT_WORK, CODES, exit_code, parsed, stage_in_words, state_in_words
-from raysed.store.status import FILE as STATUS
+from raysed.store.status import (
+    AT_WORK,
+    CODES,
+    exit_code,
+    read_status,
+    read_timings,
+    seconds_in_stage,
+    state_in_words,
+    title_of,
+)
 from raysed.store.storage import Storage
 from raysed.store.text import duration
 
-_LOCAL_EVERY, _REMOTE_EVERY = 1.0, 15.0
-"""Seconds between two looks: on an object store each is several requests."""
+_LOCAL_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
+"""Between two looks: on an object store each is several requests."""
 _BARS = "▁▂▃▄▅▆▇█"
 _POINTS = 24
 """Columns of a curve."""
@@ -31,16 +39,7 @@ _LOG = "/metrics.jsonl"
 
 @dataclass(frozen=True)
 class Curve:
-    """What a training has logged.
-
-    Attributes:
-        name: of the training, e.g. `ct/members/00`.
-        is_done: whether its model is published.
-        step: its last update in the log.
-        losses: one per entry that has a loss.
-        dev: its last dev score x100, if there was one.
-        saved: its newest checkpoint's update, where there is one.
-    """
+    """What a training has logged: its last update, the losses, the last dev score x100, the newest checkpoint."""
 
     name: str
     is_done: bool
@@ -50,48 +49,32 @@ class Curve:
     saved: int | None
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A run at one moment.
-
-    Attributes:
-        run: its name.
-        status: what `status.json` says.
-        stages: seconds of the stages that have ended, in their order.
-        curves: trainings, in the order of their names.
-    """
-
-    run: str
-    status: Mapping[str, Any]
-    stages: Mapping[str, float]
-    curves: Sequence[Curve]
-
-
 class Watcher:
-    """Looks at a run again and again, and reads again only what may have changed."""
+    """A run at the moment of the last look; reads again only what may have changed."""
 
     def __init__(self, storage: Storage):
         self._storage = storage
         self._ended: dict[str, Curve] = {}
+        self.look()
 
-    def look(self) -> Picture:
-        """Returns the run as it is now."""
-        status = parsed(self._storage.read_text(STATUS))
-        timings = json.loads(self._storage.read_text("timings.json") or "{}")
-        stages = {name: usage["seconds"] for name, usage in timings.items() if name != status.get("stage")}
-        made = {entry.removesuffix(".json") for entry in self._below("manifest")}
-        saved = _newest(name.removeprefix("checkpoints/") for name in made if name.startswith("checkpoints/"))
-        names = sorted(log.removesuffix(_LOG) for log in self._below("logs") if log.endswith(_LOG))
-        curves = [self._curve(name, name in made, saved.get(name)) for name in names]
-        return Picture(self._storage.run, status, stages, curves)
-
-    def _below(self, directory: str) -> list[str]:
-        return [file.removeprefix(f"{directory}/") for file in self._storage.files(directory)]
+    def look(self) -> None:
+        """Read the run directory."""
+        self.status, timings = read_status(self._storage), read_timings(self._storage)
+        self.stages = {name: usage["seconds"] for name, usage in timings.items() if name != self.status.get("stage")}
+        made = {file.removeprefix("manifest/").removesuffix(".json") for file in self._storage.files("manifest")}
+        saved: dict[str, int] = {}
+        for name in sorted(made):
+            training, _, step = name.removeprefix("checkpoints/").rpartition("/step-")
+            if name.startswith("checkpoints/") and step.isdigit():
+                saved[training] = int(step)
+        logs = sorted(file for file in self._storage.files("logs") if file.endswith(_LOG))
+        names = [log.removeprefix("logs/").removesuffix(_LOG) for log in logs]
+        self.curves = [self._curve(name, name in made, saved.get(name)) for name in names]
 
     def _curve(self, name: str, is_done: bool, saved: int | None) -> Curve:
         if is_done and name in self._ended:
             return self._ended[name]
-        entries = list(_entries(self._storage.read_text(f"logs/{name}{_LOG}") or ""))
+        entries = _parse_lines(self._storage.read_text(f"logs/{name}{_LOG}") or "")
         scores = [max(entry["dev"].values()) for entry in entries if "dev" in entry]
         losses = [entry["loss"] for entry in entries if "loss" in entry]
         step = entries[-1]["step"] if entries else 0
@@ -100,28 +83,62 @@ class Watcher:
             self._ended[name] = curve
         return curve
 
+    def screen(self, height: int) -> RenderableType:
+        """Return what is shown.
 
-def _entries(text: str) -> Iterator[dict[str, Any]]:
-    """The last line may be half written."""
+        Args:
+            height: lines of the screen; trainings that do not fit are counted.
+        """
+        head = Text(f"{self._storage.run}: {state_in_words(self.status)}", style="bold")
+        stages = self._stages_table()
+        room = max(3, height - stages.row_count - 6)
+        more = len(self.curves) - room
+        rest = [Text(f"and {more} more", style="dim")] if more > 0 else []
+        return Group(head, Text(), stages, Text(), *([self._trainings_table(room)] if self.curves else []), *rest)
+
+    def _stages_table(self) -> Table:
+        table, status = Table.grid(padding=(0, 2)), self.status
+        for stage, seconds in self.stages.items():
+            title, took = Text(title_of(status, stage)), Text(duration(seconds), style="dim")
+            table.add_row(title, Text("done", style="green"), took)
+        if status["state"] in AT_WORK and status.get("stage"):
+            share = status.get("share")
+            bar = ProgressBar(100, 100 * share, width=_POINTS) if share is not None else Text("…")
+            words = [duration(seconds_in_stage(status))]
+            if status.get("left"):
+                words.append(f"about {duration(status['left'])} left")
+            if status.get("trainings"):
+                words.append(f"{status.get('trained', 0)} of {status['trainings']} trained")
+            table.add_row(Text(title_of(status, status["stage"]), style="bold"), bar, Text(", ".join(words)))
+        return table
+
+    def _trainings_table(self, room: int) -> Table:
+        """Those that are under way first: they are what somebody watches for."""
+        table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
+        for title in ("training", "updates", "loss", "", "dev", "checkpoint"):
+            table.add_column(title, justify="right" if title in ("updates", "loss", "dev") else "left", no_wrap=True)
+        for curve in sorted(self.curves, key=lambda curve: curve.is_done)[:room]:
+            loss = f"{curve.losses[-1]:.4f}" if curve.losses else ""
+            dev = "" if curve.dev is None else f"{curve.dev:.1f}"
+            saved = "finished" if curve.is_done else "" if curve.saved is None else f"after {curve.saved:,}"
+            style = "dim" if curve.is_done else ""
+            table.add_row(curve.name, f"{curve.step:,}", loss, sparkline(curve.losses), dev, saved, style=style)
+        return table
+
+
+def _parse_lines(text: str) -> list[dict[str, Any]]:
+    """Parse a log, whose last line may be half written."""
+    entries = []
     for line in text.splitlines():
         try:
-            yield json.loads(line)
+            entries.append(json.loads(line))
         except ValueError:
-            return
-
-
-def _newest(names: Iterator[str]) -> dict[str, int]:
-    """The newest checkpoint of each training, from names such as `ct/members/00/step-00000040`."""
-    found: dict[str, int] = {}
-    for name in names:
-        training, _, step = name.rpartition("/step-")
-        if training and step.isdigit():
-            found[training] = max(found.get(training, 0), int(step))
-    return found
+            break
+    return entries
 
 
 def sparkline(values: Sequence[float], points: int = _POINTS) -> str:
-    """Returns a curve of a few characters, each the mean of as many values.
+    """Return a curve of a few characters, each the mean of as many values.
 
     Positive values are drawn by their logarithms: a loss falls by factors, most of it at the start.
 
@@ -137,71 +154,17 @@ def sparkline(values: Sequence[float], points: int = _POINTS) -> str:
     return "".join(_BARS[round((mean - low) * scale)] for mean in means)
 
 
-def screen(picture: Picture, now: float, height: int) -> RenderableType:
-    """Returns what is shown of a run.
-
-    Args:
-        now: seconds since 1970.
-        height: lines of the screen; trainings that do not fit are counted.
-    """
-    head = Text(f"{picture.run}: {state_in_words(picture.status, now)}", style="bold")
-    stages = _stages(picture, now)
-    room = max(3, height - stages.row_count - 6)
-    return Group(head, Text(), stages, Text(), *_trainings(picture, room))
-
-
-def _stages(picture: Picture, now: float) -> Table:
-    table = Table.grid(padding=(0, 2))
-    for stage, seconds in picture.stages.items():
-        table.add_row(Text(stage_in_words(stage)), Text("done", style="green"), Text(duration(seconds), style="dim"))
-    status = picture.status
-    if status["state"] in AT_WORK and status.get("stage"):
-        share = status.get("share")
-        bar = ProgressBar(100, 100 * share, width=_POINTS) if share is not None else Text("…")
-        words = [duration(now - status["stage_since"])]
-        if status.get("left"):
-            words.append(f"about {duration(status['left'])} left")
-        if status.get("trainings"):
-            words.append(f"{status.get('trained', 0)} of {status['trainings']} trained")
-        table.add_row(Text(stage_in_words(status["stage"]), style="bold"), bar, Text(", ".join(words)))
-    return table
-
-
-def _trainings(picture: Picture, room: int) -> Iterator[RenderableType]:
-    """Those that are under way first: they are what somebody watches for."""
-    order = sorted(picture.curves, key=lambda curve: curve.is_done)
-    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
-    for title in ("training", "updates", "loss", "", "dev", "checkpoint"):
-        table.add_column(title, justify="right" if title in ("updates", "loss", "dev") else "left", no_wrap=True)
-    for curve in order[:room]:
-        loss = f"{curve.losses[-1]:.4f}" if curve.losses else ""
-        dev = "" if curve.dev is None else f"{curve.dev:.1f}"
-        saved = "" if curve.saved is None else f"after {curve.saved:,}"
-        saved = "finished" if curve.is_done else saved
-        style = "dim" if curve.is_done else ""
-        table.add_row(curve.name, f"{curve.step:,}", loss, sparkline(curve.losses), dev, saved, style=style)
-    if order:
-        yield table
-    if len(order) > room:
-        yield Text(f"and {len(order) - room} more", style="dim")
-
-
 def watch(storage: Storage, console: Console | None = None) -> int:
-    """Follows a run on one screen until it ends or Ctrl-C; returns the exit code of its state.
-
-    Args:
-        console: to show it on; None: this process' terminal.
-    """
+    """Follow a run on one screen until it ends or Ctrl-C; return the exit code of its state."""
     console, watcher = console or Console(), Watcher(storage)
-    every = _LOCAL_EVERY if storage.is_local else _REMOTE_EVERY
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
-            picture = watcher.look()
-            live.update(screen(picture, time.time(), console.height), refresh=True)
-            code = exit_code(picture.status, time.time())
+            live.update(watcher.screen(console.height), refresh=True)
+            code = exit_code(watcher.status)
             if code != CODES["running"]:
                 break
-            time.sleep(every)
+            time.sleep(_LOCAL_EVERY_S if storage.is_local else _REMOTE_EVERY_S)
+            watcher.look()
     if console.is_terminal:  # what was on the screen is gone with it
-        console.print(screen(picture, time.time(), console.height))
+        console.print(watcher.screen(console.height))
     return code

@@ -24,7 +24,7 @@ from torch import nn
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import is_out_of_memory
-from raysed.store.storage import Checkpoints
+from raysed.store.checkpoints import Checkpoints
 from raysed.store.text import size
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from raysed.cluster import gauges
 from raysed.cluster.gauges import TrainingGauges, stage_gauges
-from raysed.store.progress import Progress, tell
+from raysed.store.progress import Progress, emit
 
 import faults
 
@@ -68,15 +68,15 @@ def test_a_training_sets_its_figures(values):
 
 def test_stages_set_what_their_progress_says(values, capsys):
     with stage_gauges("run"):
-        tell(sentences=3)  # before any stage: there is nothing to name it by
+        emit(sentences=3)  # before any stage: there is nothing to name it by
         for stage, total in (("corpus", 8), ("ct", 4)):
-            tell(stage=stage)
+            emit(stage=stage)
             progress = Progress(stage, total)
             progress.update(2)
-            tell(trained=1, trainings=2)
-            tell(sentences=5)
-            tell(sentences=6)
-    tell(stage="report")  # nobody listens any more
+            emit(trained=1, trainings=2)
+            emit(sentences=5)
+            emit(sentences=6)
+    emit(stage="report")  # nobody listens any more
     assert values["raysed_stage_share", "run", "corpus"] == 0.25
     assert values["raysed_stage_share", "run", "ct"] == 0.5
     assert values["raysed_stage_trainings_done", "run", "ct"] == 1
@@ -106,8 +106,8 @@ def test_the_dashboard_draws_every_figure_that_there_is(values):
     """And no other one of this project's."""
     TrainingGauges("run", "x")({"step": 1, "total": 2, "loss": 0.1, "dev": 1.0})
     with stage_gauges("run"):
-        tell(stage="ct")
-        tell(share=0.5, left=1.0, trained=1, trainings=2, sentences=1)
+        emit(stage="ct")
+        emit(share=0.5, left=1.0, trained=1, trainings=2, sentences=1)
     made = {f"ray_{name}{'_total' * (name == 'raysed_sentences')}" for name, *_ in values}
     asked = {name for name in metrics_of(board()["panels"]) if name.startswith("ray_raysed")}
     assert made - asked == {"ray_raysed_training_updates_planned"} and asked <= made

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,36 +12,12 @@ import pytest
 import ray
 
 import raysed.cluster.heartbeat
-from raysed.cluster.heartbeat import Pulse, _by_actors, made_step, makes_no_steps, watched, watched_tasks
+from raysed.cluster.heartbeat import _GUARD, _by_actors, _by_tasks, made_step, makes_no_steps, watched, watched_tasks
 from raysed.cluster.resources import Cluster, Share
 from raysed.errors import RunFailed
 
 SILENCE = 3.0
 SMALL = Share(3, 0.5, 0.0, threads=1)
-
-
-def test_a_worker_is_silent_when_it_was_not_heard_for_so_long(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(raysed.cluster.heartbeat.time, "monotonic", lambda: now[0])
-    pulse, one, two, three = Pulse(), ("node", 1, 10), ("node", 2, 10), ("node", 3, 10)
-    for worker in (one, two, three):
-        pulse.beat(worker, "ct")
-    pulse.forget(three)
-    now[0] = 5.0
-    pulse.beat(two, "sts")
-    assert pulse.to_end(6.0) == []
-    now[0] = 7.0
-    assert pulse.to_end(6.0) == [(one, "ct", "gave no sign of life for 6 s")]
-    assert pulse.to_end(6.0) == []  # said once
-    now[0] = 12.0
-    assert pulse.to_end(6.0) == [(two, "sts", "gave no sign of life for 6 s")]
-
-
-def test_a_process_that_took_the_number_of_another_is_left_alone():
-    started = raysed.cluster.heartbeat._started_at(os.getpid())
-    assert started > 0 or not os.path.exists("/proc/self")
-    assert not raysed.cluster.heartbeat._kill(os.getpid(), started + 1)
-    assert raysed.cluster.heartbeat._started_at(2**22 - 1) == -1  # nobody has it
 
 
 def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
@@ -53,7 +31,7 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
         (((8, 0.25),), on_gpus, 1),
     ):
         monkeypatch.setattr(raysed.cluster.resources, "current_cluster", lambda nodes=nodes: Cluster(nodes))
-        raysed.cluster.heartbeat._say_what_is_missing(share, least)
+        raysed.cluster.heartbeat._log_what_is_missing(share, least)
     assert caplog.messages == [
         "waiting for nodes: workers of 2 CPUs need 2 places, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
         "waiting for nodes: workers of 2 CPUs need 1 places, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
@@ -62,18 +40,9 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
     ]
 
 
-def test_a_worker_is_ended_when_it_made_no_step_for_so_long():
-    pulse, one, two = Pulse(), ("node", 1, 10), ("node", 2, 10)
-    pulse.beat(one, "ct", None, 5.0)
-    pulse.beat(two, "sts")
-    assert pulse.to_end(60.0) == pulse.to_end(60.0, stall=5.0) == []
-    assert pulse.to_end(60.0, stall=4.0) == [(one, "ct", "made no step for 4 s")]
-    assert pulse.to_end(60.0, stall=4.0) == []
-
-
 @pytest.mark.cluster
 @pytest.mark.slow
-def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_cluster, tmp_path, caplog):
+def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_cluster, tmp_path):
     """Neither one that is busy, nor the worker of one that has ended well, which waits for more work."""
 
     def work(job: tuple[str, float, bool], marks: Path) -> tuple[str, int]:
@@ -91,8 +60,6 @@ def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_
     jobs = [("stopped", 0, True), ("busy", 2 * SILENCE, False), ("short", 0, False)]
     results = list(watched_tasks(work, jobs, tmp_path, work="work", share=SMALL, seconds=SILENCE))
     assert sorted(results) == [("busy", 0), ("short", 0), ("stopped", 1)] and results[0] == ("short", 0)
-    assert len(caplog.messages) == 1 and caplog.messages[0].startswith("work: its worker (process ")
-    assert "gave no sign of life for 3 s and was ended" in caplog.text
 
 
 @pytest.mark.cluster
@@ -151,6 +118,40 @@ def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(
         results = [ray.get(done) for _, done in _by_actors(calls, share, "work")]
     assert sorted(job for job, _ in results) == list(range(8)) and (tmp_path / "lost").exists()
     assert len({process for _, process in results}) <= 5
+
+
+@pytest.mark.cluster
+def test_a_helper_that_is_stopped_hangs_nothing(ray_cluster, monkeypatch, caplog):
+    """The actor that collects what workers have to say, by SIGSTOP."""
+    monkeypatch.setattr(raysed.cluster.heartbeat, "_ANSWER_S", 0.5)
+    with watched(60, SMALL) as watch:
+        pid = ray.get(watch.board.__ray_call__.remote(lambda self: os.getpid()))
+        os.kill(pid, signal.SIGSTOP)
+        assert watch.begin("some sentences") == ""
+        assert list(_by_tasks([(lambda job: job, watch, "work", 1)], SMALL, "work"))
+
+
+_WORKER = """
+import os, subprocess, sys, time
+command = [sys.executable, "-ISc", sys.argv[1], str(os.getpid()), "1"]
+guard = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
+print(guard.pid, flush=True)
+while True:
+    guard.stdin.write(b".")
+    time.sleep(0.1)
+"""
+
+
+def test_a_guard_ends_what_gives_no_sign_of_life_and_ends_with_it():
+    for is_stopped in (True, False):
+        worker = subprocess.Popen([sys.executable, "-c", _WORKER, _GUARD], stdout=subprocess.PIPE)
+        guard = int(worker.stdout.readline())
+        worker.send_signal(signal.SIGSTOP if is_stopped else signal.SIGTERM)
+        assert worker.wait(20) == (-signal.SIGKILL if is_stopped else -signal.SIGTERM)
+        until = time.monotonic() + 20
+        while Path(f"/proc/{guard}").exists() and time.monotonic() < until:
+            time.sleep(0.02)
+        assert not Path(f"/proc/{guard}").exists()
 
 
 def test_only_tasks_with_a_gpu_are_done_by_actors(monkeypatch):

@@ -1,25 +1,26 @@
 """What a stage took: measured while it lasts, and put together over attempts."""
 
 import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from raysed.cluster import usage
-from raysed.cluster.usage import gpu_use, measured, together
-from raysed.store.progress import tell
+from raysed.cluster.usage import combined, gpu_use, measured
+from raysed.store.progress import emit
 
 
 def test_a_stage_adds_up_what_it_is_told():
     found = {"seconds": 100.0, "sentences": 7, "gpu_use": 0.5}
     with pytest.raises(KeyboardInterrupt), measured(found):
-        tell(line="train: 10 %", left=3.0)
-        tell(sentences=10)
-        tell(sentences=20)
-        tell(gpu_use=0.9)
-        tell(gpu_use=0.7)
+        emit(line="train: 10 %", left=3.0)
+        emit(sentences=10)
+        emit(sentences=20)
+        emit(gpu_use=0.9)
+        emit(gpu_use=0.7)
         raise KeyboardInterrupt  # a stage that is stopped has taken its time, too
-    tell(sentences=1000)
+    emit(sentences=1000)
     assert (found["sentences"], found["gpu_use"]) == (
         37,
         pytest.approx(0.5, abs=5e-3),
@@ -29,15 +30,15 @@ def test_a_stage_adds_up_what_it_is_told():
 
 def test_two_attempts_weigh_gpus_by_time():
     first, second = {"seconds": 30.0, "gpu_use": 1.0}, {"seconds": 10.0, "gpu_use": 0.2}
-    assert together(first, second) == {"seconds": 40.0, "gpu_use": 0.8}
-    assert together({"seconds": 30.0}, second) == {"seconds": 40.0, "gpu_use": 0.2}
+    assert combined(first, second) == {"seconds": 40.0, "gpu_use": 0.8}
+    assert combined({"seconds": 30.0}, second) == {"seconds": 40.0, "gpu_use": 0.2}
 
 
 @pytest.mark.cluster
 def test_the_largest_content_of_the_object_store_is_seen(ray_cluster, monkeypatch):
     import ray
 
-    monkeypatch.setattr(usage, "_EVERY", 0.1)
+    monkeypatch.setattr(usage, "_EVERY_S", 0.1)
     found: usage.Usage = {}
     with measured(found):
         held = ray.put(np.zeros(40 * 2**20, np.uint8))
@@ -53,7 +54,7 @@ def test_what_does_not_fit_is_counted_as_spilled(ray_cluster, monkeypatch):
     """The store holds 300 MiB."""
     import ray
 
-    monkeypatch.setattr(usage, "_EVERY", 0.1)
+    monkeypatch.setattr(usage, "_EVERY_S", 0.1)
     found: usage.Usage = {}
     with measured(found):
         held = [ray.put(np.full(100 * 2**20, index, np.uint8)) for index in range(4)]
@@ -63,7 +64,7 @@ def test_what_does_not_fit_is_counted_as_spilled(ray_cluster, monkeypatch):
 
 
 def test_where_the_store_says_nothing_the_rest_is_there(monkeypatch):
-    monkeypatch.setattr(usage, "_store_now", lambda: None)
+    monkeypatch.setattr(usage, "_object_stores", lambda: None)
     found: usage.Usage = {}
     with measured(found):
         pass
@@ -72,11 +73,19 @@ def test_where_the_store_says_nothing_the_rest_is_there(monkeypatch):
 
 def test_bytes_of_a_node_that_has_gone_are_not_taken_back(monkeypatch):
     looks = iter([(5, 100), (9, 150), (2, 30), (1, 50)])
-    monkeypatch.setattr(usage, "_store_now", lambda: next(looks))
-    store = usage._Store()
-    for _ in range(4):
-        store.look()
-    assert (store.most, store.spilled) == (9, 70)
+    monkeypatch.setattr(usage, "_object_stores", lambda: next(looks))
+
+    @contextmanager
+    def twice(look, every):
+        look()
+        look()
+        yield
+
+    monkeypatch.setattr(usage, "repeating", twice)
+    found: usage.Usage = {}
+    with measured(found):
+        pass
+    assert (found["object_store_bytes"], found["spilled_bytes"]) == (9, 70)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from browser import ask
 from scipy.stats import rankdata
-from started_jobs import tiny_evaluation, tiny_settings
+from started_jobs import artefact, tiny_evaluation, tiny_settings
 
 import raysed.pipeline
 from raysed.config import make_config
@@ -187,7 +187,8 @@ def test_the_page_shows_the_pairs_that_got_better_and_worse_most(page, report, f
     evaluation = tiny_evaluation()
     places = ("base/embeddings/00", "ct-sed-flow/calibrations/00")
     cosines = [
-        evaluation.cosines(np.load(finished_run / place / "layers-1.npy"), "everyday-test")[0] for place in places
+        evaluation.cosines(np.load(artefact(finished_run, place) / "layers-1.npy"), "everyday-test")[0]
+        for place in places
     ]
     task = evaluation.tasks["everyday-test"]
     gold, before, after = (rankdata(values) for values in (task.gold, *cosines))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import ray
 from ray.tune.search import Searcher
-from started_jobs import tiny_settings
+from started_jobs import artefact, tiny_settings
 
 import raysed.stages.members
 from raysed.cluster.resources import Cluster, Share
@@ -58,9 +58,11 @@ def members_of(storage: Storage) -> list[Member]:
 
 def assert_undisturbed(directory: Path, finished_run: Path) -> None:
     """The embeddings are those of the members that trained alone, but for what rounding has become in 12 updates."""
-    table = read_tokens(finished_run / "corpus")
+    table = read_tokens(artefact(finished_run, "corpus"))
     for name in NAMES:
-        found, expected = (encode(load_checkpoint(root / name), table)[0] for root in (directory, finished_run))
+        found, expected = (
+            encode(load_checkpoint(artefact(root, name)), table)[0] for root in (directory, finished_run)
+        )
         assert np.abs(found - expected).max() < 0.02 * np.abs(expected).max()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from started_jobs import small_tasks
+from started_jobs import artefact, small_tasks
 
 import raysed.pipeline
 import raysed.stages.frozen
@@ -105,9 +105,12 @@ def test_a_chain_continues_the_members_of_its_prefix(finished):
     storage, _, _ = finished
     for index in range(2):
         entry = json.loads((storage / f"stages/manifest/nli-ct/members/{index:02d}.json").read_text())
-        before = json.loads((storage / f"stages/nli-ct/members/{index:02d}/raysed.json").read_text())
+        before = json.loads((artefact(storage / "stages", f"nli-ct/members/{index:02d}") / "raysed.json").read_text())
         assert entry["depends"]["start"] == before["start"]
-    starts = [json.loads((storage / f"stages/nli-ct/members/{i:02d}/raysed.json").read_text())["start"] for i in (0, 1)]
+    starts = [
+        json.loads((artefact(storage / "stages", f"nli-ct/members/{i:02d}") / "raysed.json").read_text())["start"]
+        for i in (0, 1)
+    ]
     assert starts[0] != starts[1]
 
 
@@ -116,7 +119,7 @@ def test_histories_begin_with_the_dev_score_of_the_start(finished):
     storage, _, _ = finished
 
     def history(name: str) -> list[dict]:
-        return [json.loads(line) for line in (storage / f"stages/{name}/history.jsonl").read_text().splitlines()]
+        return [json.loads(line) for line in (artefact(storage / "stages", name) / "history.jsonl").open()]
 
     rows = report(storage)["rows"]
     (base,) = [row["metrics"]["everyday-dev"]["spearman"] for row in rows if row["recipe"] == "base"]
@@ -196,7 +199,7 @@ def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(finis
     assert grid["updates"] <= grid["updates_full"] * 0.7
     stopped = {bound["lower_bound"]: bound["stopped_at"] for bound in grid["bounds"]}
     assert stopped[0.7] is None and [bound for bound, at in stopped.items() if at == 4]
-    names = [path / "stages/sts/grid/0.7/00/model.safetensors" for path in (storage, tmp_path)]
+    names = [artefact(path / "stages", "sts/grid/0.7/00") / "model.safetensors" for path in (storage, tmp_path)]
     assert names[0].read_bytes() == names[1].read_bytes()
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from started_jobs import artefact
 
 import raysed
 from raysed.model.load import load_model
@@ -32,9 +33,9 @@ def test_a_table_learns_and_is_exported(ray_cluster, tmp_path):
     }
     first = raysed.distill(**options, settings=settings)
     directory = tmp_path / "distilled"
-    weights = {name: (directory / name / "model.safetensors").read_bytes() for name in _MADE}
+    weights = {name: (artefact(directory, name) / "model.safetensors").read_bytes() for name in _MADE}
     assert len(set(weights.values())) == len(_MADE)
-    history = (directory / "teachers-sed/learners/00/history.jsonl").read_text().splitlines()
+    history = (artefact(directory, "teachers-sed/learners/00") / "history.jsonl").read_text().splitlines()
     losses = [entry["loss"] for entry in map(json.loads, history) if "loss" in entry]
     assert losses[-1] < 0.7 * losses[0]
 
@@ -47,7 +48,7 @@ def test_a_table_learns_and_is_exported(ray_cluster, tmp_path):
 
     settings["sed"]["epochs"] = 1
     second = raysed.distill(**options, settings=settings)
-    again = {name: (directory / name / "model.safetensors").read_bytes() for name in _MADE}
+    again = {name: (artefact(directory, name) / "model.safetensors").read_bytes() for name in _MADE}
     assert again["encoder/start"] == weights["encoder/start"]
     assert again["teachers-sed/learners/00"] != weights["teachers-sed/learners/00"]
     assert second.scores["base/base"] == first.scores["base/base"]

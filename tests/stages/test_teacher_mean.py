@@ -128,7 +128,10 @@ def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
     starts = [int(entry.name[-9:]) for entry in storage.entries("ct-sed/targets.blocks")]
     assert starts == [0, 256, 512]
     storage.remove(target.block(256))
-    before = {entry.name: storage.written_at(entry.name) for entry in storage.entries("ct-sed/targets.blocks")}
+    before = {
+        entry.name: storage.modified_at(f"manifest/{entry.name}.json")
+        for entry in storage.entries("ct-sed/targets.blocks")
+    }
     write_targets({"ct-sed/targets": (names, depends)}, storage, plan())
     found = np.stack(pq.read_table(storage.fetch("ct-sed/targets") / TARGET_FILE)["target"].to_numpy())
     assert np.abs(found - plain_mean(storage, names)).max() < 1e-6

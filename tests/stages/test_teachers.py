@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from started_jobs import small_tasks
+from started_jobs import artefact, small_tasks
 
 import raysed
 from raysed.config import make_config
@@ -59,7 +59,7 @@ def rows_of(directory: Path, kind: str = "rows") -> dict[str, int]:
 
 def targets(directory: Path) -> tuple[list[str], np.ndarray]:
     corpus = pq.read_table(directory / "corpus")
-    table = pq.read_table(directory / "teachers-sed/targets" / TARGET_FILE)
+    table = pq.read_table(artefact(directory, "teachers-sed/targets") / TARGET_FILE)
     assert table["id"].to_pylist() == corpus["id"].to_pylist()
     return corpus["sentence"].to_pylist(), np.array(table["target"].to_pylist())
 
@@ -149,7 +149,7 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, s
     stages, _ = combined(mixed)
     directory = tmp_path / "runs/taught"
     sentences, target_ND = targets(directory)
-    mean_ND = np.array(pq.read_table(directory / "ct-sed/targets" / TARGET_FILE)["target"].to_pylist())
+    mean_ND = np.array(pq.read_table(artefact(directory, "ct-sed/targets") / TARGET_FILE)["target"].to_pylist())
     parts = [load_teacher(stages.config.teachers[0]).embed(sentences), mean_ND]
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in parts]
     expected_NN = unit[0] @ unit[0].T / 4 + unit[1] @ unit[1].T * 3 / 4
@@ -158,7 +158,7 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, s
     np.testing.assert_allclose(target_ND @ target_ND.T, left[:, :width] * values[:width] @ left[:, :width].T, atol=1e-4)
 
     members = [stages.storage.fetch(job.name) / "layers-1.npy" for job in stages.lineage.embeddings("ct")]
-    said = np.load(directory / "teachers/embeddings/01/layers-1.npy")
+    said = np.load(artefact(directory, "teachers/embeddings/01") / "layers-1.npy")
     np.testing.assert_allclose(said, np.mean([np.load(path) for path in members], axis=0), atol=1e-6)
     before = {p: p.stat().st_mtime_ns for p in (directory / "manifest").rglob("*.json")}
     combined(mixed)
@@ -243,7 +243,7 @@ def test_the_exported_learner_can_be_cut_short(ray_cluster, settings, tmp_path):
     assert (np.diff(lengths_D) <= 1e-4).all() and np.abs(products_DD - np.diag(lengths_D)).max() < 1e-3
 
     evaluation = check(make_config(made)).evaluation
-    own_UD = np.load(directory / "teachers-sed/embeddings/00/layers-1.npy")
+    own_UD = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy")
     for entry in result.report["widths"]:
         width = entry["width"]
         model = transformers.SentenceTransformer(result.model, device="cpu", truncate_dim=width)
@@ -266,14 +266,14 @@ def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(ray_cluster, s
     evaluation = check(make_config(made)).evaluation
     for head in ("keep", "fold"):
         result = raysed.run({**made, "sed": {**sed, "head": head}})
-        own[head] = np.load(directory / "teachers-sed/embeddings/00/layers-1.npy").astype(np.float64)
+        own[head] = np.load(artefact(directory, "teachers-sed/embeddings/00") / "layers-1.npy").astype(np.float64)
         model = transformers.SentenceTransformer(result.model, device="cpu")
         np.testing.assert_allclose(model.encode(evaluation.sentences[:50]), own[head][:50], atol=1e-4)
         entry = json.loads((directory / "manifest/teachers-sed/learners/00.json").read_text())
         (row,) = [row for row in result.report["rows"] if row["kind"] == "learner"]
         assert row["metrics"]["dev"]["spearman"] == pytest.approx(entry["meta"]["dev"], abs=0.01)
         searched[head] = [row for row in result.report["teachers"] if "searches" in row]
-    teacher_UD = np.load(directory / "teachers/embeddings/00/layers-1.npy")
+    teacher_UD = np.load(artefact(directory, "teachers/embeddings/00") / "layers-1.npy")
     assert own["keep"].shape[1] == teacher_UD.shape[1] > own["fold"].shape[1] == 16
     np.testing.assert_allclose(own["fold"] @ own["fold"].T, own["keep"] @ own["keep"].T, atol=1e-3)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from started_jobs import ONE_LAYER, small_tasks
+from started_jobs import ONE_LAYER, artefact, small_tasks
 
 import raysed.pipeline
 import raysed.stages.rewriting
@@ -111,7 +111,10 @@ def test_the_report_and_the_card_say_what_views_were(finished):
 
 def test_members_have_their_own_histories_with_spread(finished):
     storage, _ = finished
-    histories = [(storage / f"views/bsl/members/{i:02d}/history.jsonl").read_text().splitlines() for i in range(2)]
+    histories = [
+        (artefact(storage / "views", f"bsl/members/{i:02d}") / "history.jsonl").read_text().splitlines()
+        for i in range(2)
+    ]
     first = [[json.loads(line) for line in lines] for lines in histories]
     assert [entry.pop(0)["step"] for entry in first] == [0, 0], "that of the untouched weights, with a dev score only"
     assert [entry["step"] for entry in first[0]] == [1, 2, 3, 4, 5]

@@ -2,16 +2,22 @@
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from collections import namedtuple
+from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
 from raysed.errors import UserError
-from raysed.store import cache
+from raysed.store import cache, files
+from raysed.store.storage import Storage
+
+ROOT = Path(__file__).resolve().parents[2]
 
 Usage = namedtuple("Usage", "total used free")
-HOUR = 3600.0
 
 
 @pytest.fixture
@@ -42,25 +48,78 @@ def test_a_link_is_refused(place):
         cache.directory()
 
 
-def test_what_was_used_longest_ago_goes_first(place, monkeypatch):
-    """Three copies of 100 bytes, and room for two of them."""
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: Usage(1000, 900, 150))
-    for age, name in ((5, "old"), (3, "used again"), (2, "new")):
-        (place / name).mkdir()
-        (place / name / "file").write_bytes(bytes(100))
-        os.utime(place / name, (0, 10 * HOUR - age * HOUR))
-    os.utime(place / "used again", (0, 10 * HOUR - 1.5 * HOUR))
-    assert [path.name for path in cache.make_room(place, now=10 * HOUR)] == ["old"]
-    assert {path.name for path in place.iterdir()} == {"used again", "new"}
+def copy(place: Path, key: str, used: float) -> None:
+    """As a process that has ended left it: 100 bytes."""
+    (place / key).mkdir()
+    (place / key / "file").write_bytes(bytes(100))
+    os.utime(place / key, (0, used))
 
 
-def test_what_may_still_be_read_stays(place, monkeypatch):
+def test_what_was_used_longest_ago_goes_first_and_what_a_process_uses_stays(place, monkeypatch):
+    """Four copies, and room for two of them."""
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: Usage(1000, 900, 50))
+    for used, name in enumerate(("in use", "old", "older", "new")):
+        copy(place, name.replace(" ", "-"), used)
+    assert cache.lease("in-use") == place / "in-use"
+    os.utime(place / "in-use", (0, 0))
+    assert cache.make_room() == ["old", "older"]
+    assert {path.name for path in place.glob("[!.]*")} == {"in-use", "new"}
+
+
+_USER = """
+import sys, tempfile
+tempfile.tempdir = sys.argv[1]
+from raysed.store import cache
+cache.lease("copy")
+half = cache.half_written()
+half.__enter__()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_another_process_uses_stays_until_it_ends(place, monkeypatch):
     monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: Usage(1000, 1000, 0))
-    for name in ("one", "another"):
-        (place / name).mkdir()
-        (place / name / "file").write_bytes(bytes(100))
-    assert cache.make_room(place) == []
-    os.utime(place / "one", (0, 0))
-    assert [path.name for path in cache.make_room(place)] == ["one"]
-    cache.used(place / "another")
-    assert cache.make_room(place) == []
+    copy(place, "copy", 0)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", _USER, str(place.parent)], cwd=ROOT, **pipes) as user:
+        assert user.stdout.readline() == "ready\n"
+        assert cache.make_room() == [] and len(list(place.glob("[!.]*"))) == 2
+        user.kill()
+    assert cache.make_room() == ["copy"]
+    assert list(place.glob("[!.]*")) == [], "nor is anything half-written left of a process that was killed"
+
+
+_FETCHER = """
+import sys, tempfile
+from collections import namedtuple
+tempfile.tempdir = sys.argv[1]
+import pyarrow.fs as pafs
+from raysed.store import cache, files
+cache.shutil.disk_usage = lambda path: namedtuple("Usage", "total used free")(1000, 1000, 0)
+fs = pafs.SubTreeFileSystem(sys.argv[2], pafs.LocalFileSystem())
+files.filesystem = lambda location: (fs, "runs")
+from raysed.store.storage import Storage
+storage = Storage("mock://bucket/runs", "run")
+storage._job = "job"
+for name in sys.argv[3:]:
+    path = storage.fetch(name)
+    assert (path / "file").read_text() == name
+for name in sys.argv[3:]:
+    assert (storage.fetch(name) / "file").read_text() == name
+"""
+
+
+def test_processes_that_fetch_on_a_full_disk_lose_nothing_that_the_manifest_names(place, tmp_path, monkeypatch):
+    """Each removes what it can while the others download, rename and read the same."""
+    (tmp_path / "bucket").mkdir()
+    fs = pafs.SubTreeFileSystem(str(tmp_path / "bucket"), pafs.LocalFileSystem())
+    monkeypatch.setattr(files, "filesystem", lambda location: (fs, "runs"))
+    storage, names = Storage("mock://bucket/runs", "run"), [f"member-{index:02d}" for index in range(30)]
+    for name in names:
+        storage.commit(name, lambda path, name=name: (path / "file").write_text(name), {})
+    orders = [names, names[::-1], names[15:] + names[:15], names[7:] + names[:7]]
+    arguments = [sys.executable, "-c", _FETCHER, str(tmp_path), str(tmp_path / "bucket")]
+    fetchers = [subprocess.Popen([*arguments, *order], cwd=ROOT, stderr=subprocess.PIPE, text=True) for order in orders]
+    assert [fetcher.communicate(timeout=120)[1] for fetcher in fetchers] == [""] * 4
+    assert [entry.name for entry in storage.entries()] == names

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
+import raysed.store.files
 import raysed.store.metrics
-import raysed.store.storage
 from raysed.store.metrics import MetricsLog, log_pictures, native_output_to
 from raysed.store.storage import Storage
 
@@ -97,7 +97,7 @@ def remote(tmp_path, monkeypatch) -> Storage:
     (tmp_path / "bucket").mkdir()
     (tmp_path / "local").mkdir()
     fs = pafs.SubTreeFileSystem(str(tmp_path / "bucket"), pafs.LocalFileSystem())
-    monkeypatch.setattr(raysed.store.storage, "_filesystem", lambda location: (fs, "runs"))
+    monkeypatch.setattr(raysed.store.files, "filesystem", lambda location: (fs, "runs"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "local"))
     return Storage("mock://bucket/runs", "run")
 

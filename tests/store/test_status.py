@@ -1,7 +1,9 @@
 """Where a run is, as the run directory tells it."""
 
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -9,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from raysed.errors import UserError
-from raysed.store.progress import Progress, tell
-from raysed.store.status import describe, status_of
+from raysed.errors import RunFailed, UserError
+from raysed.store.progress import Progress, emit
+from raysed.store.status import describe, describe_all, read_timings, refuse_at_work, status_of
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +47,7 @@ def commit(storage: Storage, *names: str) -> None:
 def test_the_file_follows_stage_and_progress_and_is_renewed_while_nothing_moves(storage, capsys):
     with status_of(storage, every=0.01):
         assert status(storage)["state"] == "starting"
-        tell(stage="ct")
+        emit(stage="ct")
         found = wait_for(storage, stage="ct", line=None)
         progress = Progress("train ct", 10, every=3600)
         progress.update(5, "loss 0.5")
@@ -53,7 +55,7 @@ def test_the_file_follows_stage_and_progress_and_is_renewed_while_nothing_moves(
         while found["line"] is None:
             found = status(storage)
         assert found["line"].startswith("train ct:  50 % · loss 0.5 · ") and found["left"] >= 0
-        tell(stage="ct-sed")
+        emit(stage="ct-sed")
         found = wait_for(storage, stage="ct-sed", line=None, left=None)
         first = found["told"]
         while status(storage)["told"] <= first:
@@ -79,14 +81,14 @@ def test_how_a_run_ended_is_told(storage, error, state, sentence):
 @pytest.mark.parametrize("error", [UserError("sed.workers is 3, but …"), KeyboardInterrupt(), RuntimeError("no Ray")])
 def test_a_complete_run_stays_complete_until_a_stage_begins(storage, error):
     with status_of(storage):
-        tell(stage="ct")
+        emit(stage="ct")
     before = status(storage)
     with pytest.raises(type(error)), status_of(storage) as now:
         assert status(storage)["state"] == "starting" and now.follows_a_complete_run
         raise error
     assert status(storage) == before
     with pytest.raises(type(error)), status_of(storage) as now:
-        tell(stage="ct")
+        emit(stage="ct")
         assert not now.follows_a_complete_run
         raise error
     assert status(storage)["state"] in ("failed", "stopped")
@@ -103,18 +105,18 @@ def test_nobody_listens_after_the_end(storage):
     with status_of(storage):
         pass
     before = status(storage)
-    tell(stage="another")
+    emit(stage="another")
     assert status(storage) == before
 
 
 def test_what_a_run_will_train_is_remembered_while_it_works(storage):
     commit(storage, "ct/members/00")
     with status_of(storage, every=0.01):
-        tell(totals={"ct/members": 3})
-        tell(stage="corpus")
+        emit(totals={"ct/members": 3})
+        emit(stage="corpus")
         wait_for(storage, totals={"ct/members": 3}, stage="corpus")
-        assert "finished: 1 of 3 members of ct" in describe(storage)[0]
-    assert "finished: 1 of 3 members of ct" in describe(storage)[0]
+        assert "finished: 1 of 3 ct/members" in describe(storage)[0]
+    assert "finished: 1 of 3 ct/members" in describe(storage)[0]
 
 
 def test_a_run_goes_on_when_it_cannot_say_where_it_is(storage, monkeypatch):
@@ -123,7 +125,7 @@ def test_a_run_goes_on_when_it_cannot_say_where_it_is(storage, monkeypatch):
 
     monkeypatch.setattr(storage, "write_text", full)
     with status_of(storage, every=0.01):
-        tell(stage="ct")
+        emit(stage="ct")
         time.sleep(0.05)
 
 
@@ -132,25 +134,28 @@ def test_a_running_run_is_described(storage):
     checkpoints = storage.checkpoints("ct/members/02", {})
     for step in (50, 100):
         checkpoints.save(step, lambda path: (path / "state").write_text("x"))
-    now = time.time()
+    now, titles = time.time() - 3, {"ct+sts": "members of ct and sts", "ct/members": "members of ct"}
     storage.write_text(
         "status.json",
         json.dumps(
             {
-                **{"state": "running", "since": now - 130, "every": 5, "host": "head", "pid": 7, "told": now - 3},
-                **{"stage": "ct+sts", "stage_since": now - 60, "line": "train ct+sts: 40 %", "left": 90.0},
+                **{"state": "running", "since": now - 127, "every": 5, "host": "head", "pid": 7, "told": now},
+                **{"stage": "ct+sts", "stage_since": now - 57, "line": "train ct+sts: 40 %", "left": 90.0},
                 "totals": {"ct/members": 10, "sts/grid": 8, "ct-sed/learners": 2},
+                "titles": titles,
             }
         ),
     )
-    assert describe(storage, now)[0] == [
+    written(storage, age=3)
+    assert describe(storage)[0] == [
         "mine: running for 2 min 7 s, about 1 min 30 s left in this stage (as of 3 s ago)",
         "stage: members of ct and sts, for 1 min 0 s",
         "train ct+sts: 40 %",
-        "finished: corpus, 2 of 10 members of ct, 1 of 8 grid models of sts, 0 of 2 learners of ct-sed",
-        "checkpoint: member 02 of ct after 100 updates, 0 s ago",
+        "finished: corpus, 2 of 10 members of ct, 1 of 8 sts/grid, 0 of 2 ct-sed/learners",
+        "checkpoint: ct/members/02 after 100 updates, 0 s ago",
     ]
-    assert describe(storage, now + 600)[0][0] == (
+    written(storage, age=603)
+    assert describe(storage)[0][0] == (
         "mine: no sign of life for 10 min 3 s: the job on head (process 7) is gone; the same command continues it"
     )
 
@@ -160,10 +165,60 @@ def test_a_run_of_old_without_a_status_is_described(storage):
     assert describe(storage)[0] == ["mine: state unknown (no readable status.json)", "finished: corpus"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", '{"state": 3}', '{"state": "running"}', '{"state": "running", "told": "x"}', b"\xff"],
+)
+def test_a_status_that_is_damaged_is_unknown_also_in_the_list_of_all_runs(storage, tmp_path, text):
+    commit(storage, "corpus")
+    storage.write_bytes("status.json", text if isinstance(text, bytes) else text.encode())
+    storage.write_text("timings.json", '{"corpus": 5, "ct": {"seconds": "x"}, "ct-sed": {"seconds": 1.5}}')
+    assert describe(storage) == (["mine: state unknown (no readable status.json)", "finished: corpus"], 4)
+    assert describe_all(str(tmp_path)) == ["mine  state unknown (no readable status.json)"]
+    assert read_timings(storage) == {"ct-sed": {"seconds": 1.5}}
+    with status_of(storage):
+        pass
+    assert status(storage)["state"] == "complete"
+
+
+def test_a_job_that_was_taken_over_does_not_write_over_the_status_of_the_other(storage):
+    other = Storage(storage.location, "mine")
+    other.is_local = False  # as on an object store, which has no lock
+    with storage.lock(), pytest.raises(RunFailed, match="taken over"), status_of(storage, every=60):
+        with other.lock(), status_of(other, every=60):
+            pass
+        storage.write_text("report.json", "{}")
+    assert status(storage)["state"] == "complete"
+
+
+def written(storage: Storage, age: float) -> None:
+    """When, by the clock of the storage."""
+    then = time.time() - age
+    os.utime(storage.uri("status.json"), (then, then))
+
+
 def tell_of(location: Path, run: str, state: str, age: float = 0) -> None:
     then = time.time() - age
     words = {"state": state, "since": then - 60, "every": 5, "host": "head", "pid": 7, "told": then}
-    Storage(str(location), run).write_text("status.json", json.dumps(words))
+    storage = Storage(str(location), run)
+    storage.write_text("status.json", json.dumps(words))
+    written(storage, age)
+
+
+def test_a_job_at_work_is_seen_by_the_clock_of_the_storage(storage, tmp_path):
+    """That of the job that wrote it, or of the one that reads, may be an hour off."""
+    tell_of(tmp_path, "mine", "running")
+    words = status(storage)
+    for off in (-3600, 3600):
+        storage.write_text("status.json", json.dumps({**words, "told": words["told"] + off}))
+        with pytest.raises(UserError, match=r"^run 'mine' is in use by a job on head \(process 7\), which said so"):
+            refuse_at_work(storage)
+        written(storage, age=600)
+        refuse_at_work(storage)
+    storage.write_text("status.json", json.dumps({**words, "host": socket.gethostname(), "pid": 2**22 + 1}))
+    refuse_at_work(storage)  # no process has this number
+    storage.write_text("status.json", json.dumps({**words, "state": "stopped"}))
+    refuse_at_work(storage)
 
 
 def job(*arguments: object) -> subprocess.CompletedProcess:

@@ -1,4 +1,4 @@
-"""The run directory: whatever happens while something is published, a reader sees the old artefact or the new one."""
+"""The run directory on a disk and on S3: whatever happens while something is published, a reader sees old or new."""
 
 import errno
 import json
@@ -9,15 +9,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+from s3 import CREDENTIALS, below, s3_bucket
 
-import raysed.store.storage
 from raysed.config import stable_hash
 from raysed.errors import RunFailed, UserError
-from raysed.store.storage import Storage
+from raysed.store import cache, files
+from raysed.store.storage import Storage, runs_at
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD, NEW = {"ct": {"steps": 1}}, {"ct": {"steps": 2}}
@@ -47,9 +50,13 @@ def content(path: Path) -> dict[str, bytes]:
     return {p.relative_to(path).as_posix(): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
-def seen(location: Path | str, name: str = NAME) -> dict | None:
+def content_there(storage: Storage, name: str) -> dict[str, bytes]:
+    return {path.removeprefix(f"{name}/"): storage._files.read(path) for path in storage.files(name)}
+
+
+def seen(location: str, name: str = NAME) -> dict | None:
     """The dependencies of what a fresh reader accepts; fails if that is not complete."""
-    storage = Storage(str(location), "run")
+    storage = Storage(location, "run")
     accepted = [depends for depends in (OLD, NEW) if storage.finished(name, depends)]
     if not accepted:
         with pytest.raises(FileNotFoundError, match="not a finished artefact"):
@@ -58,218 +65,272 @@ def seen(location: Path | str, name: str = NAME) -> dict | None:
     (depends,) = accepted
     assert content(storage.fetch(name)) == files_of(depends)
     assert storage.entry(name).meta == {"score": depends["ct"]["steps"]}
+    if name == "model":
+        assert content_there(storage, name) == files_of(depends)
     return depends
 
 
+@pytest.fixture(scope="module")
+def bucket():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        with s3_bucket() as uri:
+            yield uri
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_PAUSES_S", (0.0,) * 4)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(cache.tempfile, "tempdir", str(tmp_path / "tmp"))
+
+
+@pytest.fixture(params=["disk", "s3"])
+def location(request, tmp_path) -> str:
+    if request.param == "disk":
+        return str(tmp_path)
+    return below(request.getfixturevalue("bucket"), uuid.uuid4().hex)
+
+
 @pytest.fixture
-def storage(tmp_path) -> Storage:
+def storage(location) -> Storage:
+    return Storage(location, "run")
+
+
+@pytest.fixture
+def disk(tmp_path) -> Storage:
     return Storage(str(tmp_path), "run")
 
 
 @pytest.fixture
-def remote(tmp_path, monkeypatch) -> Storage:
-    """An object store as far as `Storage` can tell: no renaming, all through a pyarrow filesystem."""
-    (tmp_path / "bucket").mkdir()
-    fs = pafs.SubTreeFileSystem(str(tmp_path / "bucket"), pafs.LocalFileSystem())
-    monkeypatch.setattr(raysed.store.storage, "_filesystem", lambda location: (fs, "runs"))
-    monkeypatch.setattr(raysed.store.storage, "_cache", lambda: str(tmp_path / "cache"))
-    monkeypatch.setattr(raysed.store.storage, "_PAUSES", (0.0,) * 4)
-    storage = Storage("mock://bucket/runs", "run")
-    assert not storage.is_local
-    return storage
+def remote(bucket) -> Storage:
+    return Storage(below(bucket, uuid.uuid4().hex), "run")
 
 
-# -- crashes ---------------------------------------------------------------------------------------------------------
+# -- faults ----------------------------------------------------------------------------------------------------------
 
-_WRITES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.chmod", "shutil.rmtree", "shutil.move", "os.truncate"}
+_WRITES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree", "os.truncate"}
+ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EMFILE", "ESTALE")}
 
 
-def die_at(point: int, action) -> bool:
-    """Runs an action in a child that dies without any clean-up just before its n-th write; whether it got that far.
+class Killed(BaseException):
+    """The end of the process, as far as `Storage` is concerned."""
 
-    Python tells audit hooks of every change to the disk, whatever function makes it; `os.fsync` and what pyarrow
-    deletes are the exceptions. A deletion dies half-way.
-    """
+
+def fault_at(point: int, fault: str, storage: Storage, action) -> bool:
+    """Does an action whose n-th call of the storage fails; whether it came that far."""
+    return (_fault_on_disk if storage.is_local else _fault_on_s3)(point, fault, action)
+
+
+def _fault_on_disk(point: int, fault: str, action) -> bool:
+    """In a child. Python tells audit hooks of all changes to the disk; `os.fsync` is the exception."""
     pid = os.fork()
     if pid == 0:
-        left = point
+        calls = 0
 
         def count(*_) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os._exit(9)
+            nonlocal calls
+            calls += 1
+            if calls == point:
+                if fault == "kill":
+                    os._exit(9)
+                raise OSError(ERRORS[fault], os.strerror(ERRORS[fault]))
 
         def hook(event: str, arguments: tuple) -> None:
             if event in _WRITES or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
                 count()
 
-        def delete(storage: Storage, name: str) -> None:
-            if left == 1:
-                paths = [Path(storage.uri(name)), *Path(storage.uri(name)).rglob("*")]
-                for path in [path for path in paths if path.is_file()][:1]:
-                    os.unlink(path)
-            count()
-            delete_all(storage, name)
-
-        fsync, delete_all = os.fsync, Storage._delete
+        fsync = os.fsync
         os.fsync = lambda descriptor: (count(), fsync(descriptor))
-        Storage._delete = delete
         sys.addaudithook(hook)
         try:
             action()
+        except (OSError, UserError):
+            pass
         finally:
-            os._exit(0)
+            os._exit(9 if calls >= point else 0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
-def every_crash(action, prepare, check) -> int:
-    """Crashes an action at its first write, at its second, and so on; returns how many there were."""
+class _Failing:
+    """A filesystem whose n-th call fails; a killed one fails for ever."""
+
+    def __init__(self, fs: pafs.FileSystem, point: int, fault: str):
+        self._fs, self._point, self._fault, self.calls = fs, point, fault, 0
+
+    def fail(self) -> None:
+        self.calls += 1
+        if self._fault == "kill" and self.calls >= self._point:
+            raise Killed
+        if self.calls == self._point:
+            raise OSError(ERRORS[self._fault], os.strerror(ERRORS[self._fault]))
+
+    def __getattr__(self, name: str):
+        found = getattr(self._fs, name)
+        return (lambda *arguments, **named: (self.fail(), found(*arguments, **named))[1]) if callable(found) else found
+
+
+def _fault_on_s3(point: int, fault: str, action) -> bool:
+    made = []
+
+    def failing(location: str):
+        fs, base = filesystem(location)
+        made.append(_Failing(fs, point, fault))
+        return made[-1], base
+
+    def torn(source, target, source_filesystem=None, destination_filesystem=None) -> None:
+        """Copies one file, then the rest."""
+        proxy = source_filesystem or destination_filesystem
+        if destination_filesystem:
+            path = next(path for path in Path(source).rglob("*") if path.is_file())
+            with proxy._fs.open_output_stream(f"{target}/{path.relative_to(source)}") as stream:
+                stream.write(path.read_bytes())
+        proxy.fail()
+        copy_files(
+            source,
+            target,
+            source_filesystem=source_filesystem and proxy._fs,
+            destination_filesystem=destination_filesystem and proxy._fs,
+        )
+
+    filesystem, copy_files = files.filesystem, pafs.copy_files
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "filesystem", failing)
+        patch.setattr(pafs, "copy_files", torn)
+        try:
+            action()
+        except (Killed, OSError, UserError):
+            pass
+    return made[-1].calls >= point
+
+
+def every_fault(fault: str, storage: Storage, prepare, action, check) -> int:
+    """An action fails at its first call, at its second, and so on; returns how many there were."""
     for point in range(1, 200):
         prepare()
-        died = die_at(point, action)
-        check(died)
-        if not died:
+        failed = fault_at(point, fault, storage, action)
+        check(failed)
+        if not failed:
             return point - 1
     raise AssertionError("the action never ends")
 
 
-def test_a_crash_at_any_write_of_a_first_commit_leaves_nothing_or_all(tmp_path):
-    def check(died: bool) -> None:
-        found = seen(tmp_path)
-        assert found in (None, NEW) if died else found == NEW
-        with Storage(str(tmp_path), "run").lock():
-            pass
-        assert seen(tmp_path) == found
-        commit(Storage(str(tmp_path), "run"), NEW)
-        assert seen(tmp_path) == NEW
-
-    points = every_crash(
-        lambda: commit(Storage(str(tmp_path), "run"), NEW),
-        lambda: shutil.rmtree(tmp_path / "run", ignore_errors=True),
-        check,
-    )
-    assert points >= 10  # directories, two files, their flushes, the rename, the manifest
+def wipe(storage: Storage) -> None:
+    for path in storage.files(""):
+        storage._files.delete(path)
+    if storage.is_local:
+        shutil.rmtree(storage.uri(""), ignore_errors=True)
 
 
-@pytest.mark.parametrize("relock", [True, False])
-def test_a_crash_at_any_write_of_a_replacement_leaves_the_old_artefact_or_the_new(tmp_path, relock):
+@pytest.mark.parametrize("fault, name", [("kill", "model"), *((fault, NAME) for fault in ("kill", *ERRORS))])
+def test_a_fault_at_any_call_leaves_the_old_artefact_or_the_new(storage, location, name, fault):
     outcomes = set()
 
     def prepare() -> None:
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        commit(Storage(str(tmp_path), "run"), OLD)
+        wipe(storage)
+        commit(Storage(location, "run"), OLD, name)
 
-    def check(died: bool) -> None:
-        found = seen(tmp_path)
-        assert found in (OLD, NEW) if died else found == NEW
+    def check(failed: bool) -> None:
+        found = seen(location, name)
         outcomes.add(str(found))
-        if relock:  # the next run tidies up
-            with Storage(str(tmp_path), "run").lock():
-                assert seen(tmp_path) == found
-                assert content(tmp_path / "run" / NAME) == files_of(found)
-        for depends in (OLD, NEW):
-            commit(Storage(str(tmp_path), "run"), depends)
-            assert seen(tmp_path) == depends
-            assert content(tmp_path / "run" / NAME) == files_of(depends)
+        assert found in (OLD, NEW) if failed else found == NEW
+        again = Storage(location, "run")
+        with again.lock():  # sweeps
+            assert seen(location, name) == found
+            commit(again, OLD, name)
+        assert seen(location, name) == OLD
+        assert len([path for path in again.files("") if "attempt-" in path]) == len(files_of(OLD))
 
-    every_crash(lambda: commit(Storage(str(tmp_path), "run"), NEW), prepare, check)
-    assert len(outcomes) == 2
+    points = every_fault(fault, storage, prepare, lambda: commit(Storage(location, "run"), NEW, name), check)
+    assert points >= 4 and str(NEW) in outcomes
+    assert str(OLD) in outcomes or (fault in ("EIO", "EMFILE", "ESTALE") and not storage.is_local)
 
 
-def test_a_crash_while_tidying_up_after_a_crash_loses_nothing(tmp_path):
-    """The old artefact is aside and the new one in its place, unnamed, when the next process dies as well."""
+def test_a_kill_at_any_call_of_a_first_commit_leaves_nothing_or_all(storage, location):
+    def check(failed: bool) -> None:
+        assert seen(location) in (None, NEW) if failed else seen(location) == NEW
+        commit(Storage(location, "run"), NEW)
+        assert seen(location) == NEW
+
+    action = lambda: commit(Storage(location, "run"), NEW)  # noqa: E731
+    every_fault("kill", storage, lambda: wipe(storage), action, check)
+
+
+def test_a_kill_while_removing_leaves_all_or_nothing(storage, location):
+    def check(failed: bool) -> None:
+        assert seen(location) in (OLD, None)
 
     def prepare() -> None:
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        commit(Storage(str(tmp_path), "run"), OLD)
-        aside = tmp_path / "run/.replaced/ct%2Fmembers%2F00"
-        aside.parent.mkdir()
-        (tmp_path / "run" / NAME).rename(aside)
-        (tmp_path / "run" / NAME).mkdir()
-        writer(NEW)(tmp_path / "run" / NAME)
+        commit(Storage(location, "run"), OLD)
 
-    def tidy() -> None:
-        with Storage(str(tmp_path), "run").lock():
-            pass
-
-    def check(died: bool) -> None:
-        assert seen(tmp_path) == OLD
-        tidy()
-        assert seen(tmp_path) == OLD
-        assert content(tmp_path / "run" / NAME) == files_of(OLD)
-
-    assert every_crash(tidy, prepare, check) >= 3
+    every_fault("kill", storage, prepare, lambda: Storage(location, "run").remove(NAME), check)
 
 
-def test_the_same_files_again_after_such_a_crash(storage, tmp_path):
-    """A reader that knows the files to be aside must not look there once they are published anew."""
-    commit(storage, OLD)
-    (tmp_path / "run/.replaced").mkdir()
-    (tmp_path / "run" / NAME).rename(tmp_path / "run/.replaced/ct%2Fmembers%2F00")
-    reader = Storage(str(tmp_path), "run")
-    assert content(reader.fetch(NAME)) == files_of(OLD)
-    commit(reader, OLD)
-    assert content(reader.fetch(NAME)) == files_of(OLD)
+def test_a_small_file_is_replaced_at_once(storage, location):
+    every_fault(
+        "kill",
+        storage,
+        lambda: Storage(location, "run").write_text("report.json", "old" * 1000),
+        lambda: Storage(location, "run").write_text("report.json", "new" * 1000),
+        lambda failed: storage.read_text("report.json") in ("old" * 1000, "new" * 1000) or pytest.fail("a mixture"),
+    )
 
 
-def test_everything_is_flushed_before_the_manifest_names_it(storage, monkeypatch):
+def test_everything_is_flushed_before_the_manifest_names_it(disk, monkeypatch):
     flushed, fsync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
-    commit(storage, OLD)
-    below = [Path(path).relative_to(storage.uri("")).parts for path in flushed]
-    scratch = below[0][:2]
-    assert scratch[0] == ".tmp"
-    assert {parts[2:] for parts in below if parts[:2] == scratch} == {
-        ("model.bin",), ("deep", "config.json"), ("deep",), (),
+    commit(disk, OLD)
+    place = disk.uri(disk.entry(NAME).place)
+    *before, entry, _ = flushed
+    assert set(before) == {place, f"{place}/model.bin", f"{place}/deep", f"{place}/deep/config.json", disk.uri(NAME)}
+    assert entry.startswith(disk.uri("manifest/ct/members/.00.json."))
+
+
+def test_nothing_temporary_is_left(disk, tmp_path):
+    with disk.lock():
+        commit(disk, OLD)
+        commit(disk, NEW)
+        disk.write_text("config.yaml", "a: 1")
+        killed = tmp_path / "run" / NAME / "attempt-0123456789ab"
+        killed.mkdir()
+        (tmp_path / f"run/.config.yaml.{'0' * 32}.tmp").write_text("half")
+    place = disk.entry(NAME).place
+    assert set(content(tmp_path / "run")) == {
+        ".claim.json", "config.yaml", f"manifest/{NAME}.json", f"{place}/model.bin", f"{place}/deep/config.json",
     }  # fmt: skip
-    assert below[-3] == ("ct", "members")
-    assert below[-2][0] == ".tmp" and below[-2] != scratch  # the manifest entry
-    assert below[-1] == ("manifest", "ct", "members")
+    assert not killed.exists()
 
 
-def test_a_crash_while_removing_leaves_all_or_nothing(tmp_path):
-    def prepare() -> None:
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        commit(Storage(str(tmp_path), "run"), OLD)
+def test_a_link_to_another_disk_is_followed(disk, tmp_path, monkeypatch):
+    """Nothing is renamed across it."""
+    rename = os.replace
 
-    every_crash(
-        lambda: Storage(str(tmp_path), "run").remove(NAME),
-        prepare,
-        lambda died: seen(tmp_path) in (OLD, None) or pytest.fail("a part of it"),
-    )
+    def replace(source, target) -> None:
+        if Path(source).resolve().is_relative_to(tmp_path / "other") != Path(target).resolve().is_relative_to(
+            tmp_path / "other"
+        ):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        rename(source, target)
 
-
-def test_a_small_file_is_replaced_at_once(tmp_path):
-    every_crash(
-        lambda: Storage(str(tmp_path), "run").write_text("report.json", "new" * 1000),
-        lambda: Storage(str(tmp_path), "run").write_text("report.json", "old" * 1000),
-        lambda died: (
-            (tmp_path / "run/report.json").read_text() in ("old" * 1000, "new" * 1000) or pytest.fail("a mixture")
-        ),
-    )
-
-
-def test_nothing_temporary_is_left(storage, tmp_path):
-    with storage.lock():
-        commit(storage, OLD)
-        commit(storage, NEW)
-        storage.write_text("config.yaml", "a: 1")
-        (tmp_path / "run/.tmp/of-a-worker-that-was-killed").write_text("half")
-    left = {p.relative_to(tmp_path / "run").as_posix() for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    assert left == {
-        ".lock", "config.yaml", f"manifest/{NAME}.json", f"{NAME}/model.bin", f"{NAME}/deep/config.json",
-    }  # fmt: skip
-    (tmp_path / "run/.tmp/abandoned").mkdir(parents=True)
-    with storage.lock():
-        assert not (tmp_path / "run/.tmp").exists()
+    monkeypatch.setattr(os, "replace", replace)
+    for name in (NAME, "model", "checkpoints/m"):
+        (tmp_path / "other" / name).mkdir(parents=True)
+        (tmp_path / "run" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "run" / name).symlink_to(tmp_path / "other" / name)
+    for depends in (OLD, NEW, OLD):
+        with disk.lock():
+            commit(disk, depends)
+            commit(disk, depends, "model")
+            save(disk, 5, 10, 15, depends=depends)
+        assert seen(str(tmp_path)) == seen(str(tmp_path), "model") == depends
+    assert (tmp_path / "run" / NAME).is_symlink()
 
 
 # -- damage ----------------------------------------------------------------------------------------------------------
 
 DAMAGES = {
     "truncated": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
-    "emptied": lambda path: path.write_bytes(b""),
     "one byte flipped": lambda path: path.write_bytes(b"x" + path.read_bytes()[1:]),
     "missing": lambda path: path.unlink(),
     "a directory": lambda path: (path.unlink(), path.mkdir()),
@@ -278,76 +339,147 @@ DAMAGES = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("file", ["model.bin", "deep/config.json"])
-def test_a_damaged_artefact_is_not_finished_and_is_named(storage, tmp_path, caplog, damage, file):
-    commit(storage, OLD)
-    DAMAGES[damage](tmp_path / "run" / NAME / file)
-    assert seen(tmp_path) is None
+def test_a_damaged_artefact_is_not_finished_and_is_named(disk, tmp_path, caplog, damage, file):
+    commit(disk, OLD)
+    DAMAGES[damage](disk.fetch(NAME) / file)
+    assert seen(str(tmp_path)) is None
     assert f"{NAME} is made again: its files are missing or damaged" in caplog.text
-    commit(Storage(str(tmp_path), "run"), OLD)
-    assert seen(tmp_path) == OLD
 
 
-def test_every_flipped_byte_of_a_manifest_entry_is_noticed(storage, tmp_path):
+@pytest.mark.parametrize("code", ["EMFILE", "EIO", "ESTALE", "EACCES"])
+def test_an_error_of_reading_is_retried_then_raised_and_is_no_damage(disk, tmp_path, monkeypatch, code):
+    commit(disk, OLD)
+    real, calls = files.sha256_of, 0
+
+    def failing(path: Path) -> str:
+        nonlocal calls
+        calls += 1
+        if calls <= failures:
+            raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)))
+        return real(path)
+
+    monkeypatch.setattr(files, "sha256_of", failing)
+    failures = 3
+    assert seen(str(tmp_path)) == OLD
+    calls, failures = 0, 1000
+    with pytest.raises(OSError, match=os.strerror(getattr(errno, code))):
+        Storage(str(tmp_path), "run").finished(NAME, OLD)
+
+
+def test_every_flipped_byte_of_a_manifest_entry_is_noticed(disk, tmp_path):
     """What it says of scores and dependencies is trusted, so it is check-summed as well."""
-    commit(storage, OLD)
-    entry, path = storage.entry(NAME), tmp_path / f"run/manifest/{NAME}.json"
+    commit(disk, OLD)
+    entry, path = disk.entry(NAME), tmp_path / f"run/manifest/{NAME}.json"
     intact = path.read_bytes()
     for position in range(len(intact)):
         for bit in (0x01, 0x80):
             path.write_bytes(intact[:position] + bytes([intact[position] ^ bit]) + intact[position + 1 :])
-            assert storage.entry(NAME) is None
-    for length in range(0, len(intact), 7):
-        path.write_bytes(intact[:length])
-        assert storage.entry(NAME) is None
+            assert disk.entry(NAME) is None
+    path.write_bytes(intact[: len(intact) // 2])
+    assert disk.entry(NAME) is None
     path.write_bytes(intact)
-    assert storage.entry(NAME) == entry
+    assert disk.entry(NAME) == entry
 
 
-def test_an_empty_artefact_must_still_be_there(storage, tmp_path):
-    storage.commit("empty", lambda path: None, {})
-    assert storage.finished("empty", {})
-    (tmp_path / "run/empty").rmdir()
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../../precious"},
+        {"name": "../other/ct/members/00"},
+        {"name": "/etc"},
+        {"attempt": "../../../precious"},
+        {"attempt": ""},
+        {"files": {"../../../../precious/file": "0"}},
+        {"files": {"/etc/passwd": "0"}},
+        {"depends": None},
+    ],
+)
+def test_an_entry_that_leads_out_of_the_run_is_damaged(storage, tmp_path, change):
+    """The next checkpoint would delete what it names."""
+    for outside in (tmp_path / "precious", tmp_path / "other/ct/members/00"):
+        outside.mkdir(parents=True)
+        (outside / "file").write_text("kept")
+    save(storage, 5)
+    content = json.loads(storage.read_text("manifest/checkpoints/m/step-000000005.json")) | change
+    content.pop("checksum")
+    storage.write_text(
+        "manifest/checkpoints/m/step-000000005.json", json.dumps({**content, "checksum": stable_hash(content)})
+    )
+    again = Storage(storage.location, "run")
+    assert again.entry("checkpoints/m/step-000000005") is None and newest(again) is None
+    save(again, 10, 15, 20)
+    assert (tmp_path / "precious/file").exists() and (tmp_path / "other/ct/members/00/file").exists()
+
+
+@pytest.mark.parametrize("name", ["../other", "/etc", "a/../../b", "a//b"])
+def test_no_name_leads_out_of_the_run(disk, name):
+    for method in (disk.remove, disk.read_text, disk.fetch, disk.files, disk.uri, lambda n: disk.write_text(n, "x")):
+        with pytest.raises(ValueError, match="no path below a run"):
+            method(name)
+    with pytest.raises(ValueError, match="no path below a run"):
+        disk.commit(name, lambda path: None, {})
+
+
+def test_an_empty_artefact_must_still_be_there(disk, tmp_path):
+    disk.commit("empty", lambda path: None, {})
+    assert disk.finished("empty", {})
+    disk.fetch("empty").rmdir()
     assert not Storage(str(tmp_path), "run").finished("empty", {})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"job": ', "null", '"x"'])
+def test_a_small_file_that_does_not_parse_is_an_empty_one(storage, text):
+    storage.write_text("timings.json", text)
+    assert storage.read_json("timings.json") == {}
+    storage.write_text("checkpoints/m/starts.json", text)
+    assert storage.checkpoints("m", OLD).begin("job") == 0
 
 
 # -- dependencies ----------------------------------------------------------------------------------------------------
 
 
-def test_changed_dependencies_are_logged_with_both_values(storage, caplog):
+def test_changed_dependencies_are_logged_with_both_values(disk, caplog):
     caplog.set_level(logging.INFO)
     depends = {"ct": {"steps": 5, "keep": "second"}, "seed": 1, "corpus": {"sources": [1, 2]}}
-    storage.commit("x", lambda path: None, depends)
-    assert storage.finished("x", depends)
+    disk.commit("x", lambda path: None, depends)
+    assert disk.finished("x", depends)
     assert not caplog.records
     changed = {"ct": {"steps": 6, "keep": "second"}, "corpus": {"sources": [1, 3]}, "extra": "y" * 100}
-    assert storage.finished("x", changed) is None
+    assert disk.finished("x", changed) is None
     message = caplog.records[-1].getMessage()
     assert message.startswith("x is made again: corpus.sources was [1, 2], is [1, 3]; ct.steps was 5, is 6; extra was ")
     assert message.endswith("; seed was 1, is null")
     assert "keep" not in message and len(message) < 200
 
 
-def test_dependencies_compare_as_they_are_stored(storage):
+def test_dependencies_compare_as_they_are_stored(disk):
     """Tuples become lists and keys become text on the way through JSON; that is no change."""
-    storage.commit("x", lambda path: None, {"layers": (1, 2), 3: None})
-    assert storage.finished("x", {"layers": [1, 2], "3": None})
-    assert storage.entry("x").fingerprint == Storage(storage.location, "run").entry("x").fingerprint
+    disk.commit("x", lambda path: None, {"layers": (1, 2), 3: None})
+    assert disk.finished("x", {"layers": [1, 2], "3": None})
+    assert disk.entry("x").fingerprint == Storage(disk.location, "run").entry("x").fingerprint
 
 
-def test_meta_may_be_filled_while_writing(storage):
+def test_meta_may_be_filled_while_writing(disk):
     meta: dict = {}
-    storage.commit("x", lambda path: meta.update(rows=3), {}, meta)
-    assert storage.entry("x").meta == {"rows": 3}
+    disk.commit("x", lambda path: meta.update(rows=3), {}, meta)
+    assert disk.entry("x").meta == {"rows": 3}
 
 
 def test_entries_lists_what_lies_below(storage):
     for name in ("ct/members/01", "ct/members/00", "ct/embeddings/00", "ct-sed/learners/00"):
-        storage.commit(name, lambda path: None, {})
+        commit(storage, OLD, name)
     assert [entry.name for entry in storage.entries("ct/members")] == ["ct/members/00", "ct/members/01"]
     assert storage.entries("nothing") == []
     storage.remove("ct/members")
-    assert storage.entries("ct/members") == []
+    assert storage.entries("ct/members") == [] and storage.files("ct/members") == []
     assert storage.entry("ct/embeddings/00") and storage.entry("ct-sed/learners/00")
+
+
+def test_another_run_that_has_the_same_is_found(location):
+    commit(Storage(location, "one"), OLD)
+    found = Storage(location, "two").elsewhere(NAME, OLD)
+    assert found.run == "one" and content(found.fetch(NAME)) == files_of(OLD)
+    assert runs_at(location) == (["one", "tmp"] if found.is_local else ["one"])
 
 
 # -- checkpoints -----------------------------------------------------------------------------------------------------
@@ -370,161 +502,129 @@ def newest(storage: Storage, depends: dict = OLD) -> int | None:
     return found[0]
 
 
-def test_the_newest_two_checkpoints_are_kept(storage, tmp_path):
+def test_the_newest_two_checkpoints_are_kept_until_they_are_cleared(storage):
     assert newest(storage) is None
     save(storage, 5, 10, 100, 1000)
     assert steps_of(storage) == [100, 1000]
     assert newest(storage) == 1000
-    assert len(list((tmp_path / "run/checkpoints/m").iterdir())) == 2
+    assert len(storage.files("checkpoints/m")) == 2
+    storage.checkpoints("m", OLD).clear()
+    storage.checkpoints("m", OLD).clear()
+    assert newest(storage) is None and storage.files("checkpoints") == []
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_with_a_warning(storage, tmp_path, caplog, damage):
-    save(storage, 5, 10)
-    path = tmp_path / "run/checkpoints/m/step-000000010"
-    (path / "s").write_text("10" * 2000)
-    DAMAGES[damage](path / "s")
-    assert newest(storage) == 5
-    assert f"{path} is damaged" in caplog.text
-    save(storage, 8)  # continued from 5 with another cadence: the damaged later one must not count as one of two
-    assert steps_of(storage) == [5, 8]
-    (tmp_path / "run/checkpoints/m/step-000000008/s").unlink()
-    assert newest(storage) == 5
+def test_a_damaged_checkpoint_is_passed_over_with_a_warning(disk, caplog, damage):
+    save(disk, 5, 10)
+    DAMAGES[damage](disk.fetch("checkpoints/m/step-000000010") / "s")
+    assert newest(disk) == 5
+    assert "step-000000010 is damaged" in caplog.text
+    save(disk, 8)  # continued from 5 with another cadence: the damaged later one must not count as one of two
+    assert steps_of(disk) == [5, 8]
 
 
-def test_checkpoints_with_other_dependencies_are_named_and_never_push_out_new_ones(storage, caplog):
+def test_checkpoints_with_other_dependencies_are_named_and_never_push_out_new_ones(disk, caplog):
     caplog.set_level(logging.INFO)
-    save(storage, 900, 1000, depends=OLD)
-    assert newest(storage, NEW) is None
+    save(disk, 900, 1000, depends=OLD)
+    assert newest(disk, NEW) is None
     assert "checkpoints/m/step-000001000 cannot be continued after these changes: ct.steps was 1, is 2" in caplog.text
-    save(storage, 5, depends=NEW)
-    assert newest(storage, NEW) == 5
-    save(storage, 10, 15, depends=NEW)
-    assert steps_of(storage) == [10, 15]
-    save(storage, 20, depends=OLD)
-    assert steps_of(storage) == [20]
+    save(disk, 5, depends=NEW)
+    assert newest(disk, NEW) == 5
+    save(disk, 10, 15, depends=NEW)
+    assert steps_of(disk) == [10, 15]
+    save(disk, 20, depends=OLD)
+    assert steps_of(disk) == [20]
 
 
-def test_cleared_checkpoints_are_gone(storage, tmp_path):
-    save(storage, 5, 10)
-    storage.checkpoints("m", OLD).clear()
-    storage.checkpoints("m", OLD).clear()
-    assert newest(storage) is None
-    assert not list((tmp_path / "run").rglob("step-*"))
-
-
-def test_starts_are_counted_until_there_is_something_new(storage):
+def test_starts_are_counted_until_there_is_something_new(disk):
     """By job: what a user stopped does not count against the next attempt."""
-    checkpoints, other = storage.checkpoints("model", {"a": 1}), storage.checkpoints("model", {"a": 2})
+    checkpoints, other = disk.checkpoints("model", {"a": 1}), disk.checkpoints("model", {"a": 2})
     assert [checkpoints.begin("monday") for _ in range(3)] == [0, 1, 2]
     checkpoints.save(10, lambda path: (path / "state").write_text("x"))
     assert [checkpoints.begin("monday") for _ in range(2)] == [0, 1]
     assert [checkpoints.begin("tuesday") for _ in range(2)] == [0, 1]
     assert other.begin("tuesday") == 0  # the state of another setting is nothing to continue from
-    checkpoints.save(20, lambda path: (path / "state").write_text("x"))
-    assert checkpoints.begin("tuesday") == 0
     checkpoints.clear()
     assert checkpoints.begin("tuesday") == 0
 
 
-def test_a_crash_while_saving_leaves_a_checkpoint_to_continue_from(tmp_path):
+@pytest.mark.parametrize("fault", ["kill", "ENOSPC"])
+def test_a_fault_while_saving_leaves_a_checkpoint_to_continue_from(disk, fault):
     def prepare() -> None:
-        shutil.rmtree(tmp_path / "run", ignore_errors=True)
-        save(Storage(str(tmp_path), "run"), 5, 10)
+        wipe(disk)
+        save(Storage(disk.location, "run"), 5, 10)
 
-    def check(died: bool) -> None:
-        storage = Storage(str(tmp_path), "run")
-        found = newest(storage)
-        assert found in (10, 15)
-        save(storage, 20)
-        assert newest(storage) == 20
+    def check(failed: bool) -> None:
+        assert newest(disk) in (10, 15)
+        save(Storage(disk.location, "run"), 20)
+        assert newest(disk) == 20
 
-    every_crash(lambda: save(Storage(str(tmp_path), "run"), 15), prepare, check)
+    every_fault(fault, disk, prepare, lambda: save(Storage(disk.location, "run"), 15), check)
 
 
 # -- disk ------------------------------------------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_a_sentence_and_keeps_the_last_checkpoint(storage, tmp_path, monkeypatch, code):
-    """At the first flush, at the second, and so on, until there are no more."""
-    save(storage, 5)
-    real = os.fsync
-    for point in range(1, 50):
-        left = point
-
-        def fsync(descriptor: int) -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                raise OSError(code, os.strerror(code))
-            real(descriptor)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", fsync)
-            try:
-                save(storage, 10)
-            except UserError as error:
-                assert str(error).startswith("no disk space left for ")
-                assert str(tmp_path) in str(error) and "--storage" in str(error)
-        assert newest(storage) in (5, 10)
-        if left > 0:
-            break
-    assert point > 4 and newest(storage) == 10
-
-
 FULL = [
     OSError(errno.ENOSPC, "No space left on device"),
+    OSError(errno.EDQUOT, "Disk quota exceeded"),
     Exception("I/O error: No space left on device (os error 28)"),  # safetensors and tokenizers, written in Rust
     OSError("25000 requested and 1024 written"),  # numpy
 ]
 
 
-@pytest.mark.parametrize("error", FULL, ids=lambda error: type(error).__name__)
-def test_a_full_disk_is_understood_whoever_reports_it(storage, error):
+@pytest.mark.parametrize("error", FULL, ids=str)
+def test_a_full_disk_is_a_sentence_whoever_reports_it(disk, error):
     def write(path: Path) -> None:
         raise error
 
-    with pytest.raises(UserError, match=r"no disk space left for .*run/x; free some"):
-        storage.commit("x", write, {})
-    assert not list(Path(storage.uri(".tmp")).iterdir())
+    with pytest.raises(UserError, match=r"no disk space left for .*run/x; free some space, or choose"):
+        disk.commit("x", write, {})
+    assert disk.files("") == []
 
 
 @pytest.mark.parametrize("error", [RuntimeError("a bug"), FileNotFoundError(2, "gone"), UserError("a mistake")])
-def test_other_errors_of_a_writer_stay_what_they_are(storage, error):
+def test_other_errors_of_a_writer_stay_what_they_are(disk, error):
     def write(path: Path) -> None:
         raise error
 
     with pytest.raises(type(error)) as caught:
-        storage.commit("x", write, {})
+        disk.commit("x", write, {})
     assert caught.value is error
-    assert storage.entry("x") is None
+    assert disk.entry("x") is None
 
 
-def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path, monkeypatch):
+@pytest.mark.parametrize("place", ["{}/file", "{}/file/below", "/proc", "/dev/full", "{}/" + "x" * 300])
+def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path, place):
     (tmp_path / "file").write_text("")
-    for location in (tmp_path / "file", tmp_path / "file/below"):
-        with (
-            pytest.raises(UserError, match=r"^storage: .*file.* cannot be written"),
-            Storage(str(location), "r").lock(),
-        ):
+    with pytest.raises(UserError, match=r"^storage: .* cannot be written: [^\n]+$"):
+        with Storage(place.format(tmp_path), "r").lock():
             pass
 
-    def refuse(*arguments, **named):
-        raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(os, "makedirs", refuse)
-    with pytest.raises(UserError, match=r"cannot be written: Permission denied"), Storage(str(tmp_path), "r").lock():
+def test_a_disk_on_which_nothing_can_be_written_is_a_sentence_at_once(disk, monkeypatch):
+    def full(*arguments) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(UserError, match=r"^no disk space left for .*/run; free some space"), disk.lock():
         pass
 
 
 def test_free_space_of_a_directory_that_is_not_there_yet(tmp_path):
-    assert Storage(str(tmp_path / "a/b"), "run").free_bytes() == pytest.approx(
-        shutil.disk_usage(tmp_path).free, rel=0.1
-    )
+    free = shutil.disk_usage(tmp_path).free
+    assert Storage(str(tmp_path / "a/b"), "run").free_bytes() == pytest.approx(free, rel=0.1)
 
 
-# -- one process at a time -------------------------------------------------------------------------------------------
+def test_a_run_of_an_earlier_layout_is_refused(disk, tmp_path):
+    (tmp_path / "run/manifest/ct/members").mkdir(parents=True)
+    entry = {"name": NAME, "depends": {}, "files": {}, "meta": {}, "sizes": {}, "attempt": "", "checksum": "0"}
+    (tmp_path / f"run/manifest/{NAME}.json").write_text(json.dumps(entry))
+    with pytest.raises(UserError, match=r"run 'run' was made by an earlier version of raysed, .* choose another --run"):
+        with disk.lock():
+            pass
+
+
+# -- one job at a time -----------------------------------------------------------------------------------------------
 
 _HOLD = """
 import sys, time
@@ -535,20 +635,61 @@ with Storage(sys.argv[1], "run").lock():
 """
 
 
-def test_a_second_process_is_refused_until_the_first_is_killed(storage, tmp_path):
+def test_a_second_process_is_refused_until_the_first_is_killed(disk, tmp_path):
     holder = subprocess.Popen([sys.executable, "-c", _HOLD, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert holder.stdout.readline() == "held\n"
         with pytest.raises(UserError, match=r"run 'run' is in use by another process; wait for it, or choose another"):
-            with storage.lock():
+            with disk.lock():
                 pass
         with Storage(str(tmp_path), "another").lock():
             pass
     finally:
         holder.send_signal(signal.SIGKILL)
         holder.communicate()
-    with storage.lock():
+    with disk.lock():
         pass
+
+
+def test_a_job_that_was_taken_over_writes_nothing_more(remote):
+    """Nor do the workers of the job."""
+    with remote.lock():
+        commit(remote, OLD)
+        worker = pickle.loads(pickle.dumps(remote))
+        other = Storage(remote.location, "run")
+        with other.lock():
+            for late in (remote, worker):
+                for write in (
+                    lambda late=late: commit(late, NEW),
+                    lambda late=late: late.write_text("report.json", ""),
+                ):
+                    with pytest.raises(RunFailed, match=r"taken over by a job on .* \(process \d+\), so this one ends"):
+                        write()
+            assert seen(remote.location) == OLD and remote.read_text("report.json") is None
+            commit(pickle.loads(pickle.dumps(other)), NEW)
+    assert seen(remote.location) == NEW
+
+
+def test_a_job_that_is_taken_over_while_it_uploads_does_not_publish(remote, monkeypatch):
+    with remote.lock():
+        upload = files.Files.upload
+
+        def taken_over(*arguments) -> None:
+            upload(*arguments)
+            with Storage(remote.location, "run").lock():
+                pass
+
+        monkeypatch.setattr(files.Files, "upload", taken_over)
+        with pytest.raises(RunFailed, match="taken over"):
+            commit(remote, OLD)
+    assert seen(remote.location) is None
+
+
+def test_ages_are_by_the_clock_of_the_storage(storage, monkeypatch):
+    storage.write_text("status.json", "{}")
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert 0 <= storage.now() - storage.modified_at("status.json") < 30 and storage.modified_at("nothing") is None
+    assert storage.files("") == ["status.json"]
 
 
 # -- where it lies ---------------------------------------------------------------------------------------------------
@@ -576,7 +717,7 @@ def test_a_file_uri_and_the_home_directory_are_local(tmp_path, monkeypatch):
 
 
 def test_uris_keep_their_options_behind_the_path(monkeypatch):
-    monkeypatch.setattr(raysed.store.storage, "_filesystem", lambda location: (pafs._MockFileSystem(), "bucket/runs"))
+    monkeypatch.setattr(files, "filesystem", lambda location: (pafs._MockFileSystem(), "bucket/runs"))
     assert Storage("s3://bucket/runs/", "a").uri("ct/members/00") == "s3://bucket/runs/a/ct/members/00"
     assert Storage("s3://bucket/runs?region=eu-west-1", "a").uri("x") == "s3://bucket/runs/a/x?region=eu-west-1"
 
@@ -593,117 +734,101 @@ def test_a_password_in_a_uri_is_refused_and_not_repeated():
     assert "geheim" not in str(caught.value)
 
 
-# -- elsewhere -------------------------------------------------------------------------------------------------------
+# -- S3 --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_remote_run_directory_works_like_a_local_one(remote, tmp_path, caplog):
-    caplog.set_level(logging.INFO)
-    with remote.lock():
-        commit(remote, OLD)
-        commit(remote, NEW)
-        remote.write_text("report.json", "{}")
-    assert remote.read_text("report.json") == "{}"
-    assert remote.read_text("nothing") is None
-    assert remote.free_bytes() is None
-    assert remote.uri(NAME) == f"mock://bucket/runs/run/{NAME}"
-    assert list(content(tmp_path / "bucket/runs/run" / NAME).values()) == list(files_of(NEW).values())
-    assert seen("mock://bucket/runs") == NEW
-    assert "ct.steps was 2, is 1" in caplog.text
-    remote.remove(NAME)
-    assert seen("mock://bucket/runs") is None
-
-
-def test_remote_checkpoints(remote):
-    save(remote, 5, 10, 15)
-    assert steps_of(remote) == [10, 15]
-    assert newest(remote) == 15
-    remote.checkpoints("m", OLD).clear()
-    assert newest(remote) is None
-
-
-def files_there(tmp_path, name: str = NAME) -> Path:
-    """Where the bucket has the files of the artefact that the manifest names."""
-    return tmp_path / "bucket/runs/run" / Storage("mock://bucket/runs", "run").entry(name).place
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_remote_damage_is_noticed(remote, tmp_path, damage):
-    """Before anything is read, but for bytes that are others in a file of the same size; when it is read, always."""
-    commit(remote, OLD)
-    DAMAGES[damage](files_there(tmp_path) / "model.bin")
-    other = Storage("mock://bucket/runs", "run")
-    assert (other.finished(NAME, OLD) is not None) == (damage == "one byte flipped")
-    with pytest.raises(FileNotFoundError, match="not a finished artefact"):
-        other.fetch(NAME)
-    assert list((tmp_path / "cache").iterdir()) == []
-    assert seen("mock://bucket/runs") is None  # and the next start makes it again
-    commit(remote, OLD)
-    assert seen("mock://bucket/runs") == OLD
+def test_a_bucket_or_server_that_is_not_there_is_a_sentence(bucket):
+    place = below(bucket.replace("//bucket", "//nosuch"), "runs")
+    with pytest.raises(UserError, match=r"^storage: s3://nosuch/runs/run.* there is no bucket 'nosuch'"):
+        with Storage(place, "run").lock():
+            pass
+    nobody = Storage("s3://bucket/runs?endpoint_override=127.0.0.1:9&scheme=http&region=us-east-1", "run")
+    with pytest.raises(UserError, match=r"^storage: s3://bucket/runs/run.* cannot be reached: "):
+        nobody.reach()
 
 
 def test_whether_it_is_finished_is_told_without_reading_it(remote, tmp_path, monkeypatch):
     commit(remote, OLD)
     monkeypatch.setattr(pafs, "copy_files", lambda *arguments, **named: pytest.fail("downloaded"))
-    assert Storage("mock://bucket/runs", "run").finished(NAME, OLD)
-    assert not (tmp_path / "cache").exists()
+    assert Storage(remote.location, "run").finished(NAME, OLD)
+    assert list((tmp_path / "tmp").glob("raysed-cache-*/[!.]*")) == []
+
+
+@pytest.mark.parametrize("damage", ["flipped", "missing"])
+def test_remote_damage_is_noticed(remote, damage):
+    """Before anything is read, but for other bytes in a file of the same size; when it is read, always."""
+    with remote.lock():
+        commit(remote, OLD)
+        path = remote._files.path(f"{remote.entry(NAME).place}/model.bin")
+        if damage == "missing":
+            remote._files.fs.delete_file(path)
+        else:
+            with remote._files.fs.open_output_stream(path) as stream:
+                stream.write(b"x" * 5000)
+        again = pickle.loads(pickle.dumps(remote))
+        assert (again.finished(NAME, OLD) is not None) == (damage == "flipped")
+        with pytest.raises(FileNotFoundError, match="not a finished artefact"):
+            Storage(remote.location, "run").fetch(NAME)
+        assert remote.entry(NAME), "who has not claimed the run deletes nothing"
+        with pytest.raises(FileNotFoundError, match="not a finished artefact"):
+            again.fetch(NAME)
+        assert seen(remote.location) is None  # and the next start makes it again
 
 
 def test_what_is_replaced_while_it_is_read_is_not_taken_for_damaged(remote, monkeypatch):
     """The reader has missed it, and fails; the new one stays."""
+    with remote.lock():
+        commit(remote, OLD)
+        reader = pickle.loads(pickle.dumps(remote))
+        download = files.Files.download
+
+        def replaced(*arguments) -> None:
+            monkeypatch.undo()
+            commit(remote, NEW)
+            download(*arguments)
+
+        monkeypatch.setattr(files.Files, "download", replaced)
+        with pytest.raises(FileNotFoundError, match="not a finished artefact"):
+            reader.fetch(NAME)
+        assert seen(remote.location) == NEW
+
+
+def test_a_copy_that_is_damaged_or_gone_is_fetched_again(remote, tmp_path):
     commit(remote, OLD)
-    reader = Storage("mock://bucket/runs", "run")
-
-    def replaced(*arguments):
-        commit(remote, NEW)
-        raise FileNotFoundError
-
-    monkeypatch.setattr(reader, "_copied_here", replaced)
-    with pytest.raises(FileNotFoundError, match="not a finished artefact"):
-        reader.fetch(NAME)
-    assert seen("mock://bucket/runs") == NEW
+    for harm in (*DAMAGES.values(), lambda path: shutil.rmtree(path.parent)):
+        harm(remote.fetch(NAME) / "model.bin")
+        assert seen(remote.location) == OLD
+        remote._intact.clear()
+    shutil.rmtree(remote.fetch(NAME))
+    assert content(remote.fetch(NAME)) == files_of(OLD)
+    assert len(list((tmp_path / "tmp").glob("raysed-cache-*/[!.]*"))) == 1
 
 
-def test_files_of_earlier_versions_are_read_and_replaced(remote, tmp_path):
-    """They lay in the artefact's own directory, and nobody had noted their sizes."""
-    commit(remote, OLD)
-    directory = tmp_path / "bucket/runs/run" / NAME
-    attempt = files_there(tmp_path)
-    shutil.copytree(attempt, directory, dirs_exist_ok=True)
-    shutil.rmtree(attempt)
-    entry = remote.entry(NAME)
-    kept = {"name": entry.name, "depends": entry.depends, "files": entry.files, "meta": entry.meta}
-    text = json.dumps({**kept, "checksum": stable_hash(kept)})
-    remote.write_text(f"manifest/{NAME}.json", text)
-    assert seen("mock://bucket/runs") == OLD
-    commit(remote, NEW)
-    assert seen("mock://bucket/runs") == NEW
-    assert {file.partition("-")[0] for file in content(directory)} == {"attempt"}
-
-
-def test_what_people_open_lies_where_its_name_says(remote, tmp_path):
-    for depends in (OLD, NEW):
-        commit(remote, depends, "model")
-        there = {p: d for p, d in content(tmp_path / "bucket/runs/run/model").items() if not p.startswith("attempt-")}
-        assert there == files_of(depends)
-        assert seen("mock://bucket/runs", "model") == depends
-
-
-def test_what_arrives_damaged_is_read_once_more(remote, monkeypatch):
-    commit(remote, OLD)
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_arrives_damaged_is_no_damage_of_the_remote(remote, monkeypatch, times):
+    """A disk of this machine that changes bytes: nothing local takes anything out of the manifest."""
     real, calls = pafs.copy_files, 0
 
     def damaging(source, target, **named):
         nonlocal calls
         real(source, target, **named)
-        calls += 1
-        if calls == 1:
+        calls += "source_filesystem" in named
+        if "source_filesystem" in named and calls <= times:
             Path(target, "model.bin").write_bytes(b"noise")
 
-    monkeypatch.setattr(pafs, "copy_files", damaging)
-    assert content(Storage("mock://bucket/runs", "run").fetch(NAME)) == files_of(OLD) and calls == 2
+    with remote.lock():
+        commit(remote, OLD)
+        monkeypatch.setattr(pafs, "copy_files", damaging)
+        reader = pickle.loads(pickle.dumps(remote))
+        if times == 1:
+            assert content(reader.fetch(NAME)) == files_of(OLD) and calls == 2
+        else:
+            with pytest.raises(OSError, match="are damaged, but the files are not"):
+                reader.fetch(NAME)
+    assert seen(remote.location) == OLD
 
 
-def test_a_disk_that_is_full_while_something_is_fetched_is_a_sentence(remote, monkeypatch):
+def test_a_disk_that_is_full_while_something_is_fetched_is_a_sentence(remote, tmp_path, monkeypatch):
     """Said at once, because waiting does not help; and nothing is left of the copy."""
     commit(remote, OLD)
 
@@ -713,145 +838,24 @@ def test_a_disk_that_is_full_while_something_is_fetched_is_a_sentence(remote, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(pafs, "copy_files", full)
-        patch.setattr(raysed.store.storage.time, "sleep", lambda seconds: pytest.fail("waited"))
-        with pytest.raises(UserError, match=r"^no disk space left for .*/cache/\w+; free some space, or set TMPDIR to"):
-            Storage("mock://bucket/runs", "run").fetch(NAME)
-    assert content(Storage("mock://bucket/runs", "run").fetch(NAME)) == files_of(OLD)
+        patch.setattr(files.time, "sleep", lambda seconds: pytest.fail("waited"))
+        with pytest.raises(UserError, match=r"^no disk space left for .*/\w+; free some space, or set TMPDIR to"):
+            Storage(remote.location, "run").fetch(NAME)
+    assert list((tmp_path / "tmp").glob("raysed-cache-*/[!.]*")) == []
+    assert content(Storage(remote.location, "run").fetch(NAME)) == files_of(OLD)
 
 
-def test_a_job_that_was_taken_over_publishes_nothing_more(remote, tmp_path):
-    """Nor do the workers of the job."""
+def test_a_remote_that_keeps_failing_raises(remote, monkeypatch, caplog):
+    """And does not look like a damaged artefact, which would be trained again."""
     with remote.lock():
         commit(remote, OLD)
-        worker = pickle.loads(pickle.dumps(remote))
-        other = Storage("mock://bucket/runs", "run")
-        with other.lock():
-            for late in (remote, worker):
-                with pytest.raises(
-                    RunFailed, match=r"has been taken over by a job on .* \(process \d+\), so this one end"
-                ):
-                    commit(late, NEW)
-            assert seen("mock://bucket/runs") == OLD
-            commit(pickle.loads(pickle.dumps(other)), NEW)
-    assert seen("mock://bucket/runs") == NEW
 
+        def broken(*arguments, **named):
+            raise OSError("no route to host")
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_local_copy_is_fetched_again(remote, tmp_path, damage):
-    commit(remote, OLD)
-    path = remote.fetch(NAME)
-    assert path.is_relative_to(tmp_path / "cache")
-    DAMAGES[damage](path / "model.bin")
-    assert seen("mock://bucket/runs") == OLD
-    assert len(list((tmp_path / "cache").iterdir())) == 1
-
-
-def test_processes_of_one_machine_share_a_copy_without_disturbing_each_other(remote, monkeypatch):
-    """A second process finishes the same download while this one is still at it."""
-    commit(remote, OLD)
-    real, depth, inodes = pafs.copy_files, 0, []
-
-    def copy_files(*arguments, **named):
-        nonlocal depth
-        real(*arguments, **named)
-        depth += 1
-        if depth == 1:
-            other = Storage("mock://bucket/runs", "run").fetch(NAME)
-            assert content(other) == files_of(OLD)
-            inodes.append((other / "model.bin").stat().st_ino)
-
-    monkeypatch.setattr(pafs, "copy_files", copy_files)
-    path = remote.fetch(NAME)
-    assert depth == 2 and content(path) == files_of(OLD)
-    assert inodes == [(path / "model.bin").stat().st_ino]  # what the other process may be reading stays
-    assert [p.name for p in path.parent.iterdir()] == [path.name]
-
-
-class Interrupted(BaseException):
-    """A death of the process as far as `Storage` is concerned."""
-
-
-def test_a_crash_at_any_remote_write_leaves_the_old_artefact_or_the_new(remote, tmp_path, monkeypatch):
-    """The old artefact is there until the new one is; the next commit works, and takes away what was left behind."""
-    outcomes = []
-    for point in range(1, 20):
-        commit(remote, OLD)
-        left = point
         with monkeypatch.context() as patch:
-            for owner, name in (
-                (raysed.store.storage.Storage, "_delete"),
-                (raysed.store.storage.Storage, "_put"),
-                (pafs, "copy_files"),
-            ):
-                original = getattr(owner, name)
-
-                def interrupted(*arguments, original=original, **named):
-                    nonlocal left
-                    left -= 1
-                    if left == 0:
-                        raise Interrupted
-                    return original(*arguments, **named)
-
-                patch.setattr(owner, name, interrupted)
-            try:
-                commit(remote, NEW)
-            except Interrupted:
-                pass
-        outcomes.append(seen("mock://bucket/runs"))
-        if left > 0:
-            break
-    assert outcomes[0] == OLD and outcomes[-1] == NEW
-    assert None not in outcomes and outcomes == sorted(outcomes, key=lambda depends: depends == NEW)
-    assert OLD in outcomes[1:] and len(outcomes) > 3
-    commit(remote, OLD)
-    assert len(list((tmp_path / "bucket/runs/run" / NAME).iterdir())) == 1
-
-
-def test_a_remote_that_fails_now_and_then_is_tried_again(remote, monkeypatch, caplog):
-    """Two of five operations fail."""
-    real, calls = pafs.copy_files, 0
-
-    def flaky(*arguments, **named):
-        nonlocal calls
-        calls += 1
-        if calls % 5 in (1, 2):
-            raise OSError("connection reset by peer")
-        return real(*arguments, **named)
-
-    monkeypatch.setattr(pafs, "copy_files", flaky)
-    commit(remote, OLD)
-    assert calls == 3
-    assert caplog.text.count("connection reset by peer; trying again") == 2
-    assert seen("mock://bucket/runs") == OLD
-
-
-def test_a_remote_that_keeps_failing_raises(remote, monkeypatch):
-    """And does not look like a damaged artefact, which would be trained again."""
-    commit(remote, OLD)
-
-    def broken(*arguments, **named):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(pafs, "copy_files", broken)
-    with pytest.raises(OSError, match="no route to host"):
-        seen("mock://bucket/runs")
-
-
-def test_a_remote_that_cannot_be_reached_is_a_sentence(remote, monkeypatch):
-    class Broken:
-        type_name = "s3"
-
-        def get_file_info(self, path):
-            raise OSError("AWS Error ACCESS_DENIED during HeadBucket\nmore")
-
-    monkeypatch.setattr(remote, "_fs", Broken())
-    with pytest.raises(UserError, match=r"^storage: mock://bucket/runs/run cannot be reached: AWS .* HeadBucket$"):
-        with remote.lock():
-            pass
-
-
-def test_the_manifest_is_plain_json(storage, tmp_path):
-    commit(storage, OLD)
-    entry = json.loads((tmp_path / f"run/manifest/{NAME}.json").read_text())
-    assert entry["name"] == NAME and entry["depends"] == OLD and entry["meta"] == {"score": 1}
-    assert set(entry["files"]) == {"model.bin", "deep/config.json"}
+            patch.setattr(pafs, "copy_files", broken)
+            with pytest.raises(OSError, match="no route to host"):
+                remote.fetch(NAME)
+    assert caplog.text.count("no route to host; trying again") == 4
+    assert seen(remote.location) == OLD

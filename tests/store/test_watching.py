@@ -8,13 +8,13 @@ import pyarrow.fs as pafs
 import pytest
 from rich.console import Console
 
-import raysed.store.storage
+import raysed.store.files
 import raysed.store.watching
 from raysed.store.metrics import MetricsLog
-from raysed.store.progress import Progress, tell
+from raysed.store.progress import Progress, emit
 from raysed.store.status import status_of
 from raysed.store.storage import Storage
-from raysed.store.watching import Watcher, screen, watch
+from raysed.store.watching import Watcher, watch
 
 HISTORY = [
     {"step": 0, "dev": {"first": 50.0}},
@@ -29,8 +29,8 @@ def storage(request, tmp_path, monkeypatch) -> Storage:
         return Storage(str(tmp_path), "run")
     (tmp_path / "bucket").mkdir()
     fs = pafs.SubTreeFileSystem(str(tmp_path / "bucket"), pafs.LocalFileSystem())
-    monkeypatch.setattr(raysed.store.storage, "_filesystem", lambda location: (fs, "runs"))
-    monkeypatch.setattr(raysed.store.watching, "_REMOTE_EVERY", 0.01)
+    monkeypatch.setattr(raysed.store.files, "filesystem", lambda location: (fs, "runs"))
+    monkeypatch.setattr(raysed.store.watching, "_REMOTE_EVERY_S", 0.01)
     return Storage("mock://bucket/runs", "run")
 
 
@@ -48,7 +48,7 @@ def train(storage: Storage, name: str, entries: int, is_done: bool = False) -> N
 
 def shown(storage: Storage, height: int = 40) -> str:
     console = Console(file=io.StringIO(), width=100)
-    console.print(screen(Watcher(storage).look(), time.time(), height))
+    console.print(Watcher(storage).screen(height))
     return console.file.getvalue()
 
 
@@ -59,18 +59,19 @@ def at_work(storage, capsys) -> Callable[[], Storage]:
     train(storage, "ct/members/00", 3, is_done=True)
     train(storage, "ct/members/01", 2)
     with status_of(storage, every=60) as status:
-        tell(stage="ct")
+        emit(titles={"corpus": "reading the corpus", "ct": "members of ct"})
+        emit(stage="ct")
         Progress("train ct", 5).update(2)
-        tell(trained=1, trainings=2)
-        status.say()
+        emit(trained=1, trainings=2)
+        status.write()
         yield storage
 
 
 def test_a_run_at_work_is_seen_with_its_stage_and_every_training(at_work):
-    picture = Watcher(at_work).look()
-    assert (picture.run, dict(picture.stages)) == ("run", {"corpus": 3.2})
-    assert (picture.status["stage"], picture.status["share"], picture.status["trained"]) == ("ct", 0.4, 1)
-    done, training = picture.curves
+    watcher = Watcher(at_work)
+    assert watcher.stages == {"corpus": 3.2}
+    assert (watcher.status["stage"], watcher.status["share"], watcher.status["trained"]) == ("ct", 0.4, 1)
+    done, training = watcher.curves
     assert (done.name, done.is_done, done.step, list(done.losses), done.dev) == (
         "ct/members/00",
         True,
@@ -98,14 +99,13 @@ def test_a_line_that_is_half_written_is_left_for_the_next_look(at_work):
     if at_work.is_local:
         with open(at_work.uri("logs/ct/members/01/metrics.jsonl"), "a") as log:
             log.write('{"step": 30, "lo')
-    assert Watcher(at_work).look().curves[1].step == 10
+    assert Watcher(at_work).curves[1].step == 10
 
 
 def test_what_has_ended_is_not_read_again(at_work, monkeypatch):
-    watcher, asked, read = Watcher(at_work), [], at_work.read_text
+    asked, read = [], at_work.read_text
     monkeypatch.setattr(at_work, "read_text", lambda name: asked.append(name) or read(name))
-    watcher.look()
-    watcher.look()
+    Watcher(at_work).look()
     assert asked.count("logs/ct/members/00/metrics.jsonl") == 1
     assert asked.count("logs/ct/members/01/metrics.jsonl") == 2
 
@@ -123,20 +123,20 @@ def test_watching_ends_with_the_run_and_with_its_exit_code(storage, monkeypatch)
 
     monkeypatch.setattr(raysed.store.watching.time, "sleep", pause)
     with status_of(storage, every=60) as status:
-        tell(stage="ct")
-        status.say()
+        emit(stage="ct")
+        status.write()
         assert watch(storage, console) == 0
     assert len(looks) == 3 and "run: complete" in console.file.getvalue()
     with pytest.raises(RuntimeError), status_of(storage, every=60) as status:
-        tell(stage="ct")
+        emit(stage="ct")
         raise RuntimeError("no luck")
     assert watch(storage, console) == 1 and "no luck" in console.file.getvalue()
 
 
 def test_a_job_that_is_gone_is_not_waited_for(storage):
     with status_of(storage, every=0.001) as status:
-        tell(stage="ct")
-        status.say()
+        emit(stage="ct")
+        status.write()
         told = storage.read_text("status.json")
     storage.write_text("status.json", told)  # as it was when the job was killed
     time.sleep(0.05)

@@ -178,7 +178,7 @@ def test_a_machine_that_is_about_to_go_saves_in_time(unbroken, make_encoder, mak
 def test_a_damaged_state_falls_back_to_the_one_before(unbroken, make_encoder, make_table, tmp_path):
     with pytest.raises(Stopped):
         Run(make_encoder, make_table, unbroken.keep, "batch_at", 23)(Storage(str(tmp_path), "run"))
-    newest = tmp_path / "run/checkpoints/model/step-000000020/state.safetensors"
+    newest = Storage(str(tmp_path), "run").fetch("checkpoints/model/step-000000020") / "state.safetensors"
     data = bytearray(newest.read_bytes())
     data[-1] ^= 1
     newest.write_bytes(data)

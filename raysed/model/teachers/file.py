@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from raysed.data.parquet import open_table
 from raysed.errors import UserError
 from raysed.model.teacher import MissingSentence, Teacher
-from raysed.store.storage import sha256_of
+from raysed.store.files import sha256_of
 
 _SENTENCE, _EMBEDDING = ("sentence", "text"), "embedding"
 _BATCH = 4096

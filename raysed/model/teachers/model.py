@@ -11,7 +11,7 @@ from raysed.errors import UserError
 from raysed.model.load import LibraryModel, NativeModel, load_model, model_directory
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import Teacher
-from raysed.store.storage import sha256_of
+from raysed.store.files import sha256_of
 
 _IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
 

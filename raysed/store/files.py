@@ -1,0 +1,308 @@
+"""Files of a run on a local disk or on any pyarrow filesystem, by names that cannot lead out of the run.
+
+A small file is replaced at once: readers see the old bytes or the new ones. Only "does not exist" says that something
+is missing. Every other error of a disk or network is retried for some seconds, then raised.
+"""
+
+import errno
+import hashlib
+import logging
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import IO, TypeVar
+
+import pyarrow.fs as pafs
+
+from raysed.errors import UserError, first_line
+from raysed.uris import refuse_secret
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+_PAUSES_S = (1.0, 2.0, 4.0, 8.0)
+"""Before each further attempt."""
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""Errors that say what is there; all others say nothing about it."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG)
+"""Errors that waiting does not help against."""
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+
+
+def check_name(name: str) -> str:
+    """Return a relative path if it cannot lead out of its directory.
+
+    Raises:
+        ValueError: it is absolute or has parts such as `..`.
+    """
+    is_plain = PurePosixPath(name).as_posix() == (name or ".") and name != "."
+    if not is_plain or name.startswith("/") or "\0" in name or ".." in name.split("/"):
+        raise ValueError(f"{name!r} is no path below a run")
+    return name
+
+
+class Files:
+    """The files in directory `below` of a location, a local directory or URI.
+
+    Raises:
+        UserError: the location is no usable path or URI.
+    """
+
+    def __init__(self, location: str, below: str):
+        self.fs, base = filesystem(location)
+        self.root = f"{base.rstrip('/')}/{below}"
+        self.is_local = isinstance(self.fs, pafs.LocalFileSystem)
+
+    def path(self, name: str) -> str:
+        """Return where a file lies in the filesystem."""
+        return f"{self.root}/{check_name(name)}".rstrip("/")
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content; FileNotFoundError where there is none."""
+        path = self.path(name)
+
+        def read() -> bytes:
+            with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
+                return stream.read()
+
+        return _persistently(read, path)
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of a file without storing it on this machine; FileNotFoundError where there is none."""
+
+        def read() -> str:
+            with self.fs.open_input_stream(self.path(name)) as stream:
+                return _digest(stream)
+
+        return _persistently(read, self.path(name))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write a small file; readers see the old bytes or the new ones.
+
+        Raises:
+            UserError: the disk is full or not writable.
+        """
+        path = self.path(name)
+
+        def put() -> None:
+            with self._creating(os.path.dirname(path), lambda: self.fs.open_output_stream(path)) as stream:
+                stream.write(data)
+
+        def write_beside(temporary: str) -> None:
+            with open(temporary, "wb") as stream:
+                stream.write(data)
+                stream.flush()
+                os.fsync(stream.fileno())
+
+        with disk_errors(path):
+            _replace(path, write_beside) if self.is_local else _persistently(put, path)
+
+    def place_copy(self, source: str, target: str) -> None:
+        """Put a copy of a file in another place, on a local disk as a hard link where it can be one."""
+        here, there = self.path(source), self.path(target)
+
+        def link(temporary: str) -> None:
+            try:
+                os.link(here, temporary)
+            except OSError:  # another disk, or one without links
+                shutil.copyfile(here, temporary)
+
+        with disk_errors(there):
+            if self.is_local:
+                _replace(there, link)
+            else:
+                copy = lambda: self._creating(os.path.dirname(there), lambda: self.fs.copy_file(here, there))  # noqa: E731
+                _persistently(copy, there)
+
+    def _creating(self, directory: str, action: Callable[[], _Result]) -> _Result:
+        """Object stores need no directories, other filesystems may."""
+        try:
+            return action()
+        except FileNotFoundError:
+            self.fs.create_dir(directory, recursive=True)
+            return action()
+
+    def upload(self, directory: Path, name: str) -> None:
+        """Copy a local directory's files to `name`."""
+        target = self.path(name)
+        copy = lambda: pafs.copy_files(str(directory), target, destination_filesystem=self.fs)  # noqa: E731
+        _persistently(lambda: self._creating(target, copy), target)
+
+    def download(self, name: str, directory: Path) -> None:
+        """Copy the files below `name` into an empty local directory."""
+        path = self.path(name)
+        _persistently(lambda: pafs.copy_files(path, str(directory), source_filesystem=self.fs), path)
+
+    def sizes(self, names: Sequence[str]) -> list[int | None]:
+        """Return the bytes of files, None where there is no such file; nothing is read."""
+        paths = [self.path(name) for name in names]
+        infos = _persistently(lambda: self.fs.get_file_info(paths), self.root) if paths else []
+        return [info.size if info.type == pafs.FileType.File else None for info in infos]
+
+    def sizes_below(self, name: str) -> dict[str, int]:
+        """Return all files below a path with their sizes; temporary ones are left out."""
+        selector = pafs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
+        infos = _persistently(lambda: self.fs.get_file_info(selector), selector.base_dir)
+        files = {info.path.removeprefix(f"{self.root}/"): info for info in infos if info.type == pafs.FileType.File}
+        return {path: info.size for path, info in files.items() if not is_temporary(path)}
+
+    def modified_at(self, name: str) -> float | None:
+        """Return when a file was written by the storage's clock, in seconds since 1970; None where it is not known."""
+        path = self.path(name)
+        time_ns = _persistently(lambda: self.fs.get_file_info(path), path).mtime_ns
+        return time_ns / 1e9 if time_ns is not None else None
+
+    def walk(self) -> Iterator[str]:
+        """Yield all files and directories, temporary ones as well; local links are not followed."""
+        if not self.is_local:
+            yield from self.sizes_below("")
+            return
+        for place, directories, files in os.walk(self.root):
+            for child in (*directories, *files):
+                yield os.path.relpath(os.path.join(place, child), self.root)
+
+    def directories(self) -> list[str]:
+        """Return the names of the directories in this one, but for hidden ones."""
+        infos = self.fs.get_file_info(pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True))
+        names = (info.base_name for info in infos if info.type == pafs.FileType.Directory)
+        return sorted(name for name in names if not name.startswith("."))
+
+    def delete(self, name: str) -> None:
+        """Delete a file, or a directory with all that is in it; of a local link the link alone."""
+        path = self.path(name or "/")  # never all of it
+        if self.is_local and os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        elif self.is_local:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        else:
+            _persistently(lambda: self._delete_remote(path), path)
+
+    def _delete_remote(self, path: str) -> None:
+        kind = self.fs.get_file_info(path).type
+        if kind == pafs.FileType.Directory:
+            self.fs.delete_dir(path)
+        elif kind == pafs.FileType.File:
+            self.fs.delete_file(path)
+
+
+def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
+    """Return the filesystem of a location and the path in it.
+
+    Raises:
+        UserError: it is no usable path or URI, or it holds a password.
+    """
+    if "://" not in location:
+        return pafs.LocalFileSystem(), location
+    refuse_secret(location, "storage")
+    try:
+        return pafs.FileSystem.from_uri(location)
+    except (ValueError, OSError) as error:
+        raise UserError(f"storage: {location!r} is not a usable directory or URI: {reason(error)}") from None
+
+
+def is_temporary(path: str) -> bool:
+    """Whether a path is that of a file which is being written, or was when its process died."""
+    return bool(_TEMPORARY.fullmatch(path.rpartition("/")[2]))
+
+
+def matches(directory: Path, files: Mapping[str, str]) -> bool:
+    """Whether a local directory has these files with these digests; OSError where it cannot be told."""
+
+    def check() -> bool:
+        os.listdir(directory)  # an empty artefact has to be there as well
+        return all(sha256_of(directory / name) == digest for name, digest in files.items())
+
+    try:
+        return _persistently(check, str(directory))
+    except _MISSING:
+        return False
+
+
+def sha256_of(path: Path) -> str:
+    """Return the hex digest of a file's content."""
+    with open(path, "rb") as stream:
+        return _digest(stream)
+
+
+def _digest(stream: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def flush_and_hash(directory: Path) -> dict[str, str]:
+    """Flush all files below a local directory to the disk; return their digests by relative path."""
+    paths = sorted(directory.rglob("*"))
+    for path in (*paths, directory, directory.parent):
+        _fsync(path)
+    return {path.relative_to(directory).as_posix(): sha256_of(path) for path in paths if not path.is_dir()}
+
+
+def _replace(path: str, write: Callable[[str], None]) -> None:
+    """Write a file beside the old one, because any other directory may be on another disk, and rename it."""
+    directory, _, name = path.rpartition("/")
+    os.makedirs(directory, exist_ok=True)
+    temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"
+    try:
+        write(temporary)
+        os.replace(temporary, path)
+    finally:  # a rename between two links to one file does nothing
+        with suppress(OSError):
+            os.unlink(temporary)
+    _fsync(directory)
+
+
+def _fsync(path: str | Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _persistently(action: Callable[[], _Result], where: str) -> _Result:
+    for pause in _PAUSES_S:
+        try:
+            return action()
+        except _MISSING:
+            raise
+        except OSError as error:
+            if is_full(error) or error.errno in _LASTING:
+                raise
+            log.warning("%s: %s; trying again in %g s", where, reason(error), pause)
+            time.sleep(pause)
+    return action()
+
+
+@contextmanager
+def disk_errors(where: str, remedy: str = "choose another --storage") -> Iterator[None]:
+    """Turn a full or read-only disk into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if is_full(error):
+            raise UserError(f"no disk space left for {where}; free some space, or {remedy}") from None
+        if isinstance(error, PermissionError) or getattr(error, "errno", None) in _LASTING:
+            raise UserError(f"storage: {where} cannot be written: {reason(error)}") from None
+        raise
+
+
+def is_full(error: Exception) -> bool:
+    """Whether a disk is full; safetensors says so by text alone, and numpy by counting items."""
+    full = r"No space left on device|Disk quota exceeded|\d+ requested and \d+ written"
+    return getattr(error, "errno", None) in _FULL or bool(re.search(full, str(error)))
+
+
+def reason(error: Exception) -> str:
+    """Return the system's own words, without number and path, where there are some."""
+    return getattr(error, "strerror", None) or first_line(error)
