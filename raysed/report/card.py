@@ -1,18 +1,52 @@
-"""The model card of a run's exported model, from the run's settings and facts."""
+"""The model card of a run's exported model (`README.md`), and what is too long for it (`raysed.json`)."""
 
-from collections.abc import Collection
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from raysed.config import Config
 from raysed.data.tokens import LengthReport
-from raysed.model.export import Card
+from raysed.model.export import has_own_code
+from raysed.model.flow import Flow
+from raysed.model.formats import FILES
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.report.findings import worth
 from raysed.report.results import Run, public_name, versions
 from raysed.report.scores import AVERAGE, Scores, display_name
 from raysed.report.sections.exported import sanity_words
-from raysed.store.text import Table, number
+from raysed.store.text import Table, number, render, sentence, size
 
+STAGES = {
+    "mlm": "masked language modelling (guessing hidden words of the corpus, without labels)",
+    "nli": "natural language inference (whether one sentence follows from another, with labels)",
+    "ct": "Contrastive Tension (telling a sentence from others, without labels)",
+    "bsl": "bootstrapping (guessing what a slow copy of itself says of another wording of a sentence)",
+    "contrastive": "contrastive learning (finding a sentence's other wording among those of other sentences)",
+    "sts": "regression on graded sentence pairs (how alike two sentences are, with labels)",
+}
+CALIBRATIONS = {
+    "sn": "every coordinate was then shifted and scaled to mean 0 and deviation 1",
+    "natsv": "the directions that all vectors share were then removed",
+    "whiten": "the coordinates were then made uncorrelated and equally large (whitening)",
+    "flow": "a normalizing flow (an invertible network fitted without labels) then makes the vectors Gaussian",
+}
+_FITTED_ON = {
+    "tasks": "the sentences of the very tasks of the scores (without the gold scores): expect less on other text",
+    "corpus": "the corpus",
+    "nli": "the sentences of the labelled pairs",
+}
+_AGGREGATIONS = {
+    "all": "the correlation over all its pairs together",
+    "mean": "the plain mean over its subsets",
+    "wmean": "the mean over its subsets, weighted by their numbers of pairs",
+}
+_LAYERS = {1: "last layer", "first_last": "first and the last layer"}
+_NAMED = ("raysed", "torch", "transformers")
+"""Packages whose versions the card names."""
 _UNTOUCHED = (BASE, "base")
 _VIEW_SETTINGS = {
     "synonym": ["synonym_share"],
@@ -23,49 +57,54 @@ _VIEW_SETTINGS = {
 _SAME = "each sentence of the corpus twice, told apart by dropout"
 
 
-def card_of(run: Run, speed: str = "") -> Card:
-    """Return what the card of the chosen model says; `speed` is how fast it is and where, in a line."""
-    config, facts, scores = run.config, run.facts, run.scores
-    model, recipe = run.choice.model, parse_recipe(run.choice.model.recipe)
+def write_card(run: Run, path: Path, speed: str) -> None:
+    """Write the card of the chosen model into its directory, beside the model's files.
+
+    Args:
+        speed: how fast the model is and where that was measured, in a line.
+    """
+    config, model = run.config, run.exported
+    recipe = parse_recipe(run.choice.model.recipe)
     kinds = recipe.view_kinds(config)
     settings, defaults = _settings(config, recipe, kinds), _settings(Config(), recipe, kinds)
-    views = {s: getattr(config, s).views for other in run.job.recipes for s in other.two_view_stages}
-    return Card(
-        name=f"{config.run}-{recipe.text}",
-        recipe=recipe.text,
-        base=public_name(config.encoder.path),
-        teachers=[
-            teacher.title
-            for index, teacher in enumerate(config.teachers)
-            if f"{TEACHERS}/members/{index:02d}" not in facts.left_out
-        ],
-        widths=config.sed.widths if recipe.distils else (),
-        searches=facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
-        members=sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, [])),
-        left_out=sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out),
-        corpus=_corpus(config, recipe),
-        lengths=LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length),
-        scores=rows_that_matter(scores, recipe.text, model.kind, model.index).markdown(),
-        choice=run.choice.words(),
-        worth=worth(scores, model.recipe, model.kind),
-        measure=scores.measure,
-        sanity=sanity_words(run.sanity),
-        formats=config.export.formats,
-        fitted_on=scores.fitted_on if recipe.calibration else None,
-        aggregation=config.evaluation.aggregation,
-        settings={key: value for key, value in settings.items() if value != defaults[key]},
-        versions=versions(),
-        speed=speed,
-        record={
-            "recipe": recipe.text,
-            "settings": settings,
-            "versions": versions(),
-            "measure": scores.measure,
-            "scores": [entry for entry in scores.summary if entry["task"] == AVERAGE],
-        },
-        pairs=facts.pairs,
-        views={stage: {kind: facts.views.get(kind, _SAME) for kind in kinds} for stage, kinds in views.items()},
+    record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
+    record["scores"] = [entry for entry in run.scores.summary if entry["task"] == AVERAGE]
+    _write(path / "raysed.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    weights = sum(file.stat().st_size for file in path.rglob("*.safetensors"))
+    sizes = {
+        "parameters": f"{sum(tensor.numel() for tensor in model.encoder.parameters()) / 1e6:,.1f} million",
+        "weights": size(weights),
+        "numbers per sentence": str(model.encoder.width),
+        "longest text": f"{config.encoder.max_length} tokens",
+        "speed": speed,
+    }
+    chosen = run.choice.model
+    text = render(
+        "model_card.md",
+        run=run,
+        config=config,
+        recipe=recipe,
+        front_matter=front_matter(public_name(config.encoder.path)),
+        story=story(recipe, public_name(config.encoder.path), *_ensemble(run, recipe), model.encoder.is_static),
+        has_own_code=has_own_code(path),
+        has_flow=isinstance(model.calibration, Flow),
+        files=[FILES[name] for name in config.export.formats],
+        width=model.encoder.width,
+        searches=run.facts.shares_space_of if recipe.text == f"{TEACHERS}-{SED}" else None,
+        trained_on=(_corpus(config, recipe) or "the pairs named below") if recipe.members or recipe.distils else "",
+        worth=worth(run.scores, chosen.recipe, chosen.kind),
+        sanity=sentence(sanity_words(run.sanity)),
+        aggregation=_AGGREGATIONS[config.evaluation.aggregation],
+        scores=rows_that_matter(run.scores, chosen.recipe, chosen.kind, chosen.index),
+        size=Table(["what", "value"], list(sizes.items())),
+        training=_training(run, recipe, {key: value for key, value in settings.items() if value != defaults[key]}),
+        versions={package: versions()[package] for package in _NAMED},
     )
+    _write(path / "README.md", text)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
 
 
 def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Table:
@@ -87,6 +126,93 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
         ends = f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry and entry["n"] == 1 else "-"
         lines.append([name, number(values.get(group)), *[ends] * bool(scores.draws)])
     return Table(["model", "score", *["95 %"] * bool(scores.draws)], lines, text=1)
+
+
+def front_matter(base: str) -> str:
+    """Return the metadata that model hubs read; a base that is no hub id is left out."""
+    data: dict[str, Any] = {
+        "library_name": "sentence-transformers",
+        "pipeline_tag": "sentence-similarity",
+        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "raysed"],
+    }
+    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists():
+        data["base_model"] = base
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).strip()
+
+
+def story(recipe: Recipe, base: str, members: int, teachers: Sequence[str] = (), is_static: bool = False) -> str:
+    """Return the recipe in one sentence, for someone who knows none of its names.
+
+    Args:
+        members: number of those that were averaged.
+        teachers: names of external teachers.
+    """
+    learner = base
+    parts = [f"The encoder is {base} as it is"]
+    if is_static:
+        learner = f"A table of one vector per token, which started from what {base} says of each token alone,"
+        parts = [f"The model is a table of what {base} says of each token alone, weighted by frequency"]
+    if recipe.members:
+        stages = ", then with ".join(STAGES[stage] for stage in recipe.members)
+        copies = f"{members} copies of {base} were" if members > 1 else f"{base} was"
+        parts = [f"{copies} trained with {stages}" + ", each with its own random numbers" * (members > 1)]
+    if recipe.ensemble == TEACHERS:
+        say = "says" if len(teachers) == 1 else "together say"
+        parts = [f"{learner} learned to give what {_listed(teachers)} {say} of a sentence"]
+    elif recipe.distils:
+        parts.append(f"one new copy of {base} learned to give the average of their embeddings")
+    elif members > 1 and recipe.members:
+        parts.append("this model is one of them")
+    return "; ".join([*parts, *(CALIBRATIONS[stage] for stage in recipe.calibration)]) + "."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _ensemble(run: Run, recipe: Recipe) -> tuple[int, list[str]]:
+    """How many members were averaged, and the names of the teachers that were."""
+    facts = run.facts
+    members = sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, []))
+    teachers = [
+        teacher.title
+        for index, teacher in enumerate(run.config.teachers)
+        if f"{TEACHERS}/members/{index:02d}" not in facts.left_out
+    ]
+    return members, teachers
+
+
+def _training(run: Run, recipe: Recipe, settings: Mapping[str, Any]) -> Table:
+    config, facts, corpus = run.config, run.facts, _corpus(run.config, recipe)
+    members, teachers = _ensemble(run, recipe)
+    rows = {"base encoder": public_name(config.encoder.path)}
+    if recipe.ensemble == TEACHERS:
+        rows["teachers"] = _listed(teachers)
+    elif recipe.distils:
+        left_out = sum(name.startswith(f"{recipe.ensemble}/") for name in facts.left_out)
+        rows["members"] = f"{members} averaged, {left_out} left out"
+    rows |= {f"{stage} pairs": facts.pairs[stage] for stage in recipe.members if stage in facts.pairs}
+    for stage in (stage for stage in recipe.members if stage in recipe.two_view_stages):
+        kinds = getattr(config, stage).views
+        rows |= {f"{stage} views: {kind}": facts.views.get(kind, _SAME) for kind in kinds}
+    if corpus:
+        lengths = LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length)
+        cut = _percent(lengths.truncated_sentences, lengths.sentences)
+        lost = _percent(lengths.lost_tokens, lengths.tokens + lengths.lost_tokens)
+        rows["corpus"] = f"{corpus}: {lengths.sentences:,} sentences, {lengths.tokens:,} tokens"
+        rows[f"cut at {lengths.max_length} tokens"] = f"{cut} of the sentences, which lost {lost} of all tokens"
+    if recipe.calibration and run.scores.fitted_on:
+        rows["calibration fitted on"] = _FITTED_ON.get(run.scores.fitted_on, run.scores.fitted_on)
+    layers = config.encoder.layers
+    rows["pooling"] = f"mean over all tokens of the {_LAYERS.get(layers, f'last {layers} layers')}"
+    if run.exported.encoder.is_static:
+        rows["pooling"] = "mean over the vectors of all tokens, without special ones"
+    rows |= {f"`{key}`": f"`{value}`" for key, value in settings.items()}
+    return Table(["what", "value"], list(rows.items()))
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.2f} %"
 
 
 def _corpus(config: Config, recipe: Recipe) -> str:

@@ -14,7 +14,7 @@ from raysed.model.export import export_model, parity
 from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
-from raysed.report.card import card_of
+from raysed.report.card import write_card
 from raysed.report.charts import draw
 from raysed.report.document import Report
 from raysed.report.formats import compare_formats
@@ -93,12 +93,12 @@ def _export(run: Run) -> None:
     # To two digits: more of them would differ from one measurement to the next.
     threads, speed = torch.get_num_threads(), float(f"{run.width_and_speed[1]:.2g}")
     where = f"{platform.machine()}, {threads} thread{'s' * (threads > 1)}"
-    card = card_of(run, f"about {speed:,.0f} sentences per second in one process ({where})")
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
     tolerance = _PARITY if calibration is None else _CALIBRATED_PARITY
 
     def write(path: Path) -> None:
-        export_model(model.encoder, model.tokenizer, path, card=card, **options)
+        export_model(model.encoder, model.tokenizer, path, **options)
+        write_card(run, path, f"about {speed:,.0f} sentences per second in one process ({where})")
         difference = parity(path, model.encoder, model.tokenizer, sentences[:_PARITY_SENTENCES], **options)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")

@@ -19,7 +19,7 @@ def render(template: str, **context: Any) -> str:
 
     Args:
         template: a file in `raysed/templates/`; in one whose name ends in `.html` values are escaped.
-        context: the names that it uses; there the filter `code` sets what is between backticks as code.
+        context: the names that it uses; filters are `code`, for what is between backticks, and `md`, see `markdown`.
 
     Raises:
         jinja2.UndefinedError: a name that the template uses is not there.
@@ -36,6 +36,7 @@ def render(template: str, **context: Any) -> str:
         keep_trailing_newline=True,
     )
     environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+    environment.filters["md"] = markdown
     return environment.get_template(template).render(context)
 
 

@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import re
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import (
@@ -28,15 +26,13 @@ from transformers import (
 )
 
 import raysed.model.glow
-from raysed import recipe
 from raysed.config import EncoderConfig, FlowConfig
-from raysed.data.tokens import LengthReport, tokenize
+from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.model import export
 from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder, load_encoder, load_start, save_encoder
 from raysed.model.encoding import encode
-from raysed.model.export import Card, export_model, parity
+from raysed.model.export import export_model, has_own_code, parity
 from raysed.model.flow import Flow
 from raysed.model.load import load_model
 from raysed.stages.teacher_mean import teacher_sums
@@ -46,22 +42,6 @@ from raysed.train.flow_fit import fit_flow
 
 WIDTH, BLOCKS, MAX_LENGTH = 16, 4, 12
 WORDS = "the a cat dog sat ran on under old red big small house car tree river and of it ##s ##ing".split()
-TABLE = "| models | recipe | max |\n| ------ | ------ | ----: |\n| base   | base   | 54.31 |"
-CARD = Card(
-    name="quickstart",
-    recipe="ct-sed",
-    base="prajjwal1/bert-tiny",
-    members=9,
-    left_out=1,
-    corpus="everyday English",
-    lengths=LengthReport(12, sentences=2000, tokens=30_000, truncated_sentences=50, lost_tokens=600),
-    scores=TABLE,
-    measure="Spearman correlation, x100, mean over everyday-test, sts-b",
-    aggregation="wmean",
-    settings={"ct.steps": 500},
-    versions={"raysed": "0.1.0", "torch": "2.13.0"},
-    language="en",
-)
 
 
 def make_tokenizer(pad: int) -> PreTrainedTokenizerFast:
@@ -130,8 +110,8 @@ class Case:
     def options(self) -> dict:
         return {"layers": self.layers, "max_length": MAX_LENGTH, "calibration": self.calibration}
 
-    def export(self, path: Path, card: Card = CARD) -> None:
-        export_model(self.encoder, self.tokenizer, path, **self.options(), card=card)
+    def export(self, path: Path) -> None:
+        export_model(self.encoder, self.tokenizer, path, **self.options())
 
 
 POOLINGS = [1, 2, 3, "first_last"]
@@ -141,7 +121,7 @@ HEADS = {"wide-head": 24, "narrow-head": 8, "narrow-head-whiten": 8}
 NAMES = [f"{name}-{layers}" for name in ARCHITECTURES for layers in POOLINGS] + [*HEADS, *CALIBRATED]
 
 LOADER = r"""
-import json, os, pathlib, socket, sys, warnings
+import json, pathlib, socket, sys, warnings
 sys.modules["raysed"] = None  # any import of it fails
 
 def refuse(*arguments, **options):
@@ -173,13 +153,6 @@ try:
 except ValueError as error:
     facts["without trust"] = str(error)
 warnings.simplefilter("default")
-for name in ("bert-2", "flow-paper"):
-    card = (root / name / "README.md").read_text(encoding="utf-8")
-    code = card.split("```python\n")[1].split("```")[0]
-    shown = {}
-    os.chdir(root)
-    exec(code.replace("path/to/this/directory", name), {"print": lambda value: shown.update(value=value)})
-    facts["card " + name] = list(shown["value"].shape)
 np.savez(root / "found.npz", **found)
 (root / "facts.json").write_text(json.dumps(facts))
 """
@@ -218,8 +191,8 @@ def made(root) -> dict[str, Case]:
     for name, calibration in calibrations.items():
         expected = calibration.transform(plain.expected)
         cases[name] = replace(plain, path=root / name, calibration=calibration, expected=expected)
-    for name, case in cases.items():
-        case.export(case.path, replace(CARD, recipe="ct-sed-flow") if name.startswith("flow") else CARD)
+    for case in cases.values():
+        case.export(case.path)
     return cases
 
 
@@ -287,10 +260,6 @@ class TestSentenceTransformers:
     def test_flow_survives_saving_by_sentence_transformers(self, loaded):
         assert loaded[1]["saved again"] is True
 
-    @pytest.mark.parametrize("name", ["bert-2", "flow-paper"])
-    def test_code_of_the_card_runs(self, loaded, name):
-        assert loaded[1][f"card {name}"] == [3, 3]
-
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_head_is_read_back_by_evaluate(made, name):
@@ -308,7 +277,7 @@ class TestFiles:
         case.tokenizer(SENTENCES)
         case.export(tmp_path / "two")
         one, two = ({p.relative_to(d): p for p in d.rglob("*") if p.is_file()} for d in tmp_path.iterdir())
-        assert set(one) == set(two) and len(one) >= 9
+        assert set(one) == set(two) and len(one) >= 7
         assert all(one[place].read_bytes() == two[place].read_bytes() for place in one)
 
     def test_listing(self, made):
@@ -319,8 +288,6 @@ class TestFiles:
             "modules.json",
             "sentence_bert_config.json",
             "config_sentence_transformers.json",
-            "README.md",
-            "raysed.json",
             "glow.py",
         }
         modules = {f"1_WeightedLayerPooling/{name}" for name in ("config.json", "model.safetensors")}
@@ -335,7 +302,7 @@ class TestFiles:
     def test_arguments_stay_as_they_are(self, tmp_path):
         encoder, tokenizer = make_encoder("bert")
         limit, before = tokenizer.model_max_length, {k: v.clone() for k, v in encoder.state_dict().items()}
-        export_model(encoder, tokenizer, tmp_path, layers=2, max_length=5, calibration=None, card=CARD)
+        export_model(encoder, tokenizer, tmp_path, layers=2, max_length=5, calibration=None)
         assert tokenizer.model_max_length == limit and not encoder.transformer.config.output_hidden_states
         assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
 
@@ -422,11 +389,10 @@ class TestOwnCode:
         encoder, tokenizer = load_start(EncoderConfig(trust_remote_code=True), stored, "member")
         assert type(encoder.transformer).__name__ == "OwnModel"
         options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
-        export_model(encoder, tokenizer, tmp_path / "model", card=CARD, **options)
+        export_model(encoder, tokenizer, tmp_path / "model", **options)
         assert (tmp_path / "model" / "own.py").exists()
         assert parity(tmp_path / "model", encoder, tokenizer, SENTENCES, **options) < 1e-5
-        card = (tmp_path / "model" / "README.md").read_text()
-        assert "trust_remote_code=True)" in card and "came with code of its own: the Python files" in card
+        assert has_own_code(tmp_path / "model")
         tokens = tokenize(tokenizer, SENTENCES, MAX_LENGTH)
         teachers = [stored.fetch("member")] * 2
         (sums_BD,) = teacher_sums([teachers], None, trust_remote_code=True)(tokens)
@@ -442,82 +408,9 @@ class TestMistakes:
     def test_layers_beyond_the_encoder(self, tmp_path):
         encoder, tokenizer = make_encoder("bert")
         with pytest.raises(UserError, match="5 layers cannot be pooled: the encoder has 4"):
-            export_model(encoder, tokenizer, tmp_path, layers=5, max_length=9, calibration=None, card=CARD)
+            export_model(encoder, tokenizer, tmp_path, layers=5, max_length=9, calibration=None)
 
     def test_calibration_of_another_width(self, tmp_path):
         encoder, tokenizer = make_encoder("bert")
         with pytest.raises(UserError, match="width 8 does not fit embeddings of width 16"):
-            export_model(encoder, tokenizer, tmp_path, layers=1, max_length=9, calibration=Flow(8), card=CARD)
-
-
-class TestCard:
-    @pytest.mark.parametrize("name", ["bert-first_last", "affine", "flow-released"])
-    def test_front_matter_and_no_placeholders(self, made, name):
-        card = (made[name].path / "README.md").read_text(encoding="utf-8")
-        _, front, body = card.split("---\n", 2)
-        data = yaml.safe_load(front)
-        assert data["library_name"] == "sentence-transformers" and data["pipeline_tag"] == "sentence-similarity"
-        assert data["base_model"] == "prajjwal1/bert-tiny" and data["language"] == "en"
-        assert "sentence-transformers" in data["tags"]
-        assert not re.search(r"\$|\{|\}|None|<", body)
-
-    def test_says_what_was_done(self, made):
-        card = (made["bert-first_last"].path / "README.md").read_text(encoding="utf-8")
-        for text in (
-            TABLE,
-            "9 copies of prajjwal1/bert-tiny",
-            "9 averaged, 1 left out",
-            "everyday English: 2,000 sentences, 30,000 tokens",
-            "2.50 % of the sentences, which lost 1.96 % of all tokens",
-            "first and the last layer",
-            "everyday-test, sts-b",
-            "weighted",
-            "| `ct.steps` | `500` |",
-            f"beyond {MAX_LENGTH} tokens",
-            "raysed 0.1.0, torch 2.13.0",
-            f"{WIDTH} numbers",
-        ):
-            assert text in card, text
-
-    def test_trust_is_asked_for_only_with_a_flow(self, made):
-        with_flow, without = ((made[name].path / "README.md").read_text() for name in ("flow-paper", "whiten"))
-        assert 'directory", trust_remote_code=True)' in with_flow and "classifier" in with_flow
-        assert "trust_remote_code" not in without
-
-    def test_untrained_base_claims_no_training(self):
-        untrained = replace(CARD, recipe="base-whiten", corpus="")
-        card = export._card_text(
-            untrained, make_encoder("bert")[0], 2, MAX_LENGTH, export._Code(encoder=False, flow=False)
-        )
-        assert "everyday English" not in card and "averaged" not in card and "whitening" in card
-
-    @pytest.mark.parametrize("base", ["bundled:encoder", "/models/mine", "."])
-    def test_base_model_is_a_hub_id_or_absent(self, base):
-        front = yaml.safe_load(export._front_matter(replace(CARD, base=base, language=None)))
-        assert "base_model" not in front and "language" not in front
-
-    @pytest.mark.parametrize(
-        ("text", "members", "wanted"),
-        [
-            ("base", 0, "The encoder is X as it is."),
-            ("base-sn-natsv", 0, "The encoder is X as it is; every coordinate was then .*; the directions .* removed."),
-            (
-                "ct",
-                3,
-                "3 copies of X were trained with Contrastive .* random numbers; this .* one of them.",
-            ),
-            ("ct", 1, r"X was trained with Contrastive Tension \(.*\)."),
-            (
-                "ct-sed-flow",
-                9,
-                "9 copies of X were .*; one new copy of X .* average .*; a normalizing flow .*.",
-            ),
-        ],
-    )
-    def test_story(self, text, members, wanted):
-        story = export._story(replace(CARD, recipe=text, members=members, base="X"))
-        assert re.fullmatch(wanted, story), story
-
-    def test_every_stage_has_words(self):
-        assert set(export._STAGES) == set(recipe.MEMBER_STAGES)
-        assert set(export._CALIBRATIONS) == set(recipe.CALIBRATIONS)
+            export_model(encoder, tokenizer, tmp_path, layers=1, max_length=9, calibration=Flow(8))

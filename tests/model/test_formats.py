@@ -3,13 +3,12 @@
 import importlib.util
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from test_export import ARCHITECTURES, CARD, MAX_LENGTH, SENTENCES, make_encoder, vectors
+from test_export import ARCHITECTURES, MAX_LENGTH, SENTENCES, make_encoder, vectors
 from transformers import AutoTokenizer
 
 import raysed.report.formats
@@ -34,7 +33,7 @@ def exported(path: Path, architecture: str, formats: list[str]) -> np.ndarray:
     """Writes a model in these formats; returns the vectors that they all should give."""
     encoder, tokenizer = make_encoder(architecture, BLOCKS)
     options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
-    export_model(encoder, tokenizer, path, card=replace(CARD, formats=formats), **options)
+    export_model(encoder, tokenizer, path, **options)
     write_formats(path, formats)
     return vectors(encoder, tokenizer, 1)
 
@@ -147,13 +146,6 @@ def test_code_of_its_own_is_refused(tmp_path):
     config = EncoderConfig(path=str(tmp_path), layers=1, max_length=MAX_LENGTH, trust_remote_code=True)
     with pytest.raises(UserError, match=r"has code of its own, which sentence-transformers' ONNX backend does not run"):
         check_formats(["onnx"], config)
-
-
-@needs_onnx
-def test_the_card_says_how_to_load_them(bert):
-    text = (bert[0] / "README.md").read_text()
-    for file in FILES.values():
-        assert f'backend="onnx", model_kwargs={{"file_name": "{file}"}})' in text
 
 
 def test_the_tokenizer_has_a_name_that_releases_with_an_onnx_backend_know(tmp_path):

@@ -2,13 +2,11 @@
 
 import json
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from cards import plain_card
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -28,7 +26,6 @@ from raysed.model.static_start import SIF, start_rows, token_embeddings, write_s
 from raysed.plan.check import check
 
 MAX_LENGTH, WIDTH = 6, 5
-CARD = plain_card(MAX_LENGTH, recipe="teachers-sed", corpus="some text", teachers=["the teacher"])
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +98,7 @@ def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sen
     generator = np.random.default_rng(2)
     calibration = Affine(generator.normal(size=(WIDTH, WIDTH)), generator.normal(size=WIDTH)) if calibrated else None
     options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": calibration}
-    export_model(encoder, tokenizer, tmp_path, card=CARD, **options)
+    export_model(encoder, tokenizer, tmp_path, **options)
     expected = encode(encoder, tokenize(tokenizer, sentences, MAX_LENGTH))[0]
     expected = calibration.transform(expected) if calibrated else expected
     assert np.abs(by_library(tmp_path, sentences) - expected).max() < 1e-5
@@ -109,8 +106,6 @@ def test_exports_are_what_sentence_transformers_computes(encoder, tokenizer, sen
     model = load_model(str(tmp_path))
     assert isinstance(model, NativeModel) and np.abs(model.embed(sentences)[0] - expected).max() < 1e-5
     assert f"{MAX_LENGTH} tokens" in model.description and "mean over the vectors of tokens" in model.description
-    text = (tmp_path / "README.md").read_text()
-    assert "A table of one vector per token, which started from what tiny says of each token alone, learned to" in text
 
 
 def test_a_head_leads_from_the_table_to_wider_targets(encoder, tokenizer, sentences, tmp_path):
@@ -122,7 +117,7 @@ def test_a_head_leads_from_the_table_to_wider_targets(encoder, tokenizer, senten
     headed.set_head(weight_HD)
     np.testing.assert_allclose(encode(headed, table)[0], plain_ND @ weight_HD, atol=1e-5)
     options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
-    export_model(headed, tokenizer, tmp_path, card=CARD, **options)
+    export_model(headed, tokenizer, tmp_path, **options)
     assert parity(tmp_path, headed, tokenizer, sentences, **options) < 1e-5
     found_ND = load_model(str(tmp_path)).embed(sentences)[0]
     np.testing.assert_allclose(found_ND, plain_ND @ weight_HD, atol=1e-5)
@@ -130,7 +125,7 @@ def test_a_head_leads_from_the_table_to_wider_targets(encoder, tokenizer, senten
 
 def test_parity_sees_another_table(encoder, tokenizer, sentences, tmp_path):
     options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
-    export_model(encoder, tokenizer, tmp_path, card=replace(CARD, name="other"), **options)
+    export_model(encoder, tokenizer, tmp_path, **options)
     other = Encoder(StaticVectors.from_rows(encoder.transformer.embedding.weight.detach() + 0.01))
     assert parity(tmp_path, other, tokenizer, sentences, **options) > 1e-3
     assert parity(tmp_path, encoder, tokenizer, sentences, **{**options, "max_length": MAX_LENGTH - 1}) > 1e-3

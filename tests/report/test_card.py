@@ -42,7 +42,7 @@ def test_three_rows_say_what_it_is_worth(card, finished_run):
         f"{means['base']:.2f}", f"{max(free.values()):.2f}", f"{means['ct-sed-flow']:.2f}",
     ]  # fmt: skip
     names = list(rows)
-    assert names[0] == "the encoder before any training" and names[2] == "**this model**"
+    assert names[0] == "the encoder before any training" and names[2] == "this model"
     assert names[1].endswith(": the best that needs no training")
 
 
@@ -70,6 +70,12 @@ def test_what_is_too_long_for_a_card_is_in_a_file_beside_it(made, finished_run):
     assert made["scores"] == [entry for entry in report["summary"] if entry["task"] == "sts-avg"]
     assert {"raysed", "ray", "torch"} <= set(made["versions"])
     assert str(finished_run) not in json.dumps(made)
+
+
+def test_its_code_runs(card, finished_run):
+    code, shown = card.split("```python\n")[1].split("```")[0], []
+    exec(code.replace("path/to/this/directory", str(finished_run / "model")), {"print": shown.append})
+    assert list(shown[0].shape) == [3, 3]
 
 
 def test_it_says_what_it_is_good_for_and_what_not(card):

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from cards import plain_card
 from safetensors.torch import save_file
 
 from raysed import bundled
@@ -37,7 +36,6 @@ from raysed.train.flow_fit import fit_flow
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LENGTH = 12
 SCORED = 60
-CARD = plain_card(MAX_LENGTH)
 EXPORTS = ["1", "2", "first_last", "whiten", "flow"]
 
 
@@ -64,7 +62,7 @@ def models(tmp_path_factory, make_transformer, tokenizer, sentences) -> dict[str
     for name in EXPORTS:
         layers = name if name == "first_last" else int(name) if name.isdigit() else 2
         options = {"layers": layers, "max_length": MAX_LENGTH, "calibration": calibrations.get(name)}
-        export.export_model(encoder, tokenizer, root / name, card=CARD, **options)
+        export.export_model(encoder, tokenizer, root / name, **options)
     return {name: root / name for name in EXPORTS}
 
 
