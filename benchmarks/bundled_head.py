@@ -21,9 +21,12 @@ from raysed.data.batches import EpochBatches
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
 from raysed.data.tokens import LengthReport, TokenTable, tokenize
 from raysed.model.encoder import load_encoder
-from raysed.train.loop import Plan, TorchEngine, seed_everything, train, warmup_schedule
-from raysed.train.objectives.masked_lm import MaskedLM
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
 from raysed.train.optimizers import bert_optimizer
+from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.stages.mlm import MaskedLM
+from raysed.train.state import seed_everything
 
 BATCH = 64
 MEAN_OVER = 200

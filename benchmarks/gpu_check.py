@@ -56,12 +56,15 @@ from raysed.data.tokens import FlatTokens, pack, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.shape import shape_of_model
-from raysed.recipe import MEMBER_STAGES
+from raysed.recipe import member_stages
+from raysed.registry import stages
 from raysed.store.text import Table
-from raysed.train import loop
+from raysed.train.engine import TorchEngine
 from raysed.train.memory import member_need
-from raysed.train.setups import Setup, Start, set_up
 from raysed.train.stack import Stack, can_be_stacked
+from raysed.train.stage import Setup, Start
+from raysed.train.stages.sed import SedConfig
+from raysed.train.state import load_state, save_state, seed_everything
 
 import shapes
 
@@ -123,7 +126,8 @@ class Check:
 
     def setup(self, stage: str, settings: dict[str, Any], encoder: Encoder, device: str) -> Setup:
         """Returns the training of one member, as a run sets it up."""
-        return set_up(stage, self.config(settings), Start(encoder.to(device), self.tokenizer, self.data, seed=1))
+        config, start = self.config(settings), Start(encoder.to(device), self.tokenizer, self.data, seed=1)
+        return stages()[stage].set_up(getattr(config, stage), config.members, start)
 
     def config(self, settings: dict[str, Any]) -> Config:
         """Returns settings without a dev task."""
@@ -148,13 +152,13 @@ class Check:
 
 def objectives(check: Check) -> None:
     """Three updates of every objective against the CPU in fp32, and a state that is continued."""
-    for stage in MEMBER_STAGES:
+    for stage in member_stages():
         there = _three_updates(check, stage, "fp32", "cpu")
         for precision in _TOLERANCE:
             here = _three_updates(check, stage, precision, check.device)
             worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(here, there, strict=True))
             check.say(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
-    for stage in MEMBER_STAGES:
+    for stage in member_stages():
         if can_be_stacked(check.setup(stage, _settings(stage, "fp32"), check.encoder("small"), "cpu").engine):
             worst = _stacked_difference(check, stage)
             check.say(1, f"{stage} in fp32, three members stacked", f"{worst:.1e}", worst < _TOLERANCE["fp32"])
@@ -175,7 +179,7 @@ def _three_updates(check: Check, stage: str, precision: str, device: str) -> lis
     torch.manual_seed(0)
     losses = []
     for step in range(3):
-        loop.seed_everything(1, step)
+        seed_everything(1, step)
         losses.append(float(setup.engine.update(setup.batch_at(step), 1e-4)))
     return losses
 
@@ -206,10 +210,10 @@ def _continued(check: Check, directory: Path) -> float:
         setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small"), check.device)
         for step in range(5):
             if stops and step == 3:
-                loop.save_state(setup.engine.state_dict(), directory)
+                save_state(setup.engine.state_dict(), directory)
                 setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small", seed=9), check.device)
-                setup.engine.load_state_dict(loop.load_state(directory))
-            loop.seed_everything(1, step)
+                setup.engine.load_state_dict(load_state(directory))
+            seed_everything(1, step)
             setup.engine.update(setup.batch_at(step), 1e-4)
         ends.append([p.detach().cpu() for p in setup.objective.parameters()])
     return max(float((a - b).abs().max()) for a, b in zip(*ends, strict=True))
@@ -263,7 +267,7 @@ class _Waits(TorchDispatchMode):
 
 def waits(check: Check) -> None:
     """Counts what an update of each objective would wait for on a GPU; the same on every device."""
-    for stage in MEMBER_STAGES:
+    for stage in member_stages():
         with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):  # as on a GPU
             setup = check.setup(stage, _settings(stage, "bf16"), check.encoder("small"), check.device)
         update = partial(setup.engine.update, setup.batch_at(1), 1e-5)
@@ -277,7 +281,7 @@ def waits(check: Check) -> None:
 
 def _say_waits(check: Check, part: int, what: str, engines: Sequence[Any], update: Callable[[], Any]) -> None:
     for engine in engines:
-        engine.asks_later = True
+        engine.is_async = True
     update()
     with _Waits() as counted:
         update()
@@ -343,9 +347,8 @@ def throughput(check: Check) -> None:
         alone, peak = _in_processes(check, shape, 1, updates)[0]
         check.say(4, f"CT {shape}, one process", f"{alone:.1f} updates/s")
         if check.on_gpu:
-            plan = member_need(
-                "ct", check.config({}), shape_of_model(shapes.config_of(shape)), 32 * 13, gpu=True, bf16=True
-            )
+            size, config = shape_of_model(shapes.config_of(shape)), check.config({})
+            plan = member_need(stages()["ct"], config.ct, config.members, size, 32 * 13, gpu=True, bf16=True)
             off = peak / plan.device - 1
             found = f"{peak / 1e9:.2f} GB, planned {plan.device / 1e9:.2f} GB ({off:+.0%})"
             check.say(4, f"CT {shape}, peak memory", found, abs(off) <= _MEMORY)
@@ -456,9 +459,8 @@ def deepspeed(check: Check) -> None:
     except ImportError as error:
         check.say(6, "DeepSpeed", f"skipped: {error}")
         return
-    from raysed.config import SedConfig
     from raysed.data.targets import TargetBatch
-    from raysed.train.objectives.distillation import Distillation
+    from raysed.train.stages.sed import Distillation
 
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
@@ -476,9 +478,9 @@ def deepspeed(check: Check) -> None:
         engine = make(Distillation(copy.deepcopy(start)))
         return [engine.update(batch, 1e-4) for _ in range(3)]
 
-    def torch_engine(objective: Distillation) -> loop.TorchEngine:
+    def torch_engine(objective: Distillation) -> TorchEngine:
         trained = [p for p in objective.parameters() if p.requires_grad]
-        return loop.TorchEngine(objective, torch.optim.AdamW(trained, lr=0.0, weight_decay=SedConfig().weight_decay))
+        return TorchEngine(objective, torch.optim.AdamW(trained, lr=0.0, weight_decay=SedConfig().weight_decay))
 
     plain = losses(torch_engine)
     for stage in range(4):

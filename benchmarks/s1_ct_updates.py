@@ -29,12 +29,13 @@ from sentence_transformers.sentence_transformer.losses import ContrastiveTension
 from torch.nn import functional as F
 from transformers import AutoTokenizer
 
-from raysed.config import Config, CtConfig
+from raysed.config import Config
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
-from raysed.train import loop
-from raysed.train.objectives.contrastive_tension import PairSampler
-from raysed.train.setups import Setup, Start, set_up
+from raysed.registry import stages
+from raysed.train.loop import Run
 from raysed.train.stack import train_together
+from raysed.train.stage import Setup, Start
+from raysed.train.stages.ct import CtConfig, PairSampler
 
 import harness
 import peers
@@ -118,7 +119,7 @@ def raysed_setup(work: Work, bf16: bool, seed: int) -> Setup:
     model, tokenizer = harness.encoder(work.options.device, work.encoder)
     ct = CT.model_copy(update={"dropout": work.options.dropout})
     config = Config(ct=ct, members={"precision": "bf16" if bf16 else "fp32"})
-    return set_up("ct", config, Start(model, tokenizer, {"corpus": work.corpus}, seed))
+    return stages()["ct"].set_up(config.ct, config.members, Start(model, tokenizer, {"corpus": work.corpus}, seed))
 
 
 def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Trained:
@@ -126,7 +127,7 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     setup = raysed_setup(work, bf16, seed)
 
     def train(count: int) -> None:
-        loop.train(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine)
+        train(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine)
 
     train(work.options.warm_up)
     with harness.timed() as seconds:
@@ -145,7 +146,7 @@ def _train_stack(work: Work, updates: int, seed: int) -> peers.Trained:
     setups = [raysed_setup(work, False, seed + member) for member in range(work.options.stack)]
 
     def train(count: int) -> None:
-        train_together([loop.Run(s.objective, s.batch_at, replace(s.plan, steps=count), s.engine) for s in setups])
+        train_together([Run(s.objective, s.batch_at, replace(s.plan, steps=count), s.engine) for s in setups])
 
     train(work.options.warm_up)
     each = max(1, updates // len(setups))

@@ -27,14 +27,14 @@ from sentence_transformers.sentence_transformer.losses import MSELoss
 from torch.nn import functional as F
 from transformers import AutoTokenizer
 
-from raysed.config import SedConfig
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetBatches
 from raysed.data.tokens import tokenize
 from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
-from raysed.train import loop
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.train.objectives.distillation import Distillation
+from raysed.train.loop import train
+from raysed.train.plan import Plan
+from raysed.train.stages.sed import Distillation, SedConfig
 
 import harness
 import peers
@@ -135,11 +135,11 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     objective = Distillation(learner, work.options.dropout)
     batches = batches_of(work, seed)
     engine = DeepSpeedEngine(objective, SED, world=1, bf16=bf16)
-    plan = loop.Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
+    plan = Plan(updates, lambda step: SED.learning_rate, seed, log_every=100, keep="learner")
     with _local_rank():
-        loop.train(objective, batches, replace(plan, steps=work.options.warm_up), engine)
+        train(objective, batches, replace(plan, steps=work.options.warm_up), engine)
     with harness.timed() as seconds:
-        loop.train(objective, batches, plan, engine)
+        train(objective, batches, plan, engine)
     return peers.Trained(seconds[0], (harness.embedder(learner, tokenizer),))
 
 

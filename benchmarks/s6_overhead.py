@@ -3,7 +3,7 @@
     python benchmarks/s6_overhead.py [--pairs 5] [--members 4] [--updates 40] [--sentences 1000]
 
 The job is CT members, their mean and a learner of one epoch. `raysed` is `jobs/ensemble_then_distill.py` as a process.
-`plain` calls, one after the other with all cores each, what its workers call: `setups.set_up` and `loop.train`,
+`plain` calls, one after the other with all cores each, what its workers call: `setups.set_up` and `train`,
 `teacher_mean.teacher_sums` over the whole corpus, and `distillation.Distillation` with a torch optimizer. `plain
 processes` is the same with as many members at a time as there are cores, in processes of one thread that have imported
 everything before.
@@ -32,11 +32,15 @@ from raysed.config import Config, make_config
 from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
 from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
+from raysed.registry import stages
 from raysed.stages.teacher_mean import teacher_sums
-from raysed.train import loop
-from raysed.train.objectives.distillation import Distillation
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
 from raysed.train.optimizers import adam_optimizer
-from raysed.train.setups import Start, set_up
+from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.selection import Result
+from raysed.train.stage import Start
+from raysed.train.stages.sed import Distillation
 
 from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
 from harness import sentences as read_sentences
@@ -126,8 +130,10 @@ class Work:
 def train_member(config: Config, corpus: Path, device: str, index: int) -> Path:
     """Trains one member and writes it beside the corpus; returns its directory."""
     encoder, tokenizer = load_encoder(config.encoder)
-    setup = set_up("ct", config, Start(encoder.to(device), tokenizer, {"corpus": corpus}, seed=index))
-    result = loop.train(setup.objective, setup.batch_at, setup.plan, setup.engine)
+    setup = stages()["ct"].set_up(
+        config.ct, config.members, Start(encoder.to(device), tokenizer, {"corpus": corpus}, seed=index)
+    )
+    result = train(setup.objective, setup.batch_at, setup.plan, setup.engine)
     return _written(setup.objective.candidates()[result.kept], tokenizer, result, corpus.parent / f"member-{index}")
 
 
@@ -143,13 +149,13 @@ def train_learner(config: Config, corpus: TokenTable, targets_ND: np.ndarray, de
         return TargetBatch(pack(corpus.take(rows)), torch.from_numpy(targets_ND[rows]))
 
     steps = len(corpus) // size
-    plan = loop.Plan(steps, loop.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay), keep="learner")
+    plan = Plan(steps, warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay), keep="learner")
     bf16 = device == "cuda" and torch.cuda.is_bf16_supported()
-    engine = loop.TorchEngine(objective, adam_optimizer(objective, sed.weight_decay), sed.clip, bf16)
-    _written(objective.learner, tokenizer, loop.train(objective, batch_at, plan, engine), path)
+    engine = TorchEngine(objective, adam_optimizer(objective, sed.weight_decay), sed.clip, bf16)
+    _written(objective.learner, tokenizer, train(objective, batch_at, plan, engine), path)
 
 
-def _written(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, result: loop.Result, path: Path) -> Path:
+def _written(encoder: Encoder, tokenizer: PreTrainedTokenizerBase, result: Result, path: Path) -> Path:
     path.mkdir()
     write_checkpoint(encoder, tokenizer, path, {}, result.history)
     return path

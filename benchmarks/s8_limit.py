@@ -32,7 +32,7 @@ from torch import nn
 from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
 from raysed.model.encoding import default_token_budget
 from raysed.model.linear import by_onednn
-from raysed.train.objectives.contrastive_tension import PairSampler
+from raysed.train.stages.ct import PairSampler
 
 import harness
 

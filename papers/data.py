@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from raysed.config import NliConfig, TaskConfig
+from raysed.config import TaskConfig
 from raysed.data.graded import read_graded
 from raysed.data.rows import read_lines
 from raysed.errors import UserError
+from raysed.train.stages.nli import NliConfig
 
 Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]
 """Subset to first sentences, second sentences and scores."""
@@ -271,7 +272,7 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
 def _labelled_pairs(sources: Sequence[str]) -> Iterable[tuple[str, str]]:
     from raysed.data.pairs import load_nli
 
-    rows = load_nli(NliConfig(train=list(sources)))
+    rows = load_nli(NliConfig(train=list(sources)).train)
     return zip(rows.first, rows.second)
 
 

@@ -12,19 +12,29 @@ import importlib.util
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from raysed.config_text import SECRET, apply_override, explain, read_settings
 from raysed.errors import UserError
+from raysed.registry import stages
 from raysed.uris import names_secret, secret_in
 
 Layers = int | Literal["first_last"]
@@ -128,8 +138,8 @@ def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str], prefix
         replace: called with the dotted name of the setting and the source; returns what to put there.
         prefix: dotted name of the block with a dot behind it; empty for a whole configuration.
 
-    >>> replace_sources(NliConfig(train="a.tsv"), lambda name, source: f"/data/{source}", "nli.").train[0].source
-    '/data/a.tsv'
+    >>> replace_sources(CorpusConfig(source="a.txt"), lambda name, source: f"/data/{source}", "corpus.").source
+    '/data/a.txt'
     """
     changed = {}
     for name, field in type(block).model_fields.items():
@@ -332,20 +342,6 @@ class TaskConfig(Block):
         return value
 
 
-class NliSource(Block):
-    """One source of sentence pairs with a class label."""
-
-    source: Source
-    """A file in one of the [file formats](#file-formats), or a hub dataset. It has the columns `premise` and
-    `hypothesis` (or `sentence1` and `sentence2`, `text1` and `text2`), and `label` or `gold_label`: a name, or the
-    hub's id (0 entailment, 1 neutral, 2 contradiction, which is not the order of sentence-transformers). Rows without a
-    label (`-`, -1, blank) are left out and counted."""
-    split: str | None = None
-    """Split of a hub dataset (`null`: train). Of a file with a column `split`, the rows to take (`null`: all)."""
-    name: str | None = None
-    """Configuration of a hub dataset, such as `mnli` of `nyu-mll/glue`."""
-
-
 class TransferConfig(Block):
     """Classification tasks on frozen embeddings (SentEval; SED table 7, BSL table 2)."""
 
@@ -447,145 +443,28 @@ class MembersConfig(Block):
         return self
 
 
-class TuningConfig(Block):
-    """What all stages but `ct` have in common: epochs of shuffled batches with AdamW."""
-
-    epochs: float = Field(1.0, gt=0)
-    """Passes over the corpus, or over the pairs. A fraction is allowed."""
-    batch_size: int = Field(16, ge=1)
-    """Pairs of sentences per update."""
-    learning_rate: float = Field(2e-5, gt=0)
-    """Peak rate of AdamW without bias correction (see docs/methods.md#siamese-nli-nli)."""
-    warmup: float = Field(0.1, ge=0, le=1)
-    """Share of the updates over which the rate rises linearly."""
-    decay: Literal["constant", "linear"] = "linear"
-    """What the rate does after the warm-up: `linear` falls to zero, `constant` stays."""
-    weight_decay: float = Field(0.01, ge=0)
-    """Weight decay of AdamW. Biases and layer norms have none."""
-    clip: float | None = Field(1.0, gt=0)
-    """Largest global gradient norm. `null`: no clipping."""
-    dropout: bool = True
-    """Whether the encoder's dropout is on while it trains."""
-
-
-class MlmConfig(TuningConfig):
-    """Masked language modelling on the corpus (BERT): domain adaptation."""
-
-    batch_size: int = Field(32, ge=1)
-    """Sentences per update."""
-    learning_rate: float = Field(5e-5, gt=0)
-    rate: float = Field(0.15, gt=0, lt=1)
-    """Share of the tokens that is predicted. Of these, 80 % are masked, 10 % replaced and 10 % left as they are."""
-
-
-class NliConfig(TuningConfig):
-    """Siamese softmax classification of sentence pairs (SBERT; SED appendix B.1, BERT-flow appendix B)."""
-
-    train: list[NliSource] = []
-    """One source or a list of them, put together: a path, a hub id, or a block of the settings below."""
-    bias: bool = True
-    """Whether the classifier has a bias. That of sentence-transformers has one, that of BERT-flow's code has none."""
-    keep: Literal["last", "best_on_dev"] = "last"
-    """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (sentence-transformers), which
-    needs `evaluation.dev` and uses its labels."""
-
-    @field_validator("train", mode="before")
-    @classmethod
-    def _paths_are_sources(cls, value: Any) -> Any:
-        return _as_blocks(value)
-
-
-class StsConfig(TuningConfig):
-    """Regression of the cosine on graded pairs, and the grid of lower bounds (SED section 5.5)."""
-
-    epochs: float = Field(4.0, gt=0)
-    train: list[TaskConfig] = []
-    """One source or a list of them, put together: a path, a hub id, or a block with the settings of a task
-    (`evaluation.tasks.NAME`). Scores count by their place in `score_range`."""
-    lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], CHOICE] = [round(0.05 * i, 2) for i in range(20)]
-    """The grid: different values of at least 0 and below 1. For a lower bound b, a pair's target is b + (1 - b) *
-    score, with the score between 0 and 1. The best bound's models are the ensemble."""
-    models: Annotated[int, CHOICE] = Field(10, ge=1)
-    """Models per lower bound."""
-    criterion: Literal["spearman", "pearson"] = "spearman"
-    """Correlation on the dev task that decides: `spearman` or `pearson`."""
-    statistic: Annotated[Literal["mean", "max"], CHOICE] = "mean"
-    """Which score of a bound's models stands for the bound: their `mean`, or the best (`max`)."""
-    evaluate_every: int | None = Field(None, ge=1)
-    """Updates between two evaluations of a grid model. `null`: as `members.evaluate_every`."""
-    scheduler: Annotated[Literal["none", "asha"], CHOICE] = "none"
-    """`asha`: bounds that look hopeless after a part of their updates are not trained further. `none`: all are trained
-    to the end."""
-    asha_reduction: Annotated[int, CHOICE] = Field(3, ge=2)
-    """Of the bounds at one rung, one in this many goes on to the next."""
-    asha_rungs: Annotated[int, CHOICE] = Field(3, ge=2)
-    """Number of rungs. The last is the whole training; each one before has `asha_reduction` times fewer updates, in
-    whole multiples of `sts.evaluate_every`."""
-
-    @field_validator("train", mode="before")
-    @classmethod
-    def _paths_are_sources(cls, value: Any) -> Any:
-        return _as_blocks(value)
-
-    @model_validator(mode="after")
-    def _bounds_differ(self) -> "StsConfig":
-        repeated = [bound for bound, count in Counter(self.lower_bounds).items() if count > 1]
-        if not self.lower_bounds or repeated:
-            problem = f"has {repeated[0]:g} more than once" if repeated else "is empty"
-            raise ValueError(f"sts.lower_bounds {problem}; list different values of at least 0 and below 1")
-        return self
-
-
-def _as_blocks(value: Any) -> Any:
+def as_blocks(value: Any) -> Any:
     """A path, or a list of paths and blocks, as a list of blocks."""
     values = value if isinstance(value, list) else [value]
     return [{"source": item} if isinstance(item, str) else item for item in values]
-
-
-class CtConfig(Block):
-    """Contrastive Tension (SED appendix B.2; the numbers absent there are those of the released code)."""
-
-    variant: Literal["pairs", "in_batch"] = "pairs"
-    """`pairs`: the paper's, dot products of drawn positive and negative pairs. `in_batch`: cosines of every sentence
-    with all others of its batch (sentence-transformers; see docs/methods.md#contrastive-tension-ct)."""
-    batch_size: int = Field(16, ge=2)
-    """Sentences per batch of `in_batch`."""
-    scale: float = Field(20.0, gt=0)
-    """Where the learnt scale of `in_batch` starts."""
-    dropout: bool | None = None
-    """Whether the encoder's dropout is on while it trains. `null`: off for `pairs`, as in the released code, and on for
-    `in_batch`, which is too easy without it."""
-    steps: int = Field(50_000, ge=1)
-    """Number of updates."""
-    negatives: int = Field(7, ge=1)
-    """Negative pairs for each positive pair."""
-    groups: int = Field(2, ge=1)
-    """Positive pairs per update. A batch has `groups * (1 + negatives)` pairs."""
-    schedule: Literal["paper", "scaled"] = "paper"
-    """`paper`: the rate changes at `ct.boundaries`, counted in updates, however long the run is. `scaled`: each rate
-    holds for an equal part of the run, and the boundaries are not used."""
-    boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
-    """Updates at which the rate changes."""
-    learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
-    """The rates, one more than there are boundaries."""
-    keep: Literal["second", "best_on_dev"] = "second"
-    """Which of the two trained models becomes the member. `second`: the second, as trained to the end. `best_on_dev`:
-    the better one at its best evaluation (the released code), which needs `evaluation.dev` and uses its labels."""
-
-    @model_validator(mode="after")
-    def _one_rate_more_than_boundaries(self) -> "CtConfig":
-        if len(self.learning_rates) != len(self.boundaries) + 1 or sorted(set(self.boundaries)) != self.boundaries:
-            raise ValueError(
-                "ct.boundaries must increase, and ct.learning_rates must have exactly one more value than ct.boundaries"
-            )
-        return self
 
 
 ViewKind = Literal["same", "files", "entailment", "synonym", "mlm", "back_translation"]
 Part = Annotated[float, Field(gt=0, lt=1)]
 
 
-class ViewSource(Block):
+class PairSource(Block):
+    """One source of pairs of sentences."""
+
+    source: Source
+    """A file in one of the [file formats](#file-formats), or a hub dataset."""
+    split: str | None = None
+    """Split of a hub dataset (`null`: train). Of a file with a column `split`, the rows to take (`null`: all)."""
+    name: str | None = None
+    """Configuration of a hub dataset."""
+
+
+class ViewSource(PairSource):
     """One source of pairs of sentences that mean the same."""
 
     source: Source
@@ -595,10 +474,6 @@ class ViewSource(Block):
     `nli.train`."""
     columns: tuple[str, str] | None = None
     """Names of the two columns, where they are others: `[en, de]`. `null`: the first pair of known names."""
-    split: str | None = None
-    """Split of a hub dataset (`null`: train). Of a file with a column `split`, the rows to take (`null`: all)."""
-    name: str | None = None
-    """Configuration of a hub dataset."""
 
 
 class ViewsConfig(Block):
@@ -627,91 +502,12 @@ class ViewsConfig(Block):
     @field_validator("files", mode="before")
     @classmethod
     def _paths_are_sources(cls, value: Any) -> Any:
-        return _as_blocks(value)
+        return as_blocks(value)
 
     @model_validator(mode="after")
     def _one_or_two_pivots(self) -> "ViewsConfig":
         if not 1 <= len(self.pivots) <= 2:
             raise ValueError(f"views.pivots has {len(self.pivots)} pairs of models; list one or two")
-        return self
-
-
-class TwoViewsConfig(TuningConfig):
-    """What `bsl` and `contrastive` have in common."""
-
-    views: list[ViewKind] = ["mlm"]
-    """Kinds of views, put together: `mlm`, `synonym`, `back_translation`, `files`, `entailment`, `same`."""
-    keep: Literal["last", "best_on_dev"] = "last"
-    """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (BSL's released code), which
-    needs `evaluation.dev` and uses its labels."""
-    steps: int | None = Field(None, ge=1)
-    """Number of updates, instead of `epochs`."""
-
-    @model_validator(mode="after")
-    def _kinds_differ(self) -> "TwoViewsConfig":
-        if not self.views or len(set(self.views)) < len(self.views):
-            raise ValueError(f"{self.stage}.views is {self.views}; list at least one kind, and each kind once")
-        return self
-
-
-class BslConfig(TwoViewsConfig):
-    """Bootstrapped sentence representations (BSL section 3; warm-up, decay and clipping are the released code's)."""
-
-    stage: ClassVar[str] = "bsl"
-
-    batch_size: int = 64
-    """Pairs of views per update, at least 2."""
-    learning_rate: float = Field(5e-4, gt=0)
-    """Peak rate of AdamW with bias correction (see docs/methods.md#bootstrapping-bsl)."""
-    momentum: float = 0.999
-    """Momentum of the target's moving average, 0 to 1: 0 copies the online network at each update, 1 leaves the target
-    as it was."""
-    predictor: Literal["paper", "released", "none"] = "paper"
-    """`paper`, `released` (see docs/methods.md#bootstrapping-bsl), or `none`, an ablation that collapses."""
-    expansion: int | None = Field(None, ge=1)
-    """Width of the predictor's hidden layers as a multiple of the encoder's. `null`: 8 for `paper`, 10 for
-    `released`."""
-
-    @model_validator(mode="after")
-    def _values_make_sense(self) -> "BslConfig":
-        if not 0 <= self.momentum <= 1:
-            raise ValueError(f"bsl.momentum is {self.momentum:g}; it must be between 0 and 1 (the paper uses 0.999)")
-        if self.batch_size < 2:
-            raise ValueError(
-                f"bsl.batch_size is {self.batch_size}; it must be at least 2, because the predictor normalises over "
-                "the batch"
-            )
-        return self
-
-
-class ContrastiveConfig(TwoViewsConfig):
-    """In-batch contrastive learning over two views (BSL table 7); with `views: [same]` it is SimCSE."""
-
-    stage: ClassVar[str] = "contrastive"
-
-    views: list[ViewKind] = ["same"]
-    """As `bsl.views`. `same` is SimCSE: each sentence of the corpus twice, told apart by dropout."""
-    batch_size: int = 64
-    """Pairs of views per update, at least 2."""
-    learning_rate: float = Field(3e-5, gt=0)
-    """Peak rate of AdamW with bias correction (SimCSE)."""
-    temperature: float = Field(0.05, gt=0)
-    """Cosines are divided by it."""
-    negatives: Literal["other_view", "both_views"] = "other_view"
-    """`other_view`: the second views of the batch's other pairs (SimCSE). `both_views`: both views of them (SimCLR,
-    BSL)."""
-
-    @model_validator(mode="after")
-    def _something_to_tell_apart(self) -> "ContrastiveConfig":
-        if self.batch_size < 2:
-            raise ValueError(
-                f"contrastive.batch_size is {self.batch_size}; it must be at least 2, because the other pairs of the "
-                "batch are the negatives"
-            )
-        if "same" in self.views and not self.dropout:
-            raise ValueError(
-                "contrastive.views has same, whose two views differ only by dropout; set contrastive.dropout: true"
-            )
         return self
 
 
@@ -767,104 +563,6 @@ class CombinationConfig(Block):
     def chooses_on_dev(self) -> bool:
         """Whether the dev task decides which teachers count, or how much."""
         return self.leave_out or self.weights == "dev"
-
-
-class SedConfig(Block):
-    """Ensemble distillation (SED sections 4 and 5.1)."""
-
-    loss: Literal["mse", "unit_mse", "cosine", "similarity"] | dict[str, Rate] = "mse"
-    """What makes the learner's embedding x like its target t. `mse`: the mean squared difference of x and t over
-    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `cosine`: one
-    less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and
-    those of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
-    widths: list[Annotated[int, Field(ge=1)]] = []
-    """Widths below the learner's at which the first coordinates of its embedding are to be good embeddings, too, such
-    as `[64, 128]` (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and at the full
-    one. For recipes of `teachers`, whose targets are then turned to their principal directions. See
-    docs/distill.md#shorter-embeddings."""
-    head: Literal["fold", "keep"] | None = None
-    """`null`: targets have the learner's width. `keep`, `fold`: they keep that of the `combination`, and the learner
-    has a linear map to it, without offset, which is trained and exported with it: `keep` as it is, so that the vectors
-    of a single teacher's learner are in that teacher's space; `fold` with the learner's width at most and the same dot
-    products. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
-    target: Literal["mean", "centred_mean"] = "mean"
-    """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
-    corpus, which takes out the common offset that CT gives to its members."""
-    target_precision: TargetPrecision = "fp32"
-    """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
-    number by at most 1/2048 of itself. Means are taken in fp32 either way."""
-    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1)
-    """Number of learners, with different seeds, on the same targets."""
-    start: Literal["encoder", "mlm"] = "encoder"
-    """What learners start from: the pre-trained `encoder` (the paper), or `mlm`, the first member after that stage, for
-    recipes that begin with it."""
-    keep: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
-    """`last`: the learner as trained to the end. `best_on_dev`: at its best evaluation, with early stopping; recipes
-    with `sts` always do this, because they use labels anyway (SED section 5.5). `best_on_held_out`: the same without
-    labels, by the loss on a twentieth of the corpus, 2,000 sentences at most, from which nothing is learnt."""
-    patience: int = Field(5, ge=1)
-    """Evaluations without a better score after which early stopping ends the training."""
-    epochs: float = Field(1.0, gt=0)
-    """Passes over the corpus. A fraction is allowed."""
-    batch_size: int = Field(32, ge=1)
-    """Sentences per update over all workers."""
-    learning_rate: float = Field(2e-5, gt=0)
-    """Peak rate of AdamW."""
-    warmup: float = Field(0.1, ge=0, le=1)
-    """Share of the updates over which the rate rises linearly."""
-    decay: Literal["constant", "linear"] = "constant"
-    """What the rate does after the warm-up: `constant` stays, `linear` falls to zero."""
-    weight_decay: float = Field(0.0, ge=0)
-    """Weight decay of AdamW, decoupled from the gradient."""
-    dropout: bool = False
-    """Whether the learner's dropout is on while it trains. The paper does not say; CT's released code has it off."""
-    clip: float | None = Field(None, gt=0)
-    """Largest global gradient norm. `null`: no clipping."""
-    workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """Training workers of each learner. `null`: one, and as many learners at a time as there are GPUs, or nodes without
-    a GPU. More workers exchange gradients at every update, which pays for large batches. There are fewer for as long as
-    nodes are missing."""
-    zero_stage: Annotated[Literal[0, 1, 2, 3], NO_EFFECT] = 0
-    """DeepSpeed's ZeRO stage, 0 to 3: what is spread over the workers (nothing, optimizer state, gradients,
-    weights)."""
-    precision: Precision = "auto"
-    """As `members.precision`, for the learner."""
-    checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
-    """Updates between two checkpoints."""
-    evaluate_every: int = Field(500, ge=1)
-    """Updates between two evaluations. Under `sed.keep: last` they are shown and choose nothing."""
-    max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
-    """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
-
-    @field_validator("loss")
-    @classmethod
-    def _losses_are_known(cls, loss: str | dict[str, float]) -> str | dict[str, float]:
-        known = ("mse", "unit_mse", "cosine", "similarity")
-        unknown = [name for name in loss if name not in known] if isinstance(loss, dict) else []
-        if unknown or not loss:
-            raise ValueError(f"sed.loss has {', '.join(unknown) or 'nothing'}; the losses are {', '.join(known)}")
-        return loss
-
-    @field_validator("widths")
-    @classmethod
-    def _widths_are_in_order(cls, widths: list[int]) -> list[int]:
-        if sorted(set(widths)) != widths:
-            raise ValueError(f"sed.widths is {widths}; name each width once and in ascending order")
-        return widths
-
-    @property
-    def losses(self) -> dict[str, float]:
-        """The losses by name, with their weights."""
-        return {self.loss: 1.0} if isinstance(self.loss, str) else dict(self.loss)
-
-    @model_validator(mode="after")
-    def _workers_have_work(self) -> "SedConfig":
-        if (self.workers or 1) > self.batch_size:
-            raise ValueError(
-                f"sed.workers is {self.workers}, which is more than sed.batch_size ({self.batch_size}); set it to "
-                f"at most {self.batch_size}"
-            )
-        return self
 
 
 class FlowConfig(Block):
@@ -985,7 +683,7 @@ class TrackingConfig(Block):
     `MLFLOW_TRACKING_PASSWORD`."""
 
 
-class Config(Block):
+class _Common(Block):
     """All settings of a run. Whether those of several blocks go together, `raysed.plan.consistency` says."""
 
     run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -1006,15 +704,8 @@ class Config(Block):
     corpus: CorpusConfig = CorpusConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     members: MembersConfig = MembersConfig()
-    mlm: MlmConfig = MlmConfig()
-    nli: NliConfig = NliConfig()
-    ct: CtConfig = CtConfig()
     views: ViewsConfig = ViewsConfig()
-    bsl: BslConfig = BslConfig()
-    contrastive: ContrastiveConfig = ContrastiveConfig()
-    sts: StsConfig = StsConfig()
     combination: CombinationConfig = CombinationConfig()
-    sed: SedConfig = SedConfig()
     flow: FlowConfig = FlowConfig()
     calibration: CalibrationConfig = CalibrationConfig()
     export: ExportConfig = ExportConfig()
@@ -1026,15 +717,28 @@ class Config(Block):
     def _paths_are_teachers(cls, teachers: Any) -> Any:
         return [{"path": t} if isinstance(t, str) else t for t in teachers] if isinstance(teachers, list) else teachers
 
-    def evaluate_every(self, stage: str) -> int:
-        """Returns the updates between two evaluations of a member in a stage."""
-        own = self.sts.evaluate_every if stage == "sts" else None
-        return own or self.members.evaluate_every
-
     def report_tasks(self) -> list[str]:
         """Returns the names of the tasks whose mean is the headline number."""
         chosen = self.evaluation.report or [t for t in self.evaluation.tasks if t != self.evaluation.dev]
         return chosen or list(self.evaluation.tasks)
+
+
+@cache
+def _config() -> type[_Common]:
+    """The settings of a run: what all runs have, and a block for each stage, which its file brings."""
+    blocks = {name: (stage.Settings, stage.Settings()) for name, stage in stages().items()}
+    return create_model("Config", __base__=_Common, __module__=__name__, __doc__=_Common.__doc__, **blocks)
+
+
+def __getattr__(name: str) -> Any:
+    """Make `Config` when it is first asked for: stages use the blocks above, so they cannot be imported before."""
+    if name == "Config":
+        return _config()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+if TYPE_CHECKING:
+    Config = _Common
 
 
 def find_config(name: str, directory: Path = CONFIGS) -> Path:
@@ -1056,7 +760,7 @@ def find_config(name: str, directory: Path = CONFIGS) -> Path:
     )
 
 
-def load_config(path: Path | None, overrides: Iterable[str] = ()) -> Config:
+def load_config(path: Path | None, overrides: Iterable[str] = ()) -> "Config":
     """Reads a YAML file, and the one that it is based on, and applies overrides.
 
     Args:
@@ -1069,13 +773,13 @@ def load_config(path: Path | None, overrides: Iterable[str] = ()) -> Config:
     Raises:
         UserError: unreadable file, malformed override, unknown key or wrong value.
     """
-    data = read_settings(path, Config, CONFIGS) if path else {}
+    data = read_settings(path, _config(), CONFIGS) if path else {}
     for item in overrides:
         apply_override(data, item)
     return make_config(data)
 
 
-def make_config(data: Mapping[str, Any]) -> Config:
+def make_config(data: Mapping[str, Any]) -> "Config":
     """Validates a nested mapping.
 
     >>> make_config({"ct": {"steps": 5}}).ct.steps
@@ -1086,12 +790,12 @@ def make_config(data: Mapping[str, Any]) -> Config:
     raysed.errors.UserError: unknown setting ct.step: did you mean ct.steps?
     """
     try:
-        return Config.model_validate(data)
+        return _config().model_validate(data)
     except ValidationError as error:
-        raise UserError(explain(error, data, Config)) from None
+        raise UserError(explain(error, data, _config())) from None
 
 
-def dump_config(config: Config) -> str:
+def dump_config(config: "Config") -> str:
     """Returns the resolved configuration as YAML."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 

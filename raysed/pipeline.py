@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import ray_session
-from raysed.config import Config, dump_config
+from raysed.config import dump_config
 from raysed.recipe import member_nodes
 from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
@@ -27,6 +27,7 @@ from raysed.store.status import Status, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
+    from raysed.config import Config
     from raysed.plan.check import Job
 
 

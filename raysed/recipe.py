@@ -1,13 +1,17 @@
 """The recipe language: `ct-sed-flow` and the like, and the tree of nodes that a list of recipes needs."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from raysed.config import MEMBERS, Config, TeacherConfig
+from raysed.config import MEMBERS, TeacherConfig
 from raysed.errors import UserError
+from raysed.registry import stage_names, stages
 
-MEMBER_STAGES = ("mlm", "nli", "ct", "bsl", "contrastive", "sts")
-TWO_VIEW_STAGES = ("bsl", "contrastive")
-"""Those that learn from two views of a sentence."""
+if TYPE_CHECKING:
+    from raysed.config import Config
+
 GIVEN_VIEWS = ("files", "entailment")
 """Kinds of views that are read; the others are made of the corpus."""
 BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
@@ -44,16 +48,25 @@ class Recipe:
     @property
     def two_view_stages(self) -> tuple[str, ...]:
         """Its stages that learn from two views of a sentence."""
-        return tuple(stage for stage in TWO_VIEW_STAGES if stage in self.members)
+        return tuple(stage for stage in self.members if "views" in stages()[stage].Settings.model_fields)
+
+    def tables(self, config: Config) -> list[str]:
+        """Return the artefacts that its training learns from, each once: `corpus`, `pairs/nli`, `views/mlm`, ..."""
+        names = [name for stage in self.members for name in stages()[stage].tables(getattr(config, stage))]
+        return list(dict.fromkeys([*names, *(["corpus"] if self.distils else [])]))
 
     def view_kinds(self, config: Config) -> list[str]:
-        """Returns the kinds of views that its stages learn from, each once, in the order of the settings."""
-        return list(dict.fromkeys(kind for stage in self.two_view_stages for kind in getattr(config, stage).views))
+        """Return the kinds of views that its stages learn from and that have a table, each once."""
+        return [name.removeprefix("views/") for name in self.tables(config) if name.startswith("views/")]
 
     def trains_on_corpus(self, config: Config) -> bool:
-        """Returns whether a stage of its training reads the corpus, as it is or rewritten."""
-        rewritten = set(self.view_kinds(config)) - set(GIVEN_VIEWS)
-        return self.distils or bool(rewritten or {"mlm", "ct"} & set(self.members))
+        """Return whether a stage of its training reads the corpus, as it is or rewritten."""
+        return "corpus" in self.tables(config) or bool(set(self.view_kinds(config)) - set(GIVEN_VIEWS))
+
+
+def member_stages() -> tuple[str, ...]:
+    """Return the stages that train members."""
+    return tuple(name for name in stage_names() if name != SED)
 
 
 def parse_recipe(text: str) -> Recipe:
@@ -69,7 +82,7 @@ def parse_recipe(text: str) -> Recipe:
     if stages[0] in (BASE, TEACHERS):
         members, rest = (), stages[1:]
     else:
-        count = next((i for i, stage in enumerate(stages) if stage not in MEMBER_STAGES), len(stages))
+        count = next((i for i, stage in enumerate(stages) if stage not in member_stages()), len(stages))
         members, rest = tuple(stages[:count]), stages[count:]
     distils = bool(rest) and rest[0] == SED
     calibration = tuple(rest[1:] if distils else rest)
@@ -115,7 +128,7 @@ def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
 
 
 def _check(text: str, stages: list[str], members: tuple, distils: bool, calibration: tuple) -> None:
-    known = (BASE, TEACHERS, *MEMBER_STAGES, SED, *CALIBRATIONS)
+    known = (BASE, TEACHERS, *member_stages(), SED, *CALIBRATIONS)
     for stage in stages:
         if stage not in known:
             raise UserError(f"recipe {text!r}: {stage!r} is not a stage; the stages are {', '.join(known)}")

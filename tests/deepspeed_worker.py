@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from learners import tiny_learner
 
-from raysed.config import SedConfig
 from raysed.data.targets import TargetBatches
 from raysed.store.storage import Storage
-from raysed.train import loop
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
-from raysed.train.objectives.distillation import Distillation
+from raysed.train.loop import train
+from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.selection import Result
+from raysed.train.stages.sed import Distillation, SedConfig
 
 RATE = 1e-3
 """High, so that a lost moment shows within a few updates."""
@@ -87,7 +88,7 @@ def _stopping(stop: int) -> Callable[[dict], None]:
     return on_metrics
 
 
-def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: Any) -> loop.Result | None:
+def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: Any) -> Result | None:
     """A training of 12 updates; None where it was stopped.
 
     Args:
@@ -95,14 +96,14 @@ def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: 
         rank: of this worker.
         stage: of ZeRO.
         later: whether losses are asked for where they are logged, as on a GPU.
-        options: of `loop.train`.
+        options: of `train`.
     """
     with _engine(work, stage, later) as engine:
         sed = engine._sed
-        rate = loop.warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
-        plan = loop.Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
+        rate = warmup_schedule(sed.learning_rate, 12, sed.warmup, sed.decay)
+        plan = Plan(12, rate, seed=1 + rank, checkpoint_every=4, log_every=1, keep="learner")
         try:
-            return loop.train(engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options)
+            return train(engine._objective, _batches(work, rank), plan, engine, is_writer=rank == 0, **options)
         except _Stop:
             return None
 
@@ -132,7 +133,7 @@ def _engine(work: Work, stage: int, later: bool) -> Iterator[DeepSpeedEngine]:
         objective.learner.transformer.forward = _limited(objective.learner.transformer.forward)
     sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)
     engine = DeepSpeedEngine(objective, sed, work.world, bf16=False)
-    engine.asks_later = later
+    engine.is_async = later
     try:
         yield engine
     finally:

@@ -410,7 +410,8 @@ def test_hashes_are_equal_exactly_where_values_are(one, other):
 
 
 def test_hashes_and_seeds_are_the_same_in_another_process():
-    code = "from raysed.config import *; print(stable_hash(Config().model_dump(mode='json')), derive_seed(0, 'ct', 1))"
+    code = "from raysed.config import Config, derive_seed, stable_hash\n"
+    code += "print(stable_hash(Config().model_dump(mode='json')), derive_seed(0, 'ct', 1))"
     printed = [
         subprocess.run(
             [sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}, cwd=ROOT, capture_output=True, text=True

@@ -104,7 +104,7 @@ def test_clusters_are_the_business_of_few_rooms(library, rooms):
 def test_objectives_and_evaluation_know_nothing_of_runs():
     """They work on tensors and tables, so they can be tried in one process."""
     for module in TREES:
-        if module.startswith(("raysed.train.objectives.", "raysed.score.")):
+        if module.startswith(("raysed.train.stages.", "raysed.score.")):
             rooms = {room(name) for name in imports(TREES[module], deep=True) if name.startswith("raysed.")}
             runs = {"store", "cluster", "plan", "stages", "report", "pipeline"}
             assert not rooms & runs, module

@@ -26,7 +26,7 @@ from raysed.model.encoder import load_checkpoint, load_encoder
 from raysed.model.teacher import check_teacher
 from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
-from raysed.train.loop import load_state
+from raysed.train.state import load_state
 from raysed.uris import refuse_secret
 
 
@@ -81,7 +81,7 @@ def test_pairs_of_pickled_objects_are_refused(hostile, tmp_path):
     table = {"label": hostile_column(hostile, 2), "premise": ["a", "b"], "hypothesis": ["c", "d"]}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet, column 'label' has the type"):
-        load_nli(make_config({"nli": {"train": str(tmp_path / "a.parquet")}}).nli)
+        load_nli(make_config({"nli": {"train": str(tmp_path / "a.parquet")}}).nli.train)
 
 
 TABLES = {

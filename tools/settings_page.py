@@ -10,6 +10,7 @@ that they share, which their own tables leave out.
 import ast
 import json
 import re
+import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -72,10 +73,10 @@ def _shown(default: Any) -> str:
 
 
 @cache
-def _docstrings() -> dict[tuple[str, str], str]:
-    """The text below every setting, by class and name. Python does not keep it, and pydantic takes long to find it."""
+def _docstrings(module: str) -> dict[tuple[str, str], str]:
+    """The text below every setting of a module, by class and name. Python does not keep it."""
     found = {}
-    for block in ast.parse(Path(config.__file__).read_text(encoding="utf-8")).body:
+    for block in ast.parse(Path(sys.modules[module].__file__).read_text(encoding="utf-8")).body:
         inside = block.body if isinstance(block, ast.ClassDef) else []
         for field, text in pairwise(inside):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
@@ -85,9 +86,10 @@ def _docstrings() -> dict[tuple[str, str], str]:
 
 def _meaning(model: type[BaseModel], name: str) -> str:
     """The docstring, which comes with an inherited setting; names of pages become links."""
-    text = next(filter(None, (_docstrings().get((kind.__name__, name)) for kind in model.__mro__)), None)
+    kinds = [kind for kind in model.__mro__ if kind.__module__.startswith("raysed.")]
+    text = next(filter(None, (_docstrings(kind.__module__).get((kind.__name__, name)) for kind in kinds)), None)
     if text is None:
-        raise ValueError(f"{model.__name__}.{name} has no docstring in raysed/config.py; say below it what it means")
+        raise ValueError(f"{model.__name__}.{name} has no docstring; say below it what it means")
     return re.sub(r"docs/([\w-]+)\.md(#[\w-]+)?", r"[\1](\1.md\2)", text.replace("|", r"\|"))
 
 

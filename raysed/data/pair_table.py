@@ -1,20 +1,24 @@
 """Tokenised sentence pairs: one table format for pairs with a class, with a score, and of two views."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from raysed.data.batches import EpochBatches
 from raysed.data.pairs import PairRows
 from raysed.data.parquet import open_table
 from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _FILE = "part-00000.parquet"
 _TEXT = ("sentence1", "sentence2")
@@ -36,13 +40,13 @@ class PairTable:
     def __len__(self) -> int:
         return len(self.first)
 
-    def take(self, rows: np.ndarray) -> "PairTable":
+    def take(self, rows: np.ndarray) -> PairTable:
         """Return the pairs at `rows` (positions, not ids), in that order."""
         labels = None if self.labels is None else self.labels[rows]
         return PairTable(self.first.take(rows), self.second.take(rows), labels)
 
     @classmethod
-    def concatenate(cls, tables: Sequence["PairTable"]) -> "PairTable":
+    def concatenate(cls, tables: Sequence[PairTable]) -> PairTable:
         """Return the pairs of tables of views, one table after the other, with new ids 0..P-1 that are unique."""
         sides = [TokenTable.concatenate(side) for side in zip(*((table.first, table.second) for table in tables))]
         return cls(*(TokenTable(np.arange(len(side)), side.input_ids, side.offsets) for side in sides))

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from raysed.config import NliConfig, StsConfig, ViewsConfig
+from raysed.config import PairSource, TaskConfig, ViewsConfig
 from raysed.data.graded import PAIR, SENTENCE_COLUMNS, gold_of, read_graded
 from raysed.data.rows import Rows, Schema, read_source
 from raysed.errors import UserError, public
@@ -103,7 +103,7 @@ class PairRows:
         return digest.hexdigest()
 
 
-def load_nli(config: NliConfig) -> PairRows:
+def load_nli(sources: Sequence[PairSource]) -> PairRows:
     """Read all of `nli.train` and put it together.
 
     A class is a name or the id of the hub (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids,
@@ -112,11 +112,11 @@ def load_nli(config: NliConfig) -> PairRows:
     Raises:
         UserError: nothing to read, what `read_source` says, an unknown class, or no pair.
     """
-    if not config.train:
+    if not sources:
         raise UserError("nli.train is empty; name at least one file or hub dataset of labelled sentence pairs")
     pairs: list[tuple[str, str, int]] = []
     left_out = {"without a label": 0, "with an empty sentence": 0}
-    for source in (read_source(source, _NLI) for source in config.train):
+    for source in (read_source(source, _NLI) for source in sources):
         for first, second, label in zip(source.texts("first"), source.texts("second"), _class_ids(source)):
             if label is None:
                 left_out["without a label"] += 1
@@ -127,7 +127,7 @@ def load_nli(config: NliConfig) -> PairRows:
     labels = np.array([label for *_, label in pairs], np.int64)
     rows = PairRows([first for first, *_ in pairs], [second for _, second, _ in pairs], labels, left_out)
     if not len(rows):
-        names = ", ".join(public(source.source) for source in config.train)
+        names = ", ".join(public(source.source) for source in sources)
         raise UserError(f"{names} has no usable pair ({rows.summary()})", setting="nli.train")
     return rows
 
@@ -149,15 +149,15 @@ def _class_ids(source: Rows) -> list[int | None]:
     return [known[label] for label in labels]
 
 
-def load_graded(config: StsConfig) -> PairRows:
+def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
     """Read all of `sts.train` (see `graded.read_graded`) and scale scores by each source's range: 0 to 5 is score / 5.
 
     Errors call the first source `sts.train[0]`.
     """
-    if not config.train:
+    if not sources:
         raise UserError("sts.train is empty; name at least one file or hub dataset of graded sentence pairs")
     first, second, scores, dropped = [], [], [], 0
-    for place, source in enumerate(config.train):
+    for place, source in enumerate(sources):
         setting = f"sts.train[{place}]"
         if source.score_range is None:
             problem = "it is null; targets need the lowest and the highest score, such as [0, 5]"

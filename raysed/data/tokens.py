@@ -5,19 +5,23 @@ restart at each, and attention never crosses a sentence boundary. Wikipedia sent
 past 75, so this saves about half of the arithmetic of a batch that is padded to its longest sentence.
 """
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from raysed.data.parquet import open_table, read_table
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 ROW_TOKENS = 128
 """Attention is quadratic in a row, so long batches become several rows of at most so many tokens."""
@@ -58,7 +62,7 @@ class TokenTable:
         """Tokens per sentence, int64 [N]."""
         return np.diff(self.offsets)
 
-    def take(self, rows: np.ndarray) -> "TokenTable":
+    def take(self, rows: np.ndarray) -> TokenTable:
         """Returns the sentences at `rows` (positions, not ids), in that order."""
         starts = self.offsets[:-1][rows]
         lengths = self.offsets[1:][rows] - starts  # of these alone: a batch must not cost what the table costs
@@ -68,7 +72,7 @@ class TokenTable:
         return TokenTable(self.ids[rows], self.input_ids[places], offsets)
 
     @classmethod
-    def concatenate(cls, tables: Sequence["TokenTable"]) -> "TokenTable":
+    def concatenate(cls, tables: Sequence[TokenTable]) -> TokenTable:
         """Returns the sentences of all tables, one table after the other."""
         lengths = np.concatenate([table.lengths for table in tables])
         return cls(
@@ -78,7 +82,7 @@ class TokenTable:
         )
 
     @classmethod
-    def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> "TokenTable":
+    def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> TokenTable:
         """Builds a table from one list of token ids per sentence.
 
         Args:
@@ -90,7 +94,7 @@ class TokenTable:
         return cls(np.arange(len(token_lists)) if ids is None else ids, flat, offsets)
 
     @classmethod
-    def from_arrow(cls, table: pa.Table, column: str = "input_ids") -> "TokenTable":
+    def from_arrow(cls, table: pa.Table, column: str = "input_ids") -> TokenTable:
         """Builds a table from the column `id` and one of token lists, without a Python object per row.
 
         Args:
@@ -234,7 +238,7 @@ class PackedTokens:
         """Returns `same_sentence` of its segments."""
         return same_sentence(self.segments)
 
-    def to(self, device: torch.device | str) -> "PackedTokens":
+    def to(self, device: torch.device | str) -> PackedTokens:
         """Returns the same batch on another device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})

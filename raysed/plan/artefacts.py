@@ -10,9 +10,9 @@ import numpy as np
 
 from raysed.config import Config, Layers, derive_seed
 from raysed.model.affine import CalibrationMap, save_calibration
+from raysed.registry import stages
 from raysed.score.tasks import Embeddings
 from raysed.store.storage import Entry, Storage
-from raysed.train.setups import tables_of
 
 GRID_CHOICE = {"lower_bounds", "models", "criterion", "statistic", "scheduler", "asha_reduction", "asha_rungs"}
 """Settings of `sts` that decide which lower bound wins."""
@@ -111,7 +111,8 @@ def _member(
     # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
     seed = derive_seed(config.seed, node, index)
     settings = config.model_dump(mode="json")[stage]
-    tables = {name: inputs[name] for name in (table.removeprefix("pairs/") for table in tables_of(stage, config))}
+    tables = [table.removeprefix("pairs/") for table in stages()[stage].tables(getattr(config, stage))]
+    tables = {name: inputs[name] for name in tables}
     settings = {key: value for key, value in settings.items() if bound is None or key not in _GRID_SETTINGS}
     depends = {"encoder": inputs["encoder"], **tables, stage: settings, "seed": seed}
     depends["precision"] = config.members.precision
@@ -121,7 +122,7 @@ def _member(
         depends["selection"] = {
             "dev": inputs["dev"],
             "layers": config.encoder.layers,
-            "evaluate_every": config.evaluate_every(stage),
+            "evaluate_every": stages()[stage].evaluate_every(getattr(config, stage), config.members),
         }
     if bound is None:
         name = f"{node}/members/{index:02d}"

@@ -98,7 +98,7 @@ def check(config: Config) -> Job:
         inputs["encoder"]["corpus"] = corpus
     pairs = _labelled_pairs(config, recipes)
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
-    kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config) if kind != "same")
+    kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config))
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
     further = load_further(config.evaluation)
@@ -152,7 +152,7 @@ def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | No
     if kind == "files":
         return load_views(config.views)
     if kind == "entailment":
-        return entailment(nli or load_nli(config.nli), config.views.max_unusable)
+        return entailment(nli or load_nli(config.nli.train), config.views.max_unusable)
     check_augmenter(kind, config.views, config.encoder)
     return None
 
@@ -178,7 +178,7 @@ def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, PairRows
     stages = {stage for recipe in recipes for stage in recipe.members}
     if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
         stages.add("nli")
-    loaders = {"nli": lambda: load_nli(config.nli), "sts": lambda: load_graded(config.sts)}
+    loaders = {"nli": lambda: load_nli(config.nli.train), "sts": lambda: load_graded(config.sts.train)}
     return {stage: load() for stage, load in loaders.items() if stage in stages}
 
 

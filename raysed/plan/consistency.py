@@ -3,9 +3,16 @@
 What needs files, models or machines is checked by `raysed.plan.check`, and what one block can tell by the block itself.
 """
 
-from raysed.config import Config
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, get_args
+
 from raysed.errors import UserError
 from raysed.recipe import TEACHERS, Recipe, node_of, parse_recipe, parse_recipes
+from raysed.registry import stages
+
+if TYPE_CHECKING:
+    from raysed.config import Config
 
 
 def check_settings(config: Config) -> list[Recipe]:
@@ -68,8 +75,10 @@ def _check_dev(config: Config) -> None:
     """Choices on the dev task need one."""
     if config.evaluation.dev is not None:
         return
-    for stage, other in (("ct", "second"), *((name, "last") for name in ("nli", "bsl", "contrastive", "sed"))):
-        if getattr(config, stage).keep == "best_on_dev":
+    for stage in stages():
+        block = getattr(config, stage)
+        if getattr(block, "keep", None) == "best_on_dev":
+            other = get_args(type(block).model_fields["keep"].annotation)[0]
             raise UserError(f"{stage}.keep: best_on_dev needs evaluation.dev; set it, or use {stage}.keep: {other}")
     if config.calibration.natsv_k == "dev":
         raise UserError("calibration.natsv_k: dev needs evaluation.dev; set it, or give a number")
@@ -110,33 +119,17 @@ def _check_static(config: Config, recipes: list[Recipe]) -> None:
 def _check_stages(config: Config, recipes: list[Recipe]) -> None:
     """What a stage needs apart from its block of settings."""
     for recipe in recipes:
-        for stage in ("nli", "sts"):
-            if stage in recipe.members and not getattr(config, stage).train:
-                raise UserError(
-                    f"recipe {recipe.text!r}: {stage} needs labelled sentence pairs; name them in {stage}.train"
-                )
-        for stage in recipe.two_view_stages:
-            _check_views(config, recipe, stage)
-        if "sts" in recipe.members and config.evaluation.dev is None:
-            raise UserError(f"recipe {recipe.text!r}: sts chooses its lower bound on evaluation.dev; name a dev task")
-        if "sts" in recipe.members[1:]:
+        for stage in recipe.members:
+            for setting, problem in stages()[stage].needs(getattr(config, stage)):
+                block, _, name = setting.partition(".")
+                if not getattr(getattr(config, block), name):
+                    raise UserError(f"recipe {recipe.text!r}: {problem}")
+        if any(stages()[stage].is_grid for stage in recipe.members[1:]):
             _check_grid_fits(config, recipe)
         if recipe.distils:
             _check_learner(config, recipe)
             _check_widths(config, recipe)
             _check_head(config, recipe)
-
-
-def _check_views(config: Config, recipe: Recipe, stage: str) -> None:
-    kinds = getattr(config, stage).views
-    for kind, key, source in (
-        ("files", "views.files", config.views.files),
-        ("entailment", "nli.train", config.nli.train),
-    ):
-        if kind in kinds and not source:
-            raise UserError(
-                f"recipe {recipe.text!r}: {stage}.views has {kind}, whose pairs come from {key}; name them there"
-            )
 
 
 def _check_grid_fits(config: Config, recipe: Recipe) -> None:

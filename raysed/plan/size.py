@@ -20,10 +20,11 @@ from raysed.errors import UserError
 from raysed.model.shape import Shape
 from raysed.plan.artefacts import trainings_of
 from raysed.plan.check import Job
-from raysed.recipe import TEACHERS, Recipe, member_nodes
+from raysed.recipe import SED, TEACHERS, Recipe, member_nodes
+from raysed.registry import stages
 from raysed.store.text import Table, duration, size
-from raysed.train.memory import checkpoint_bytes, copies_of, learner_need, member_need
-from raysed.train.setups import learner_steps, members_together, rows_per_update, steps_of
+from raysed.train.memory import checkpoint_bytes, learner_need, member_need
+from raysed.train.stage import Stage
 
 TOKENS = 24
 """Of a sentence, where that is not known."""
@@ -162,12 +163,14 @@ def plan_run(
         share = plan_members(cluster, config, sum(workers.values()), need)
         for node, count in counts.items():
             stage = _stage_of(node)
-            updates = steps_of(stage, config, rows)
+            settings = getattr(config, stage.name)
+            updates = stage.steps(settings, sum(rows[table] for table in stage.tables(settings)))
             # Nodes of a depth share the places.
             stacks = max(1, round(share.workers * workers[node] / sum(workers.values())))
             together = count / workers[node]
-            what = "grid model" if stage == "sts" and len(config.sts.lower_bounds) > 1 else "member"
-            operations, copies = together * _operations(stage, config, shape), 1 if together > 1 else copies_of(stage)
+            what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
+            copies = 1 if together > 1 else stage.size(settings, shape).encoders
+            operations = together * _operations(stage, config, shape)
             seconds = updates * _update_seconds(operations, copies, shape, share, rate[0])
             seconds *= math.ceil(workers[node] / stacks)
             at_once = min(count, round(stacks * together))
@@ -190,7 +193,7 @@ def workers_for(node: str, count: int, config: Config) -> int:
     >>> workers_for("nli-ct", 10, Config(members={"stack": 4})), workers_for("mlm", 10, Config(members={"stack": 4}))
     (3, 10)
     """
-    return math.ceil(count / members_together(_stage_of(node), config))
+    return math.ceil(count / _stage_of(node).members_together(config.members))
 
 
 def known_rows(job: Job) -> dict[str, int]:
@@ -230,7 +233,15 @@ def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: boo
     """
     bf16 = _bf16(config.members.precision, gpu, kind)
     needs = [
-        member_need(stage, config, shape, _LONG_BATCH * _tokens(stage, config), gpu=gpu, bf16=bf16)
+        member_need(
+            stage,
+            getattr(config, stage.name),
+            config.members,
+            shape,
+            _LONG_BATCH * _tokens(stage, config),
+            gpu=gpu,
+            bf16=bf16,
+        )
         for stage in map(_stage_of, nodes)
     ]
     return max(needs, key=lambda need: (need.device, need.host), default=Need())
@@ -244,7 +255,7 @@ def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") 
     """
     bf16, workers = _bf16(config.sed.precision, gpu, kind), config.sed.workers or 1
     tokens = _LONG_BATCH * config.sed.batch_size / workers * tokens_of_sentence(config)
-    return learner_need(config, shape, tokens, workers, gpu=gpu, bf16=bf16)
+    return learner_need(config.sed, shape, tokens, workers, gpu=gpu, bf16=bf16)
 
 
 def storage_bytes(
@@ -257,8 +268,8 @@ def storage_bytes(
 ) -> dict[str, float]:
     """Returns what lies in the run directory when it is fullest, by what it is."""
     weights = 4 * shape.parameters
-    stages = [None if step.what == "learner" else _stage_of(step.node) for step in steps]
-    states = [step.at_once * checkpoint_bytes(stage, config, shape) for step, stage in zip(steps, stages)]
+    sizes = [_stage_of(step.node).size(getattr(config, _stage_of(step.node).name), shape) for step in steps]
+    states = [step.at_once * checkpoint_bytes(size, shape) for step, size in zip(steps, sizes)]
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
     bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
@@ -329,21 +340,22 @@ def _measured_here() -> float:
         torch.set_num_threads(threads)
 
 
-def _stage_of(node: str) -> str:
+def _stage_of(node: str) -> Stage:
     """What trains a node: the last of its stages."""
-    return node.rpartition("-")[2]
+    return stages()[node.rpartition("-")[2]]
 
 
-def _tokens(stage: str, config: Config) -> float:
-    """Of a batch; all but masked language modelling learn from pairs, of which CT's are given to a model each."""
-    return rows_per_update(stage, config) * (1 if stage == "mlm" else 2) * tokens_of_sentence(config)
+def _tokens(stage: Stage, config: Config) -> float:
+    """Of a batch; each sentence counts once, also where two encoders take one half of the batch each."""
+    rows = stage.rows_per_update(getattr(config, stage.name))
+    return rows * stage.sentences_per_row * tokens_of_sentence(config)
 
 
-def _operations(stage: str, config: Config, shape: Shape) -> float:
-    """Of one update; the second encoder of `bsl` sees every sentence too, without a gradient."""
-    per_token = _TRAINED + (_FORWARD if stage == "bsl" else 0)
-    products = shape.products + (config.mlm.rate * shape.vocabulary * shape.width if stage == "mlm" else 0)
-    return per_token * products * _tokens(stage, config)
+def _operations(stage: Stage, config: Config, shape: Shape) -> float:
+    """Of one update; encoders that are only kept see every sentence, too, without a gradient."""
+    size = stage.size(getattr(config, stage.name), shape)
+    products = shape.products + size.outputs_per_token * shape.width
+    return (_TRAINED + _FORWARD * size.kept) * products * _tokens(stage, config)
 
 
 def _update_seconds(operations: float, copies: int, shape: Shape, share: Share, rate: float) -> float:
@@ -362,7 +374,7 @@ def _learners(
     need, total = need_of_learner(config, shape, gpu=gpu, kind=cluster.gpu), len(names) * sed.learners
     share, at_once = plan_learners(cluster, config, total, need)
     batch = min(sed.batch_size, rows)
-    updates = learner_steps(sed, rows // batch)
+    updates = stages()[SED].steps(sed, rows)
     operations = _TRAINED * shape.products * batch * tokens_of_sentence(config) / share.workers
     each = updates * _update_seconds(operations, 1, shape, share, rate)
     seconds = math.ceil(total / at_once) * each / len(names)

@@ -23,7 +23,7 @@ from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibr
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
-from raysed.report.scores import LABELS, Draws, Group, Row, Scores
+from raysed.report.scores import Draws, Group, Row, Scores, stage_labels
 from raysed.score.baselines import baselines
 from raysed.score.intervals import resample
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
@@ -118,7 +118,8 @@ class Run:
                 headline.setdefault((row.recipe, row.kind), []).append({task: outcomes[task] for task in tasks})
         views = {s: getattr(self.config, s).views for recipe in self.job.recipes for s in recipe.two_view_stages}
         # Pairs labelled entailment are labelled, whatever is made of them.
-        labels = {**LABELS, **{stage: LABELS["nli"] for stage, kinds in views.items() if "entailment" in kinds}}
+        labels = stage_labels()
+        labels |= {stage: labels["nli"] for stage, kinds in views.items() if "entailment" in kinds}
         scores = Scores(rows, tasks, main, labels, fitted_on=public_name(self.config.flow.fit_on))
         self.begin("intervals")
         return replace(scores, draws=self._resampled(scores, headline))

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raysed.recipe import TEACHERS
+from raysed.registry import stages
 from raysed.score import kinds as task_kinds
 from raysed.score.intervals import interval
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
@@ -22,8 +23,6 @@ AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
 CALIBRATIONS = {"flow": "the flow", "sn": "SN", "natsv": "NATSV", "whiten": "whitening"}
 """Last stages of a recipe, and what sentences call them."""
-LABELS: Mapping[str, str] = {"nli": "NLI", "sts": "STS"}
-"""The labels that stages train on, where these are part of the stage itself; views of a run may bring more."""
 NO_LABELS = "none"
 KIND_NAMES = {
     "base": "base",
@@ -86,7 +85,7 @@ class Scores:
     """The headline tasks."""
     main_layers: int | str
     """Pooled layers of the headline numbers."""
-    labels: Mapping[str, str] = field(default_factory=lambda: LABELS)
+    labels: Mapping[str, str] = field(default_factory=lambda: stage_labels())
     """The labels that stages train on, by stage."""
     draws: Draws = field(default_factory=dict)
     """Resampled scores; with them scores and differences have 95 % intervals."""
@@ -201,12 +200,18 @@ def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[Group]:
     return sorted((group for group in groups if group[1] != "grid"), key=place)
 
 
-def labels_of(recipe: str, labels: Mapping[str, str] = LABELS) -> str:
+def stage_labels() -> dict[str, str]:
+    """Return the labels that stages train on, where these are part of the stage itself; views may bring more."""
+    return {name: stage.labels for name, stage in stages().items() if stage.labels}
+
+
+def labels_of(recipe: str, labels: Mapping[str, str] | None = None) -> str:
     """Return which labels a recipe trains on.
 
     >>> labels_of("ct-sed-flow"), labels_of("nli-ct-sed"), labels_of("nli-sts")
     ('none', 'NLI', 'NLI + STS')
     """
+    labels = stage_labels() if labels is None else labels
     used = dict.fromkeys(labels[stage] for stage in stages_of(recipe)[0] if stage in labels)
     return " + ".join(used) or NO_LABELS
 

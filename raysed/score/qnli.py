@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.config import NliSource
+from raysed.config import PairSource
 from raysed.data.rows import Schema, read_source
 from raysed.errors import UserError
 from raysed.score.metrics import pair_cosines
@@ -54,7 +54,7 @@ def load_qnli(source: str) -> Qnli:
     Raises:
         UserError: names the source, in a file the line, and what is wrong.
     """
-    table = read_source(NliSource(source=source, name="qnli"), _SCHEMA, "validation")
+    table = read_source(PairSource(source=source, name="qnli"), _SCHEMA, "validation")
     names = table.classes.get("label")
     labels = [_label(value, names, table.where(place)) for place, value in enumerate(table.columns["label"])]
     if len(set(labels)) < 2:

@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerBase
 from raysed.config import Config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, TokenTable, tokenize
-from raysed.recipe import Recipe
+from raysed.recipe import SED, Recipe
+from raysed.registry import stages
 from raysed.store.progress import Progress, tell
-from raysed.train.setups import learner_steps
 
 _FEW_SENTENCES, _FEW_UPDATES = 1000, 150
 """Below these a warning says what to expect."""
@@ -60,7 +60,7 @@ def too_little(config: Config, recipes: Sequence[Recipe], sentences: int) -> Ite
     if sentences < _FEW_SENTENCES and any(recipe.trains_on_corpus(config) for recipe in recipes):
         yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
     per_epoch, epochs = max(1, sentences // config.sed.batch_size), config.sed.epochs
-    updates = learner_steps(config.sed, per_epoch)
+    updates = stages()[SED].steps(config.sed, sentences)
     if updates < _FEW_UPDATES and any(recipe.distils for recipe in recipes):
         yield (
             f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {config.sed.batch_size}, "

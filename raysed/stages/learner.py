@@ -29,8 +29,7 @@ from raysed.store.metrics import MetricsLog, metrics_log
 from raysed.store.progress import Progress, ProgressBoard, tell
 from raysed.store.storage import Storage
 from raysed.train.deepspeed import prepare_deepspeed
-from raysed.train.objectives.distillation import Distillation
-from raysed.train.setups import set_up_learner
+from raysed.train.stages.sed import STAGE, Distillation
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +207,8 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
     context = ray.train.get_context()
     training = Training(learner, [learner.targets], place, metrics)
     rank, world = context.get_world_rank(), context.get_world_size()
-    setup = set_up_learner(place.config, training.start, learner.keep, rank, world)
+    sed = place.config.sed.model_copy(update={"keep": learner.keep})
+    setup = STAGE.set_up_worker(sed, training.start, rank, world)
     gauges = TrainingGauges(place.config.run, learner.name)
 
     def report(words: dict[str, Any]) -> None:
@@ -218,7 +218,7 @@ def _train_and_publish(learner: Learner, place: Workplace, metrics: MetricsLog |
     run = training.prepared(setup, report=report, warned=lambda: ray.train.get_preemption_info() is not None)
     with steps_are_counted():
         result = run.train()
-    weights = setup.engine.state_dict()["objective"]  # gathered by all workers, whatever the ZeRO stage
+    weights = setup.engine.weights()  # gathered by all workers, whatever the ZeRO stage
     setup.engine.close()
     if metrics is None:
         return

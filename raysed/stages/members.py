@@ -29,14 +29,15 @@ from raysed.config import Config
 from raysed.errors import UserError, last_line
 from raysed.model.encoding import is_out_of_memory
 from raysed.plan.artefacts import Member, criterion_of
+from raysed.registry import stages
 from raysed.stages.worker import Training, Workplace, steps_are_counted
 from raysed.store.metrics import MetricsLog, metrics_log
 from raysed.store.progress import Progress, tell
 from raysed.store.storage import Entry, Storage
-from raysed.train import loop
 from raysed.train.collapse import collapse
 from raysed.train.grid import Ladder, Task, choose_bound, rungs_of
-from raysed.train.setups import members_together, rows_per_update, set_up, steps_of, tables_of
+from raysed.train.loop import Run
+from raysed.train.selection import Result
 from raysed.train.stack import can_be_stacked, train_together
 
 log = logging.getLogger(__name__)
@@ -158,13 +159,16 @@ class _Group:
 
 
 def _group(node: str, members: Sequence[Member], config: Config, storage: Storage, rows: Mapping[str, int]) -> _Group:
-    steps, together = steps_of(members[0].stage, config, rows), members_together(members[0].stage, config)
+    stage, settings = stages()[members[0].stage], getattr(config, members[0].stage)
+    steps = stage.steps(settings, sum(rows[table] for table in stage.tables(settings)))
+    together = stage.members_together(config.members)
     if members[0].lower_bound is None:
         return _Group(node, steps, together, deque(m for m in members if not storage.finished(m.name, m.depends)))
     sts = config.sts
     bounds = list(dict.fromkeys(member.lower_bound for member in members))
     asha = sts.scheduler == "asha" and len(bounds) > 1  # a single bound, e.g. one chosen before, has no rival
-    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, config.evaluate_every("sts"))
+    every = stage.evaluate_every(sts, config.members)
+    rungs = rungs_of(steps, sts.asha_rungs if asha else 1, sts.asha_reduction, every)
     count = len(members) // len(bounds)
     needed = min(config.members.min_members or count, count)
     ladder = Ladder(bounds, count, rungs, sts.asha_reduction, sts.statistic, needed)
@@ -260,7 +264,8 @@ def _run_trials(queue: _Queue, config: Config, storage: Storage, share: Share) -
 def _sentences(result: Any, config: Config) -> int:
     """Sentences, or pairs, of the batches that a trial has learnt from since its last start."""
     updates = (result.metrics or {}).get("updates", 0)
-    return updates * rows_per_update(result.config["members"][0]["stage"], config)
+    stage = result.config["members"][0]["stage"]
+    return updates * stages()[stage].rows_per_update(getattr(config, stage))
 
 
 class _Named:
@@ -454,7 +459,7 @@ def _already_ended(member: Member, storage: Storage, until: int) -> _Ended | Non
     if member.lower_bound is None:  # finished by this trial, before its worker was lost with another member
         return _Ended()
     lines = (storage.fetch(member.name) / "history.jsonl").read_text().splitlines()
-    score = loop.Result(history=[json.loads(line) for line in lines]).score_by(until)
+    score = Result(history=[json.loads(line) for line in lines]).score_by(until)
     return None if score is None else _Ended(score)
 
 
@@ -463,17 +468,18 @@ class _Work:
 
     def __init__(self, member: Member, place: Workplace, metrics: MetricsLog, until: int):
         self.member, self._place, self._metrics, self._until = member, place, metrics, until
-        self._training = Training(member, tables_of(member.stage, place.config), place, metrics)
+        stage, settings = stages()[member.stage], getattr(place.config, member.stage)
+        self._training = Training(member, stage.tables(settings), place, metrics)
         start = replace(self._training.start, lower_bound=member.lower_bound)
-        self.setup = set_up(member.stage, place.config, start)
+        self.setup = stage.set_up(settings, place.config.members, start)
 
-    def run(self) -> loop.Run:
+    def run(self) -> Run:
         """Returns the training."""
         report = _Reporter(self.member.name, self._place.config.run)
         criterion = criterion_of(self.member.stage, self._place.config)
         return self._training.prepared(self.setup, report, criterion, self._until, warned=is_draining)
 
-    def ended(self, result: loop.Result) -> _Ended:
+    def ended(self, result: Result) -> _Ended:
         """Publishes the member where that was all of its training."""
         member, updates, score = self.member, result.steps - result.resumed_at, result.score_by(self._until)
         if score is not None:

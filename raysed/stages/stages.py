@@ -47,6 +47,7 @@ from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base
 from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run, workers_for
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, member_nodes, node_of, parse_recipe
+from raysed.registry import stages
 from raysed.score.tasks import comparable, main_score, mean_embeddings, score_by
 from raysed.stages import members, probing
 from raysed.stages.corpus import too_little, write_sentence_table
@@ -58,7 +59,6 @@ from raysed.stages.teachers import COMBINATION, AskedTeacher, TaughtTable, combi
 from raysed.store.progress import tell
 from raysed.store.status import read_timings
 from raysed.store.storage import Entry, Storage
-from raysed.train.setups import tables_of
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class Stages:
     def _check_views(self, recipe: Recipe) -> None:
         rows = self._rows()
         for stage in recipe.two_view_stages:
-            pairs = sum(rows[table] for table in tables_of(stage, self.config))
+            pairs = sum(rows[table] for table in stages()[stage].tables(getattr(self.config, stage)))
             if pairs < 2:
                 raise UserError(
                     f"recipe {recipe.text!r}: {stage} needs at least 2 pairs of views, but {pairs} were found"

@@ -21,8 +21,10 @@ from raysed.plan.artefacts import Learner, Member
 from raysed.score.dev import dev_score
 from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage
-from raysed.train import loop
-from raysed.train.setups import Setup, Start
+from raysed.train.loop import Run
+from raysed.train.selection import Metrics, Result, before_training
+from raysed.train.stage import Setup, Start
+from raysed.train.state import broadcast_from_rank0
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Training:
         data = {name: place.storage.fetch(name) for name in tables}
         self.start = Start(encoder.to(place.share.device), tokenizer, data, model.seed)
         self._checkpoints = place.storage.checkpoints(model.name, model.depends)
-        self._first: list[loop.Metrics] = []
+        self._first: list[Metrics] = []
 
     def prepared(
         self,
@@ -70,23 +72,23 @@ class Training:
         criterion: str = "spearman",
         until: int | None = None,
         warned: Callable[[], bool] = lambda: False,
-    ) -> loop.Run:
+    ) -> Run:
         """Returns the training from the newest checkpoint on; it logs the history. See `steps_are_counted`.
 
         Args:
             setup: made from `start`.
             report: takes step, total, loss and dev (None where not evaluated) of each new entry of the history.
-            until: see `loop.Run`.
-            warned: see `loop.Run`.
+            until: see `Run`.
+            warned: see `Run`.
         """
         evaluate = dev_score(self._place.config, self.start.tokenizer, criterion)
         if self._metrics:
             start, known = self.start.encoder, self._model.start_dev
-            self._first = loop.before_training(setup.objective, setup.plan, start, evaluate, known)
+            self._first = before_training(setup.objective, setup.plan, start, evaluate, known)
             for entry in self._first:
                 self._metrics.write(entry)
 
-        def on_metrics(entry: loop.Metrics) -> None:
+        def on_metrics(entry: Metrics) -> None:
             if self._metrics:
                 self._metrics.write(entry)
                 dev = max(entry["dev"].values()) if "dev" in entry else None
@@ -96,7 +98,7 @@ class Training:
             made_step()
             return setup.batch_at(step)
 
-        return loop.Run(
+        return Run(
             setup.objective,
             batch_at,
             setup.plan,
@@ -110,7 +112,7 @@ class Training:
         )
 
     def publish(
-        self, encoder: Encoder, result: loop.Result, description: Mapping[str, Any], meta: Mapping[str, Any]
+        self, encoder: Encoder, result: Result, description: Mapping[str, Any], meta: Mapping[str, Any]
     ) -> None:
         """Commits the trained model and removes its checkpoints.
 
@@ -141,4 +143,4 @@ def _said_by_the_first(evaluate: Callable[[nn.Module], float] | None) -> Callabl
     """The first worker's score for all."""
     if evaluate is None:
         return None
-    return lambda module: loop.said_by_the_first(evaluate(module), next(module.parameters()).device)
+    return lambda module: broadcast_from_rank0(evaluate(module), next(module.parameters()).device)

@@ -1,5 +1,7 @@
 """What a run records: a history per training, as JSON and for TensorBoard; and whose notices are shown."""
 
+from __future__ import annotations
+
 import json
 import logging
 import os
@@ -9,12 +11,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from raysed.config import Config
 from raysed.store.progress import repeating
 from raysed.store.storage import Storage
 from raysed.store.trackers import Trackers, trackers_of
+
+if TYPE_CHECKING:
+    from raysed.config import Config
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +93,7 @@ class MetricsLog:
                 self._storage.write_bytes(f"{self._name}/{path.name}", data)
                 self._sizes[path.name] = len(data)
 
-    def __enter__(self) -> "MetricsLog":
+    def __enter__(self) -> MetricsLog:
         return self
 
     def __exit__(self, kind: type | None, *error: object) -> None:

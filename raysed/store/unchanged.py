@@ -11,14 +11,17 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from raysed.bundled import PREFIX
-from raysed.config import PACKAGE, Config, package_folder, sources, stable_hash
+from raysed.config import PACKAGE, package_folder, sources, stable_hash
 from raysed.errors import UserError
 from raysed.recipe import parse_recipes
 from raysed.store.files import sha256_of
 from raysed.store.storage import Storage
+
+if TYPE_CHECKING:
+    from raysed.config import Config
 
 FILE = "unchanged.json"
 _PLOTS, _MODEL = "plots", "model"

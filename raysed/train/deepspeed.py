@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import SedConfig
 from raysed.data.targets import TargetBatch
-from raysed.train import loop
-from raysed.train.objectives.distillation import Distillation
+from raysed.train.engine import step_if_finite
 from raysed.train.optimizers import make_moments
+from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error, random_state
+from raysed.train.stages.sed import Distillation, SedConfig
 
 
 def prepare_deepspeed(gpu: bool) -> None:
@@ -32,44 +32,42 @@ def prepare_deepspeed(gpu: bool) -> None:
 
 
 class DeepSpeedEngine:
-    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `loop.Engine`.
+    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `engine.Engine`.
 
     Weights and optimizer moments are gathered whole and in fp32 for saving, so a state fits any number of workers and
-    any ZeRO stage. DeepSpeed takes weights over when it is initialised and has moments only after a first step; so it
-    is initialised late, and moments are put back after one step with learning rate 0.
+    any ZeRO stage. DeepSpeed takes weights over when it is initialised, so it is initialised late, by the first update.
 
     Args:
         bf16: autocast the forward pass; weights and moments stay fp32.
 
     Attributes:
-        asks_later: as of `loop.TorchEngine`; with ZeRO, DeepSpeed itself waits for the GPU.
+        is_async: as of `engine.TorchEngine`; with ZeRO, DeepSpeed itself waits for the GPU.
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
-        self._objective, self._sed, self._world = objective, sed, world
-        self._config = _deepspeed_config(sed, world, bf16)
+        self._objective, self._sed, self._world, self._bf16 = objective, sed, world, bf16
         self._parameters = {name: p for name, p in objective.named_parameters() if p.requires_grad}
         self._engine: Any = None
-        self._pending: dict[str, Any] | None = None
+        self._loaded: dict[str, Any] | None = None
         self._updates = 0
-        self.asks_later = sed.zero_stage == 0 and next(iter(self._parameters.values())).is_cuda
+        self.is_async = sed.zero_stage == 0 and next(iter(self._parameters.values())).is_cuda
 
     def update(self, batch: TargetBatch, learning_rate: float) -> float | torch.Tensor:
-        """See `loop.Engine`."""
+        """See `engine.Engine`."""
         if self._engine is None:
             self._initialise(batch)
         self._set_rate(learning_rate)
-        loss = loop.in_memory(self._objective, lambda: self._engine(batch))
+        loss = in_parts_if_needed(self._objective, lambda: self._engine(batch))
         mean = _mean_over_workers(loss.detach())
-        if self.asks_later or torch.isfinite(mean):
+        if self.is_async or torch.isfinite(mean):
             self._backward(batch, loss)
-            with loop.shortage_said(self._objective):
+            with oom_as_user_error(self._objective):
                 mean = self._step(mean)
             self._updates += 1
-        return mean if self.asks_later else mean.item()
+        return mean if self.is_async else mean.item()
 
     def _step(self, loss: torch.Tensor) -> torch.Tensor:
-        """Returns the loss, or not a number where the gradient of all workers is not finite.
+        """Return the loss, or not a number where the gradient of all workers is not finite.
 
         ZeRO looks at that itself, DeepSpeed without ZeRO does not.
         """
@@ -77,7 +75,7 @@ class DeepSpeedEngine:
             self._engine.step()
             return loss if self._engine.was_step_applied() else torch.full_like(loss, math.nan)
         optimizer, parameters = self._engine.optimizer, self._parameters.values()
-        return loop.step_if_finite(loss, parameters, optimizer, self.asks_later, lambda norm: self._engine.step())
+        return step_if_finite(loss, parameters, optimizer, self.is_async, lambda norm: self._engine.step())
 
     def _backward(self, batch: TargetBatch, loss: torch.Tensor) -> None:
         """With ZeRO the workers exchange gradients meanwhile, so one of them cannot start over alone."""
@@ -93,21 +91,23 @@ class DeepSpeedEngine:
                 self._engine.zero_grad()
                 self._engine.backward(self._engine(batch))
 
-        loop.in_memory(self._objective, backward)
+        in_parts_if_needed(self._objective, backward)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `loop.Engine`; every worker has to call it."""
-        moments = {name: self._moments(parameter) for name, parameter in self._parameters.items()}
-        return {"objective": self._weights(), "moments": moments, "updates": self._updates}
+        """See `engine.Engine`; every worker has to call it. Before the first update it is what was loaded."""
+        moments = self._loaded
+        if self._engine is not None:
+            moments = {name: self._moments(parameter) for name, parameter in self._parameters.items()}
+        return {"objective": self.weights(), "moments": moments, "updates": self._updates, "bf16": self._bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `loop.Engine`."""
+        """See `engine.Engine`."""
         self._objective.load_state_dict(state["objective"])
-        self._updates = state["updates"]
-        self._pending = state["moments"]
+        self._updates, self._loaded = state["updates"], state["moments"]
+        self._bf16 = state.get("bf16", self._bf16)
 
     def close(self) -> None:
-        """Takes DeepSpeed's hooks and buffers away, so that another engine can follow in this process."""
+        """Take DeepSpeed's hooks and buffers away, so that another engine can follow in this process."""
         if self._engine is not None:
             self._engine.destroy()
 
@@ -120,7 +120,7 @@ class DeepSpeedEngine:
             model=self._objective,
             optimizer=optimizer,
             model_parameters=list(self._parameters.values()),
-            config=self._config,
+            config=_deepspeed_config(sed, self._world, self._bf16),
         )
         made = self._engine.optimizer
         # ZeRO hands the parts of this worker to torch's optimizer in its groups; stage 3 only while it makes an update.
@@ -128,18 +128,16 @@ class DeepSpeedEngine:
         make_moments(getattr(made, "optimizer", made), parts)
         if self._world == 1 and sed.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # with one worker it would copy all gradients to no avail
-        if self._pending is not None:
-            self._set_rate(0.0)
-            self._backward(batch, loop.in_memory(self._objective, lambda: self._engine(batch)))
-            self._engine.step()
-            self._put_moments(self._pending)
-            self._pending = None
+        if self._loaded is not None:
+            self._put_moments(batch, self._loaded)
+            self._loaded = None
 
     def _set_rate(self, rate: float) -> None:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
 
-    def _weights(self) -> dict[str, torch.Tensor]:
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return all weights; every worker has to call it."""
         if self._sed.zero_stage < 3 or self._engine is None:
             return self._objective.state_dict()
         import deepspeed
@@ -158,9 +156,19 @@ class DeepSpeedEngine:
 
         return {key: safe_get_full_optimizer_state(parameter, key) for key in _MOMENTS}
 
-    def _put_moments(self, moments: dict[str, dict[str, torch.Tensor]]) -> None:
+    def _put_moments(self, batch: TargetBatch, moments: dict[str, dict[str, torch.Tensor]]) -> None:
+        """Put moments back; ZeRO knows whose they are only after a step, so it makes one with rate 0.
+
+        The step's random numbers are given back: the update that follows draws the masks that it would have drawn.
+        """
         from deepspeed.utils import safe_set_full_optimizer_state
 
+        if self._sed.zero_stage:
+            restore = random_state(next(iter(self._parameters.values())).device)
+            self._set_rate(0.0)
+            self._backward(batch, in_parts_if_needed(self._objective, lambda: self._engine(batch)))
+            self._engine.step()
+            restore()
         optimizer = self._engine.optimizer
         for name, parameter in self._parameters.items():
             for key in _MOMENTS:

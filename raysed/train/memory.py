@@ -4,13 +4,19 @@ Numbers are bytes. What an update keeps for its gradients was counted on the ten
 them again.
 """
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from raysed.cluster.need import PROCESS_BYTES, Need
-from raysed.config import Config
+from raysed.config import Block, MembersConfig
 from raysed.model.shape import Shape
-from raysed.train.loop import CUDA_CONTEXT
-from raysed.train.setups import members_together, predictor_parameters
+from raysed.train.out_of_memory import CUDA_CONTEXT
+from raysed.train.stage import Size, Stage
+
+if TYPE_CHECKING:
+    from raysed.train.stages.sed import SedConfig
 
 _FP32, _BF16 = 4, 2
 _ADAM = 2 * _FP32
@@ -19,73 +25,55 @@ _SLACK = 1.1
 """Memory that an allocator holds and cannot use."""
 
 
-def member_need(stage: str, config: Config, shape: Shape, tokens: float, *, gpu: bool, bf16: bool) -> Need:
-    """Returns what a member needs, or a stack of them (see `members.stack`).
+def member_need(
+    stage: Stage, settings: Block, members: MembersConfig, shape: Shape, tokens: float, *, gpu: bool, bf16: bool
+) -> Need:
+    """Return what a member needs, or a stack of them (see `members.stack`).
 
     Args:
-        stage: one of `recipe.MEMBER_STAGES`.
         bf16: whether the forward pass is in bf16.
     """
-    trained, kept = shape.parameters, 0
-    if stage == "ct":
-        trained = 2 * shape.parameters
-    elif stage == "bsl":
-        trained, kept = shape.parameters + predictor_parameters(config.bsl, shape.width), shape.parameters
-    dropout = bool(getattr(getattr(config, stage), "dropout", False))
+    size = stage.size(settings, shape)
+    dropout = bool(getattr(settings, "dropout", False))
     states = saved_per_token(shape, bf16=bf16, dropout=dropout) * tokens + _on_the_way(shape) * tokens
-    if stage == "mlm":  # logits over the vocabulary of the tokens that are hidden, their gradient and their softmax
-        states += 3 * _FP32 * config.mlm.rate * tokens * shape.vocabulary
-    casts = copies_of(stage) * shape.products * _BF16 if bf16 else 0
-    fixed = (2 * _FP32 + _ADAM) * trained + _FP32 * kept + casts
-    count = members_together(stage, config)
-    what = f"a stack of {count} members of {stage} (members.stack)" if count > 1 else f"a member of {stage}"
-    need = _need(what, count * fixed, count * states, count * checkpoint_bytes(stage, config, shape), gpu)
+    states += 3 * _FP32 * size.outputs_per_token * tokens  # these outputs, their gradient and their softmax
+    casts = size.encoders * shape.products * _BF16 if bf16 else 0
+    fixed = (2 * _FP32 + _ADAM) * _trained(size, shape) + _FP32 * size.kept * shape.parameters + casts
+    count = stage.members_together(members)
+    what = f"a stack of {count} members of {stage.name} (members.stack)" if count > 1 else f"a member of {stage.name}"
+    need = _need(what, count * fixed, count * states, count * checkpoint_bytes(size, shape), gpu)
     # A stack that does not fit goes on as single members, whose batches can be cut into parts.
     return replace(need, least=_need(what, fixed, states, 0, gpu).least) if count > 1 else need
 
 
-def copies_of(stage: str) -> int:
-    """Returns how many encoders a member has while it trains.
-
-    Args:
-        stage: one of `recipe.MEMBER_STAGES`.
-    """
-    return 2 if stage in ("ct", "bsl") else 1
-
-
-def learner_need(config: Config, shape: Shape, tokens: float, workers: int, *, gpu: bool, bf16: bool) -> Need:
-    """Returns what a worker of a learner needs; ZeRO shares moments, gradients and weights among them.
+def learner_need(sed: SedConfig, shape: Shape, tokens: float, workers: int, *, gpu: bool, bf16: bool) -> Need:
+    """Return what a worker of a learner needs; ZeRO shares moments, gradients and weights among them.
 
     Args:
         tokens: of one worker's part of a batch.
         bf16: whether the forward pass is in bf16.
     """
-    stage, size = config.sed.zero_stage, shape.parameters
+    stage, size = sed.zero_stage, shape.parameters
     shared = {"moments": stage >= 1, "gradients": stage >= 2, "weights": stage >= 3}
     parts = {"moments": _ADAM * size, "gradients": _FP32 * size, "weights": _FP32 * size}
     own = sum(part / workers if shared[name] else part for name, part in parts.items())
-    states = saved_per_token(shape, bf16=bf16, dropout=config.sed.dropout) * tokens + _on_the_way(shape) * tokens
+    states = saved_per_token(shape, bf16=bf16, dropout=sed.dropout) * tokens + _on_the_way(shape) * tokens
     casts = shape.products * _BF16 if bf16 else 0
     # The first worker gathers weights and moments for a checkpoint.
-    return _need("a learner", own + casts, states, checkpoint_bytes(None, config, shape), gpu)
+    return _need("a learner", own + casts, states, checkpoint_bytes(Size(), shape), gpu)
 
 
-def checkpoint_bytes(stage: str | None, config: Config, shape: Shape) -> int:
-    """Returns the size of a training's checkpoint: weights and moments of what is trained, weights of the rest.
+def checkpoint_bytes(size: Size, shape: Shape) -> int:
+    """Return the size of a training's checkpoint: weights and moments of what is trained, weights of the rest."""
+    return (_FP32 + _ADAM) * _trained(size, shape) + _FP32 * size.kept * shape.parameters
 
-    Args:
-        stage: one of `recipe.MEMBER_STAGES`; None: a learner.
-    """
-    whole = (_FP32 + _ADAM) * shape.parameters
-    if stage == "ct":
-        return 2 * whole
-    if stage == "bsl":
-        return whole + (_FP32 + _ADAM) * predictor_parameters(config.bsl, shape.width) + _FP32 * shape.parameters
-    return whole
+
+def _trained(size: Size, shape: Shape) -> int:
+    return size.trained * shape.parameters + size.parameters
 
 
 def saved_per_token(shape: Shape, *, bf16: bool, dropout: bool) -> float:
-    """Returns the bytes that an update keeps for its gradients, for each token of a batch.
+    """Return the bytes that an update keeps for its gradients, for each token of a batch.
 
     A block keeps its input, queries, keys, values, what attention gives, both sums before a normalisation and the
     first one's result, each as wide as the states, and the inner layer before and after its activation.

@@ -19,8 +19,11 @@ from torch.nn import functional as F
 from raysed.data.tokens import PackedTokens
 from raysed.model.attention import AttentionBy
 from raysed.model.linear import as_usual
-from raysed.train.loop import Result, Run, TorchEngine, shortage_said
-from raysed.train.objectives.base import EmbeddingObjective
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import Run
+from raysed.train.objective import EmbeddingObjective
+from raysed.train.out_of_memory import oom_as_user_error
+from raysed.train.selection import Result
 
 
 def can_be_stacked(engine: Any) -> bool:
@@ -104,7 +107,7 @@ class Stack:
             engine.optimizer.zero_grad(set_to_none=True)
         for weight in self._weights.values():
             weight.grad = None
-        with shortage_said(self._engines[0].objective):
+        with oom_as_user_error(self._engines[0].objective):
             losses = self._gradients(batches)
             return [engine.finish(loss) for engine, loss in zip(self._engines, losses)]
 

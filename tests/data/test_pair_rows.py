@@ -13,9 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.config import NliConfig, StsConfig, ViewsConfig
+from raysed.config import ViewsConfig
 from raysed.data.pairs import CLASSES, PairRows, entailment, load_graded, load_nli, load_views, usable
 from raysed.errors import UserError
+from raysed.train.stages.nli import NliConfig
+from raysed.train.stages.sts import StsConfig
 
 HEADER = "split\tlabel\tpremise\thypothesis"
 ROWS = [
@@ -40,7 +42,7 @@ def as_sources(files) -> list:
 
 
 def nli(*sources) -> PairRows:
-    return load_nli(NliConfig(train=as_sources(sources)))
+    return load_nli(NliConfig(train=as_sources(sources)).train)
 
 
 def views(*sources, **settings) -> PairRows:
@@ -148,7 +150,9 @@ def test_real_files(data_dir):
     assert len(both) == 2527 + 5000
     assert Counter(both.labels[:2527].tolist()) == {0: 839, 1: 838, 2: 850}
     assert Counter(both.labels[2527:].tolist()) == {0: 739, 1: 1443, 2: 2818}
-    graded = load_graded(StsConfig(train=[str(data_dir / "sts" / name) for name in ("stsb-train.tsv", "sts15.tsv")]))
+    graded = load_graded(
+        StsConfig(train=[str(data_dir / "sts" / name) for name in ("stsb-train.tsv", "sts15.tsv")]).train
+    )
     assert len(graded) == 5749 + 3000 and graded.left_out == {"without a score": 5500}
     first = (data_dir / "sts" / "stsb-train.tsv").read_text().split("\n")[1].split("\t")
     assert (graded.labels[0], graded.first[0], graded.second[0]) == (float(first[1]) / 5, first[2], first[3])
@@ -348,8 +352,8 @@ def test_a_directory_and_no_source_are_refused(tmp_path):
     with pytest.raises(UserError, match="is not a file of labelled pairs"):
         nli(tmp_path)
     for load, config, name in (
-        (load_nli, NliConfig(), "nli.train"),
-        (load_graded, StsConfig(), "sts.train"),
+        (load_nli, [], "nli.train"),
+        (load_graded, [], "sts.train"),
         (load_views, ViewsConfig(), "views.files"),
     ):
         with pytest.raises(UserError, match=f"{name} is empty"):
@@ -378,7 +382,7 @@ def test_scores_run_from_0_to_1_whatever_the_range(tmp_path):
         {"source": graded_file(tmp_path / "b.tsv", 1, "", 2, 5), "score_range": (1, 5)},
         {"source": graded_file(tmp_path / "c.tsv", -1, 0.5), "score_range": (-1, 1)},
     ]
-    rows = load_graded(StsConfig(train=sources))
+    rows = load_graded(StsConfig(train=sources).train)
     np.testing.assert_allclose(rows.labels, [0, 0.5, 1, 0, 0.25, 1, 0, 0.75], rtol=0, atol=1e-15)
     assert rows.first == ["a0", "a1", "a2", "a0", "a2", "a3", "a0", "a1"]
     assert rows.second == [text.replace("a", "b") for text in rows.first]
@@ -388,9 +392,9 @@ def test_scores_run_from_0_to_1_whatever_the_range(tmp_path):
 def test_bad_graded_sources_are_named_by_their_place(tmp_path):
     good = graded_file(tmp_path / "a.tsv", 3)
     with pytest.raises(UserError, match=r"^sts\.train\[1\]: "):
-        load_graded(StsConfig(train=[good, str(tmp_path / "missing.xml")]))
+        load_graded(StsConfig(train=[good, str(tmp_path / "missing.xml")]).train)
     with pytest.raises(UserError, match=r"b.tsv, line 2: score 7 is outside"):
-        load_graded(StsConfig(train=[graded_file(tmp_path / "b.tsv", 7)]))
+        load_graded(StsConfig(train=[graded_file(tmp_path / "b.tsv", 7)]).train)
 
 
 @pytest.mark.parametrize(
@@ -403,12 +407,12 @@ def test_bad_graded_sources_are_named_by_their_place(tmp_path):
 )
 def test_scores_that_are_no_numbers_are_named_with_their_place(tmp_path, score, message):
     with pytest.raises(UserError) as error:
-        load_graded(StsConfig(train=[graded_file(tmp_path / "b.tsv", 1, score)]))
+        load_graded(StsConfig(train=[graded_file(tmp_path / "b.tsv", 1, score)]).train)
     assert str(error.value).startswith(f"{tmp_path / 'b.tsv'}, line 3: {message}")
 
 
 def test_bundled_pairs_can_be_graded_pairs():
-    rows = load_graded(StsConfig(train=["bundled:train"]))
+    rows = load_graded(StsConfig(train=["bundled:train"]).train)
     assert len(rows) > 100 and 0 <= rows.labels.min() < 0.2 and 0.8 < rows.labels.max() <= 1
 
 

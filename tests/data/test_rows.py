@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raysed.config import CorpusConfig, NliSource
+from raysed.config import CorpusConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.rows import Schema, read, read_lines, read_source, rows
 from raysed.data.sources import local_file
 from raysed.errors import UserError
+from raysed.train.stages.nli import NliSource
 
 DOCUMENTS = Schema(
     "retrieval.corpus",

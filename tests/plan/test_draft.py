@@ -10,7 +10,7 @@ from raysed.config import load_config
 from raysed.data.survey import PairsSurvey, Survey
 from raysed.plan.consistency import check_settings
 from raysed.plan.draft import MOST_SENTENCES, EncoderFacts, draft
-from raysed.train.setups import learner_steps
+from raysed.registry import stages
 
 PAIRS = [PairsSurvey("data/dev.csv", 300, 0, 0.1, 0.9, 0), PairsSurvey("other/dev.csv", 300, 0, 1, 5, 0, subsets=2)]
 
@@ -70,7 +70,7 @@ def test_what_is_written_loads_and_goes_together(tmp_path, count, pairs, teacher
 def test_a_learner_gets_some_hundred_updates_wherever_there_is_text_for_them(count, teachers):
     config = written(survey(count), teachers=teachers).config
     rows = config.corpus.sentences or count
-    updates = learner_steps(config.sed, rows // min(rows, config.sed.batch_size))
+    updates = stages()["sed"].steps(config.sed, rows)
     assert updates <= 3200 and (updates >= 300 or config.sed.epochs == 20)
     assert config.sed.evaluate_every < updates or count == 2
     assert 200 <= config.ct.steps <= 1000 or teachers
@@ -82,7 +82,7 @@ def test_scoring_takes_less_time_than_learning():
     for pairs in (few, many):
         sed = written(survey(3000), [pairs], ["A"]).config.sed
         assert sed.evaluate_every * sed.batch_size >= 2 * pairs.pairs
-    assert 4 * sed.evaluate_every <= learner_steps(sed, 3000 // sed.batch_size)
+    assert 4 * sed.evaluate_every <= stages()["sed"].steps(sed, 3000)
 
 
 def test_a_draw_asks_for_no_more_than_was_seen():

@@ -13,7 +13,7 @@ from transformers import AutoConfig, BertConfig, BertModel, RobertaConfig
 
 from raysed.cluster.need import Need
 from raysed.cluster.resources import Cluster
-from raysed.config import Config, find_config, load_config, make_config
+from raysed.config import Config, MembersConfig, find_config, load_config, make_config
 from raysed.data.tokens import TokenTable, pack
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder, load_encoder
@@ -22,6 +22,7 @@ from raysed.plan.artefacts import plan_node
 from raysed.plan.show import show_plan
 from raysed.plan.size import described, largest_need, need_of_learner, plan_run, rate_of, tokens_of_sentence
 from raysed.recipe import parse_recipes
+from raysed.registry import stages
 from raysed.train.memory import checkpoint_bytes, learner_need, member_need, saved_per_token
 
 BASE = shape_of_model(BertConfig())
@@ -138,14 +139,14 @@ def test_the_largest_member_counts():
 
 
 @given(
-    stage=st.sampled_from(["mlm", "nli", "ct", "bsl", "contrastive", "sts"]),
+    stage=st.sampled_from(sorted(stages())),
     tokens=st.integers(1, 10_000),
     gpu=st.booleans(),
     bf16=st.booleans(),
 )
 def test_needs_grow_with_batch_and_encoder(stage, tokens, gpu, bf16):
     def need(shape: Shape, count: int) -> Need:
-        return member_need(stage, Config(), shape, count, gpu=gpu, bf16=bf16)
+        return member_need(stages()[stage], getattr(Config(), stage), MembersConfig(), shape, count, gpu=gpu, bf16=bf16)
 
     here, larger, more = need(BASE, tokens), need(LARGE, tokens), need(BASE, 2 * tokens)
     assert (larger.device > here.device and more.device > here.device >= here.least > 0) or not gpu
@@ -159,16 +160,18 @@ def test_workers_of_a_learner_share_what_zero_shares(stage):
     size = LARGE.parameters
 
     def of(workers: int) -> float:
-        return learner_need(config, LARGE, 0, workers, gpu=True, bf16=False).device
+        return learner_need(config.sed, LARGE, 0, workers, gpu=True, bf16=False).device
 
     shared = {0: 0, 1: 8, 2: 12, 3: 16}[stage]
     assert of(1) - of(4) == pytest.approx(1.1 * shared * size * 3 / 4)
 
 
 def test_the_checkpoint_of_ct_holds_both_copies():
-    assert checkpoint_bytes("ct", Config(), BASE) == 2 * checkpoint_bytes("nli", Config(), BASE)
-    assert checkpoint_bytes(None, Config(), BASE) == 12 * BASE.parameters
-    assert checkpoint_bytes("bsl", Config(), BASE) > 16 * BASE.parameters
+    def of(stage: str) -> int:
+        return checkpoint_bytes(stages()[stage].size(getattr(Config(), stage), BASE), BASE)
+
+    assert of("ct") == 2 * of("nli") == 2 * of("sed") == 24 * BASE.parameters
+    assert of("bsl") > 16 * BASE.parameters
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------

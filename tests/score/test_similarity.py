@@ -14,13 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from raysed.config import StsConfig, TaskConfig, make_config
+from raysed.config import TaskConfig, make_config
 from raysed.data.graded import StsTask, load_task, read_graded
 from raysed.data.pairs import load_graded
 from raysed.errors import UserError
 from raysed.score.analysis import effective_rank, random_pair_cosine, singular_values
 from raysed.score.metrics import ranks, spearman
 from raysed.score.tasks import Evaluation, comparable
+from raysed.train.stages.sts import StsConfig
 
 HEADER = "subset\tscore\tsentence1\tsentence2\n"
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "sts"
@@ -667,7 +668,7 @@ def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path, scor
     with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy\.score_range is .*highest score .*have{example}$"):
         task_of(path, score_range=range_)
     with pytest.raises(UserError, match=rf"^(sts\.train\[0\]\.score_range) is .*; set \1 .*{example}$"):
-        load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]))
+        load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]).train)
     fewer = scores_file(tmp_path, scores[:19], "fewer.tsv")
     assert task_of(fewer, score_range=range_).pairs == 19
 
@@ -691,7 +692,7 @@ def test_a_task_that_has_no_correlation_is_refused_and_can_be_learnt_from(tmp_pa
     path = scores_file(tmp_path, scores)
     with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy: .*{message}"):
         task_of(path)
-    assert len(load_graded(StsConfig(train=[str(path)]))) == len([score for score in scores if score != ""])
+    assert len(load_graded(StsConfig(train=[str(path)]).train)) == len([score for score in scores if score != ""])
 
 
 def test_many_equal_scores_are_no_matter_of_the_range_for_a_task_and_one_for_training(tmp_path):
@@ -699,7 +700,7 @@ def test_many_equal_scores_are_no_matter_of_the_range_for_a_task_and_one_for_tra
     with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy: all 40 pairs of .* have the score 2"):
         task_of(path)
     with pytest.raises(UserError, match=r"^sts\.train\[0\]\.score_range .* but the 40 scores of .* are all 2; set"):
-        load_graded(StsConfig(train=[str(path)]))
+        load_graded(StsConfig(train=[str(path)]).train)
 
 
 def test_subsets_without_a_correlation_are_in_no_mean(tmp_path, caplog):

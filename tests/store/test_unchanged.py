@@ -194,7 +194,7 @@ def test_the_job_says_so_before_it_loads_anything(settings, tmp_path):
     complete(make_config(settings))
     (tmp_path / "config.yaml").write_text(json.dumps(settings))
     code = "import sys; sys.argv[0] = 'jobs/ensemble_then_distill.py'; import runpy, atexit\n"
-    code += "names = ('torch', 'ray', 'transformers', 'scipy', 'sklearn', 'matplotlib')\n"
+    code += "names = ('ray', 'transformers', 'scipy', 'sklearn', 'matplotlib')\n"
     code += "atexit.register(lambda: print(*(name for name in names if name in sys.modules)))\n"
     code += "runpy.run_path(sys.argv[0], run_name='__main__')"
     command = [sys.executable, "-c", code, "--config", str(tmp_path / "config.yaml")]

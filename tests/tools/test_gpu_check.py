@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from raysed.train.engine import TorchEngine
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks/gpu_check.py"
 
@@ -57,14 +59,12 @@ def test_an_update_that_waits_for_the_gpu_shows(tmp_path, monkeypatch, capsys):
     import gpu_check
     import torch
 
-    from raysed.train.loop import TorchEngine
-
     def asks(engine: TorchEngine, loss: torch.Tensor) -> torch.Tensor:
         loss.item(), torch.ones(3)[torch.ones(3) > 0]
         return loss
 
     monkeypatch.setattr(TorchEngine, "_step", asks)
-    monkeypatch.setattr(gpu_check, "MEMBER_STAGES", ("ct",))
+    monkeypatch.setattr(gpu_check, "member_stages", lambda: ("ct",))
     monkeypatch.setattr(gpu_check, "PARTS", (gpu_check.waits,))
     assert gpu_check.main(["--device", "cpu", "--output", str(tmp_path / "page.md")]) == 1
     assert "1 x _local_scalar_dense, 1 x index" in (tmp_path / "page.md").read_text()

@@ -41,7 +41,7 @@ def test_a_setting_without_a_docstring_has_no_row(monkeypatch):
     class Longer(Config):
         further: int = 1
 
-    with pytest.raises(ValueError, match=r"^Longer\.further has no docstring in raysed/config\.py; say below it what"):
+    with pytest.raises(ValueError, match=r"^Longer\.further has no docstring; say below it what"):
         settings(Longer)
 
 

@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.config import BslConfig
 from raysed.data.tokens import TokenTable, pack
-from raysed.train.loop import Plan, TorchEngine, seed_everything, train
-from raysed.train.objectives.bootstrap import Bootstrap, make_predictor
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
 from raysed.train.optimizers import adam_optimizer
+from raysed.train.plan import Plan
+from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
+from raysed.train.state import seed_everything
 
 
 @pytest.fixture

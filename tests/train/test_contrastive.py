@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from raysed.data.tokens import TokenTable, pack
-from raysed.train.objectives.contrastive import Contrastive
+from raysed.train.stages.contrastive import Contrastive
 
 
 class Fixed(torch.nn.Module):

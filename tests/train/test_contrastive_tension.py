@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.config import CtConfig
 from raysed.store.storage import Storage
-from raysed.train.loop import Plan, TorchEngine, train
-from raysed.train.objectives.contrastive_tension import (
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
+from raysed.train.plan import Plan
+from raysed.train.stages.ct import (
     ContrastiveTension,
+    CtConfig,
     InBatchContrastiveTension,
     PairSampler,
     SentenceSampler,

@@ -12,11 +12,12 @@ import torch
 from deepspeed_worker import RATE, WIDTH, Work, run
 from learners import tiny_learner, write_targets
 
-from raysed.config import SedConfig
 from raysed.data.targets import TargetBatches
-from raysed.train import loop
 from raysed.train.deepspeed import DeepSpeedEngine
-from raysed.train.objectives.distillation import Distillation
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
+from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.stages.sed import Distillation, SedConfig
 
 _OPTIMIZERS = "deepspeed.runtime.zero.muon.muon_optimizer"
 """Where every worker with ZeRO looks whether its optimizer is one of these; the import takes as long as its updates."""
@@ -41,7 +42,7 @@ def plain_losses(directory: Path, sed: SedConfig, steps: int) -> list[float]:
     parameters = [p for p in learner.parameters() if p.requires_grad]
     optimizer = torch.optim.Adam(parameters, lr=0.0)
     batches = TargetBatches(directory, sed.batch_size, seed=5)
-    rate = loop.warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay)
+    rate = warmup_schedule(sed.learning_rate, steps, sed.warmup, sed.decay)
     losses = []
     for step in range(steps):
         batch = batches(step)
@@ -141,9 +142,9 @@ def test_one_process_equals_the_plain_loop(tmp_path):
     sed = SedConfig(batch_size=8)
     objective = Distillation(tiny_learner(WIDTH))
     optimizer = torch.optim.AdamW([p for p in objective.parameters() if p.requires_grad], lr=0.0, weight_decay=0.0)
-    plan = loop.Plan(12, loop.warmup_schedule(2e-5, 12, 0.1, "constant"), log_every=1, keep="learner")
-    engine = loop.TorchEngine(objective, optimizer)
-    result = loop.train(objective, TargetBatches(tmp_path, 8, 5), plan, engine)
+    plan = Plan(12, warmup_schedule(2e-5, 12, 0.1, "constant"), log_every=1, keep="learner")
+    engine = TorchEngine(objective, optimizer)
+    result = train(objective, TargetBatches(tmp_path, 8, 5), plan, engine)
     assert [e["loss"] for e in result.history] == pytest.approx(plain_losses(tmp_path, sed, 12), abs=1e-6)
 
 

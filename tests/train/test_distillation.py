@@ -6,7 +6,7 @@ import torch
 from learners import tiny_learner, write_targets
 
 from raysed.data.targets import TargetBatches
-from raysed.train.objectives.distillation import LOSSES, Distillation
+from raysed.train.stages.sed import LOSSES, Distillation
 
 PLAIN = {
     "mse": lambda x, t: ((x - t) ** 2).mean(),

@@ -27,23 +27,19 @@ from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.precision import uses_bf16
 from raysed.plan.artefacts import plan_node
+from raysed.registry import stages
 from raysed.score.dev import dev_score
 from raysed.store.storage import Entry, Storage
 from raysed.train import loop
-from raysed.train.loop import (
-    Plan,
-    Result,
-    TorchEngine,
-    before_training,
-    load_state,
-    save_state,
-    seed_everything,
-    train,
-    warmup_schedule,
-)
-from raysed.train.objectives.contrastive import Contrastive
-from raysed.train.objectives.masked_lm import MaskedLM
-from raysed.train.setups import Start, set_up
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
+from raysed.train.out_of_memory import CUDA_CONTEXT, in_parts_if_needed
+from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.selection import Result, before_training
+from raysed.train.stage import Start
+from raysed.train.stages.contrastive import Contrastive
+from raysed.train.stages.mlm import MaskedLM
+from raysed.train.state import load_state, save_state, seed_everything
 
 STEPS, EPOCH, EVERY = 40, 20, 5
 RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
@@ -386,7 +382,7 @@ def test_an_update_that_is_asked_about_later_changes_no_weights_either(tmp_path,
     def updated(*kinds: str) -> tuple[TorchEngine, list]:
         objective.load_state_dict(start)
         engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), fused=True), clip)
-        engine.asks_later = True
+        engine.is_async = True
         return engine, [engine.update(SimpleNamespace(kind=kind), 0.1) for kind in kinds]
 
     _, losses = updated("healthy", kind, "healthy")
@@ -413,12 +409,12 @@ def test_an_update_that_is_asked_about_later_changes_no_weights_either(tmp_path,
 def test_a_training_that_is_asked_about_later_is_the_same(tmp_path):
     """Losses, history and weights, over a stop, and to an end that nobody logs."""
     ends, batch = [], SimpleNamespace(kind="healthy", ids=np.array([1]))
-    for asks_later in (False, True):
+    for is_async in (False, True):
         torch.manual_seed(0)
         objective = Broken()
         engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), fused=True), clip=0.5)
-        engine.asks_later = asks_later
-        checkpoints = Storage(str(tmp_path / str(asks_later)), "run").checkpoints("model", {})
+        engine.is_async = is_async
+        checkpoints = Storage(str(tmp_path / str(is_async)), "run").checkpoints("model", {})
         plan = Plan(20, lambda step: 0.1, checkpoint_every=3, log_every=7, keep="only")
         for until in (11, None):
             result = train(objective, lambda step: batch, plan, engine, checkpoints=checkpoints, until=until)
@@ -578,8 +574,9 @@ def test_all_workers_continue_from_the_state_that_the_first_names(monkeypatch, t
     plan = Plan(9, lambda step: 1.0, checkpoint_every=4, log_every=1, keep="first")
     engine = TorchEngine(line, torch.optim.SGD(line.parameters(), lr=1.0))
     train(line, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {}))
-    monkeypatch.setattr(loop, "_is_first", lambda: False)
-    monkeypatch.setattr(loop, "said_by_the_first", lambda value, device: 4.0)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(loop, "broadcast_from_rank0", lambda value, device: 4.0)
     other = Line()
     engine = TorchEngine(other, torch.optim.SGD(other.parameters(), lr=1.0))
     assert train(other, lambda step: step, plan, engine, checkpoints=storage.checkpoints("m", {})).resumed_at == 4
@@ -731,7 +728,8 @@ def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table
     lists = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
     pq.write_table(pa.table({"id": table.ids, "input_ids": lists}), tmp_path / "part-00000.parquet")
     config = Config(members={"precision": precision})
-    setup = set_up("ct", config, Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0))
+    start = Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0)
+    setup = stages()["ct"].set_up(config.ct, config.members, start)
     seen = []
     layer = setup.objective.first.transformer.encoder.layer[0].output.dense
     layer.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
@@ -741,6 +739,23 @@ def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table
     inputs = dict.fromkeys(("encoder", "corpus", "dev"), "same")
     plans = [plan_node("ct", Config(members={"precision": other}), inputs, [None]) for other in (precision, "auto")]
     assert plans[0][0].depends != plans[1][0].depends
+
+
+def test_a_training_goes_on_in_the_precision_in_which_it_began(make_encoder, make_table, tmp_path):
+    """Also on a machine whose default is another one."""
+    table = make_table(40)
+
+    def trained(bf16: bool, until: int | None) -> TorchEngine:
+        torch.manual_seed(1)
+        objective = MaskedLM(make_encoder("bert"), mask_id=4, special_ids=[0, 1, 2, 3, 4], rate=0.3)
+        engine = TorchEngine(objective, torch.optim.AdamW(objective.parameters(), lr=1e-3), bf16=bf16)
+        checkpoints = Storage(str(tmp_path), "run").checkpoints("m", {})
+        plan = Plan(6, lambda step: 1e-3, keep="encoder")
+        train(objective, EpochBatches(table, 8, 5), plan, engine, checkpoints=checkpoints, until=until)
+        return engine
+
+    trained(True, 3)
+    assert trained(False, None).bf16
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
@@ -806,7 +821,7 @@ class OnGpu(nn.Module):
 def holds(monkeypatch, others: float) -> None:
     """A GPU of 16 GB, of which this process holds 3, its context included."""
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (13e9 - others, 16e9))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3e9 - loop.CUDA_CONTEXT)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 3e9 - CUDA_CONTEXT)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: None)
 
 
@@ -823,7 +838,7 @@ def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_enco
         if len(tries) < 3:
             raise torch.OutOfMemoryError("planted")
 
-    loop.in_memory(OnGpu(make_encoder("bert")), draw)
+    in_parts_if_needed(OnGpu(make_encoder("bert")), draw)
     assert len(tries) == 3 and len(set(tries)) == 1
 
 
@@ -836,7 +851,7 @@ def test_with_little_memory_a_gpu_draws_the_same_numbers_again(make_encoder):
         if len(drawn) == 1:
             raise torch.OutOfMemoryError("planted")
 
-    loop.in_memory(make_encoder("bert").cuda(), draw)
+    in_parts_if_needed(make_encoder("bert").cuda(), draw)
     assert drawn[0] == drawn[1]
 
 
@@ -861,10 +876,10 @@ def test_what_cuda_says_of_memory_is_understood(make_encoder, said, is_memory):
 
     if not is_memory:
         with pytest.raises(RuntimeError, match="CUDA error"):
-            loop.in_memory(make_encoder("bert"), action)
+            in_parts_if_needed(make_encoder("bert"), action)
         return
     encoder = make_encoder("bert")
-    loop.in_memory(encoder, action)
+    in_parts_if_needed(encoder, action)
     assert encoder.parts == 2 and len(tries) == 2
 
 
@@ -880,7 +895,7 @@ def test_those_who_share_a_gpu_are_blamed_for_its_memory(make_encoder, monkeypat
         raise torch.OutOfMemoryError("planted")
 
     with pytest.raises(UserError) as refused:
-        loop.in_memory(OnGpu(make_encoder("bert")), action)
+        in_parts_if_needed(OnGpu(make_encoder("bert")), action)
     assert said in str(refused.value)
     assert ("hold 9.0 GB of the GPU's 16.0 GB: from now on it is encoded in 2 parts" in caplog.text) is (others > 1e9)
 
@@ -908,6 +923,6 @@ def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):
 
 
 def test_other_errors_are_not_mistaken_for_memory(make_encoder, make_table, scarce, monkeypatch):
-    monkeypatch.setattr("raysed.train.loop.is_out_of_memory", lambda error: False)
+    monkeypatch.setattr("raysed.train.out_of_memory.is_out_of_memory", lambda error: False)
     with pytest.raises(torch.OutOfMemoryError):
         train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))

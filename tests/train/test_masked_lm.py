@@ -9,8 +9,10 @@ from torch import nn
 
 from raysed.data.batches import EpochBatches
 from raysed.data.tokens import TokenTable, pack
-from raysed.train.loop import Plan, TorchEngine, train
-from raysed.train.objectives.masked_lm import MaskedLM
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
+from raysed.train.plan import Plan
+from raysed.train.stages.mlm import MaskedLM
 
 SPECIAL, MASK = [0, 1, 2, 3, 4], 4
 

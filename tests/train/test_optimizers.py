@@ -7,15 +7,17 @@ import pytest
 import torch
 from torch import nn
 
-from raysed.config import CtConfig
 from raysed.data.pair_table import LabelledBatch
 from raysed.data.tokens import pack
 from raysed.store.storage import Storage
+from raysed.train.engine import TorchEngine, dense_part
 from raysed.train.flow_fit import FlowAdam
-from raysed.train.loop import Plan, TorchEngine, dense_part, load_state, save_state, train
-from raysed.train.objectives.contrastive_tension import ContrastiveTension, PairSampler, ct_optimizer
-from raysed.train.objectives.siamese_nli import SiameseNLI
+from raysed.train.loop import train
 from raysed.train.optimizers import RMSprop, UncorrectedAdamW, adam_optimizer, bert_optimizer, make_moments
+from raysed.train.plan import Plan
+from raysed.train.stages.ct import ContrastiveTension, CtConfig, PairSampler, ct_optimizer
+from raysed.train.stages.nli import SiameseNLI
+from raysed.train.state import load_state, save_state
 
 
 def generator(seed: int) -> torch.Generator:

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.config import NliConfig
 from raysed.data.pair_table import LabelledBatch, PairBatches, PairTable
 from raysed.data.pairs import CLASSES, load_nli
 from raysed.data.tokens import tokenize
-from raysed.train.loop import Plan, TorchEngine, train
-from raysed.train.objectives.siamese_nli import SiameseNLI
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
 from raysed.train.optimizers import bert_optimizer
+from raysed.train.plan import Plan
+from raysed.train.stages.nli import NliConfig, SiameseNLI
 
 
 @pytest.fixture
@@ -131,7 +132,7 @@ def test_the_classifier_is_exact_under_autocast(make_encoder, batch):
 
 def test_real_pairs_can_be_learned(make_encoder, tiny_tokenizer, data_dir):
     """A few passes over 96 pairs of SNLI: far below ln 3, the loss of a guess."""
-    rows = load_nli(NliConfig(train=[str(data_dir / "nli" / "snli-sample.tsv")]))
+    rows = load_nli(NliConfig(train=[str(data_dir / "nli" / "snli-sample.tsv")]).train)
     assert len(rows) == 2527 and rows.counts == dict(zip(CLASSES, (839, 838, 850)))
     table = PairTable(*(tokenize(tiny_tokenizer, side, 30) for side in (rows.first, rows.second)), rows.labels)
     torch.manual_seed(0)

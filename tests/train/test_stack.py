@@ -7,20 +7,21 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.config import CtConfig
 from raysed.data.pair_table import PairBatches, PairTable
 from raysed.data.tokens import pack
 from raysed.errors import UserError
 from raysed.model.encoding import encode
 from raysed.store.storage import Storage
-from raysed.train.loop import Plan, Run, TorchEngine
-from raysed.train.objectives.contrastive import Contrastive
-from raysed.train.objectives.contrastive_tension import contrastive_tension, ct_optimizer
-from raysed.train.objectives.masked_lm import MaskedLM
-from raysed.train.objectives.siamese_nli import SiameseNLI
-from raysed.train.objectives.sts_regression import CosineRegression
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import Run
 from raysed.train.optimizers import adam_optimizer, bert_optimizer
+from raysed.train.plan import Plan
 from raysed.train.stack import Stack, can_be_stacked, of_equal_shape, train_together
+from raysed.train.stages.contrastive import Contrastive
+from raysed.train.stages.ct import CtConfig, contrastive_tension, ct_optimizer
+from raysed.train.stages.mlm import MaskedLM
+from raysed.train.stages.nli import SiameseNLI
+from raysed.train.stages.sts import CosineRegression
 
 STEPS = 8
 STAGES = ("ct", "ct-in-batch", "nli", "sts", "contrastive")

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.config import StsConfig
 from raysed.data.pair_table import PairBatches, PairTable
 from raysed.data.pairs import load_graded
 from raysed.data.tokens import tokenize
-from raysed.train.loop import Plan, TorchEngine, train
-from raysed.train.objectives.sts_regression import CosineRegression, target_of
+from raysed.train.engine import TorchEngine
+from raysed.train.loop import train
 from raysed.train.optimizers import bert_optimizer
+from raysed.train.plan import Plan
+from raysed.train.stages.sts import CosineRegression, StsConfig, target_of
 
 
 @pytest.fixture
@@ -88,7 +89,7 @@ def test_the_loss_is_in_full_precision_under_autocast(make_encoder, pairs):
 
 def test_real_pairs_can_be_learned(make_encoder, tiny_tokenizer, data_dir):
     """A few passes over 96 pairs of STS-B's news: below the variance of their scores, the loss of a constant."""
-    rows = load_graded(StsConfig(train=[str(data_dir / "sts" / "stsb-train.tsv")]))
+    rows = load_graded(StsConfig(train=[str(data_dir / "sts" / "stsb-train.tsv")]).train)
     assert len(rows) == 5749
     table = PairTable(*(tokenize(tiny_tokenizer, side, 30) for side in (rows.first, rows.second)), rows.labels)
     table = table.take(np.arange(5749 - 96, 5749))

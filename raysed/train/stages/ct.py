@@ -4,22 +4,70 @@ Numbers of SED appendix B.2; what is absent there (dropout off, maximum length, 
 the learning rate) follows the released code. The variant `in_batch` is that of sentence-transformers.
 """
 
+from __future__ import annotations
+
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import CtConfig
-from raysed.data.tokens import PackedTokens, TokenTable, pack
-from raysed.model.encoder import Encoder
-from raysed.train.objectives.base import EmbeddingObjective
+from raysed.config import Block, MembersConfig
+from raysed.train.objective import EmbeddingObjective
 from raysed.train.optimizers import RMSprop
+from raysed.train.stage import Setup, Size, Stage, Start
+
+if TYPE_CHECKING:
+    from raysed.data.tokens import PackedTokens, TokenTable
+    from raysed.model.encoder import Encoder
+    from raysed.model.shape import Shape
+
+_Rate = Annotated[float, Field(gt=0)]
+
+
+class CtConfig(Block):
+    """Contrastive Tension (SED appendix B.2; the numbers absent there are those of the released code)."""
+
+    variant: Literal["pairs", "in_batch"] = "pairs"
+    """`pairs`: the paper's, dot products of drawn positive and negative pairs. `in_batch`: cosines of every sentence
+    with all others of its batch (sentence-transformers; see docs/methods.md#contrastive-tension-ct)."""
+    batch_size: int = Field(16, ge=2)
+    """Sentences per batch of `in_batch`."""
+    scale: float = Field(20.0, gt=0)
+    """Where the learnt scale of `in_batch` starts."""
+    dropout: bool | None = None
+    """Whether the encoder's dropout is on while it trains. `null`: off for `pairs`, as in the released code, and on for
+    `in_batch`, which is too easy without it."""
+    steps: int = Field(50_000, ge=1)
+    """Number of updates."""
+    negatives: int = Field(7, ge=1)
+    """Negative pairs for each positive pair."""
+    groups: int = Field(2, ge=1)
+    """Positive pairs per update. A batch has `groups * (1 + negatives)` pairs."""
+    schedule: Literal["paper", "scaled"] = "paper"
+    """`paper`: the rate changes at `ct.boundaries`, counted in updates, however long the run is. `scaled`: each rate
+    holds for an equal part of the run, and the boundaries are not used."""
+    boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
+    """Updates at which the rate changes."""
+    learning_rates: list[_Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
+    """The rates, one more than there are boundaries."""
+    keep: Literal["second", "best_on_dev"] = "second"
+    """Which of the two trained models becomes the member. `second`: the second, as trained to the end. `best_on_dev`:
+    the better one at its best evaluation (the released code), which needs `evaluation.dev` and uses its labels."""
+
+    @model_validator(mode="after")
+    def _one_rate_more_than_boundaries(self) -> CtConfig:
+        if len(self.learning_rates) != len(self.boundaries) + 1 or sorted(set(self.boundaries)) != self.boundaries:
+            raise ValueError(
+                "ct.boundaries must increase, and ct.learning_rates must have exactly one more value than ct.boundaries"
+            )
+        return self
 
 
 class PairBatch(NamedTuple):
@@ -71,7 +119,7 @@ class ContrastiveTension(_TwoModels):
         return [(self.first, batch.first), (self.second, batch.second)]
 
     def loss_of(self, batch: PairBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns the mean binary cross entropy."""
+        """Return the mean binary cross entropy."""
         emb1_PD, emb2_PD = embeddings
         logits_P = (emb1_PD * emb2_PD).sum(-1)
         return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
@@ -97,7 +145,7 @@ class InBatchContrastiveTension(_TwoModels):
         return [(self.first, batch), (self.second, batch)]
 
     def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns the mean over both directions and B sentences, in full precision whatever the encoders' is."""
+        """Return the mean over both directions and B sentences, in full precision whatever the encoders' is."""
         emb1_BD, emb2_BD = (F.normalize(emb_BD, dim=-1) for emb_BD in embeddings)
         with torch.autocast(self.log_scale.device.type, enabled=False):
             logits_BB = self.log_scale.exp() * (emb1_BD @ emb2_BD.T)
@@ -120,7 +168,7 @@ class PairSampler:
         self.table, self.groups, self.negatives, self.seed = table, config.groups, config.negatives, seed
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the table rows of both sides, [P] each; order in a group: the positive pair, then the negatives."""
+        """Return the table rows of both sides, [P] each; order in a group: the positive pair, then the negatives."""
         draws = np.random.default_rng([self.seed, step]).integers(
             len(self.table), size=(self.groups, 1 + 2 * self.negatives)
         )
@@ -129,7 +177,9 @@ class PairSampler:
         return first.reshape(-1), second.reshape(-1)
 
     def __call__(self, step: int) -> PairBatch:
-        """Returns the batch of a step."""
+        """Return the batch of a step."""
+        from raysed.data.tokens import pack
+
         first, second = self.rows(step)
         labels = torch.zeros(self.groups, 1 + self.negatives)
         labels[:, 0] = 1.0
@@ -151,11 +201,13 @@ class SentenceSampler:
         self.table, self.batch_size, self.seed = table, min(batch_size, len(table)), seed
 
     def rows(self, step: int) -> np.ndarray:
-        """Returns the table rows of the batch of a step, [B]."""
+        """Return the table rows of the batch of a step, [B]."""
         return np.random.default_rng([self.seed, step]).choice(len(self.table), self.batch_size, replace=False)
 
     def __call__(self, step: int) -> PackedTokens:
-        """Returns the batch of a step."""
+        """Return the batch of a step."""
+        from raysed.data.tokens import pack
+
         return pack(self.table.take(self.rows(step)))
 
 
@@ -197,3 +249,31 @@ def ct_schedule(config: CtConfig) -> Callable[[int], float]:
     if config.schedule == "scaled":
         boundaries = [config.steps * (i + 1) // len(rates) for i in range(len(rates) - 1)]
     return lambda step: rates[bisect_left(boundaries, step)]
+
+
+class _Ct(Stage):
+    name, Settings = "ct", CtConfig
+    words = "Contrastive Tension (telling a sentence from others, without labels)"
+    stackable = True
+
+    def rows_per_update(self, settings: CtConfig) -> int:
+        """Pairs, or sentences that both models embed."""
+        return settings.batch_size if settings.variant == "in_batch" else settings.groups * (1 + settings.negatives)
+
+    def steps(self, settings: CtConfig, rows: int) -> int:
+        return settings.steps
+
+    def size(self, settings: CtConfig, shape: Shape) -> Size:
+        return Size(trained=2)
+
+    def setup(self, settings: CtConfig, members: MembersConfig, start: Start) -> Setup:
+        from raysed.data.tokens import read_tokens
+
+        objective, batch_at = contrastive_tension(
+            settings, start.encoder, read_tokens(start.data["corpus"]), start.seed
+        )
+        steps, rate, optimizer = settings.steps, ct_schedule(settings), ct_optimizer(objective)
+        return self.assemble(settings, members, start, objective, batch_at, steps, rate, optimizer)
+
+
+STAGE = _Ct()

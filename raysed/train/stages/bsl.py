@@ -5,20 +5,58 @@ the other view. The target is a moving average of the online encoder and gets no
 predictor keeps both from agreeing on one vector for everything.
 """
 
+from __future__ import annotations
+
 from copy import deepcopy
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import BslConfig
-from raysed.data.tokens import PackedTokens
-from raysed.model.encoder import Encoder
 from raysed.train.collapse import spread_of
-from raysed.train.objectives.base import EncoderObjective
+from raysed.train.objective import EncoderObjective
+from raysed.train.stage import Size, Start
+from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
+
+if TYPE_CHECKING:
+    from raysed.data.tokens import PackedTokens
+    from raysed.model.encoder import Encoder
+    from raysed.model.shape import Shape
 
 _EXPANSION = {"paper": 8, "released": 10, "none": 1}
 _RELEASED_MLPS = 3
+
+
+class BslConfig(TwoViewsConfig):
+    """Bootstrapped sentence representations (BSL section 3; warm-up, decay and clipping are the released code's)."""
+
+    block: ClassVar[str] = "bsl"
+
+    batch_size: int = 64
+    """Pairs of views per update, at least 2."""
+    learning_rate: float = Field(5e-4, gt=0)
+    """Peak rate of AdamW with bias correction (see docs/methods.md#bootstrapping-bsl)."""
+    momentum: float = 0.999
+    """Momentum of the target's moving average, 0 to 1: 0 copies the online network at each update, 1 leaves the target
+    as it was."""
+    predictor: Literal["paper", "released", "none"] = "paper"
+    """`paper`, `released` (see docs/methods.md#bootstrapping-bsl), or `none`, an ablation that collapses."""
+    expansion: int | None = Field(None, ge=1)
+    """Width of the predictor's hidden layers as a multiple of the encoder's. `null`: 8 for `paper`, 10 for
+    `released`."""
+
+    @model_validator(mode="after")
+    def _values_make_sense(self) -> BslConfig:
+        if not 0 <= self.momentum <= 1:
+            raise ValueError(f"bsl.momentum is {self.momentum:g}; it must be between 0 and 1 (the paper uses 0.999)")
+        if self.batch_size < 2:
+            raise ValueError(
+                f"bsl.batch_size is {self.batch_size}; it must be at least 2, because the predictor normalises over "
+                "the batch"
+            )
+        return self
 
 
 class Bootstrap(EncoderObjective):
@@ -48,7 +86,7 @@ class Bootstrap(EncoderObjective):
         self._embeddings = torch.empty(0)
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
-        """Returns the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2).
+        """Return the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2).
 
         Args:
             batch: 2 B sentences, the B first views and then the B second ones: one forward per network is enough. The
@@ -85,7 +123,7 @@ class Bootstrap(EncoderObjective):
 
 
 def make_predictor(config: BslConfig, width: int) -> nn.Module:
-    """Returns the predictor with random weights from torch's generator (BSL section 3.2).
+    """Return the predictor with random weights from torch's generator (BSL section 3.2).
 
     `paper`: one MLP of three linear layers, batch normalisation and ReLU after the first two. `released`: three MLPs in
     a row, each normalised after its first layer only.
@@ -109,3 +147,22 @@ def _mlp(width: int, hidden: int, normalised: int) -> nn.Sequential:
             layers.append(nn.BatchNorm1d(hidden))
         layers.append(nn.ReLU())
     return nn.Sequential(*layers, nn.Linear(hidden, width))
+
+
+class _Bsl(TwoViewsStage):
+    name, Settings = "bsl", BslConfig
+    words = "bootstrapping (guessing what a slow copy of itself says of another wording of a sentence)"
+
+    def objective(self, settings: BslConfig, start: Start) -> Bootstrap:
+        predictor = make_predictor(settings, start.encoder.width).to(start.encoder.transformer.device)
+        is_released = settings.predictor == "released"
+        return Bootstrap(start.encoder, predictor, settings.momentum, is_released, settings.dropout)
+
+    def size(self, settings: BslConfig, shape: Shape) -> Size:
+        """The target network sees every sentence, too, without a gradient."""
+        with torch.device("meta"):
+            predictor = make_predictor(settings, shape.width)
+        return Size(kept=1, parameters=sum(p.numel() for p in predictor.parameters()))
+
+
+STAGE = _Bsl()

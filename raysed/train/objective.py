@@ -1,35 +1,43 @@
 """What objectives have in common apart from their loss."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from raysed.data.tokens import PackedTokens
+if TYPE_CHECKING:
+    from raysed.data.pair_table import LabelledBatch
+    from raysed.data.tokens import PackedTokens
+    from raysed.model.encoder import Encoder
 
 
 class EncoderObjective(nn.Module):
-    """An objective over encoders; training mode reaches the encoders only where their dropout is wanted.
+    """A module that turns a batch into a loss over encoders.
 
-    Args:
-        dropout: whether the encoders' dropout is on while they train.
+    Training mode reaches the encoders only where their dropout is wanted.
     """
 
     def __init__(self, dropout: bool):
         super().__init__()
         self._dropout = dropout
 
+    def loss(self, batch: Any) -> torch.Tensor:
+        """Return the mean loss of a batch."""
+        raise NotImplementedError
+
     def candidates(self) -> dict[str, nn.Module]:
-        """Returns the encoders of which one becomes the result, by name; everything else is thrown away."""
+        """Return the encoders of which one becomes the result, by name, the usual one last; all else is dropped."""
         raise NotImplementedError
 
     def encoders(self) -> list[nn.Module]:
-        """Returns all encoders, also those that cannot become the result."""
+        """Return all encoders, also those that cannot become the result."""
         return list(self.candidates().values())
 
     def train(self, mode: bool = True) -> Any:
-        """Heads follow the mode; encoders do so with dropout only."""
+        """Set the mode of the heads, and of the encoders if their dropout is wanted."""
         super().train(mode)
         for encoder in self.encoders():
             encoder.train(mode and self._dropout)
@@ -39,7 +47,7 @@ class EncoderObjective(nn.Module):
         """Called after each update of the weights."""
 
     def measures(self) -> dict[str, float]:
-        """Returns what is worth logging beside the loss of the last batch."""
+        """Return what is worth logging beside the loss of the last batch."""
         return {}
 
 
@@ -50,25 +58,36 @@ class EmbeddingObjective(EncoderObjective):
     """
 
     def passes(self, batch: Any) -> list[tuple[nn.Module, PackedTokens]]:
-        """Returns every encoder once, in the order of `encoders()`, with the sentences that it embeds.
-
-        Args:
-            batch: what `loss` takes.
-        """
+        """Return every encoder once, in the order of `encoders()`, with the sentences that it embeds."""
         raise NotImplementedError
 
     def loss_of(self, batch: Any, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns the loss.
+        """Return the loss.
 
         Args:
-            batch: what `loss` takes.
             embeddings: what each of `passes` gives, emb_BD.
         """
         raise NotImplementedError
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Returns the mean loss of a batch, see `loss_of`."""
+        """Return the mean loss of a batch, see `loss_of`."""
         passes = self.passes(batch)
         # Encoders may share their sentences, which then go to the device once.
         there = {id(tokens): tokens.to(encoder.transformer.device) for encoder, tokens in passes}
         return self.loss_of(batch, [encoder(there[id(tokens)]) for encoder, tokens in passes])
+
+
+class Siamese(EmbeddingObjective):
+    """Both sentences of a pair go through the same encoder: mean of the last layer."""
+
+    def __init__(self, encoder: Encoder, dropout: bool = True):
+        super().__init__(dropout)
+        self.encoder = encoder
+
+    def passes(self, batch: LabelledBatch) -> list[tuple[nn.Module, PackedTokens]]:
+        """One pass for the first and the second sentences of B pairs."""
+        return [(self.encoder, batch.tokens)]
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """The encoder."""
+        return {"encoder": self.encoder}

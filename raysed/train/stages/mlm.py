@@ -1,26 +1,43 @@
 """Masked language modelling (BERT): 15 % of the tokens are predicted; of these 80 % are masked, 10 % random."""
 
+from __future__ import annotations
+
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.data.tokens import PackedTokens
-from raysed.model.encoder import Encoder
 from raysed.model.linear import linear
-from raysed.train.objectives.base import EncoderObjective
+from raysed.train.objective import EncoderObjective
+from raysed.train.stage import Size, Start, TunedStage, TuningConfig
+
+if TYPE_CHECKING:
+    from raysed.data.batches import EpochBatches
+    from raysed.data.tokens import PackedTokens
+    from raysed.model.encoder import Encoder
+    from raysed.model.shape import Shape
+
+
+class MlmConfig(TuningConfig):
+    """Masked language modelling on the corpus (BERT): domain adaptation."""
+
+    batch_size: int = Field(32, ge=1)
+    """Sentences per update."""
+    learning_rate: float = Field(5e-5, gt=0)
+    rate: float = Field(0.15, gt=0, lt=1)
+    """Share of the tokens that is predicted. Of these, 80 % are masked, 10 % replaced and 10 % left as they are."""
 
 
 class MaskedLM(EncoderObjective):
     """Predicts the masked tokens through BERT's head, whose output matrix is the input embedding.
 
     Args:
-        mask_id: id of the mask token.
         special_ids: tokens that are never masked.
         rate: share of the other tokens that is predicted.
-        dropout: whether the encoder's dropout is on while it trains.
     """
 
     def __init__(
@@ -36,7 +53,7 @@ class MaskedLM(EncoderObjective):
         self.special_ids = torch.tensor(special_ids, dtype=torch.long)
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
-        """Returns the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
+        """Return the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
 
         What is masked comes from torch's generator of the CPU, where the batch is: a GPU would have to be asked how
         many tokens that are.
@@ -65,3 +82,26 @@ class MaskedLM(EncoderObjective):
         random_ids = torch.randint_like(input_ids, len(self.bias))
         corrupted = torch.where(chosen & (fate < 0.8), self.mask_id, input_ids)
         return torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random_ids, corrupted)
+
+
+class _Mlm(TunedStage):
+    name, Settings = "mlm", MlmConfig
+    words = "masked language modelling (guessing hidden words of the corpus, without labels)"
+    sentences_per_row = 1
+
+    def objective(self, settings: MlmConfig, start: Start) -> MaskedLM:
+        mask, special = start.tokenizer.mask_token_id, start.tokenizer.all_special_ids
+        return MaskedLM(start.encoder, mask, special, settings.rate, settings.dropout)
+
+    def batches(self, settings: MlmConfig, start: Start) -> EpochBatches:
+        from raysed.data.batches import EpochBatches
+        from raysed.data.tokens import read_tokens
+
+        return EpochBatches(read_tokens(start.data["corpus"]), settings.batch_size, start.seed)
+
+    def size(self, settings: MlmConfig, shape: Shape) -> Size:
+        """Logits over the vocabulary for the tokens that are hidden."""
+        return Size(outputs_per_token=settings.rate * shape.vocabulary)
+
+
+STAGE = _Mlm()

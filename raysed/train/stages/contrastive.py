@@ -4,16 +4,56 @@ With the same sentence twice, told apart by dropout alone, it is SimCSE (Gao et 
 sides as negatives it is SimCLR's loss, with which BSL table 7 compares.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
+from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.data.tokens import PackedTokens
-from raysed.model.encoder import Encoder
+from raysed.config import ViewKind
 from raysed.train.collapse import spread_of
-from raysed.train.objectives.base import EmbeddingObjective
+from raysed.train.objective import EmbeddingObjective
+from raysed.train.stage import Start
+from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
+
+if TYPE_CHECKING:
+    from raysed.data.tokens import PackedTokens
+    from raysed.model.encoder import Encoder
+
+
+class ContrastiveConfig(TwoViewsConfig):
+    """In-batch contrastive learning over two views (BSL table 7); with `views: [same]` it is SimCSE."""
+
+    block: ClassVar[str] = "contrastive"
+
+    views: list[ViewKind] = ["same"]
+    """As `bsl.views`. `same` is SimCSE: each sentence of the corpus twice, told apart by dropout."""
+    batch_size: int = 64
+    """Pairs of views per update, at least 2."""
+    learning_rate: float = Field(3e-5, gt=0)
+    """Peak rate of AdamW with bias correction (SimCSE)."""
+    temperature: float = Field(0.05, gt=0)
+    """Cosines are divided by it."""
+    negatives: Literal["other_view", "both_views"] = "other_view"
+    """`other_view`: the second views of the batch's other pairs (SimCSE). `both_views`: both views of them (SimCLR,
+    BSL)."""
+
+    @model_validator(mode="after")
+    def _something_to_tell_apart(self) -> ContrastiveConfig:
+        if self.batch_size < 2:
+            raise ValueError(
+                f"contrastive.batch_size is {self.batch_size}; it must be at least 2, because the other pairs of the "
+                "batch are the negatives"
+            )
+        if "same" in self.views and not self.dropout:
+            raise ValueError(
+                "contrastive.views has same, whose two views differ only by dropout; set contrastive.dropout: true"
+            )
+        return self
 
 
 class Contrastive(EmbeddingObjective):
@@ -39,7 +79,7 @@ class Contrastive(EmbeddingObjective):
         return [(self.encoder, batch)]
 
     def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Returns the mean over the searching views.
+        """Return the mean over the searching views.
 
         Args:
             batch: see `passes`.
@@ -69,3 +109,16 @@ class Contrastive(EmbeddingObjective):
         logits_SS = logits_SS.masked_fill(torch.eye(len(unit_SD), dtype=torch.bool, device=unit_SD.device), -torch.inf)
         others_S = torch.arange(len(unit_SD), device=unit_SD.device).roll(len(unit_SD) // 2)
         return F.cross_entropy(logits_SS, others_S)
+
+
+class _Contrastive(TwoViewsStage):
+    name, Settings = "contrastive", ContrastiveConfig
+    words = "contrastive learning (finding a sentence's other wording among those of other sentences)"
+    stackable = True
+
+    def objective(self, settings: ContrastiveConfig, start: Start) -> Contrastive:
+        both_views = settings.negatives == "both_views"
+        return Contrastive(start.encoder, settings.temperature, both_views, settings.dropout)
+
+
+STAGE = _Contrastive()

@@ -1,0 +1,40 @@
+"""Stages and calibrations by name: each is one file of a package, found there and listed nowhere.
+
+A file `raysed/train/stages/NAME.py` holds `STAGE`, and `raysed/train/calibrations/NAME.py` holds `CALIBRATION`; see
+CONTRIBUTING.md. Names are those of the files, so they are known without loading torch. These packages stand above
+whatever asks for them here (settings, recipes), which is why they are imported by name.
+"""
+
+import importlib
+import pkgutil
+from functools import cache
+from typing import Any
+
+_STAGES, _CALIBRATIONS = "raysed.train.stages", "raysed.train.calibrations"
+
+
+def stage_names() -> tuple[str, ...]:
+    """Return the names of all stages that train, in alphabetical order."""
+    return _names(_STAGES)
+
+
+def calibration_names() -> tuple[str, ...]:
+    """Return the names of all calibrations, in alphabetical order."""
+    return _names(_CALIBRATIONS)
+
+
+@cache
+def stages() -> dict[str, Any]:
+    """Return all stages by name, see `raysed.train.stage.Stage`."""
+    return {name: importlib.import_module(f"{_STAGES}.{name}").STAGE for name in _names(_STAGES)}
+
+
+@cache
+def calibrations() -> dict[str, Any]:
+    """Return all calibrations by name, see `raysed.train.calibration.Calibration`."""
+    return {name: importlib.import_module(f"{_CALIBRATIONS}.{name}").CALIBRATION for name in _names(_CALIBRATIONS)}
+
+
+@cache
+def _names(package: str) -> tuple[str, ...]:
+    return tuple(sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(package).__path__)))

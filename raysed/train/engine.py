@@ -1,0 +1,133 @@
+"""What makes updates: plain torch here, DeepSpeed in deepspeed.py."""
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
+
+
+class Engine(Protocol):
+    """What makes updates of an objective's weights."""
+
+    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
+        """Make one update and return the loss over all workers, not a number where its gradient is not finite.
+
+        Such an update changes no weights. A loss that is still on its way on a GPU is returned as a tensor, so that
+        nobody waits for it before it is needed.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights, optimizer state and precision, full and in fp32, whatever the number of workers."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put a state back; updates go on in the precision in which they began."""
+
+
+class TorchEngine:
+    """Updates by a torch optimizer in this process.
+
+    Attributes:
+        is_async: whether an update returns before the device has made it, which needs one of torch's fused Adams. On
+            CUDA nothing then waits for the GPU, and whether loss and gradient are finite is decided there.
+    """
+
+    def __init__(
+        self,
+        objective: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+        bf16: bool = False,
+    ):
+        self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
+        self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._after_update = getattr(objective, "after_update", lambda: None)
+        self.is_async = self._parameters[0].is_cuda and bool(optimizer.defaults.get("fused"))
+
+    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
+        """See `Engine.update`."""
+        self.prepare(learning_rate)
+        loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
+        with oom_as_user_error(self.objective):
+            return self.finish(loss)
+
+    def prepare(self, learning_rate: float) -> None:
+        """Begin an update."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate
+
+    def finish(self, loss: torch.Tensor) -> float | torch.Tensor:
+        """End an update, now that there is a gradient; return what `update` does."""
+
+        def step(norm: torch.Tensor) -> None:
+            if self.clip is not None:
+                nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+            self.optimizer.step()
+            self._after_update()
+
+        loss = step_if_finite(loss, self._parameters, self.optimizer, self.is_async, step)
+        return loss if self.is_async else loss.item()
+
+    def _gradient(self, batch: Any) -> torch.Tensor:
+        """Return the loss; compute its gradient, unless the loss is known not to be finite."""
+        self.optimizer.zero_grad(set_to_none=True)
+        device = self._parameters[0].device.type
+        with torch.autocast(device, torch.bfloat16) if self.bf16 else nullcontext():
+            loss = self.objective.loss(batch)
+        if self.is_async or torch.isfinite(loss):
+            loss.backward()
+        return loss.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """See `Engine.state_dict`."""
+        weights = self.objective.state_dict()
+        return {"objective": weights, "optimizer": self.optimizer.state_dict(), "bf16": self.bf16}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `Engine.load_state_dict`."""
+        self.objective.load_state_dict(state["objective"])
+        optimizer = state["optimizer"]
+        optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}
+        self.optimizer.load_state_dict(optimizer)
+        self.bf16 = state.get("bf16", self.bf16)
+
+
+def step_if_finite(
+    loss: torch.Tensor,
+    parameters: Iterable[nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    is_async: bool,
+    step: Callable[[torch.Tensor], None],
+) -> torch.Tensor:
+    """Return the loss, or not a number: a broken gradient must not reach the weights, nor the saved states.
+
+    Args:
+        optimizer: what `step` uses; with `is_async` one of torch's fused Adams.
+        is_async: whether the device decides, so that nobody waits for it.
+        step: makes the update, given the norm of the gradient.
+    """
+    norm = gradient_norm(parameters)
+    is_broken = ~torch.isfinite(loss + norm)
+    if is_async:
+        optimizer.found_inf = is_broken.float()  # for torch's fused kernels, which then do nothing
+    elif is_broken:
+        return torch.full_like(loss, math.nan)
+    step(norm)
+    return torch.where(is_broken, math.nan, loss)
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+    """Return the norm of all gradients together; not finite where one of their numbers is not."""
+    return nn.utils.get_total_norm([dense_part(p) for p in parameters if p.grad is not None])
+
+
+def dense_part(parameter: nn.Parameter) -> torch.Tensor:
+    """Return the numbers of a parameter's gradient; of a sparse one its rows, each once."""
+    if not parameter.grad.is_sparse:
+        return parameter.grad
+    parameter.grad = parameter.grad.coalesce()
+    return parameter.grad.values()

@@ -1,0 +1,113 @@
+"""What a training does when a batch does not fit into memory: it encodes the batch in parts, or says what to change."""
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from raysed.errors import UserError
+from raysed.model.encoder import Encoder
+from raysed.model.encoding import is_out_of_memory
+from raysed.store.text import size
+
+log = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
+CUDA_CONTEXT = 6e8
+"""What a process takes of a GPU before its first tensor: context, kernels and workspaces, in bytes."""
+_MOST_PARTS = 64
+_BLAMED_BYTES = 1e9
+"""Other processes are blamed for a GPU without room if they hold more than this."""
+_SHARED = "raise resources.gpus_per_member, so that fewer members share a GPU, or end what else runs on it"
+
+
+def in_parts_if_needed(objective: nn.Module, action: Callable[[], _Result]) -> _Result:
+    """Do something with a batch; if memory runs out, halve what encoders process at once and try again.
+
+    The batch and its loss stay the same, in-batch negatives included: only the encoders' inner states are held for one
+    part of the batch at a time, and computed twice.
+
+    Args:
+        action: what to do; without effects that a second try would have to undo.
+
+    Raises:
+        UserError: the smallest part is too large.
+    """
+    # The failed try has used up random numbers. Putting the states back, that of the model's GPU included, gives every
+    # try the same negatives and hidden words, so that an update does not depend on how much memory there is. With
+    # dropout, parts draw other masks than the whole batch would. Check: the tests of test_loop.py with `little_memory`
+    # in their names, which plant an error and compare with the undisturbed updates.
+    restore = random_state(next(objective.parameters()).device)
+    while True:
+        try:
+            return action()
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of the except block, whose traceback keeps the tensors of the failed try alive.
+        _halve_parts(objective)
+        restore()
+
+
+def random_state(device: torch.device) -> Callable[[], None]:
+    """Return what sets random numbers back to where they are now: those of Python, numpy, the CPU and the device."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    on_gpu = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def restore() -> None:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+        if on_gpu is not None:
+            torch.cuda.set_rng_state(on_gpu, device)
+
+    return restore
+
+
+def _halve_parts(objective: nn.Module) -> None:
+    encoders = [module for module in objective.modules() if isinstance(module, Encoder)]
+    others = _held_by_others(next(objective.parameters()).device)
+    if not encoders or not all(encoder.padding_free and encoder.parts < _MOST_PARTS for encoder in encoders):
+        remedy = _SHARED if others else "lower the batch_size of this stage or encoder.max_length"
+        raise UserError(
+            f"there is not enough memory for a batch, even when it is processed in small parts{others}; {remedy}"
+        )
+    for encoder in encoders:
+        encoder.parts *= 2
+    parts = encoders[0].parts
+    log.warning("not enough memory for a whole batch%s: from now on it is encoded in %d parts", others, parts)
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+@contextmanager
+def oom_as_user_error(objective: nn.Module) -> Iterator[None]:
+    """Turn a lack of memory into a sentence where nothing can be done in parts and no try can be repeated.
+
+    Raises:
+        UserError: memory has run out.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        others = _held_by_others(next(objective.parameters()).device)
+        remedy = _SHARED if others else "use a smaller encoder, or a machine or GPU with more memory"
+        raise UserError(f"there is not enough memory to update the weights{others}; {remedy}") from error
+
+
+def _held_by_others(device: torch.device) -> str:
+    """Say how much of a GPU's memory other processes hold; nothing where that is little."""
+    if device.type != "cuda":
+        return ""
+    free, total = torch.cuda.mem_get_info(device)
+    others = total - free - torch.cuda.memory_reserved(device) - CUDA_CONTEXT
+    if others <= _BLAMED_BYTES:
+        return ""
+    return f", because other processes hold {size(others)} of the GPU's {size(total)}"

@@ -1,0 +1,136 @@
+"""Which weights a training keeps, and when it may end: evaluations on a dev task or on held-out batches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from raysed.train.plan import Plan
+from raysed.train.state import broadcast_from_rank0
+
+Metrics = dict[str, Any]
+
+
+@dataclass
+class Result:
+    """How a training ended.
+
+    Attributes:
+        history: one entry per logged step: step, loss, learning_rate, what the objective measures and, where evaluated,
+            scores by candidate and the loss on held-out batches. With measures the first update is logged, too: it saw
+            the untouched weights.
+        kept: name of the candidate that was kept; its module holds the kept weights.
+        kept_step: after how many updates.
+        score: its dev score, None without a dev task.
+        resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
+        steps: updates made so far.
+        held_out: the lowest loss on held-out batches, where there are some.
+    """
+
+    history: list[Metrics] = field(default_factory=list)
+    kept: str = ""
+    kept_step: int = 0
+    score: float | None = None
+    resumed_at: int = 0
+    steps: int = 0
+    held_out: float | None = None
+
+    def score_by(self, step: int) -> float | None:
+        """Return the best dev score of any candidate after one to `step` updates."""
+        scores = [max(entry["dev"].values()) for entry in self.history if "dev" in entry and 0 < entry["step"] <= step]
+        return max(scores, default=None)
+
+
+class Selection:
+    """Evaluates the candidates of an objective, and holds the weights of the best one so far.
+
+    Attributes:
+        best: those weights, on the CPU; empty where the plan keeps the last ones.
+    """
+
+    def __init__(self, objective: nn.Module, plan: Plan, evaluate: Callable[[nn.Module], float] | None):
+        names = list(objective.candidates())
+        if plan.keep not in ("best", *names):
+            raise ValueError(f"plan.keep is {plan.keep!r}, but the candidates are {', '.join(names)}")
+        self._objective, self._plan, self._evaluate = objective, plan, evaluate
+        self.best: dict[str, torch.Tensor] = {}
+
+    def is_due(self, step: int) -> bool:
+        """Whether something is evaluated after so many updates."""
+        is_time = step % self._plan.evaluate_every == 0 or step == self._plan.steps
+        return is_time and bool(self._evaluate or self._plan.held_out)
+
+    def evaluate(self, result: Result, step: int) -> Metrics:
+        """Evaluate all candidates; note the best one in `result` and return what the history gets."""
+        loss = self._held_out_loss() if self._plan.held_out else None
+        scores = {}
+        for name, module in self._objective.candidates().items():
+            if self._plan.keep in ("best", name):
+                if self._evaluate:
+                    scores[name] = self._evaluate(module)
+                self._consider(result, step, name, module, scores.get(name), loss)
+        self._objective.train()
+        return {**({"dev": scores} if scores else {}), **({} if loss is None else {"held_out": loss})}
+
+    def out_of_patience(self, result: Result) -> bool:
+        """Whether the last `patience` evaluations brought nothing better."""
+        if self._plan.patience is None or self._plan.keep != "best":
+            return False
+        evaluated = [entry for entry in result.history if "dev" in entry or "held_out" in entry]
+        return sum(entry["step"] > result.kept_step for entry in evaluated) >= self._plan.patience
+
+    def put_back(self, result: Result, step: int) -> None:
+        """Put the kept weights into their candidate."""
+        candidates = self._objective.candidates()
+        if self.best:
+            candidates[result.kept].load_state_dict(self.best)
+        elif not result.kept:
+            result.kept = self._plan.keep if self._plan.keep in candidates else next(iter(candidates))
+            result.kept_step = step
+
+    @torch.no_grad()
+    def _held_out_loss(self) -> float:
+        """The mean over the sentences of all held-out batches."""
+        self._objective.eval()
+        losses = [self._objective.loss(batch).item() for batch in self._plan.held_out]
+        loss = float(np.average(losses, weights=[len(batch.ids) for batch in self._plan.held_out]))
+        return broadcast_from_rank0(loss, next(self._objective.parameters()).device)
+
+    def _consider(
+        self, result: Result, step: int, name: str, module: nn.Module, score: float | None, loss: float | None
+    ) -> None:
+        """Keep the weights of the best candidate so far; of equal ones the later, as the released CT code does."""
+        if loss is None:
+            is_best = result.score is None or score >= result.score
+        else:
+            is_best = result.held_out is None or loss <= result.held_out
+        chooses = self._plan.keep == "best"
+        if not chooses or is_best:
+            result.kept, result.kept_step, result.score, result.held_out = name, step, score, loss
+        if chooses and is_best:
+            self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
+
+
+def before_training(
+    objective: nn.Module,
+    plan: Plan,
+    start: nn.Module,
+    evaluate: Callable[[nn.Module], float] | None,
+    known: float | None = None,
+) -> list[Metrics]:
+    """Return the history's entry of the untouched weights, step 0, or nothing without a dev task.
+
+    The entry is for people who look at the curve. It counts neither for the choice of the weights that are kept, nor
+    for early stopping.
+
+    Args:
+        objective: its candidates all have the weights of `start`.
+        known: the dev score of `start`, if it has been computed already.
+    """
+    if evaluate is None:
+        return []
+    score = evaluate(start) if known is None else known
+    return [{"step": 0, "dev": {name: score for name in objective.candidates() if plan.keep in ("best", name)}}]

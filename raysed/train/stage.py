@@ -1,0 +1,233 @@
+"""What a stage is, and what stages that tune an encoder by epochs of batches have in common.
+
+Settings are made of these files (see `raysed.config`), so nothing here loads transformers, Ray or DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from raysed.config import Block, MembersConfig
+from raysed.train.objective import EncoderObjective
+from raysed.train.optimizers import adam_optimizer, bert_optimizer
+from raysed.train.plan import Plan, warmup_schedule
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from raysed.data.batches import EpochBatches
+    from raysed.model.encoder import Encoder
+    from raysed.model.shape import Shape
+    from raysed.train.loop import Engine
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a training starts from.
+
+    Attributes:
+        encoder: its weights, on the device that trains.
+        data: directories of what it learns from, by table, see `Stage.tables`.
+        seed: of its batches and of everything random in its updates.
+        lower_bound: of a grid model.
+    """
+
+    encoder: Encoder
+    tokenizer: PreTrainedTokenizerBase
+    data: Mapping[str, Path]
+    seed: int
+    lower_bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the loop needs for one training."""
+
+    objective: nn.Module
+    batch_at: Callable[[int], Any]
+    plan: Plan
+    engine: Engine
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a training holds and computes beside one encoder.
+
+    Attributes:
+        trained: encoders that are trained.
+        kept: encoders that only compute, without gradients.
+        parameters: trained numbers beside the encoders.
+        outputs_per_token: numbers that a token is turned into beside its states, such as logits over a vocabulary.
+    """
+
+    trained: int = 1
+    kept: int = 0
+    parameters: int = 0
+    outputs_per_token: float = 0.0
+
+    @property
+    def encoders(self) -> int:
+        """All encoders of one training."""
+        return self.trained + self.kept
+
+
+class Stage:
+    """A stage of a recipe: everything that the package knows about it, but for the loop that trains it.
+
+    Attributes:
+        name: in recipes, and of its block of settings.
+        Settings: the block.
+        words: what it trains for, completing "the members were trained by ...".
+        labels: what its labels are called in reports, None where it needs none.
+        stackable: whether several members can train as one program, see `raysed.train.stack`; for losses of embeddings.
+        sentences_per_row: sentences of a row of a batch.
+        is_grid: whether it trains models for each of several bounds, of which one is chosen.
+    """
+
+    name: ClassVar[str]
+    Settings: ClassVar[type[Block]]
+    words: ClassVar[str]
+    labels: ClassVar[str | None] = None
+    stackable: ClassVar[bool] = False
+    sentences_per_row: ClassVar[int] = 2
+    is_grid: ClassVar[bool] = False
+
+    def tables(self, settings: Any) -> list[str]:
+        """Return the artefacts that it learns from: `corpus`, `pairs/NAME`, `views/KIND`."""
+        return ["corpus"]
+
+    def needs(self, settings: Any) -> list[tuple[str, str]]:
+        """Return settings outside of the block that must not be empty, each with the sentence to say if it is."""
+        return []
+
+    def criterion(self, settings: Any) -> str:
+        """Return the correlation that its dev scores are."""
+        return "spearman"
+
+    def keep(self, settings: Any) -> Literal["last", "best_on_dev"]:
+        """Return which weights become the member: those of the last update, or of the best evaluation."""
+        return "best_on_dev" if getattr(settings, "keep", "last") == "best_on_dev" else "last"
+
+    def evaluate_every(self, settings: Any, members: MembersConfig) -> int:
+        """Return the updates between two evaluations."""
+        return getattr(settings, "evaluate_every", None) or members.evaluate_every
+
+    def rows_per_update(self, settings: Any) -> int:
+        """Return the rows of a batch: sentences or pairs."""
+        return settings.batch_size
+
+    def steps(self, settings: Any, rows: int) -> int:
+        """Return the updates of one member, with so many rows in its tables."""
+        raise NotImplementedError
+
+    def size(self, settings: Any, shape: Shape) -> Size:
+        """Return what a member holds and computes; of an encoder of this shape."""
+        return Size()
+
+    def members_together(self, members: MembersConfig) -> int:
+        """Return how many members one worker trains at the same time, see `members.stack`."""
+        return members.stack if self.stackable else 1
+
+    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
+        """Prepare the training of one member."""
+        torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
+        return self.setup(settings, members, start)
+
+    def setup(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
+        """Prepare it, after torch has been seeded."""
+        raise NotImplementedError
+
+    def assemble(
+        self,
+        settings: Any,
+        members: MembersConfig,
+        start: Start,
+        objective: EncoderObjective,
+        batch_at: Callable[[int], Any],
+        steps: int,
+        learning_rate: Callable[[int], float],
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+    ) -> Setup:
+        """Put a setup together whose updates are plain torch."""
+        from raysed.model.precision import uses_bf16
+        from raysed.train.engine import TorchEngine
+
+        plan = Plan(
+            steps=steps,
+            learning_rate=learning_rate,
+            seed=start.seed,
+            evaluate_every=self.evaluate_every(settings, members),
+            checkpoint_every=members.checkpoint_every,
+            log_every=log_every(steps),
+            keep="best" if self.keep(settings) == "best_on_dev" else list(objective.candidates())[-1],
+        )
+        bf16 = uses_bf16(members.precision, start.encoder.transformer.device)
+        return Setup(objective, batch_at, plan, TorchEngine(objective, optimizer, clip, bf16))
+
+
+def log_every(steps: int) -> int:
+    """Return the updates between two entries of a history."""
+    return max(1, min(100, steps // 50))
+
+
+class TuningConfig(Block):
+    """What most stages have in common: epochs of shuffled batches with AdamW."""
+
+    epochs: float = Field(1.0, gt=0)
+    """Passes over the corpus, or over the pairs. A fraction is allowed."""
+    batch_size: int = Field(16, ge=1)
+    """Pairs of sentences per update."""
+    learning_rate: float = Field(2e-5, gt=0)
+    """Peak rate of AdamW without bias correction (see docs/methods.md#siamese-nli-nli)."""
+    warmup: float = Field(0.1, ge=0, le=1)
+    """Share of the updates over which the rate rises linearly."""
+    decay: Literal["constant", "linear"] = "linear"
+    """What the rate does after the warm-up: `linear` falls to zero, `constant` stays."""
+    weight_decay: float = Field(0.01, ge=0)
+    """Weight decay of AdamW. Biases and layer norms have none."""
+    clip: float | None = Field(1.0, gt=0)
+    """Largest global gradient norm. `null`: no clipping."""
+    dropout: bool = True
+    """Whether the encoder's dropout is on while it trains."""
+
+
+class TunedStage(Stage):
+    """A stage of epochs of shuffled batches; a subclass says what its batches and its objective are.
+
+    Attributes:
+        corrects_bias: whether its Adam corrects the bias of its moments, as BERT's own does not.
+    """
+
+    corrects_bias: ClassVar[bool] = False
+
+    def objective(self, settings: Any, start: Start) -> EncoderObjective:
+        """Return the objective; whatever it has beside the encoder starts at random, by torch's generator."""
+        raise NotImplementedError
+
+    def batches(self, settings: Any, start: Start) -> EpochBatches:
+        """Return the batch of each update."""
+        raise NotImplementedError
+
+    def steps(self, settings: Any, rows: int) -> int:
+        """Return `settings.steps` where the block has them, and else the whole batches of its epochs."""
+        if getattr(settings, "steps", None) is not None:
+            return settings.steps
+        # The small term keeps a product such as 0.29 * 100 from being cut to 28.
+        return max(1, int(rows // min(settings.batch_size, rows) * settings.epochs + 1e-9))
+
+    def setup(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
+        """Prepare the training."""
+        objective = self.objective(settings, start).to(start.encoder.transformer.device)
+        batches = self.batches(settings, start)
+        steps = self.steps(settings, len(batches.table))
+        rate = warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay)
+        optimizer = (adam_optimizer if self.corrects_bias else bert_optimizer)(objective, settings.weight_decay)
+        return self.assemble(settings, members, start, objective, batches, steps, rate, optimizer, settings.clip)

@@ -1,0 +1,240 @@
+"""Distillation: the learner's embedding of a sentence comes close to what the teachers together say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch import nn
+from torch.nn import functional as F
+
+from raysed.config import NO_EFFECT, Block, Precision, TargetPrecision
+from raysed.train.objective import EncoderObjective
+from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.stage import Setup, Stage, Start, log_every
+
+if TYPE_CHECKING:
+    from raysed.data.targets import TargetBatch
+    from raysed.model.encoder import Encoder
+
+
+def _unit_mse(emb_BD: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
+    return (F.normalize(emb_BD, dim=1) - F.normalize(target_BD, dim=1)).square().sum(1).mean()
+
+
+def _cosine(emb_BD: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
+    return (1 - F.cosine_similarity(emb_BD, target_BD)).mean()
+
+
+def _similarity(emb_BD: torch.Tensor, target_BE: torch.Tensor) -> torch.Tensor:
+    emb_BD, target_BE = F.normalize(emb_BD, dim=1), F.normalize(target_BE, dim=1)
+    return F.mse_loss(emb_BD @ emb_BD.T, target_BE @ target_BE.T)
+
+
+LOSSES = {"mse": F.mse_loss, "unit_mse": _unit_mse, "cosine": _cosine, "similarity": _similarity}
+"""From embeddings and targets [B, D] to a mean over the sentences, see `sed.loss`."""
+_OF_ANY_WIDTH = {"similarity"}
+"""Losses whose targets may be of another width than the embeddings."""
+
+
+class SedConfig(Block):
+    """Ensemble distillation (SED sections 4 and 5.1)."""
+
+    loss: Literal["mse", "unit_mse", "cosine", "similarity"] | dict[str, Annotated[float, Field(gt=0)]] = "mse"
+    """What makes the learner's embedding x like its target t. `mse`: the mean squared difference of x and t over
+    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `cosine`: one
+    less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and
+    those of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
+    widths: list[Annotated[int, Field(ge=1)]] = []
+    """Widths below the learner's at which the first coordinates of its embedding are to be good embeddings, too, such
+    as `[64, 128]` (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and at the full
+    one. For recipes of `teachers`, whose targets are then turned to their principal directions. See
+    docs/distill.md#shorter-embeddings."""
+    head: Literal["fold", "keep"] | None = None
+    """`null`: targets have the learner's width. `keep`, `fold`: they keep that of the `combination`, and the learner
+    has a linear map to it, without offset, which is trained and exported with it: `keep` as it is, so that the vectors
+    of a single teacher's learner are in that teacher's space; `fold` with the learner's width at most and the same dot
+    products. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
+    target: Literal["mean", "centred_mean"] = "mean"
+    """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
+    corpus, which takes out the common offset that CT gives to its members."""
+    target_precision: TargetPrecision = "fp32"
+    """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
+    number by at most 1/2048 of itself. Means are taken in fp32 either way."""
+    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1)
+    """Number of learners, with different seeds, on the same targets."""
+    start: Literal["encoder", "mlm"] = "encoder"
+    """What learners start from: the pre-trained `encoder` (the paper), or `mlm`, the first member after that stage, for
+    recipes that begin with it."""
+    keep: Literal["last", "best_on_dev", "best_on_held_out"] = "last"
+    """`last`: the learner as trained to the end. `best_on_dev`: at its best evaluation, with early stopping; recipes
+    with `sts` always do this, because they use labels anyway (SED section 5.5). `best_on_held_out`: the same without
+    labels, by the loss on a twentieth of the corpus, 2,000 sentences at most, from which nothing is learnt."""
+    patience: int = Field(5, ge=1)
+    """Evaluations without a better score after which early stopping ends the training."""
+    epochs: float = Field(1.0, gt=0)
+    """Passes over the corpus. A fraction is allowed."""
+    batch_size: int = Field(32, ge=1)
+    """Sentences per update over all workers."""
+    learning_rate: float = Field(2e-5, gt=0)
+    """Peak rate of AdamW."""
+    warmup: float = Field(0.1, ge=0, le=1)
+    """Share of the updates over which the rate rises linearly."""
+    decay: Literal["constant", "linear"] = "constant"
+    """What the rate does after the warm-up: `constant` stays, `linear` falls to zero."""
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay of AdamW, decoupled from the gradient."""
+    dropout: bool = False
+    """Whether the learner's dropout is on while it trains. The paper does not say; CT's released code has it off."""
+    clip: float | None = Field(None, gt=0)
+    """Largest global gradient norm. `null`: no clipping."""
+    workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
+    """Training workers of each learner. `null`: one, and as many learners at a time as there are GPUs, or nodes without
+    a GPU. More workers exchange gradients at every update, which pays for large batches. There are fewer for as long as
+    nodes are missing."""
+    zero_stage: Annotated[Literal[0, 1, 2, 3], NO_EFFECT] = 0
+    """DeepSpeed's ZeRO stage, 0 to 3: what is spread over the workers (nothing, optimizer state, gradients,
+    weights)."""
+    precision: Precision = "auto"
+    """As `members.precision`, for the learner."""
+    checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
+    """Updates between two checkpoints."""
+    evaluate_every: int = Field(500, ge=1)
+    """Updates between two evaluations. Under `sed.keep: last` they are shown and choose nothing."""
+    max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
+    """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
+
+    @field_validator("loss")
+    @classmethod
+    def _losses_are_known(cls, loss: str | dict[str, float]) -> str | dict[str, float]:
+        unknown = [name for name in loss if name not in LOSSES] if isinstance(loss, dict) else []
+        if unknown or not loss:
+            raise ValueError(f"sed.loss has {', '.join(unknown) or 'nothing'}; the losses are {', '.join(LOSSES)}")
+        return loss
+
+    @field_validator("widths")
+    @classmethod
+    def _widths_are_in_order(cls, widths: list[int]) -> list[int]:
+        if sorted(set(widths)) != widths:
+            raise ValueError(f"sed.widths is {widths}; name each width once and in ascending order")
+        return widths
+
+    def identity(self) -> dict[str, Any]:
+        """Leave out what counts only where evaluations choose the weights."""
+        unused = {"evaluate_every", "patience"} if self.keep == "last" else set()
+        return {name: value for name, value in super().identity().items() if name not in unused}
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The losses by name, with their weights."""
+        return {self.loss: 1.0} if isinstance(self.loss, str) else dict(self.loss)
+
+    @model_validator(mode="after")
+    def _workers_have_work(self) -> SedConfig:
+        if (self.workers or 1) > self.batch_size:
+            raise ValueError(
+                f"sed.workers is {self.workers}, which is more than sed.batch_size ({self.batch_size}); set it to "
+                f"at most {self.batch_size}"
+            )
+        return self
+
+
+class Distillation(EncoderObjective):
+    """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
+
+    With `widths` it is the mean of the distances of the first coordinates, for each width and the full one (Kusupati et
+    al., "Matryoshka Representation Learning", 2022, with equal weights). The first d coordinates of an embedding are
+    compared with those of its target, which mean something if the target's coordinates are in the order of their
+    importance. `similarity` compares their cosines with those of the full targets at every width: it needs no
+    coordinates of targets, and those cosines are what a short embedding is to give.
+
+    Args:
+        dropout: whether its dropout is on while it trains.
+        losses: names from `LOSSES` and their weights; None: the mean squared error alone.
+    """
+
+    def __init__(
+        self,
+        learner: Encoder,
+        dropout: bool = False,
+        losses: Mapping[str, float] | None = None,
+        widths: Sequence[int] = (),
+    ):
+        super().__init__(dropout)
+        self.learner = learner
+        self._losses = dict(losses or {"mse": 1.0})
+        self._widths = tuple(widths)
+
+    def forward(self, batch: TargetBatch) -> torch.Tensor:
+        """Return the loss, a mean over sentences, whose mean over workers is that of the batch.
+
+        `similarity` compares the sentences of one worker.
+        """
+        target_BD = batch.targets.to(next(self.parameters()).device)
+        emb_BD = self.learner(batch.tokens.to(target_BD.device)).float()
+        widths = (*self._widths, emb_BD.shape[1])
+        return batch.weight * sum(self._loss(emb_BD[:, :width], target_BD) for width in widths) / len(widths)
+
+    def _loss(self, emb_Bd: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
+        """Of embeddings that may be cut to their first coordinates."""
+        target_Bd = target_BD[:, : emb_Bd.shape[1]]
+        return sum(
+            weight * LOSSES[name](emb_Bd, target_BD if name in _OF_ANY_WIDTH else target_Bd)
+            for name, weight in self._losses.items()
+        )
+
+    def loss(self, batch: TargetBatch) -> torch.Tensor:
+        """Return the loss, see `forward`."""
+        return self(batch)
+
+    def candidates(self) -> dict[str, nn.Module]:
+        """The learner."""
+        return {"learner": self.learner}
+
+
+class _Sed(Stage):
+    name, Settings = "sed", SedConfig
+    words = "distillation (saying what the ensemble says)"
+    sentences_per_row = 1
+
+    def steps(self, settings: SedConfig, rows: int) -> int:
+        """Return the updates of a learner of so many sentences."""
+        per_epoch = rows // min(settings.batch_size, rows)
+        return max(1, int(per_epoch * settings.epochs))
+
+    def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Setup:
+        """Prepare one worker's part of the training of a learner, whose only data is the target table."""
+        from raysed.data.targets import TargetBatches, held_out_batches
+        from raysed.model.head import START
+        from raysed.model.precision import uses_bf16
+        from raysed.train.deepspeed import DeepSpeedEngine
+
+        (targets,) = start.data.values()
+        if settings.head:
+            start.encoder.set_head(np.load(targets / START))
+        objective = Distillation(start.encoder, settings.dropout, settings.losses, settings.widths)
+        offset = np.load(targets / "mean.npy") if settings.target == "centred_mean" else None
+        holds_out = settings.keep == "best_on_held_out"
+        batches = TargetBatches(targets, settings.batch_size, start.seed, rank, world, offset, held_out=holds_out)
+        steps = max(1, int(batches.per_epoch * settings.epochs))
+        chooses = settings.keep != "last"
+        plan = Plan(
+            steps=steps,
+            learning_rate=warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay),
+            seed=start.seed + rank,  # workers see different sentences: their dropout, and so their seeds, must differ
+            evaluate_every=settings.evaluate_every,
+            checkpoint_every=settings.checkpoint_every,
+            log_every=log_every(steps),
+            keep="best" if chooses else "learner",
+            patience=settings.patience if chooses else None,
+            held_out=held_out_batches(targets, settings.batch_size, offset) if holds_out else (),
+        )
+        bf16 = uses_bf16(settings.precision, start.encoder.transformer.device)
+        settings = settings.model_copy(update={"batch_size": batches.batch_size})
+        return Setup(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
+
+
+STAGE = _Sed()

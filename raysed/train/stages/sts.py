@@ -1,0 +1,122 @@
+"""Regression of the cosine on human scores (SBERT), with a lower bound of the targets (SED section 5.5)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import torch
+from pydantic import Field, field_validator, model_validator
+from torch.nn import functional as F
+
+from raysed.config import CHOICE, TaskConfig, as_blocks
+from raysed.train.objective import Siamese
+from raysed.train.stage import Start, TunedStage, TuningConfig
+
+if TYPE_CHECKING:
+    from raysed.data.pair_table import LabelledBatch, PairBatches
+    from raysed.model.encoder import Encoder
+
+
+class StsConfig(TuningConfig):
+    """Regression of the cosine on graded pairs, and the grid of lower bounds (SED section 5.5)."""
+
+    epochs: float = Field(4.0, gt=0)
+    train: list[TaskConfig] = []
+    """One source or a list of them, put together: a path, a hub id, or a block with the settings of a task
+    (`evaluation.tasks.NAME`). Scores count by their place in `score_range`."""
+    lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], CHOICE] = [round(0.05 * i, 2) for i in range(20)]
+    """The grid: different values of at least 0 and below 1. For a lower bound b, a pair's target is b + (1 - b) *
+    score, with the score between 0 and 1. The best bound's models are the ensemble."""
+    models: Annotated[int, CHOICE] = Field(10, ge=1)
+    """Models per lower bound."""
+    criterion: Literal["spearman", "pearson"] = "spearman"
+    """Correlation on the dev task that decides: `spearman` or `pearson`."""
+    statistic: Annotated[Literal["mean", "max"], CHOICE] = "mean"
+    """Which score of a bound's models stands for the bound: their `mean`, or the best (`max`)."""
+    evaluate_every: int | None = Field(None, ge=1)
+    """Updates between two evaluations of a grid model. `null`: as `members.evaluate_every`."""
+    scheduler: Annotated[Literal["none", "asha"], CHOICE] = "none"
+    """`asha`: bounds that look hopeless after a part of their updates are not trained further. `none`: all are trained
+    to the end."""
+    asha_reduction: Annotated[int, CHOICE] = Field(3, ge=2)
+    """Of the bounds at one rung, one in this many goes on to the next."""
+    asha_rungs: Annotated[int, CHOICE] = Field(3, ge=2)
+    """Number of rungs. The last is the whole training; each one before has `asha_reduction` times fewer updates, in
+    whole multiples of `sts.evaluate_every`."""
+
+    @field_validator("train", mode="before")
+    @classmethod
+    def _paths_are_sources(cls, value: Any) -> Any:
+        return as_blocks(value)
+
+    @model_validator(mode="after")
+    def _bounds_differ(self) -> StsConfig:
+        repeated = [bound for bound, count in Counter(self.lower_bounds).items() if count > 1]
+        if not self.lower_bounds or repeated:
+            problem = f"has {repeated[0]:g} more than once" if repeated else "is empty"
+            raise ValueError(f"sts.lower_bounds {problem}; list different values of at least 0 and below 1")
+        return self
+
+
+def target_of(score: Any, lower_bound: float) -> Any:
+    """Map scores of 0 to 1 (a number, array or tensor) to targets of `lower_bound` to 1.
+
+    With the bound 0 this is SBERT's score / 5 of a score of 0 to 5.
+
+    >>> [round(target_of(score / 5, 0.4), 2) for score in (0, 2.5, 5)]
+    [0.4, 0.7, 1.0]
+    """
+    return lower_bound + (1 - lower_bound) * score
+
+
+class CosineRegression(Siamese):
+    """Mean over the pairs of (cosine - target) squared.
+
+    Args:
+        lower_bound: target of the lowest score; that of the highest is 1.
+    """
+
+    def __init__(self, encoder: Encoder, lower_bound: float, dropout: bool = True):
+        super().__init__(encoder, dropout)
+        self.lower_bound = lower_bound
+
+    def loss_of(self, batch: LabelledBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the loss of B pairs with scores of 0 to 1."""
+        cosines_B = F.cosine_similarity(*embeddings[0].chunk(2), dim=-1)
+        return F.mse_loss(cosines_B, target_of(batch.labels.to(cosines_B), self.lower_bound))
+
+
+class _Sts(TunedStage):
+    name, Settings = "sts", StsConfig
+    words = "regression on graded sentence pairs (how alike two sentences are, with labels)"
+    labels = "STS"
+    stackable = True
+    is_grid = True
+
+    def tables(self, settings: StsConfig) -> list[str]:
+        return ["pairs/sts"]
+
+    def needs(self, settings: StsConfig) -> list[tuple[str, str]]:
+        return [
+            ("sts.train", "sts needs labelled sentence pairs; name them in sts.train"),
+            ("evaluation.dev", "sts chooses its lower bound on evaluation.dev; name a dev task"),
+        ]
+
+    def criterion(self, settings: StsConfig) -> str:
+        return settings.criterion
+
+    def keep(self, settings: StsConfig) -> Literal["best_on_dev"]:
+        return "best_on_dev"
+
+    def objective(self, settings: StsConfig, start: Start) -> CosineRegression:
+        return CosineRegression(start.encoder, start.lower_bound or 0.0, settings.dropout)
+
+    def batches(self, settings: StsConfig, start: Start) -> PairBatches:
+        from raysed.data.pair_table import PairBatches, read_pairs
+
+        return PairBatches(read_pairs(start.data["pairs/sts"]), settings.batch_size, start.seed)
+
+
+STAGE = _Sts()

@@ -1,0 +1,70 @@
+"""What stages have in common that learn from two views of the same meaning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from raysed.config import ViewKind
+from raysed.train.stage import Start, TunedStage, TuningConfig
+
+if TYPE_CHECKING:
+    from raysed.data.pair_table import PairBatches
+
+
+class TwoViewsConfig(TuningConfig):
+    """What `bsl` and `contrastive` have in common.
+
+    Attributes:
+        block: name of the block, for messages.
+    """
+
+    block: ClassVar[str]
+
+    views: list[ViewKind] = ["mlm"]
+    """Kinds of views, put together: `mlm`, `synonym`, `back_translation`, `files`, `entailment`, `same`."""
+    keep: Literal["last", "best_on_dev"] = "last"
+    """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (BSL's released code), which
+    needs `evaluation.dev` and uses its labels."""
+    steps: int | None = Field(None, ge=1)
+    """Number of updates, instead of `epochs`."""
+
+    @model_validator(mode="after")
+    def _kinds_differ(self) -> TwoViewsConfig:
+        if not self.views or len(set(self.views)) < len(self.views):
+            raise ValueError(f"{self.block}.views is {self.views}; list at least one kind, and each kind once")
+        return self
+
+
+class TwoViewsStage(TunedStage):
+    """A stage that learns from pairs of views; its Adam corrects the bias of its moments (BSL table 8)."""
+
+    corrects_bias = True
+
+    def tables(self, settings: TwoViewsConfig) -> list[str]:
+        """Return a table for each kind of views; the same sentence twice needs the corpus only."""
+        return ["corpus" if kind == "same" else f"views/{kind}" for kind in settings.views]
+
+    def needs(self, settings: TwoViewsConfig) -> list[tuple[str, str]]:
+        """Return where the views come from that are not made of the corpus."""
+        sources = {"files": "views.files", "entailment": "nli.train"}
+        return [
+            (source, f"{self.name}.views has {kind}, whose pairs come from {source}; name them there")
+            for kind, source in sources.items()
+            if kind in settings.views
+        ]
+
+    def batches(self, settings: TwoViewsConfig, start: Start) -> PairBatches:
+        """Return batches of all kinds together; dropout tells the two views of the same sentence apart (SimCSE)."""
+        from raysed.data.pair_table import PairBatches, PairTable, read_pairs
+        from raysed.data.tokens import read_tokens
+
+        tables = []
+        for name in self.tables(settings):
+            if name == "corpus":
+                table = read_tokens(start.data[name])
+                tables.append(PairTable(table, table))
+            else:
+                tables.append(read_pairs(start.data[name]))
+        return PairBatches(PairTable.concatenate(tables), settings.batch_size, start.seed)
