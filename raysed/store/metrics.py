@@ -7,12 +7,14 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysed.store import cache
+from raysed.store.files import disk_errors
 from raysed.store.progress import repeating
 from raysed.store.storage import Storage
 from raysed.store.trackers import Trackers, trackers_of
@@ -23,62 +25,71 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOGS = "logs"
-_FLUSH_SECONDS, _COPY_SECONDS = 5.0, 20.0
-"""So that TensorBoard shows what is half a minute old at most, wherever the run is stored."""
+_COPY_S = 20.0
+"""Between copies to an object store, so that TensorBoard shows what is half a minute old at most."""
 
 
 class MetricsLog:
     """`logs/<name>/metrics.jsonl` and TensorBoard events beside it, written while training goes on.
 
-    A training that continues hands its whole history in again, so that the log holds each step once. To an object
-    store the files are copied every 20 seconds.
+    A training that continues hands its whole history in again, so that the log holds each step once. Events are
+    written at once and not by tensorboardX's thread, which dies on a full disk and lets its callers wait for ever.
     """
 
     def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
 
         self._storage, self._name = storage, f"{_LOGS}/{name}"
-        self._trackers = trackers or Trackers([])
-        local = Path(storage.uri(self._name)) if storage.is_local else Path(tempfile.mkdtemp(prefix="raysed-logs-"))
-        shutil.rmtree(local, ignore_errors=True)
-        local.mkdir(parents=True)
-        self._directory = local
-        self._lines = open(local / "metrics.jsonl", "w", encoding="utf-8")
-        self._board = SummaryWriter(str(local), write_to_disk=True, flush_secs=_FLUSH_SECONDS)
-        self._sizes: dict[str, int] = {}
-        self._copying = ExitStack()
-        if not storage.is_local:
-            self._copying.enter_context(repeating(self._copy_meanwhile, _COPY_SECONDS))
+        self._trackers, self._sizes, self._ending = trackers or Trackers([]), {}, ExitStack()
+        with self._disk_errors():
+            if storage.is_local:
+                self._directory = Path(storage.uri(self._name))
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory.mkdir(parents=True)
+            else:
+                self._directory = self._ending.enter_context(cache.half_written())
+                self._ending.enter_context(repeating(self._copy_meanwhile, _COPY_S))
+            self._lines = open(self._directory / "metrics.jsonl", "w", encoding="utf-8")
+            self._events = EventsWriter(str(self._directory / "events"))
+
+    def _disk_errors(self) -> AbstractContextManager[None]:
+        return disk_errors(self._storage.uri(self._name))
 
     def write(self, metrics: Mapping[str, Any]) -> None:
         """Add one entry; nested numbers become `dev/second` and the like on TensorBoard."""
-        self._lines.write(json.dumps(metrics) + "\n")
-        self._lines.flush()
         values: dict[str, float] = {}
         for key, value in metrics.items():
             values |= {f"{key}/{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
-        for key, number in values.items():
-            self._board.add_scalar(key, number, metrics["step"])
+        with self._disk_errors():
+            self._lines.write(json.dumps(metrics) + "\n")
+            self._lines.flush()
+            self._add_scalars(values, metrics["step"])
         self._trackers.write(metrics["step"], values)
+
+    def _add_scalars(self, values: Mapping[str, float], step: int) -> None:
+        from tensorboardX.summary import scalar
+
+        for key, value in values.items():
+            _add_summary(self._events, scalar(key, value), step)
+        self._events.flush()
 
     def conclude(self, settings: Mapping[str, Any], scores: Mapping[str, float]) -> None:
         """Add a row to TensorBoard's table of hyperparameters; settings that are None are left out."""
         from tensorboardX.summary import hparams
 
-        for summary in hparams({key: value for key, value in settings.items() if value is not None}, dict(scores)):
-            self._board.file_writer.add_summary(summary)
-        for key, score in scores.items():
-            self._board.add_scalar(key, score)
+        with self._disk_errors():
+            for summary in hparams({key: value for key, value in settings.items() if value is not None}, dict(scores)):
+                _add_summary(self._events, summary)
+            self._add_scalars(scores, 0)
 
     def close(self, failed: bool = False) -> None:
         """Flush, and copy the files to an object store."""
         self._trackers.close(failed)
-        self._lines.close()
-        self._board.close()
-        self._copying.close()
-        if not self._storage.is_local:
-            self._copy()
-            shutil.rmtree(self._directory, ignore_errors=True)
+        with self._ending, self._disk_errors():
+            self._lines.close()
+            self._events.close()
+            if not self._storage.is_local:
+                self._copy()
 
     def _copy_meanwhile(self) -> None:
         try:
@@ -108,19 +119,25 @@ def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> M
 def log_pictures(storage: Storage, pictures: Path) -> None:
     """Show the `.png` files in a directory on TensorBoard, as `logs/report`."""
     from PIL import Image
-    from tensorboardX import FileWriter
+    from tensorboardX.event_file_writer import EventsWriter
     from tensorboardX.proto.summary_pb2 import Summary
 
-    with tempfile.TemporaryDirectory(prefix="raysed-logs-") as local:
-        with closing(FileWriter(local)) as board:
+    with cache.half_written() as local:
+        with closing(EventsWriter(str(local / "events"))) as events:
             for path in sorted(pictures.glob("*.png")):
                 with Image.open(path) as picture:  # reads the header alone; the file goes into the log as it is
                     about = {"width": picture.width, "height": picture.height, "colorspace": len(picture.getbands())}
                 image = Summary.Image(encoded_image_string=path.read_bytes(), **about)
-                board.add_summary(Summary(value=[Summary.Value(tag=path.stem, image=image)]))
+                _add_summary(events, Summary(value=[Summary.Value(tag=path.stem, image=image)]))
         storage.remove(f"{_LOGS}/report")  # those of an earlier report
-        for file in Path(local).iterdir():
+        for file in local.iterdir():
             storage.write_bytes(f"{_LOGS}/report/{file.name}", file.read_bytes())
+
+
+def _add_summary(events: Any, summary: Any, step: int = 0) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    events.write_event(Event(wall_time=time.time(), step=step, summary=summary))
 
 
 @contextmanager

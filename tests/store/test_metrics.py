@@ -15,6 +15,7 @@ import pytest
 
 import raysed.store.files
 import raysed.store.metrics
+from raysed.errors import UserError
 from raysed.store.metrics import MetricsLog, log_pictures, native_output_to
 from raysed.store.storage import Storage
 
@@ -104,8 +105,7 @@ def remote(tmp_path, monkeypatch) -> Storage:
 
 def test_a_log_for_an_object_store_is_there_while_training_goes_on(remote, tmp_path, monkeypatch):
     """Each file is copied as it has grown; at the end nothing is left on this machine."""
-    monkeypatch.setattr(raysed.store.metrics, "_COPY_SECONDS", 0.02)
-    monkeypatch.setattr(raysed.store.metrics, "_FLUSH_SECONDS", 0.02)
+    monkeypatch.setattr(raysed.store.metrics, "_COPY_S", 0.02)
     directory = tmp_path / "bucket/runs/run/logs/ct/members/00"
     with MetricsLog(remote, "ct/members/00") as metrics:
         for count in (1, 2):
@@ -116,11 +116,20 @@ def test_a_log_for_an_object_store_is_there_while_training_goes_on(remote, tmp_p
             assert events(directory)["loss"] == [(entry["step"], entry["loss"]) for entry in HISTORY[:count]]
             assert len((directory / "metrics.jsonl").read_text().splitlines()) == count
     assert_complete(directory, HISTORY)
-    assert not list((tmp_path / "local").iterdir())
+    assert not list((tmp_path / "local").glob("*/[!.]*"))
+
+
+def test_a_log_on_a_full_disk_is_a_sentence_and_nobody_waits(tmp_path):
+    """Here the device on which nothing can be written."""
+    with pytest.raises(UserError, match=r"^no disk space left for .*/logs/ct/members/00; free some space"):
+        with MetricsLog(Storage(str(tmp_path), "run"), "ct/members/00") as metrics:
+            metrics._lines = open("/dev/full", "w")
+            for entry in HISTORY * 100:
+                metrics.write(entry)
 
 
 def test_an_object_store_that_fails_meanwhile_ends_no_training(remote, tmp_path, monkeypatch):
-    monkeypatch.setattr(raysed.store.metrics, "_COPY_SECONDS", 0.01)
+    monkeypatch.setattr(raysed.store.metrics, "_COPY_S", 0.01)
     failed, write = [], remote.write_bytes
 
     def failing(name: str, data: bytes) -> None:
