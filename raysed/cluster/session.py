@@ -164,13 +164,6 @@ class _OwnRay:
             with suppress(psutil.NoSuchProcess):
                 self._family.update(parent.children(recursive=True))
 
-    def _kill_helpers(self) -> None:
-        """Ends the dashboard and the like, which have nothing to finish: Ray would give them a second each, in turn."""
-        for server in self._servers:
-            if _name(server) not in _TO_BE_ASKED:
-                with suppress(psutil.NoSuchProcess):
-                    _kill([server, *server.children(recursive=True)])
-
     def end(self) -> None:
         """Ends Ray and waits until its processes are gone.
 
@@ -183,7 +176,9 @@ class _OwnRay:
         else:
             self._remember(self._servers)
             self._is_ending = True
-            self._kill_helpers()
+            for helper in (server for server in self._servers if _name(server) not in _TO_BE_ASKED):
+                with suppress(psutil.NoSuchProcess):  # Ray would give the dashboard and the like a second each, in turn
+                    _kill([helper, *helper.children(recursive=True)])
         ray.shutdown()
         deadline = time.monotonic() + _ENDING_SECONDS
         while any(map(_lives, self._family)) and time.monotonic() < deadline:

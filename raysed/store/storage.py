@@ -15,7 +15,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -266,27 +266,21 @@ class Storage:
 
     def _download(self, entry: Entry) -> Path | None:
         """Return a verified copy on this machine; what arrives damaged is read once more."""
-        path = cache.lease(stable_hash([str(self), entry.place, entry.files]))
-        if matches(path, entry.files):
-            return path
-        for _ in range(2):
-            with (
-                disk_errors(str(path), remedy="set TMPDIR to a directory with more of it"),
-                cache.half_written() as filled,
-            ):
-                try:
+        place = cache.directory()
+        with disk_errors(str(place), remedy="set TMPDIR to a directory with more of it"):
+            path = cache.lease(stable_hash([str(self), entry.place, entry.files]))
+            if matches(path, entry.files):
+                return path
+            for _ in range(2):
+                with cache.half_written() as filled, suppress(FileNotFoundError):
                     self._files.download(entry.place, filled)
-                except FileNotFoundError:
-                    continue
-                if matches(filled, entry.files):
-                    cache.install(filled, path, lambda: matches(path, entry.files))
-                    cache.make_room()
-                    return path
-        try:
+                    if matches(filled, entry.files):
+                        cache.install(filled, path, lambda: matches(path, entry.files))
+                        cache.make_room()
+                        return path
+        with suppress(FileNotFoundError):
             if all(self._files.digest(f"{entry.place}/{file}") == digest for file, digest in entry.files.items()):
-                raise OSError(f"copies of {self.uri(entry.place)} in {path.parent} are damaged, but the files are not")
-        except FileNotFoundError:
-            pass
+                raise OSError(f"copies of {self.uri(entry.place)} in {place} are damaged, but the files are not")
         return None
 
     # -- plain files -------------------------------------------------------------------------------------------------

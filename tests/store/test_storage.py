@@ -839,7 +839,9 @@ def test_a_disk_that_is_full_while_something_is_fetched_is_a_sentence(remote, tm
     with monkeypatch.context() as patch:
         patch.setattr(pafs, "copy_files", full)
         patch.setattr(files.time, "sleep", lambda seconds: pytest.fail("waited"))
-        with pytest.raises(UserError, match=r"^no disk space left for .*/\w+; free some space, or set TMPDIR to"):
+        with pytest.raises(
+            UserError, match=r"^no disk space left for .*/raysed-cache-\d+; free some space, or set TMPDIR to"
+        ):
             Storage(remote.location, "run").fetch(NAME)
     assert list((tmp_path / "tmp").glob("raysed-cache-*/[!.]*")) == []
     assert content(Storage(remote.location, "run").fetch(NAME)) == files_of(OLD)
