@@ -25,10 +25,11 @@ import torch
 from raysed.cluster.process import prepare_process
 from raysed.config import Config, TransferConfig, load_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.transfer import load_transfer
 from raysed.model.load import NativeModel, load_model
 from raysed.score.tasks import main_score
-from raysed.score.transfer import load_transfer, score_transfer, sentences_of
 from raysed.score.transfer import main_score as probe_score
+from raysed.score.transfer import score_transfer, sentences_of
 from raysed.store.text import Table, number
 
 from harness import DATA, ROOT

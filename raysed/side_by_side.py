@@ -9,6 +9,7 @@ import torch
 
 from raysed.config import Config, CorpusConfig, Layers
 from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.transfer import TransferTask, load_transfer
 from raysed.model.load import load_model
 from raysed.report.findings import Difference
 from raysed.report.scores import display_name
@@ -17,7 +18,7 @@ from raysed.score.baselines import baselines, transfer_baselines
 from raysed.score.intervals import resample
 from raysed.score.leaderboard import load_mteb, score_mteb
 from raysed.score.tasks import Evaluation, main_score, mean_score
-from raysed.score.transfer import ProbeJob, TransferTask, load_transfer, score_transfer, sentences_of, transfer_average
+from raysed.score.transfer import ProbeJob, score_transfer, sentences_of, transfer_average
 from raysed.score.transfer import main_score as transfer_score
 from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
 from raysed.store.progress import Progress, one_by_one, steps

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from raysed.data.transfer import TransferTask
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import Evaluation
-from raysed.score.transfer import ProbeJob, TransferTask, combine, jobs, run_probe, sentences_of
+from raysed.score.transfer import ProbeJob, combine, jobs, run_probe, sentences_of
 
 
 def baselines(

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from raysed.config import EvaluationConfig, stable_hash
+from raysed.data.transfer import TransferTask, load_transfer
 from raysed.score.qnli import Qnli, load_qnli
-from raysed.score.transfer import TransferTask, load_transfer, sentences_of
+from raysed.score.transfer import sentences_of
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from raysed.data.graded import StsTask
+from raysed.data.transfer import Split, TransferTask
 from raysed.score import baselines as module
 from raysed.score.baselines import baselines, transfer_baselines
 from raysed.score.lexical import tf_idf, word_overlap
 from raysed.score.tasks import Evaluation
-from raysed.score.transfer import Split, TransferTask
 
 WORDS = "the a dog cat sun rain sings sleeps runs on in house".split()
 

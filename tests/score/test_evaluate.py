@@ -19,6 +19,7 @@ from raysed.commands import evaluate
 from raysed.config import FlowConfig, TransferConfig, make_config
 from raysed.data.graded import StsTask
 from raysed.data.tokens import tokenize
+from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
 from raysed.model import export, library, load
 from raysed.model.encoder import Encoder, write_checkpoint
@@ -27,7 +28,7 @@ from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.score.baselines import transfer_baselines
 from raysed.score.lexical import word_overlap
 from raysed.score.tasks import Evaluation
-from raysed.score.transfer import load_transfer, score_transfer, sentences_of, transfer_average
+from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.side_by_side import scores_table
 from raysed.store import progress
 from raysed.train.calibration import fit_whiten

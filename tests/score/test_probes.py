@@ -66,12 +66,8 @@ def test_shuffled_labels_give_chance():
 
 
 def plain_weights(fits: probes._Fits, which: int) -> np.ndarray:
-    """Weights and, last, centred intercepts for the features as they are, [D + 1, K]."""
-    weights_DK = fits.weights_DFK[:, which].copy()
-    if fits.space.mean_D is not None:
-        weights_DK[:-1] /= fits.space.size
-        weights_DK[-1] -= fits.space.mean_D @ weights_DK[:-1]
-    return centred(weights_DK)
+    """Weights and, last, centred intercepts, [D + 1, K]."""
+    return centred(fits.weights_DFK[:, which].copy())
 
 
 def centred(weights_DK: np.ndarray) -> np.ndarray:

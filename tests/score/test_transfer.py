@@ -9,17 +9,14 @@ import numpy as np
 import pytest
 
 from raysed.config import TransferConfig
+from raysed.data.transfer import TASKS, Split, TransferTask, load_transfer
 from raysed.errors import UserError
 from raysed.score import probes
 from raysed.score.transfer import (
     BSL_TASKS,
     SED_TASKS,
-    TASKS,
-    Split,
-    TransferTask,
     combine,
     jobs,
-    load_transfer,
     main_score,
     run_probe,
     score_transfer,

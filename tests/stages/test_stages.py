@@ -14,9 +14,9 @@ import raysed.stages.frozen
 import raysed.stages.members
 import raysed.stages.stages
 from raysed.config import make_config
+from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
 from raysed.score.baselines import transfer_baselines
-from raysed.score.transfer import load_transfer
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
