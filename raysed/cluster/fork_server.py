@@ -37,11 +37,7 @@ _THREADS = 128
 
 
 def serve(place: str, parent: int, path: list[str]) -> None:
-    """Imports, and forks a worker for everyone who asks, as long as the process that has started this one lives.
-
-    Args:
-        parent: the process that has started this one.
-    """
+    """Import, and fork a worker for everyone who asks, while `parent` lives, the process that has started this one."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
         listening.bind(place)
         listening.listen(100)  # from now on, who asks waits
@@ -78,7 +74,7 @@ def serve(place: str, parent: int, path: list[str]) -> None:
 
 
 def _become_like(request: Mapping[str, Any]) -> None:
-    """Imports Ray in the environment of the first worker."""
+    """Import Ray in the environment of the first worker."""
     os.environ.clear()
     os.environ.update(request["environment"])
     for name in FIRST:
@@ -86,7 +82,7 @@ def _become_like(request: Mapping[str, Any]) -> None:
 
 
 def draw_ids() -> None:
-    """Draws from Ray's generators of ids, so that the next fork's ids are not those of the last one.
+    """Draw from Ray's generators of ids, so that the next fork's ids are not those of the last one.
 
     A fork inherits the generator of the main thread and the sources that other threads' generators are seeded from:
     eight of them, which threads take in turn. So as many are drawn as a worker may have threads. Two workers with the
@@ -103,7 +99,7 @@ def draw_ids() -> None:
 
 
 def _become_worker(request: Mapping[str, Any], asking: socket.socket, files: list[int], path: list[str]) -> None:
-    """Runs Ray's script as a new process would; whatever happens, this process does not go on as the one that forks."""
+    """Run Ray's script as a new process would; whatever happens, this process does not go on as the one that forks."""
     try:
         asking.send(b"!")  # fails where nobody waits any more, who has then started another worker
         asking.close()
@@ -133,7 +129,7 @@ def _run_rays_script(request: Mapping[str, Any], files: list[int], path: list[st
 
 
 def _leave(status: Any) -> None:
-    """Ends this process as Python's forks end: threads are waited for and exit handlers run, and that is all.
+    """End this process as Python's forks end: threads are waited for and exit handlers run, and that is all.
 
     To take the interpreter apart would visit all that was imported, and so copy its pages: 0.4 seconds of a core.
     """

@@ -11,26 +11,18 @@ import sys
 SOCKET = "RAYSED_FORKS"
 """The variable that names the socket of the process that is forked."""
 _PATIENCE = 120.0
-"""Seconds that a worker waits to be forked, before it is started as ever."""
+"""Give up on the fork server after this many seconds and start the worker normally."""
 
 
 def start_worker(arguments: list[str]) -> None:
-    """Has a worker forked, or starts it as Ray would.
-
-    Args:
-        arguments: of Ray's script that starts a worker.
-    """
+    """Have a worker forked, or start it as Ray would, with the arguments of Ray's own script."""
     if not is_forked(arguments):
         rays_own = os.path.join(os.path.dirname(arguments[0]), "setup_worker.py")
         os.execv(sys.executable, [sys.executable, rays_own, *arguments])
 
 
 def is_forked(arguments: list[str]) -> bool:
-    """Has a worker forked, if it needs nothing that others do not have; returns whether it was.
-
-    Args:
-        arguments: see `start_worker`.
-    """
+    """Have a worker forked, if it needs nothing that others do not have; return whether it was."""
     options = dict(word.split("=", 1) for word in arguments if word.startswith("--") and "=" in word)
     own = json.loads(options.get("--serialized-runtime-env-context", "{}"))
     if options.get("--language") != "PYTHON" or any(own[key] for key in own.keys() - {"py_executable", "env_vars"}):

@@ -52,7 +52,7 @@ def can_fork() -> bool:
 
 @contextmanager
 def forking() -> Iterator[subprocess.Popen | None]:
-    """Has the workers of a Ray that is started in this block forked, where they can be.
+    """Have the workers of a Ray that is started in this block forked, where they can be.
 
     Yields:
         The process that they are forks of, which is ended with the block; None where Ray starts them as ever.

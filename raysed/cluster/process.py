@@ -24,7 +24,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 
 
 def prepare_process() -> None:
-    """What every process of a run does first, also the driver: best before it imports the heavy libraries."""
+    """Do what every process of a run does first, also the driver: best before it imports the heavy libraries."""
     gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
     keep_few_programs()
     from raysed.store.metrics import quiet_libraries
@@ -33,13 +33,13 @@ def prepare_process() -> None:
 
 
 def keep_few_programs() -> None:
-    """Limits oneDNN's memory; to be called before the first product, at which it reads the environment."""
+    """Limit oneDNN's memory; to be called before the first product, at which it reads the environment."""
     for name in PROGRAM_LIMITS:
         os.environ.setdefault(name, _PROGRAMS)
 
 
 def prepare_worker(threads: int) -> None:
-    """What a worker does first: that of every process, its threads, and memory kept for the next batch.
+    """Do what a worker does first: that of every process, its threads, and memory kept for the next batch.
 
     The C library gives large blocks back to the system as soon as they are free, and every batch gets them anew, page
     by page; a worker that keeps them saves up to a sixth of its time. Other C libraries than glibc are left alone.
@@ -57,7 +57,7 @@ def prepare_worker(threads: int) -> None:
 
 
 def quiet_ray_data() -> ray.data.DataContext:
-    """Keeps Ray Data from printing, because the driver shows one line of its own; returns this process' context."""
+    """Keep Ray Data from printing, because the driver shows one line of its own; returns this process' context."""
     from ray.data import DataContext
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)

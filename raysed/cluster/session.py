@@ -37,8 +37,8 @@ VARIABLES = {
 _ELSEWHERE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 """For a cluster, whose dashboard then knows the learners; it takes one more actor, which stays."""
 _HERE = {"address": "local", "include_dashboard": None, "dashboard_host": "127.0.0.1"}
-"""For a Ray that is started on this machine. Without an address it would be one that was started here before, if its
-file is still there, be it gone or not."""
+"""For a Ray that is started on this machine. Without an address it would be one that was started here before, as long
+as its file is there, even if it is gone."""
 _TO_BE_ASKED = ("raylet", "gcs_server")
 """Ray's servers that clean up when they are told to end."""
 _ENDING_SECONDS = 10
@@ -47,7 +47,7 @@ _ENDING_SECONDS = 10
 
 @contextmanager
 def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
-    """Connects to the cluster of RAY_ADDRESS (`ray job submit` sets it) or starts Ray on this machine.
+    """Connect to the cluster of RAY_ADDRESS (`ray job submit` sets it) or start Ray on this machine.
 
     Yields the address of the dashboard of a Ray that was started here, if it has one, and how to get in.
 
@@ -70,7 +70,7 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
 
 
 def _say_what_is_not_used() -> None:
-    """Says how to use a cluster that was started on this machine, as on the head of one, and that still lives."""
+    """Say how to use a cluster that was started on this machine, as on the head of one, and that still lives."""
     place = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))  # Ray, not imported yet, says the same
     file = Path(place, "ray", "ray_current_cluster")
     try:
@@ -84,7 +84,7 @@ def _say_what_is_not_used() -> None:
 
 @contextmanager
 def _full_disks_said() -> Iterator[None]:
-    """Says in a sentence that objects which memory has no room for do not fit on a node's disk either."""
+    """Say in a sentence that objects which memory has no room for do not fit on a node's disk either."""
     try:
         yield
     except Exception as error:
@@ -136,7 +136,7 @@ class _OwnRay:
         self._is_ending = False
 
     def has_started(self) -> None:
-        """Notes Ray's servers, once it says that it has started."""
+        """Note Ray's servers, once it says that it has started."""
         self._servers = self._children()
 
     def _children(self) -> list[psutil.Process]:
@@ -147,7 +147,7 @@ class _OwnRay:
         return not self._is_ending and not all(map(_lives, self._servers))
 
     def kill(self) -> None:
-        """Ends all of them at once.
+        """End all of them at once.
 
         First the one that would tell this process that its raylet is gone: Ray's own threads would end it then.
         """
@@ -158,14 +158,14 @@ class _OwnRay:
         psutil.wait_procs(self._family, timeout=1.0)
 
     def _remember(self, servers: Iterable[psutil.Process]) -> None:
-        """Notes the servers' children while they are found: a worker whose raylet is gone has another parent."""
+        """Note the servers' children while they are found: a worker whose raylet is gone has another parent."""
         self._family.update(servers)
         for parent in (*servers, *self._parents):
             with suppress(psutil.NoSuchProcess):
                 self._family.update(parent.children(recursive=True))
 
     def end(self) -> None:
-        """Ends Ray and waits until its processes are gone.
+        """End Ray and waits until its processes are gone.
 
         A Ray that was ended by somebody else is not asked, because it would not answer.
         """

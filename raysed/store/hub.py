@@ -8,7 +8,7 @@ from huggingface_hub import try_to_load_from_cache
 
 
 def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
-    """Returns the commit of a model by the name of its folder; None where nothing of it is there.
+    """Return the commit of a model by the name of its folder; None where nothing of it is there.
 
     Args:
         options: of loading it: `cache_dir` and `revision` count, the others do not.

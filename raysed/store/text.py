@@ -15,7 +15,7 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def render(template: str, **context: Any) -> str:
-    """Returns the text that a template makes of its context.
+    """Return the text that a template makes of its context.
 
     Args:
         template: a file in `raysed/templates/`; in one whose name ends in `.html` values are escaped.
@@ -80,13 +80,13 @@ class Table:
         return bool(self.lines)
 
     def plain(self) -> str:
-        """Returns aligned columns: text to the left, numbers to the right."""
+        """Return aligned columns: text to the left, numbers to the right."""
         first, *rest = self._aligned(self._cells())
         rule = ["-" * len(cell) for cell in first]
         return "\n".join("  ".join(line).rstrip() for line in (first, rule, *rest))
 
     def markdown(self, aligned: bool = True) -> str:
-        """Returns the same as Markdown.
+        """Return the same as Markdown.
 
         Args:
             aligned: as wide as in plain text, for terminals; where cells are long, the others are better left short.
@@ -99,7 +99,7 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in (first, rule, *rest))
 
     def right(self) -> list[bool]:
-        """Returns which columns are of numbers."""
+        """Return which columns are of numbers."""
         if self.text is not None:
             return [place >= self.text for place in range(len(self.header))]
         return [all(map(_is_number, column)) for column in zip(*self.lines)] or [True] * len(self.header)
@@ -122,7 +122,7 @@ def _is_number(cell: str) -> bool:
 
 
 def number(value: float | None, style: str = ".2f") -> str:
-    """Returns a number as tables have it.
+    """Return a number as tables have it.
 
     Args:
         value: None where there is none.
@@ -135,7 +135,7 @@ def number(value: float | None, style: str = ".2f") -> str:
 
 
 def size(count: float) -> str:
-    """Returns a number of bytes for people.
+    """Return a number of bytes for people.
 
     >>> size(512), size(5e6), size(1.25e10)
     ('0.0 MB', '5.0 MB', '12.5 GB')
@@ -144,7 +144,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float, in_table: bool = False) -> str:
-    """Returns a length of time for people.
+    """Return a length of time for people.
 
     Args:
         in_table: with a tenth of a second, and with two digits for what is counted up to 60.
@@ -162,7 +162,7 @@ def duration(seconds: float, in_table: bool = False) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Returns a text that is no longer than so many characters.
+    """Return a text that is no longer than so many characters.
 
     Args:
         longest: characters that are left of a longer one, an ellipsis among them.
@@ -174,7 +174,7 @@ def shortened(text: str, longest: int) -> str:
 
 
 def sentence(text: str) -> str:
-    """Returns a text that begins with a capital letter and ends with a full stop; none of none.
+    """Return a text that begins with a capital letter and ends with a full stop; none of none.
 
     >>> sentence("it rains"), sentence("")
     ('It rains.', '')
