@@ -10,9 +10,6 @@ from typing import Any
 from papers.data import Request
 from papers.plan import Place, Plan
 from papers.published import Row
-from raysed.config import EncoderConfig
-from raysed.errors import UserError
-from raysed.store.text import Table, number
 
 SMALL_NOTE = (
     "Scale small: a small encoder, little data and few updates. These numbers show that the rows "
@@ -21,17 +18,17 @@ SMALL_NOTE = (
 NO_DATA, NO_RESULT = "no data", "no result"
 _PARTIAL = " (part)"
 """Beside an average of which a part is missing."""
-_ELSEWHERE = "*"
-"""As the papers print it, at the end of a row's name."""
+_COPIED = "*"
+"""Ends a row's name in the papers if they took the row from elsewhere."""
 _DIRECTIVES = ("run", "section", "value", "tasks", "statistic", "metric", "unit")
 _STATISTICS = {"max": max, "mean": statistics.fmean, "median": statistics.median, "std": statistics.stdev}
 
 Reports = Mapping[str, tuple[str, Mapping[str, Any]]]
-"""By run, where its report is, and what it says."""
+"""By run: the path of its report, and what it says."""
 
 
 def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
-    """Finds one number in a report.
+    """Find a number in a report, for each of several models that are alike.
 
     Args:
         place: `section`, the list of entries, or a mapping with an entry for each model; `value`, the number in an
@@ -39,7 +36,7 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
             Every other key has to be equal in the entry; a key that is None is not looked at.
 
     Returns:
-        The value of each matching entry by its index (0 where it has none), without those of collapsed models.
+        The value of each matching entry by its index (0 if it has none), without those of collapsed models.
 
     >>> report = {"rows": [{"recipe": "ct", "index": 1, "metrics": {"sts12": {"spearman": 70.5}}}]}
     >>> place = {"section": "rows", "value": "metrics.{task}.spearman", "recipe": "ct", "task": "sts12"}
@@ -53,15 +50,13 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
     found = {}
     for entry in _entries(_at(report, place["section"])):
         number = _at(entry, value)
-        if entry.get("left_out"):
-            continue
-        if isinstance(number, int | float) and all(entry.get(key) == wanted for key, wanted in match.items()):
+        if isinstance(number, int | float) and not entry.get("left_out") and match.items() <= entry.items():
             found[entry.get("index", 0)] = float(number)
     return found
 
 
 def _entries(section: Any) -> list[Mapping[str, Any]]:
-    """The entries of a list; of a mapping by model (`ct-sed`, or `nli/01` for one of several) the same as a list."""
+    """The entries of a list; those of a mapping by model (`ct-sed`; `nli/01` for one of several) in that form."""
     if not isinstance(section, Mapping):
         return section or []
     entries = []
@@ -80,11 +75,11 @@ def _at(data: Any, keys: str) -> Any:
 
 @dataclass
 class Ours:
-    """What we have for one cell.
+    """Our values for one cell.
 
     Attributes:
-        values: metric to the value of each like model, by index.
-        statistic: the one that the cell asks for; None: all models are shown.
+        values: by metric, the value of each of several models that are alike, by index.
+        statistic: the one that the cell asks for; None: all models are shown, and their mean is compared.
         partial: parts of a mean that are missing.
         reason: why there is nothing.
     """
@@ -95,25 +90,19 @@ class Ours:
     reason: str = ""
 
     def number(self, metric: str) -> float | None:
-        """Returns the number to compare: the statistic that the cell asks for, or the mean."""
+        """Return the number to compare."""
         return self.by(self.statistic or "mean", metric)
 
     def by(self, statistic: str, metric: str) -> float | None:
-        """Returns a statistic over like models; None where there are too few.
-
-        Args:
-            statistic: `max`, `mean`, `median` or `std`.
-        """
+        """Return a statistic over the models; None if there are too few."""
         values = list(self.values.get(metric, {}).values())
         return _STATISTICS[statistic](values) if len(values) > (statistic == "std") else None
 
 
 def compare(plan: Plan, request: Request, reports: Reports) -> "Comparison":
-    """Puts the values of the reports beside the published ones."""
+    """Put the values of the reports beside the published ones."""
     cells = {
-        (row.label, name): {
-            column: _ours_of(plan, row, plan.places(row, column, variant), reports) for column in plan.table.columns
-        }
+        (row.label, name): {c: _ours_of(plan, row, plan.places(row, c, variant), reports) for c in plan.table.columns}
         for row in plan.table.rows
         if not row.copied
         for name, variant in plan.variants(row).items()
@@ -134,7 +123,10 @@ def _ours_of(plan: Plan, row: Row, places: Sequence[Place], reports: Reports) ->
             parts[metric].append(values)
     if len(reasons) == len(places):
         return Ours(reason=reasons[0])
-    cell.values = {metric: _means(values) for metric, values in parts.items() if values}
+    for metric, of_parts in parts.items():
+        if of_parts:  # the mean over the parts, for each model that has all of them
+            common = [index for index in of_parts[0] if all(index in part for part in of_parts)]
+            cell.values[metric] = {index: statistics.fmean(part[index] for part in of_parts) for index in common}
     return cell
 
 
@@ -154,19 +146,11 @@ def _values_at(plan: Plan, row: Row, place: Place, reports: Reports) -> tuple[di
     return found, "" if found else nothing
 
 
-def _means(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """The mean over parts for each model that has all of them."""
-    common = [index for index in parts[0] if all(index in part for part in parts)]
-    return {index: statistics.fmean(part[index] for part in parts) for index in common}
-
-
 @dataclass
 class Comparison:
     """A table beside its published version.
 
     Attributes:
-        plan: what was run.
-        request: what was asked for.
         cells: by row and variant, column to our cell.
         reports: by run, where its report is.
     """
@@ -177,33 +161,35 @@ class Comparison:
     reports: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns plain data."""
+        """Return plain data."""
         table = self.plan.table
         return {
             **{name: getattr(table, name) for name in ("name", "source", "title", "aggregation", "columns", "metrics")},
             "scale": self.request.scale,
             "rows": [self._row(row) for row in table.rows],
             "missing": self.plan.missing,
-            "no_result": self._rows_with(NO_RESULT),
+            "no_result": self._rows_without_result(),
             "notes": self._notes(),
             "reports": self.reports,
         }
 
     def to_markdown(self) -> str:
-        """Returns the table with its notes; aligned, so that a terminal can show it, too."""
+        """Return the table with its notes, aligned so that a terminal can show it, too."""
         table = self.plan.table
-        parts = [f"# {table.name}: {table.title}", f"Published in {table.source}."]
-        parts += [f"**{SMALL_NOTE}**"] if self.request.small else []
         lines = [line for row in table.rows for line in self._lines(row)]
-        parts.append(Table(["row", "what", *table.columns], lines, text=2).markdown())
-        parts.append("\n".join(f"- {note}" for note in self._notes()))
-        parts.append("\n".join(f"- report of {run}: {path}" for run, path in self.reports.items()))
-        return "\n\n".join(part for part in parts if part) + "\n"
+        parts = [
+            f"# {table.name}: {table.title}",
+            f"Published in {table.source}.",
+            f"**{SMALL_NOTE}**" if self.request.small else "",
+            _aligned([["row", "what", *table.columns], *lines]),
+            "\n".join(f"- {note}" for note in self._notes()),
+            "\n".join(f"- report of {run}: {path}" for run, path in self.reports.items()),
+        ]
+        return "\n\n".join(filter(None, parts)) + "\n"
 
     # plain data
 
     def _row(self, row: Row) -> dict[str, Any]:
-        names = ("label", "encoder", "recipe", "copied", "note")
         ours = [
             {
                 "variant": variant or None,
@@ -212,7 +198,8 @@ class Comparison:
             }
             for variant, cells in self._of_row(row)
         ]
-        return {**{name: getattr(row, name) for name in names}, "published": row.cells, "ours": ours}
+        known = {name: getattr(row, name) for name in ("label", "encoder", "recipe", "copied", "note")}
+        return {**known, "published": row.cells, "ours": ours}
 
     def _cell(self, row: Row, column: str, cell: Ours) -> dict[str, Any]:
         if cell.reason:
@@ -232,22 +219,20 @@ class Comparison:
         what = f"published{' elsewhere' * row.copied}"
         lines = [[row.label, what, *(_joined(row.cells[column], metrics) for column in self.plan.table.columns)]]
         for variant, cells in self._of_row(row):
-            suffix = f", {variant}" if variant else ""
             encoder = self._other_encoder(row, variant, cells)
-            name = f"here: {encoder}" if encoder else ""
+            names = [f"here: {encoder}" if encoder else ""]
             for what, values in self._ours(row, cells):
-                lines.append([name, what + suffix, *values])
-                name = ""
+                lines.append([names.pop() if names else "", what + (f", {variant}" if variant else ""), *values])
         return lines
 
     def _other_encoder(self, row: Row, variant: str, cells: Mapping[str, Ours]) -> str:
-        """What stands in for the encoder of a row; empty where it is the published one, or there is no number."""
+        """What stands in for the encoder of a row; empty if it is the published one, or there is no number."""
         if not (self.request.small or self.request.sets("encoder.path")) or all(c.reason for c in cells.values()):
             return ""
         plan = self.plan
         runs = [plan.same.get(run) for run in plan.runs_of(row, plan.variants(row)[variant])]
-        encoders = [_describe(plan.configs[run].encoder) for run in runs if run in plan.configs]
-        return " and ".join(dict.fromkeys(encoders))
+        paths = dict.fromkeys(plan.configs[run].encoder.path for run in runs if run in plan.configs)
+        return " and ".join(p.replace(":", " ") if p.startswith("bundled:") else Path(p).name for p in paths)
 
     def _ours(self, row: Row, cells: Mapping[str, Ours]) -> list[tuple[str, list[str]]]:
         count = max((len(v) for cell in cells.values() for v in cell.values.values()), default=0)
@@ -288,46 +273,30 @@ class Comparison:
         notes += [f"Subsets of a year are put together as `{table.aggregation}`."] if table.aggregation else []
         if any(len(values) > 1 for cell in cells if not cell.statistic for values in cell.values.values()):
             notes.append(
-                "Where there are several models, their mean is compared. The best one is the model with the highest "
+                "If there are several models, their mean is compared. The best one is the model with the highest "
                 "score shown here, chosen by the test; a published row of a single model may be of that kind."
             )
         without = dict.fromkeys(part for cell in cells for part in cell.partial)
         notes += [f"(part): an average without {', '.join(without)}; not compared."] if without else []
-        if any(row.label.endswith(_ELSEWHERE) for row in table.rows):
-            notes.append(f"{_ELSEWHERE} as printed: the paper took the row from elsewhere; it is not run here.")
+        if any(row.label.endswith(_COPIED) for row in table.rows):
+            notes.append(f"{_COPIED} as printed: the paper took the row from elsewhere; it is not run here.")
         notes += [*table.notes, *(f"{row.label}: {row.note}" for row in table.rows if row.note), *self.plan.notes]
         notes += [f"No data: {name} (looked for: {places})." for name, places in self.plan.missing.items()]
-        rows = self._rows_with(NO_RESULT)
+        rows = self._rows_without_result()
         return notes + ([f"No result in the reports: {'; '.join(rows)}."] if rows else [])
 
     def _of_row(self, row: Row) -> list[tuple[str, dict[str, Ours]]]:
         return [(variant, cells) for (label, variant), cells in self.cells.items() if label == row.label]
 
-    def _rows_with(self, reason: str) -> list[str]:
-        """Rows, and the columns where it is not all of them."""
+    def _rows_without_result(self) -> list[str]:
+        """Rows with cells that should have a result and have none, and the columns if it is not all of them."""
         found = []
         for (label, variant), cells in self.cells.items():
-            columns = [column for column, cell in cells.items() if cell.reason == reason]
+            columns = [column for column, cell in cells.items() if cell.reason == NO_RESULT]
             where = [*([variant] if variant else []), *(columns if len(columns) < len(cells) else [])]
             if columns:
                 found.append(f"{label} ({', '.join(where)})" if where else label)
         return found
-
-
-def _describe(encoder: EncoderConfig) -> str:
-    """An encoder by the last part of its path, and its depth where that can be found out.
-
-    >>> _describe(EncoderConfig())
-    'bundled encoder, 3 layers'
-    """
-    from raysed.model.encoder import check_encoder
-
-    name = encoder.path.replace(":", " ") if encoder.path.startswith("bundled:") else Path(encoder.path).name
-    try:
-        layers = check_encoder(encoder)
-    except UserError:  # it is gone since the run: no reason to lose the table
-        return name
-    return f"{name}, {layers} layer{'s' * (layers > 1)}"
 
 
 def _difference(row: Row, column: str, cell: Ours, metric: str) -> float | None:
@@ -346,4 +315,15 @@ def _joined(values: Mapping[str, float | None], metrics: Iterable[str], style: s
     present = [values.get(metric) for metric in metrics]
     if all(value is None for value in present):
         return "-"
-    return "/".join(number(value, style) for value in present)
+    return "/".join("-" if value is None else format(value, style) for value in present)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, its first two columns to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    rows = [
+        " | ".join(cell.ljust(w) if place < 2 else cell.rjust(w) for place, (cell, w) in enumerate(zip(line, widths)))
+        for line in lines
+    ]
+    rule = "|".join("-" * (w + 2) if place < 2 else "-" * (w + 1) + ":" for place, w in enumerate(widths))
+    return "\n".join([f"| {rows[0]} |", f"|{rule}|", *(f"| {row} |" for row in rows[1:])])

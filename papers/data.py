@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from raysed.config import TaskConfig
 from raysed.data.graded import read_graded
-from raysed.data.rows import read_lines
 from raysed.errors import UserError
 from raysed.train.stages.nli import NliConfig
 
@@ -23,8 +22,6 @@ class Request:
     """What the user asks for.
 
     Attributes:
-        table: its name.
-        scale: `paper`, or `small`.
         data: directory of STS, NLI and SentEval files.
         output: directory of the tables that are written, and of data made for them.
         storage: of the runs; None: as in the configs.
@@ -176,9 +173,7 @@ class Finder:
         if sources is None:
             return None
         rows = (
-            row
-            for source in sources
-            for row in csv.DictReader(read_lines(Path(source)), delimiter="\t", quoting=csv.QUOTE_NONE)
+            row for source in sources for row in csv.DictReader(_lines(source), delimiter="\t", quoting=csv.QUOTE_NONE)
         )
         return self._write_text(
             name, ((row["question"], row["sentence"]) for row in rows if row.get("question") and row.get("sentence"))
@@ -228,7 +223,7 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
     is_sick = Path(task.source).name.startswith("SICK_")  # with a header: id, A, B, relatedness, entailment
     score, first, second = (3, 1, 2) if is_sick else (4, 5, 6)
     columns: tuple[list, list, list] = ([], [], [])
-    for number, line in enumerate(read_lines(Path(task.source))[is_sick:], start=1 + is_sick):
+    for number, line in enumerate(_lines(task.source)[is_sick:], start=1 + is_sick):
         cells = line.split("\t")
         try:
             triple = (cells[first], cells[second], float(cells[score]))
@@ -279,6 +274,11 @@ def _labelled_pairs(sources: Sequence[str]) -> Iterable[tuple[str, str]]:
 def _graded_pairs(name: str, task: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     subsets = read_pairs(name, TaskConfig(**task))
     return ((first, second) for firsts, seconds, _ in subsets.values() for first, second in zip(firsts, seconds))
+
+
+def _lines(path: str) -> list[str]:
+    """Only a newline ends a line: other separators of Unicode stay in their sentence."""
+    return [line.removesuffix("\r") for line in Path(path).read_bytes().decode().removesuffix("\n").split("\n")]
 
 
 def _one_line(text: str) -> str:

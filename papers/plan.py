@@ -38,18 +38,14 @@ class Plan:
     notes: list[str] = field(default_factory=list)
 
     def variants(self, row: Row) -> dict[str, Place]:
-        """Returns the ways to compare a row, by name; one without a name where there is only one."""
+        """Return the ways to compare a row, by name; the only one has no name."""
         own = self._of_row(row)
         if "variants" in own:
             return own["variants"]
         return {"": {}} if "layers" in own else self.definition.get("variants", {"": {}})
 
     def run_of(self, row: Row, column: str, variant: Place) -> str:
-        """Returns the run that has the value of a cell.
-
-        Args:
-            variant: one of `variants`.
-        """
+        """Return the run that has the value of a cell in one of the `variants`."""
         own = self._of_row(row)
         of_cell = own.get("columns", {}).get(column, {})
         candidates = (variant, of_cell, own, self._of_column(column))
@@ -57,20 +53,12 @@ class Plan:
         return named or self.definition["runs"][row.encoder]
 
     def runs_of(self, row: Row, variant: Place) -> list[str]:
-        """Returns the runs that have the values of a row, in the order of the columns.
-
-        Args:
-            variant: one of `variants`.
-        """
+        """Return the runs that have the values of a row, in the order of the columns."""
         columns = [column for column in self.table.columns if column != self.table.average]
         return list(dict.fromkeys(self.run_of(row, column, variant) for column in columns))
 
     def places(self, row: Row, column: str, variant: Place) -> list[Place]:
-        """Returns where the value of a cell is, or all the values that it is the mean of.
-
-        Args:
-            variant: one of `variants`.
-        """
+        """Return where the value of a cell is, or all the values that it is the mean of."""
         if column == self.table.average:
             others = [other for other in self.table.columns if other != column]
             return [place for other in others for place in self.places(row, other, variant)]
@@ -180,9 +168,12 @@ class _Builder:
     def _views(self, config: Config, recipes: list[str]) -> dict[str, list[str]]:
         """Other kinds of views, at the small scale, for those that cannot be made on a machine as it is."""
         found = {}
-        for stage in self._two_view_stages(recipes) if self.request.small else ():
+        stages = [stage for recipe in recipes for stage in parse_recipe(recipe).two_view_stages]
+        for stage in dict.fromkeys(stages) if self.request.small else ():
+            if self.request.sets(f"{stage}.views"):
+                continue
             kinds = getattr(config, stage).views
-            missing = [kind for kind in kinds if not self._makes(kind, config)]
+            missing = [kind for kind in kinds if not self._makes(kind)]
             if missing:
                 there = [self.small["views"] if kind in missing else kind for kind in kinds]
                 found[f"{stage}.views"] = list(dict.fromkeys(there))
@@ -190,16 +181,11 @@ class _Builder:
                 self.finder.notes.append(f"Views of the kind {self.small['views']} stand in for {names}.")
         return found
 
-    def _two_view_stages(self, recipes: list[str]) -> list[str]:
-        """Those of the recipes whose views the user does not set."""
-        stages = [stage for recipe in recipes for stage in parse_recipe(recipe).two_view_stages]
-        return [stage for stage in dict.fromkeys(stages) if not self.request.sets(f"{stage}.views")]
-
-    def _makes(self, kind: str, config: Config) -> bool:
-        """Whether views of a kind can be made without network, and within seconds."""
+    def _makes(self, kind: str) -> bool:
+        """Whether views of a kind can be made without network and within seconds."""
         if kind == "files":
             return self.request.sets("views.files") or bool(self.finder.source(self.run["data"]["views.files"]))
-        return _has_wordnet(config) if kind == "synonym" else kind != "back_translation"
+        return _has_wordnet() if kind == "synonym" else kind != "back_translation"
 
     def _data(self, recipes: list[str], config: Config) -> tuple[dict[str, Any], list[str]]:
         """The settings that name data, and the recipes that can be run with what is there."""
@@ -251,12 +237,12 @@ def _needs(key: str, recipe: Recipe, config: Config) -> bool:
     }[key]
 
 
-def _has_wordnet(config: Config) -> bool:
-    from raysed.model.augment import check_augmenter
-
+def _has_wordnet() -> bool:
     try:
-        check_augmenter("synonym", config.views, config.encoder)
-    except UserError:
+        from nltk.corpus import wordnet
+
+        wordnet.ensure_loaded()
+    except (ImportError, LookupError):
         return False
     return True
 

@@ -510,7 +510,7 @@ def test_progress_is_shown_while_one_task_takes_long(monkeypatch):
             said.append("closed")
 
     monkeypatch.setattr(progress, "Progress", Heard)
-    monkeypatch.setattr(progress, "_EVERY", 0.005)
+    monkeypatch.setattr(progress, "_EVERY_S", 0.005)
     for name in progress.one_by_one("score", ["short", "long"], ["short", "long"]):
         time.sleep(0.2 * (name == "long"))
     assert said[0] == ("score", 2) and said[-1] == "closed" and said.count((1, "long")) > 2
