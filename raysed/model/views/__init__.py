@@ -1,0 +1,45 @@
+"""Makers of two views of a sentence that mean the same (BSL sections 3.2 and 4.4): a file for each kind.
+
+Each file has
+- `check(views, encoder)`: finds before a run starts what `maker` would refuse, without making anything;
+- `maker(views, encoder, seed, device)`: returns a function of sentences and their ids. What it draws for a sentence
+  depends on the seed and the id alone, so it does not matter how sentences are spread over calls and workers; only the
+  last bits of what a model computes may depend on the batch;
+- `models(views, encoder)`: the models that it loads, with the settings that name them;
+- `UNIT`: what it counts.
+"""
+
+import json
+
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from raysed.config import EncoderConfig, ViewsConfig
+from raysed.model.encoder import encoder_path
+from raysed.model.views import back_translation, masked, synonyms
+from raysed.model.views.common import folder_of, loading
+
+KINDS = {"synonym": synonyms, "mlm": masked, "back_translation": back_translation}
+_UNKNOWN_BYTES = 300_000_000
+"""Weights of a model that has not been fetched yet; a Marian model of the paper has about as many."""
+
+
+def weights_bytes(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> int:
+    """Estimate the memory of one maker's weights in fp32, from the sizes of their files and without loading any."""
+    sizes = {}
+    for setting, config in KINDS[kind].models(views, encoder):
+        with loading(setting, config.path):
+            path = encoder_path(config)
+            sizes[path] = _bytes_of(path)
+    return sum(sizes.values())
+
+
+def _bytes_of(path: str) -> int:
+    folder = folder_of(path)
+    files = sorted(folder.glob("*.safetensors")) if folder else []
+    if not files:
+        return _UNKNOWN_BYTES
+    whole = folder / SAFE_WEIGHTS_NAME
+    size = sum(file.stat().st_size for file in ([whole] if whole in files else files))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    is_half = (config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16")
+    return 2 * size if is_half else size

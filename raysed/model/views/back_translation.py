@@ -1,0 +1,109 @@
+"""Translations of the sentence into other languages and back, greedily (BSL section 3.2).
+
+With two pairs of models the views are the two back-translations, as in the paper; with one, they are the sentence and
+its back-translation. A translation may have twice as many tokens as `encoder.max_length`.
+"""
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from huggingface_hub import is_offline_mode
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from raysed.config import EncoderConfig, ViewsConfig
+from raysed.errors import UserError
+from raysed.model.encoder import LOAD_ERRORS, encoder_path
+from raysed.model.views.common import (
+    Made,
+    Maker,
+    dtype_on,
+    folder_of,
+    loading,
+    longest_input,
+    no_safetensors,
+    padded_batches,
+)
+
+UNIT = "sentences"
+_SETTING = "views.pivots"
+_TOKENIZERS = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",)}
+"""Types of models of one direction, and the packages of their tokenizers; other types must be told the languages."""
+
+
+def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
+    """Return what makes the views, in which nothing is drawn; the models run in bf16 on a GPU that has it."""
+    names = dict.fromkeys(name for pair in views.pivots for name in pair)
+    translators = {name: _translator(name, encoder.max_length, device) for name in names}
+
+    def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
+        versions = [translators[back](translators[there](sentences)) for there, back in views.pivots]
+        pairs = list(zip(*versions) if len(versions) == 2 else zip(sentences, versions[0]))
+        return Made(pairs, len(pairs), len(pairs))
+
+    return make
+
+
+def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
+    """Load configurations and tokenizers, and look for weights."""
+    for name in dict.fromkeys(name for pair in views.pivots for name in pair):
+        _load_tokenizer(name)
+
+
+def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
+    """Return the models of all pivots."""
+    return [(_SETTING, EncoderConfig(path=name)) for pair in views.pivots for name in pair]
+
+
+def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[str]], list[str]]:
+    tokenizer = _load_tokenizer(name)
+    with loading(_SETTING, name):
+        path = encoder_path(EncoderConfig(path=name))
+        model = AutoModelForSeq2SeqLM.from_pretrained(path, use_safetensors=True, dtype=dtype_on(device))
+    model = model.to(device).eval()
+    model.generation_config.max_length = None  # it would be said for each batch that max_new_tokens goes before it
+    longest = longest_input(max_length, model)
+    options = dict(num_beams=1, do_sample=False, max_new_tokens=longest_input(2 * max_length, model))
+
+    @torch.no_grad()
+    def translate(sentences: Sequence[str]) -> list[str]:
+        translations = [""] * len(sentences)
+        coded = [tokenizer(text, truncation=True, max_length=longest, verbose=False)["input_ids"] for text in sentences]
+        for rows in padded_batches([len(tokens) for tokens in coded]):
+            batch = tokenizer.pad({"input_ids": [coded[row] for row in rows]}, return_tensors="pt").to(device)
+            output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **options)
+            for row, translation in zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True)):
+                translations[row] = translation.strip()
+        return translations
+
+    return translate
+
+
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load configuration and tokenizer of a translation model, and look for its weights."""
+    with loading(_SETTING, name):
+        path = encoder_path(EncoderConfig(path=name))
+        kind = AutoConfig.from_pretrained(path).model_type
+        if kind not in _TOKENIZERS:
+            raise UserError(
+                f"{name!r} is a {kind} model, but only models of the types {' and '.join(_TOKENIZERS)} translate "
+                "between one fixed pair of languages; name one such as Helsinki-NLP/opus-mt-en-de",
+                setting=_SETTING,
+            )
+        needed = [package for package in _TOKENIZERS[kind] if importlib.util.find_spec(package) is None]
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(path)
+        except LOAD_ERRORS:
+            if not needed:
+                raise
+            tokenizer = None
+    if needed and (tokenizer is None or type(tokenizer).__name__ == "MarianTokenizer"):
+        packages = f"{' and '.join(needed)}: run pip install {' '.join(needed)}"
+        raise UserError(f"the tokenizer of {name!r} needs {packages}", setting=_SETTING)
+    # A hub that can be reached may convert a model's weights when they are asked for.
+    folder = folder_of(path) if Path(path).is_dir() or is_offline_mode() else None
+    if folder and not any(folder.glob("*.safetensors")):
+        raise no_safetensors(_SETTING, name)
+    return tokenizer

@@ -1,0 +1,108 @@
+"""What the makers of views share: what they return, and models in padded batches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from huggingface_hub import try_to_load_from_cache
+from transformers import PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
+
+from raysed.errors import UserError, first_line
+from raysed.model.encoder import LOAD_ERRORS
+from raysed.model.precision import has_bf16
+
+_CELLS = 4096
+"""Tokens and padding per forward pass."""
+_UNUSED_POSITIONS = 2
+"""RoBERTa never uses the first two; other models lose two tokens of their very longest sentences."""
+
+
+class Made(NamedTuple):
+    """Two views of each of B sentences, and how many of how many units (words, tokens, sentences) were rewritten."""
+
+    pairs: list[tuple[str, str]]
+    chosen: int
+    total: int
+
+
+Maker = Callable[[Sequence[str], np.ndarray], Made]
+"""Takes B sentences and their ids, int64 [B]."""
+
+
+def draw(count: int, expected: float, rng: np.random.Generator) -> np.ndarray:
+    """Return ascending places out of `count`, `expected` of them on average, at least one."""
+    wanted = max(1, int(expected + rng.random()))
+    return np.sort(rng.permutation(count)[:wanted])
+
+
+def capital_as(old: str, new: str) -> str:
+    """Return the new word with a capital where the old one has one."""
+    return new[:1].upper() + new[1:] if old[:1].isupper() else new
+
+
+def replace_spans(text: str, replacements: Sequence[tuple[int, int, str]]) -> str:
+    """Put the third of each triple in the place of text[first:second]; places ascend and do not overlap."""
+    pieces, end = [], 0
+    for start, stop, new in replacements:
+        pieces += text[end:start], new
+        end = stop
+    return "".join((*pieces, text[end:]))
+
+
+# Models -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def loading(setting: str, name: str) -> Iterator[None]:
+    """Say which setting named what could not be loaded."""
+    try:
+        yield
+    except UserError as error:
+        raise (error.at(setting) if error.setting == "encoder.path" else error) from None
+    except LOAD_ERRORS as error:
+        # What transformers says of a model without safetensors speaks of an argument that is no setting here.
+        if any(word in str(error) for word in (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, "use_safetensors")):
+            raise no_safetensors(setting, name) from None
+        raise UserError(f"{name!r} cannot be loaded: {first_line(error)}", setting=setting) from None
+
+
+def no_safetensors(setting: str, name: str) -> UserError:
+    """Return the error for a model whose weights are kept in another format."""
+    return UserError(
+        f"{name!r} has no {SAFE_WEIGHTS_NAME}, and weights are read from safetensors only; load the model with "
+        "transformers, save it with save_pretrained and name that directory, or name another model",
+        setting=setting,
+    )
+
+
+def folder_of(path: str) -> Path | None:
+    """Return a model's directory, or its folder in the hub's cache, if there is one."""
+    if Path(path).is_dir():
+        return Path(path)
+    found = try_to_load_from_cache(path, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
+
+
+def dtype_on(device: str) -> torch.dtype:
+    """Return bf16 on GPUs that have it; views are the same on every kind of CPU."""
+    return torch.bfloat16 if torch.device(device).type != "cpu" and has_bf16(device) else torch.float32
+
+
+def longest_input(max_length: int, model: PreTrainedModel) -> int:
+    """Return so many tokens at most, or as many as the model has positions for."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return min(max_length, positions - _UNUSED_POSITIONS) if positions else max_length
+
+
+def padded_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+    """Yield rows that are not empty by falling length, at most `_CELLS` cells at a time when padded to the longest."""
+    order = np.argsort(-np.asarray(lengths), kind="stable")[: np.count_nonzero(lengths)].tolist()
+    start = 0
+    while start < len(order):
+        stop = start + max(1, _CELLS // lengths[order[start]])
+        yield order[start:stop]
+        start = stop
