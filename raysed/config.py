@@ -494,8 +494,6 @@ class ViewsConfig(Block):
     ]
     """Translation models there and back of `back_translation`. Two pairs give the two views (the paper); one pair gives
     the sentence and its back-translation."""
-    beams: int = Field(1, ge=1)
-    """Beams of the translation's search. 1 is greedy."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
     """Largest share of pairs with an empty view or two identical ones, which are left out. Beyond it the run ends."""
 

@@ -18,6 +18,7 @@ SECRET = "secret"
 REMOVED = {
     "encoder.scratch": "encoder.scratch is gone; make an encoder with tools/bundled_encoder.py and name its directory "
     "in encoder.path",
+    "views.beams": "views.beams is gone, since translations are greedy; leave it out",
     **{
         f"combination.how={way}": f"combination.how: {way} is gone, since it never taught better than concatenated or "
         "mean; use one of these"

@@ -74,6 +74,7 @@ WRONG = [
     ),
     ({"encoder": {"static": {"widht": 2}}}, r"^unknown .*: did you mean encoder\.static\.width\?$"),
     ({"encoder": {"scratch": {}}}, r"^encoder\.scratch is gone; make an encoder with tools/bundled_encoder\.py"),
+    ({"views": {"beams": 4}}, r"^views\.beams is gone, since translations are greedy; leave it out$"),
     ({"combination": {"how": "aligned_mean"}}, r"^combination\.how: aligned_mean is gone, .*; use one of these$"),
     (
         {"export": {"zzz": 1}},

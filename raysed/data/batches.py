@@ -1,6 +1,6 @@
 """Batches of a table: each row once per epoch, order by (seed, epoch), any step at once."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,37 +20,24 @@ class EpochOrder:
         self._order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))
 
     def rows(self, step: int) -> np.ndarray:
-        """Returns the table rows of the batch of a step."""
+        """Return the table rows of the batch of a step."""
         epoch, index = divmod(step, self.per_epoch)
         if self._order[0] != epoch:
             self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.count)
         return self._order[1][index * self.batch_size : (index + 1) * self.batch_size]
 
 
-class Table(Protocol):
-    """Rows that can be counted and taken."""
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: np.ndarray) -> Any:
-        """Returns the rows at these positions, in that order."""
-
-
 class EpochBatches(EpochOrder):
-    """Batches of a shuffled table: each row once per epoch. This one packs sentences; pairs have their own.
+    """Batches of a shuffled table of sentences; pairs have their own."""
 
-    Args:
-        batch_size: rows per batch; the last, partial one of an epoch is dropped.
-    """
-
-    def __init__(self, table: Table, batch_size: int, seed: int):
+    def __init__(self, table: Any, batch_size: int, seed: int):
         super().__init__(len(table), batch_size, seed)
         self.table = table
 
     def __call__(self, step: int) -> Any:
-        """Returns the batch of a step."""
+        """Return the batch of a step."""
         return self.batch(self.table.take(self.rows(step)))
 
     def batch(self, rows: Any) -> Any:
-        """Returns rows as what an objective takes."""
+        """Return rows as what an objective takes."""
         return pack(rows)

@@ -8,6 +8,7 @@ this or another run on storage that others can write to) is checked by its schem
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -15,25 +16,18 @@ from raysed.errors import UserError
 
 
 def open_table(path: Path) -> pq.ParquetFile:
-    """Opens a Parquet file to be read by row groups.
-
-    Raises:
-        UserError: one of its columns has a type that can run code.
-    """
+    """Open a Parquet file to be read by row groups; raises as `refuse_code`."""
     file = pq.ParquetFile(path)
     refuse_code(file.schema_arrow, str(path))
     return file
 
 
 def read_table(path: Path, columns: Sequence[str] | None = None, memory_map: bool = False) -> pa.Table:
-    """Reads a Parquet file, or all files of a directory in the order of their names.
+    """Read a Parquet file, or all files of a directory in the order of their names.
 
     Args:
-        columns: names of those wanted. None: all.
+        columns: names of those wanted; any column, wanted or not, must not be able to run code. None: all.
         memory_map: whether the file stays on the disk until its values are read.
-
-    Raises:
-        UserError: a column, wanted or not, has a type that can run code.
     """
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     for file in files:
@@ -41,8 +35,27 @@ def read_table(path: Path, columns: Sequence[str] | None = None, memory_map: boo
     return pa.concat_tables([pq.read_table(file, columns=columns, memory_map=memory_map) for file in files])
 
 
+class RowGroups:
+    """The row groups of all files of a directory, in the order of their names.
+
+    Attributes:
+        sizes: rows of each group, int64 [G].
+    """
+
+    def __init__(self, directory: Path):
+        files = [open_table(path) for path in sorted(directory.glob("*.parquet"))]
+        self._places = [(file, index) for file in files for index in range(file.metadata.num_row_groups)]
+        sizes = [file.metadata.row_group(index).num_rows for file, index in self._places]
+        self.sizes = np.array(sizes, np.int64)
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of a group."""
+        file, index = self._places[group]
+        return file.read_row_group(index, columns=list(columns))
+
+
 def refuse_code(schema: pa.Schema, where: str, columns: Iterable[str] | None = None) -> None:
-    """Checks that columns are of types whose values are made by pyarrow itself.
+    """Check that columns are of types whose values are made by pyarrow itself.
 
     Values of Arrow's extension types are made by the extension's own code; that of Ray's pickles does anything.
 

@@ -1,6 +1,5 @@
 """Target tables, and the batches that learners read from them."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,10 +9,11 @@ import pyarrow.parquet as pq
 import torch
 
 from raysed.config import TargetPrecision
-from raysed.data.parquet import open_table
+from raysed.data.parquet import RowGroups
 from raysed.data.tokens import PackedTokens, TokenTable, pack
 from raysed.errors import UserError
 
+_COLUMNS = ("id", "input_ids", "target")
 TARGET_FILE = "part-00000.parquet"
 """The first file of a table, and the only one of a block."""
 ROWS_PER_GROUP = 4096
@@ -31,8 +31,6 @@ class TargetBatch:
     """Sentences of one worker with their targets, [B, D].
 
     Attributes:
-        tokens: of the sentences.
-        targets: their targets.
         weight: its sentences over the mean of all workers, so that the mean of their losses is that of the batch.
     """
 
@@ -70,8 +68,8 @@ class TargetBatches:
         window: int = 16,
         held_out: bool = False,
     ):
-        self._groups = _Groups(directory)
-        self._group_rows = self._groups.rows
+        self._groups = RowGroups(directory)
+        self._group_rows = self._groups.sizes
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
         rows = int(self._group_rows.sum())
@@ -86,7 +84,7 @@ class TargetBatches:
         self._loaded: tuple[int, int] = (-1, -1)
 
     def __call__(self, step: int) -> TargetBatch:
-        """Returns this worker's part of the batch of a step."""
+        """Return this worker's part of the batch of a step."""
         epoch, index = divmod(step, self.per_epoch)
         first = index * self.batch_size
         pieces, wanted = [], np.arange(first, first + self.batch_size)[self._part]
@@ -111,7 +109,7 @@ class TargetBatches:
     def _rows(self, epoch: int, window: int, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
         if self._loaded != (epoch, window):
             groups = self._group_order(epoch)[window * self._window : (window + 1) * self._window]
-            table = self._groups.read({int(group): slice(self._group_rows[group]) for group in groups})
+            table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
             self._tokens = TokenTable.from_arrow(table)
             self._targets = _rows_of(table.column("target"))
             self._order = np.random.default_rng([self._seed, epoch, window + 1]).permutation(len(table))
@@ -121,17 +119,16 @@ class TargetBatches:
 
 
 def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
-    """Returns the batches that tell how well a learner does on sentences which it has not learnt from.
+    """Return the batches that tell how well a learner does on sentences which it has not learnt from.
 
     They are the last rows of every row group: a twentieth of all, or 2,000 where that is fewer.
 
     Args:
         offset: as for `TargetBatches`.
     """
-    groups = _Groups(directory)
-    rows = groups.rows
-    first = rows - _held_out_rows(rows)
-    table = groups.read({group: slice(int(first[group]), int(rows[group])) for group in range(len(rows))})
+    groups = RowGroups(directory)
+    first = groups.sizes - _held_out_rows(groups.sizes)
+    table = pa.concat_tables(groups.read(group, _COLUMNS).slice(start) for group, start in enumerate(first))
     tokens, targets_ND = TokenTable.from_arrow(table), matrix(table.column("target"))
     targets_ND = targets_ND - (0 if offset is None else offset.astype(np.float32))
     places = np.split(np.arange(len(tokens)), range(batch_size, len(tokens), batch_size))
@@ -145,31 +142,8 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
     return held
 
 
-class _Groups:
-    """The row groups of all files of a target table.
-
-    Attributes:
-        rows: of each group, int [G].
-    """
-
-    def __init__(self, directory: Path):
-        files = [open_table(path) for path in sorted(directory.glob("part-*.parquet"))]
-        self._places = [(file, index) for file in files for index in range(file.metadata.num_row_groups)]
-        self.rows = np.array([file.metadata.row_group(index).num_rows for file, index in self._places])
-
-    def read(self, wanted: Mapping[int, slice]) -> pa.Table:
-        """Returns some rows of some groups, one group after the other."""
-        parts = []
-        for group, rows in wanted.items():
-            file, index = self._places[group]
-            table = file.read_row_group(index, columns=["id", "input_ids", "target"])
-            start, stop, _ = rows.indices(len(table))
-            parts.append(table.slice(start, stop - start))
-        return pa.concat_tables(parts)
-
-
 class TargetWriter:
-    """Writes a target table as rows come, and keeps the checks that need all of them: ids, finiteness, the mean.
+    """Write a target table as rows come, and keeps the checks that need all of them: ids, finiteness, the mean.
 
     The table is `part-00000.parquet` and so on, of 64 row groups of 4,096 rows each; `mean.npy` is its mean target
     [D] in float64.
@@ -185,7 +159,7 @@ class TargetWriter:
         self.rows = 0
 
     def add(self, table: pa.Table) -> None:
-        """Takes rows with id, input_ids and target, the latter in the precision that they are to have.
+        """Take rows with id, input_ids and target, the latter in the precision that they are to have.
 
         Raises:
             UserError: a target is not finite; names the sentence ids.
@@ -202,7 +176,7 @@ class TargetWriter:
         self._flush(ROWS_PER_GROUP)
 
     def close(self, expected: int) -> None:
-        """Ends the table.
+        """End the table.
 
         Raises:
             RuntimeError: rows were lost, repeated or mixed up on the way.
@@ -218,26 +192,22 @@ class TargetWriter:
         np.save(self._directory / "mean.npy", self._sum / expected)
 
     def _flush(self, at_least: int) -> None:
-        """Writes whole row groups, so that their boundaries do not depend on how blocks were cut."""
+        """Write whole row groups, so that their boundaries do not depend on how blocks were cut."""
         while (waiting := sum(map(len, self._waiting))) >= at_least and waiting:
             table = pa.concat_tables(self._waiting).combine_chunks()
             group, rest = table.slice(0, ROWS_PER_GROUP), table.slice(ROWS_PER_GROUP)
-            self._writer_of(group.schema).write_table(group, row_group_size=ROWS_PER_GROUP)
+            if self._groups % _GROUPS_PER_FILE == 0:
+                if self._writer:
+                    self._writer.close()
+                name = f"part-{self._groups // _GROUPS_PER_FILE:05d}.parquet"
+                self._writer = pq.ParquetWriter(self._directory / name, group.schema)
+            self._writer.write_table(group, row_group_size=ROWS_PER_GROUP)
             self._groups += 1
             self._waiting = [rest] if len(rest) else []
 
-    def _writer_of(self, schema: pa.Schema) -> pq.ParquetWriter:
-        """The file that the next row group belongs to."""
-        number, begun = divmod(self._groups, _GROUPS_PER_FILE)
-        if not begun:
-            if self._writer:
-                self._writer.close()
-            self._writer = pq.ParquetWriter(self._directory / f"part-{number:05d}.parquet", schema)
-        return self._writer
-
 
 def not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
-    """Returns a sentence that names the sentences whose targets are not finite; empty where all are."""
+    """Return a sentence that names the sentences whose targets are not finite; empty where all are."""
     broken = ~np.isfinite(targets_BD).all(axis=1)
     if not broken.any():
         return ""
@@ -246,7 +216,7 @@ def not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
 
 
 def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPrecision) -> pa.Table:
-    """Returns the rows with their targets, as a target table has them.
+    """Return the rows with their targets, as a target table has them.
 
     fp16 rounds to 11 binary digits, so a number is off by at most 1/2048 of itself, or by 3e-8 where that is more.
 
@@ -264,17 +234,14 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
 
 
 def with_column(table: pa.Table, name: str, matrix_BD: np.ndarray) -> pa.Table:
-    """Returns the table with a column of fixed-size lists, in place of one of that name."""
+    """Return the table with a column of fixed-size lists, in place of one of that name."""
     kept = table.drop_columns([name]) if name in table.column_names else table
-    return kept.append_column(name, _fixed_size_lists(matrix_BD))
-
-
-def _fixed_size_lists(matrix_BD: np.ndarray) -> pa.Array:
-    return pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(matrix_BD.reshape(-1)), matrix_BD.shape[1])
+    return kept.append_column(name, lists)
 
 
 def matrix(column: pa.ChunkedArray) -> np.ndarray:
-    """Returns a column of fixed-size lists as float32 [B, D], writable."""
+    """Return a column of fixed-size lists as float32 [B, D], writable."""
     return _rows_of(column).astype(np.float32)
 
 

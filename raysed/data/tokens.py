@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from raysed.data.parquet import open_table, read_table
+from raysed.data.parquet import RowGroups, read_table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,7 +63,7 @@ class TokenTable:
         return np.diff(self.offsets)
 
     def take(self, rows: np.ndarray) -> TokenTable:
-        """Returns the sentences at `rows` (positions, not ids), in that order."""
+        """Return the sentences at `rows` (positions, not ids), in that order."""
         starts = self.offsets[:-1][rows]
         lengths = self.offsets[1:][rows] - starts  # of these alone: a batch must not cost what the table costs
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -73,7 +73,7 @@ class TokenTable:
 
     @classmethod
     def concatenate(cls, tables: Sequence[TokenTable]) -> TokenTable:
-        """Returns the sentences of all tables, one table after the other."""
+        """Return the sentences of all tables, one table after the other."""
         lengths = np.concatenate([table.lengths for table in tables])
         return cls(
             np.concatenate([table.ids for table in tables]),
@@ -83,23 +83,14 @@ class TokenTable:
 
     @classmethod
     def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> TokenTable:
-        """Builds a table from one list of token ids per sentence.
-
-        Args:
-            token_lists: [N].
-            ids: of the sentences, int64 [N]; 0..N-1 where absent.
-        """
+        """Build a table from one list of token ids per sentence; ids are 0..N-1 where absent."""
         offsets = np.concatenate([[0], np.cumsum([len(tokens) for tokens in token_lists])]).astype(np.int64)
         flat = np.fromiter((t for tokens in token_lists for t in tokens), np.int32, count=offsets[-1])
         return cls(np.arange(len(token_lists)) if ids is None else ids, flat, offsets)
 
     @classmethod
     def from_arrow(cls, table: pa.Table, column: str = "input_ids") -> TokenTable:
-        """Builds a table from the column `id` and one of token lists, without a Python object per row.
-
-        Args:
-            column: name of the token lists.
-        """
+        """Build a table from the column `id` and one of token lists, without a Python object per row."""
         # Chunk by chunk: one array of lists ends at 2**31 tokens.
         lists = table.column(column)
         lengths = pc.list_value_length(lists).to_numpy()
@@ -107,42 +98,28 @@ class TokenTable:
         return cls(table.column("id").to_numpy(), pc.list_flatten(lists).to_numpy(), offsets)
 
     def to_arrow(self) -> pa.Array:
-        """Returns the N token lists as a column."""
+        """Return the N token lists as a column."""
         # Large lists: the offsets of ordinary ones end at 2**31 tokens.
         return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(self.input_ids, pa.int32()))
 
 
 class SentenceTable:
-    """The rows of the sentence table by their places, without all of them in memory.
-
-    Args:
-        directory: the artefact `corpus`.
-    """
+    """The rows of the artefact `corpus`, or of a target table, by their places, without all of them in memory."""
 
     def __init__(self, directory: Path):
-        self._files = [open_table(path) for path in sorted(directory.glob("*.parquet"))]
-        self._groups = [(file, index) for file in self._files for index in range(file.metadata.num_row_groups)]
-        sizes = [file.metadata.row_group(index).num_rows for file, index in self._groups]
-        self._starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+        self._groups = RowGroups(directory)
+        self._starts = np.concatenate([[0], np.cumsum(self._groups.sizes)])
         self._loaded: dict[tuple[int, tuple[str, ...]], pa.Table] = {}
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
-        """Returns some rows; the row groups that they come from are kept for the next call.
-
-        Args:
-            start: the first row, from 0.
-        """
+        """Return some rows, counted from 0; the row groups that they come from are kept for the next call."""
         groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
         wanted = [(int(group), tuple(columns)) for group in groups]
-        self._loaded = {key: self._loaded[key] if key in self._loaded else self._read(*key) for key in wanted}
+        self._loaded = {key: self._loaded[key] if key in self._loaded else self._groups.read(*key) for key in wanted}
         return pa.concat_tables(self._loaded.values()).slice(start - self._starts[groups[0]], stop - start)
-
-    def _read(self, group: int, columns: tuple[str, ...]) -> pa.Table:
-        file, index = self._groups[group]
-        return file.read_row_group(index, columns=list(columns))
 
 
 @dataclass
@@ -171,13 +148,7 @@ def tokenize(
     ids: np.ndarray | None = None,
     report: LengthReport | None = None,
 ) -> TokenTable:
-    """Turns sentences into token ids with special tokens, cut to `max_length`.
-
-    Args:
-        tokenizer: the encoder's tokenizer.
-        max_length: tokens per sentence, special tokens included.
-        ids: sentence ids [N]; 0..N-1 where absent.
-    """
+    """Turn sentences into token ids with special tokens, cut to `max_length` tokens; ids are 0..N-1 where absent."""
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
     token_lists = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
     lost = 0
@@ -200,13 +171,9 @@ def tokenize(
 def tokenized_parts(
     tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None = None
 ) -> Iterator[TokenTable]:
-    """Yields the tokens of N sentences as tables of 65,536, ids 0..N-1.
+    """Yield the tokens of N sentences as tables of 65,536, ids 0..N-1.
 
     In parts, because the lists of Python numbers in between take ten times the memory of the table.
-
-    Args:
-        tokenizer: the encoder's tokenizer.
-        max_length: tokens per sentence, special tokens included.
     """
     for start in range(0, len(sentences), _AT_ONCE):
         part = sentences[start : start + _AT_ONCE]
@@ -235,28 +202,25 @@ class PackedTokens:
         return len(self.lengths)
 
     def attention_mask(self) -> torch.Tensor:
-        """Returns `same_sentence` of its segments."""
+        """Return `same_sentence` of its segments."""
         return same_sentence(self.segments)
 
     def to(self, device: torch.device | str) -> PackedTokens:
-        """Returns the same batch on another device."""
+        """Return the same batch on another device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
 
 
 def same_sentence(segments: torch.Tensor) -> torch.Tensor:
-    """Returns the mask of attention, [R, 1, L, L], true where two tokens are of the same sentence.
+    """Return the mask of attention, [R, 1, L, L], true where two tokens are of the same sentence.
 
     Empty places see each other, so that no row of the softmax is empty.
-
-    Args:
-        segments: see `PackedTokens`, [R, L].
     """
     return (segments[:, :, None] == segments[:, None, :])[:, None]
 
 
 def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
-    """Lays sentences out in few rows of about equal length.
+    """Lay sentences out in few rows of about equal length.
 
     Args:
         row_tokens: rows are not filled beyond this, unless one sentence alone is longer; None: four sentences of mean
@@ -312,13 +276,9 @@ def _spread(lengths: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, in
 
 
 def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
-    """Yields row positions, longest sentences first, so that each batch has at most `token_budget` tokens.
+    """Yield row positions, longest sentences first, so that each batch has at most `token_budget` tokens.
 
     Every position occurs exactly once; a sentence longer than the budget is a batch of its own.
-
-    Args:
-        lengths: tokens per sentence, int [N].
-        token_budget: tokens per batch.
 
     >>> [rows.tolist() for rows in batches_by_tokens(np.array([2, 5, 3, 1]), 6)]
     [[1], [2, 0, 3]]
@@ -334,7 +294,7 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
 
 
 class FlatTokens:
-    """Writes the tokens of a table as flat files, which processes map into memory and share.
+    """Write the tokens of a table as flat files, which processes map into memory and share.
 
     Args:
         directory: gets `_ids.i64`, `_tokens.i32` and `_offsets.i64`, the arrays of `TokenTable` as little-endian
@@ -347,14 +307,14 @@ class FlatTokens:
         self._write("_offsets.i64", np.zeros(1, np.int64))
 
     def add(self, table: TokenTable) -> None:
-        """Appends sentences."""
+        """Append sentences."""
         self._write("_ids.i64", table.ids)
         self._write("_tokens.i32", table.input_ids)
         self._write("_offsets.i64", table.offsets[1:] + self._tokens)
         self._tokens += len(table.input_ids)
 
     def close(self) -> None:
-        """Ends the files."""
+        """End the files."""
         for file in self._files.values():
             file.close()
 
@@ -363,10 +323,10 @@ class FlatTokens:
 
 
 def read_tokens(directory: Path) -> TokenTable:
-    """Reads ids and tokens of a sentence table, not its text.
+    """Read ids and tokens of a sentence table, not its text.
 
     Flat files are mapped: their pages are shared by all processes of a machine, and only what is used is read. Tables
-    without them, which other tables are and those of earlier versions, are read from Parquet files in name order.
+    without them are read from Parquet files in name order.
     """
     if not (directory / "_tokens.i32").is_file():
         return TokenTable.from_arrow(read_table(directory, columns=["id", "input_ids"]))

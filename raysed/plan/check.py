@@ -11,10 +11,11 @@ from raysed.config import FIT_ON, Config, CorpusConfig, EncoderConfig, stable_ha
 from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_graded, load_nli, load_views
 from raysed.errors import UserError
-from raysed.model.augment import check_augmenter, wordnet_identity
 from raysed.model.encoder import check_encoder, encoder_path, width_of
 from raysed.model.formats import check_formats
 from raysed.model.teacher import check_teacher
+from raysed.model.views import KINDS
+from raysed.model.views.synonyms import wordnet_version
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
 from raysed.score.further import FurtherTasks, load_further
@@ -153,7 +154,7 @@ def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | No
         return load_views(config.views)
     if kind == "entailment":
         return entailment(nli or load_nli(config.nli.train), config.views.max_unusable)
-    check_augmenter(kind, config.views, config.encoder)
+    KINDS[kind].check(config.views, config.encoder)
     return None
 
 
@@ -163,7 +164,7 @@ def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Ma
         return rows.identity()
     views, common = config.views, {"corpus": inputs["corpus"], "seed": config.seed}
     if kind == "synonym":
-        return {**common, "share": views.synonym_share, "wordnet": wordnet_identity()}
+        return {**common, "share": views.synonym_share, "wordnet": wordnet_version()}
     if kind == "mlm":
         filler = EncoderConfig(path=views.mlm_model) if views.mlm_model else None
         model = _model_identity(filler) if filler else inputs["encoder"]
@@ -171,7 +172,7 @@ def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Ma
     names = dict.fromkeys(name for pair in views.pivots for name in pair)
     models = {name: _model_identity(EncoderConfig(path=name)) for name in names}
     pivots = [[models[name] for name in pair] for pair in views.pivots]
-    return {**common, "pivots": pivots, "beams": views.beams, "max_length": config.encoder.max_length}
+    return {**common, "pivots": pivots, "max_length": config.encoder.max_length}
 
 
 def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, PairRows]:

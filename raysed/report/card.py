@@ -51,7 +51,7 @@ _UNTOUCHED = (BASE, "base")
 _VIEW_SETTINGS = {
     "synonym": ["synonym_share"],
     "mlm": ["mlm_rate", "mlm_model"],
-    "back_translation": ["pivots", "beams"],
+    "back_translation": ["pivots"],
 }
 """Settings of `views` that a kind depends on."""
 _SAME = "each sentence of the corpus twice, told apart by dropout"

@@ -37,11 +37,11 @@ from raysed.data.pair_table import write_pairs
 from raysed.data.pairs import usable
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.model.augment import weights_bytes
 from raysed.model.combination import Combination
 from raysed.model.encoder import load_start
 from raysed.model.shape import shape_of
 from raysed.model.static_start import write_static
+from raysed.model.views import weights_bytes
 from raysed.plan.artefacts import Calibration, Embedding, Facts, Learner, Member, load_calibrated, plan_node
 from raysed.plan.check import Job, check_tokenizer
 from raysed.plan.lineage import Lineage, on_base

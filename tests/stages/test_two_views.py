@@ -196,16 +196,16 @@ def test_views_are_the_same_whatever_the_number_of_workers(corpus):
 def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
     """Stopped after two of three blocks, it makes the third."""
     asked = []
-    original = raysed.stages.rewriting._outcomes
+    original = raysed.stages.rewriting.watched_tasks
 
-    def stopped(task, blocks, watch):
+    def stopped(function, blocks, *arguments, **options):
         asked.append(list(blocks))
-        for count, outcome in enumerate(original(task, blocks, watch)):
+        for count, outcome in enumerate(original(function, blocks, *arguments, **options)):
             if len(asked) == 1 and count == 2:
                 raise KeyboardInterrupt
             yield outcome
 
-    monkeypatch.setattr(raysed.stages.rewriting, "_outcomes", stopped)
+    monkeypatch.setattr(raysed.stages.rewriting, "watched_tasks", stopped)
     with pytest.raises(KeyboardInterrupt):
         made(corpus)
     blocks = sorted(Path(corpus.uri("views/mlm.blocks")).glob("*/*"))

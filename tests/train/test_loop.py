@@ -22,10 +22,10 @@ from raysed.config import CONFIGS, Config, find_config, load_config, make_config
 from raysed.data.batches import EpochBatches
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.model.augment import _dtype as views_dtype
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.precision import uses_bf16
+from raysed.model.views.common import dtype_on as views_dtype
 from raysed.plan.artefacts import plan_node
 from raysed.registry import stages
 from raysed.score.dev import dev_score

@@ -11,8 +11,6 @@ Each file has
 
 import json
 
-from transformers.utils import SAFE_WEIGHTS_NAME
-
 from raysed.config import EncoderConfig, ViewsConfig
 from raysed.model.encoder import encoder_path
 from raysed.model.views import back_translation, masked, synonyms
@@ -35,11 +33,8 @@ def weights_bytes(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> int:
 
 def _bytes_of(path: str) -> int:
     folder = folder_of(path)
-    files = sorted(folder.glob("*.safetensors")) if folder else []
-    if not files:
+    if folder is None or not any(folder.glob("*.safetensors")):
         return _UNKNOWN_BYTES
-    whole = folder / SAFE_WEIGHTS_NAME
-    size = sum(file.stat().st_size for file in ([whole] if whole in files else files))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     is_half = (config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16")
-    return 2 * size if is_half else size
+    return (1 + is_half) * sum(file.stat().st_size for file in folder.glob("*.safetensors"))

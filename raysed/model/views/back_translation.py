@@ -69,10 +69,14 @@ def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[s
 
     @torch.no_grad()
     def translate(sentences: Sequence[str]) -> list[str]:
+        if not len(sentences):
+            return []
         translations = [""] * len(sentences)
-        coded = [tokenizer(text, truncation=True, max_length=longest, verbose=False)["input_ids"] for text in sentences]
+        coded = tokenizer(list(sentences), truncation=True, max_length=longest, verbose=False)["input_ids"]
         for rows in padded_batches([len(tokens) for tokens in coded]):
-            batch = tokenizer.pad({"input_ids": [coded[row] for row in rows]}, return_tensors="pt").to(device)
+            batch = tokenizer.pad({"input_ids": [coded[row] for row in rows]}, return_tensors="pt", verbose=False).to(
+                device
+            )
             output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **options)
             for row, translation in zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True)):
                 translations[row] = translation.strip()

@@ -105,7 +105,6 @@ def _fill(
     """Return the likeliest tokens of the chosen places of each sentence, of the kind that was there."""
     filled = [np.empty(0, np.int64)] * len(tokens)
     for rows in padded_batches([len(row) for row in tokens]):
-        # Entries without a padding token are masked by the attention alone.
         lengths = [len(tokens[row]) for row in rows]
         input_ids_BL = torch.full((len(rows), max(lengths)), tokenizer.pad_token_id or 0)
         chosen_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)

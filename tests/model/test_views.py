@@ -1,0 +1,556 @@
+"""Makers of views against plain references, on a WordNet in miniature and on tiny random models."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoModelForMaskedLM, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from bundled_encoder import train_tokenizer
+from raysed import bundled
+from raysed.config import EncoderConfig, ViewsConfig, derive_seed
+from raysed.errors import UserError
+from raysed.model.views import KINDS, back_translation, common, weights_bytes
+
+ENCODER = EncoderConfig()
+ODD = [
+    "",
+    "   ",
+    "!",
+    "[SEP] [MASK] <mask>",
+    "Two  blanks,\ta tab and a dash \u2014 “quoted”.",
+    "Café naïve, ½ of it; 🎸🎸 and \u0101\u0304 or 日本語.",
+    "THE CAT'S 3 DOGS",
+    "a very long sentence " * 40,
+]
+
+
+def everyday(count: int) -> list[str]:
+    return bundled.corpus()[:count]
+
+
+def make(kind: str, seed: int = 0, **views) -> common.Maker:
+    return KINDS[kind].maker(ViewsConfig(**views), ENCODER, seed)
+
+
+def refused(kind: str, message: str, encoder: EncoderConfig = ENCODER, **views) -> None:
+    """By the check, and by the maker."""
+    for use in (KINDS[kind].check, lambda *settings: KINDS[kind].maker(*settings, seed=0)):
+        with pytest.raises(UserError, match=message) as caught:
+            use(ViewsConfig(**views), encoder)
+        assert "\n" not in str(caught.value) and "use_safetensors" not in str(caught.value)
+
+
+def draws_by_seed_and_id(making: Callable[[int], common.Maker], sentences: Sequence[str], ids: np.ndarray) -> None:
+    """Alone, backwards and in two parts, sentences become the same; another seed makes others of them."""
+    maker = making(0)
+    whole = maker(sentences, ids).pairs
+    backwards = maker(sentences[::-1], ids[::-1]).pairs[::-1]
+    parts = maker(sentences[:7], ids[:7]).pairs + maker(sentences[7:], ids[7:]).pairs
+    assert whole == backwards == parts and whole[:1] == maker(sentences[:1], ids[:1]).pairs
+    assert making(1)(sentences, ids).pairs != whole
+    assert len({second for _, second in maker([sentences[0]] * len(ids), ids).pairs}) > 8
+    assert maker([], np.empty(0, np.int64)) == ([], 0, 0)
+
+
+# -- synonyms --------------------------------------------------------------------------------------------------------
+
+
+SENSES = (
+    ("n", ["dog", "hound", "Canis_familiaris"], [40, 0, 0]),
+    ("n", ["walk", "stroll"], [3, 1]),
+    ("v", ["walk", "go_on_foot"], [9, 1]),
+    ("n", ["cat"], [9]),
+    ("n", ["cat", "gossip"], [1, 0]),
+    ("v", ["run", "sprint"], [5, 1]),
+    ("a", ["happy", "glad"], [5, 1]),
+    ("r", ["quickly", "rapidly"], [5, 1]),
+    ("n", ["have", "rich_person"], [0, 0]),
+    ("n", ["london", "capital_of_the_UK"], [1, 0]),
+    ("n", ["x", "ten"], [1, 1]),
+    ("n", ["ice-cream", "frozen_dessert"], [1, 1]),
+)
+EXPECTED = {
+    "dog": {"hound", "Canis familiaris"},
+    "dogs": {"hound", "Canis familiaris"},
+    "walk": {"go on foot"},  # as a verb it is more frequent than as a noun
+    "walked": {"go on foot"},
+    "cat": {"gossip"},  # the more frequent sense has no other word
+    "ran": {"sprint"},  # an exception of the verbs
+    "happy": {"glad"},
+    "quickly": {"rapidly"},
+    "ice-cream": {"frozen dessert"},
+}
+NONE = ("the", "have", "x", "table", "don't", "4dogs", "dog's")
+WORD = re.compile(r"[\w'-]+")
+
+
+@pytest.fixture
+def wordnet(tmp_path, monkeypatch):
+    """Points nltk at a WordNet of these senses and exceptions."""
+    nltk = pytest.importorskip("nltk", reason="the extra wordnet is not installed")
+    from nltk.corpus import wordnet
+
+    write_wordnet(tmp_path / "corpora" / "wordnet", SENSES, {"verb": "ran run"})
+    monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
+    wordnet._unload()
+    yield tmp_path
+    wordnet._unload()
+
+
+def write_wordnet(path: Path, senses: tuple, exceptions: dict[str, str]) -> None:
+    """Writes senses (part of speech, words, how often each was seen) in nltk's layout; ranks are by order."""
+    path.mkdir(parents=True)
+    names, numbers = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}, {"n": 1, "v": 2, "a": 3, "r": 4}
+    (path / "lexnames").write_text("00\tall\t0\n")
+    keys: list[tuple[str, int, int, int]] = []
+    for part, name in names.items():
+        data, places = "  1 a WordNet in miniature\n", {}
+        for _, words, counts in (sense for sense in senses if sense[0] == part):
+            offset = len(data)
+            pieces = " ".join(f"{word} {lex}" for lex, word in enumerate(words))
+            data += f"{offset:08d} 00 {part} {len(words):02x} {pieces} 000 | a sense\n"
+            for lex, (word, count) in enumerate(zip(words, counts)):
+                lemma = word.lower()
+                places.setdefault(lemma, []).append(offset)
+                keys.append((f"{lemma}%{numbers[part]}:00:{lex:02d}::", offset, len(places[lemma]), count))
+        (path / f"data.{name}").write_text(data)
+        lines = (
+            f"{w} {part} {len(o)} 0 {len(o)} 0 {' '.join(f'{i:08d}' for i in o)}" for w, o in sorted(places.items())
+        )
+        (path / f"index.{name}").write_text("".join(f"{line}  \n" for line in lines))
+        (path / f"{name}.exc").write_text(f"{exceptions[name]}\n" if name in exceptions else "")
+    keys.sort()
+    (path / "index.sense").write_text("".join(f"{key} {offset:08d} {rank} {n}\n" for key, offset, rank, n in keys))
+    (path / "cntlist.rev").write_text("".join(f"{key} {rank} {n}\n" for key, _, rank, n in keys if n))
+
+
+def random_sentences(count: int, words: list[str]) -> list[str]:
+    rng = np.random.default_rng(0)
+    ends = [" ", ", ", "  ", " (", ") ", ' "', "; "]
+    drawn = (zip(rng.choice(words, n), rng.choice(ends, n)) for n in rng.integers(12, 30, count))
+    return ["".join(word + end for word, end in one) + "." for one in drawn]
+
+
+def test_only_words_with_synonyms_are_replaced_and_by_these(wordnet):
+    """Word by word over random sentences; punctuation and blanks stay, and counts are of the words."""
+    sentences, seen, replaced = random_sentences(200, [*EXPECTED, *NONE]), set(), 0
+    made = make("synonym")(sentences, np.arange(200))
+    for sentence, (first, second) in zip(sentences, made.pairs):
+        assert first == sentence
+        position = 0
+        for match in WORD.finditer(sentence):
+            gap, old = sentence[position : match.start()], match[0]
+            options = [old, *sorted(EXPECTED.get(old, ()))]
+            new = max((o for o in options if second[len(gap) :].startswith(o)), key=len)
+            assert second.startswith(gap)
+            seen.add((old, new))
+            replaced += new != old
+            second, position = second[len(gap) + len(new) :], match.end()
+        assert second == sentence[position:]
+    assert {pair for pair in seen if len(set(pair)) > 1} == {(old, new) for old in EXPECTED for new in EXPECTED[old]}
+    assert made.chosen == replaced
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_the_share_of_words_is_met(wordnet, share):
+    words = [*EXPECTED] if share == 0.6 else [*EXPECTED, *NONE[:2] * 4]
+    sentences = random_sentences(600, words)
+    made = make("synonym", synonym_share=share)(sentences, np.arange(600))
+    assert made.total == sum(len(WORD.findall(sentence)) for sentence in sentences)
+    assert made.chosen / made.total == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "sentence, expected",
+    [
+        *(("Cat", "Gossip"), ('"Cat, a Dog', '"Gossip, a Dog'), ("a Cat", "a Cat"), ("THE CAT", "THE Gossip")),
+        *(("The Cat", "The Gossip"), ("Londoners", "Londoners"), ("The have x.", "The have x."), ("", "")),
+    ],
+)
+def test_capitals_are_kept_and_names_left_alone(wordnet, sentence, expected):
+    """A capital says nothing at the beginning, in a title and in a line of capitals."""
+    assert make("synonym")([sentence], np.array([0])).pairs == [(sentence, expected)]
+
+
+def test_synonyms_depend_on_seed_and_id_alone(wordnet):
+    sentences, ids = random_sentences(30, list(EXPECTED)), np.random.default_rng(0).permutation(1000)[:30]
+    draws_by_seed_and_id(lambda seed: make("synonym", seed), sentences, ids)
+
+
+def test_a_wordnet_without_counts_or_in_a_zip_will_do(wordnet):
+    """Without counts the first sense is taken, of nouns first."""
+    (wordnet / "corpora/wordnet/cntlist.rev").unlink()
+    assert make("synonym")(["walk"], np.array([0])).pairs == [("walk", "stroll")]
+    shutil.make_archive(str(wordnet / "corpora/wordnet"), "zip", wordnet / "corpora", "wordnet")
+    shutil.rmtree(wordnet / "corpora/wordnet")
+    import nltk
+
+    nltk.corpus.wordnet._unload()
+    KINDS["synonym"].check(ViewsConfig(), ENCODER)
+    assert make("synonym")(["walk"], np.array([0])).pairs == [("walk", "stroll")]
+
+
+def test_a_missing_wordnet_is_one_sentence(wordnet):
+    shutil.rmtree(wordnet / "corpora")
+    refused("synonym", r"nltk's WordNet data, .* pip install nltk.*nltk.downloader wordnet.*mlm or back_translation")
+
+
+# -- tokens that a masked language model fills -----------------------------------------------------------------------
+
+
+def byte_level_tokenizer(texts: list[str], trim: bool = True) -> PreTrainedTokenizerFast:
+    """As RoBERTa's: no token is unknown, and the blank before a word belongs to it."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    backend.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(vocab_size=420, special_tokens=specials, initial_alphabet=alphabet, show_progress=False),
+    )
+    backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=trim)
+    return fast(backend, specials)
+
+
+def unigram_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+    """As SentencePiece makes it."""
+    backend = Tokenizer(models.Unigram())
+    backend.normalizer = normalizers.NFKC()
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    backend.train_from_iterator(
+        texts, trainers.UnigramTrainer(vocab_size=300, special_tokens=specials, unk_token="<unk>", show_progress=False)
+    )
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
+    return fast(backend, specials)
+
+
+def fast(backend: Tokenizer, specials: list[str]) -> PreTrainedTokenizerFast:
+    names = dict(zip(("bos", "pad", "eos", "unk", "mask"), specials))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend, **{f"{name}_token": token for name, token in names.items()}
+    )
+
+
+def word_piece_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
+    return train_tokenizer(texts, 300)
+
+
+TOKENIZERS = {
+    "bert": word_piece_tokenizer,
+    "roberta": byte_level_tokenizer,
+    "roberta-untrimmed": lambda texts: byte_level_tokenizer(texts, trim=False),
+    "xlm-roberta": unigram_tokenizer,
+}
+
+
+@pytest.fixture(scope="module", params=TOKENIZERS)
+def filler(request, tmp_path_factory) -> Path:
+    """A directory with a tiny random masked language model and a tokenizer trained on a few sentences."""
+    path = tmp_path_factory.mktemp(request.param)
+    tokenizer = TOKENIZERS[request.param](everyday(300) + ODD)
+    tokenizer.save_pretrained(path)
+    config, model = {
+        "bert": (transformers.BertConfig, transformers.BertForMaskedLM),
+        "roberta": (transformers.RobertaConfig, transformers.RobertaForMaskedLM),
+        "xlm-roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaForMaskedLM),
+    }[request.param.removesuffix("-untrimmed")]
+    write_model(model, config(**sizes(tokenizer), intermediate_size=16, num_hidden_layers=1, hidden_size=16), path)
+    return path
+
+
+def sizes(tokenizer: PreTrainedTokenizerFast) -> dict:
+    return {
+        "vocab_size": len(tokenizer) + 3,  # as many published models have, a few rows more than tokens
+        "pad_token_id": tokenizer.pad_token_id,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 50,
+        "initializer_range": 0.3,
+        "tie_word_embeddings": True,
+    }
+
+
+def write_model(kind: type, config: transformers.PreTrainedConfig, path: Path, seed: int = 0) -> None:
+    """Random weights, also where a fresh model has zeros and ones."""
+    torch.manual_seed(seed)
+    model = kind(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.add_((2.0 if "encoder_attn" in name else 0.2) * torch.randn_like(parameter))
+    model.save_pretrained(path)
+
+
+class Reference:
+    """Fills one sentence after the other, without padding, looking at one token of the vocabulary after the other."""
+
+    def __init__(self, path: Path, seed: int, rate: float):
+        self.model, self.tokenizer = AutoModelForMaskedLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        self.style = path.name.rstrip("0123456789")
+        self.seed, self.rate = seed, rate
+        self.chosen = self.changed = self.total = 0
+        ids = range(len(self.tokenizer))
+        self.kinds = [self.kind(index) for index in ids]
+
+    def kind(self, index: int) -> tuple[str, bool, bool] | None:
+        """Text, whether it begins a word, whether it has a letter or digit; None for one that is no text."""
+        token = self.tokenizer.convert_ids_to_tokens(index)
+        if self.style.startswith("bert"):
+            text, begins = token.removeprefix("##"), not token.startswith("##")
+        elif self.style.startswith("roberta"):
+            text, begins = decoders.ByteLevel().decode([token]), token.startswith("Ġ")
+            text = text[1:] if begins else text
+        else:
+            text, begins = token.removeprefix("▁"), token.startswith("▁")
+        if index in self.tokenizer.all_special_ids or not text or set(text) & set("\ufffd▁ \t\n"):
+            return None
+        return (text, begins, any(c.isalnum() for c in text)) if text.isprintable() else None
+
+    def __call__(self, sentence: str, key: int) -> str:
+        coded = self.tokenizer(sentence, return_offsets_mapping=True, truncation=True, max_length=48)
+        tokens, spans = coded["input_ids"], coded["offset_mapping"]
+        maskable = [i for i, token in enumerate(tokens) if self.kinds[token] and self.is_alone(i, spans)]
+        rng = np.random.default_rng([derive_seed(self.seed, "mlm"), key])
+        wanted = max(1, int(self.rate * len(maskable) + rng.random()))
+        chosen = sorted(np.array(maskable, int)[rng.permutation(len(maskable))[:wanted]].tolist())
+        self.chosen, self.total = self.chosen + len(chosen), self.total + len(maskable)
+        masked = [self.tokenizer.mask_token_id if i in chosen else token for i, token in enumerate(tokens)]
+        with torch.no_grad():
+            logits = self.model(torch.tensor([masked])).logits[0]
+        for place in reversed(chosen):  # from the end, so that the spans before stay right
+            best = self.best(logits[place].tolist(), self.kinds[tokens[place]][1:])
+            if best != tokens[place]:
+                sentence = self.spliced(sentence, spans[place], self.kinds[best][0])
+                self.changed += 1
+        return sentence
+
+    def is_alone(self, place: int, spans: list[tuple[int, int]]) -> bool:
+        own = set(range(*spans[place]))
+        return bool(own) and not any(own & set(range(*span)) for i, span in enumerate(spans) if i != place)
+
+    def best(self, logits: list[float], kind: tuple[bool, bool]) -> int:
+        allowed = [index for index, one in enumerate(self.kinds) if one and one[1:] == kind]
+        return max(allowed, key=lambda index: logits[index])
+
+    def spliced(self, sentence: str, span: tuple[int, int], text: str) -> str:
+        start, stop = span
+        while sentence[start].isspace():
+            start += 1
+        if self.style.startswith("bert") and sentence[start].isupper():
+            text = text[0].upper() + text[1:]
+        return sentence[:start] + text + sentence[stop:]
+
+
+def test_sentences_become_what_a_plain_reference_makes_of_them(filler, monkeypatch):
+    """Also in small batches."""
+    sentences = [*ODD, *everyday(40), *(sentence.title() for sentence in everyday(10))]
+    ids = 3 + 5 * np.arange(len(sentences))
+    reference = Reference(filler, seed=0, rate=0.2)
+    made = make("mlm", mlm_model=str(filler))(sentences, ids)
+    assert made.pairs == [(sentence, reference(sentence, key)) for sentence, key in zip(sentences, ids.tolist())]
+    assert (made.chosen, made.total) == (reference.chosen, reference.total)
+    assert made.chosen / made.total == pytest.approx(0.2, abs=0.03) and reference.changed > 30
+    monkeypatch.setattr(common, "_CELLS", 60)
+    assert make("mlm", mlm_model=str(filler))(sentences, ids) == made
+
+
+def test_filled_tokens_depend_on_seed_and_id_alone(filler):
+    ids = np.random.default_rng(0).permutation(99)[:25]
+    draws_by_seed_and_id(lambda seed: make("mlm", seed, mlm_model=str(filler)), everyday(25), ids)
+
+
+def test_the_runs_encoder_fills_where_no_model_is_named():
+    ids = np.arange(5)
+    assert make("mlm")(everyday(5), ids) == make("mlm", mlm_model="bundled:encoder")(everyday(5), ids)
+
+
+def test_no_token_means_that_nothing_is_filled(filler, tmp_path):
+    """With a tokenizer that adds no special tokens, an empty sentence has none."""
+    shutil.copytree(filler, tmp_path, dirs_exist_ok=True)
+    tokenizer = json.loads((filler / "tokenizer.json").read_text()) | {"post_processor": None}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    sentences = ["", "The man started a fire."]
+    (_, empty), (old, new) = make("mlm", mlm_model=str(tmp_path), mlm_rate=0.9)(sentences, np.arange(2)).pairs
+    assert empty == "" and new != old
+
+
+def test_reserved_and_special_entries_are_no_text():
+    words = ["PAD", "mask it", "[unused7]", "<0x0A>", "<", "[]", "a", "##b", "##-", "##", "\u200b"]
+    backend = Tokenizer(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="PAD"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="PAD", mask_token="mask it")
+    _, kinds = KINDS["mlm"]._texts_and_kinds(tokenizer)
+    assert kinds.tolist() == [-1, -1, -1, -1, 2, 2, 3, 1, 0, -1, -1]
+
+
+def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
+    right = r".*views\.mlm_model.*bundled:encoder or roberta-base"
+    lacks = rf": '.*' lacks \d+ weights of a masked language model, such as cls\.predictions.*{right}"
+    refused("mlm", rf"^views\.mlm_model{lacks}", mlm_model=str(tiny_encoder_dir))
+    refused("mlm", rf"^encoder\.path{lacks}", EncoderConfig(path=str(tiny_encoder_dir)))
+    refused("mlm", r"^views\.mlm_model: 'no/such/model' cannot be loaded", mlm_model="no/such/model")
+    load = AutoTokenizer.from_pretrained
+
+    def without_mask(*arguments, **options):
+        tokenizer = load(*arguments, **options)
+        tokenizer.mask_token = None
+        return tokenizer
+
+    monkeypatch.setattr(KINDS["mlm"].AutoTokenizer, "from_pretrained", without_mask)
+    refused("mlm", rf"^encoder\.path: 'bundled:encoder' has a tokenizer without a mask token{right}")
+
+
+def test_the_bundled_encoder_has_a_head_that_knows_its_text():
+    """A third of the tokens that it fills are those that were there; chance has it right once in thousands."""
+    made = make("mlm")(everyday(200), np.arange(200))
+    same = sum(first == second for first, second in made.pairs)
+    assert same > 20
+
+
+# -- back-translation ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def translators(tmp_path_factory) -> list[str]:
+    """Directories of four tiny random models that turn sentences into others of their vocabulary."""
+    path = tmp_path_factory.mktemp("translators")
+    tokenizer = word_piece_tokenizer(everyday(300))
+    for seed, name in ((0, "a"), (3, "b"), (1, "c"), (6, "d")):
+        tokenizer.save_pretrained(path / name)
+        options = {
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "d_model": 16,
+            "init_std": 0.3,
+            "forced_eos_token_id": None,
+        }
+        options |= {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("ffn_dim", "attention_heads")}
+        options |= {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+        config = transformers.MarianConfig(
+            **options, decoder_start_token_id=0, max_position_embeddings=18, tie_word_embeddings=False
+        )
+        write_model(marian, config, path / name, seed)
+    return [str(path / name) for name in ("a", "b", "c", "d")]
+
+
+@lru_cache
+def loaded(path: str) -> tuple:
+    return AutoModelForSeq2SeqLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+
+
+def marian(config: transformers.MarianConfig) -> transformers.MarianMTModel:
+    model = transformers.MarianMTModel(config)
+    model.final_logits_bias[0, 3] = 2.0  # so that some translations end early
+    return model
+
+
+def translated(path: str, sentence: str) -> str:
+    """Greedy search, one sentence at a time and all of it again for each new token."""
+    model, tokenizer = loaded(path)
+    source = tokenizer(sentence, truncation=True, max_length=16, return_tensors="pt")["input_ids"]
+    target = [0]
+    while len(target) <= 16 and target[-1] != 3:
+        with torch.no_grad():
+            logits = model(input_ids=source, decoder_input_ids=torch.tensor([target])).logits[0, -1]
+        logits[0] = -torch.inf  # the padding, as the generation configuration has it
+        target.append(int(logits.argmax()))
+    return tokenizer.decode(target, skip_special_tokens=True).strip()
+
+
+def test_two_pivots_give_two_views(translators, monkeypatch):
+    monkeypatch.setattr(common, "_CELLS", 120)
+    a, b, c, d = translators
+    sentences = [*everyday(8), *ODD]
+    expected = [(translated(b, translated(a, s)), translated(d, translated(c, s))) for s in sentences]
+    made = make("back_translation", pivots=[(a, b), (c, d)])(sentences, np.arange(len(sentences)))
+    assert made == (expected, len(sentences), len(sentences))
+    assert len({first for first, _ in expected}) > 4
+
+
+def test_one_pivot_gives_the_sentence_and_its_back_translation(translators):
+    a, b, *_ = translators
+    sentences, maker = everyday(5), make("back_translation", pivots=[(a, b)])
+    assert maker(sentences, np.arange(5)).pairs == [(s, translated(b, translated(a, s))) for s in sentences]
+    assert maker([], np.empty(0, np.int64)) == ([], 0, 0)
+
+
+def test_a_shared_model_is_loaded_once_and_counted_once(translators, monkeypatch):
+    a, b, c, _ = translators
+    paths, load = [], AutoModelForSeq2SeqLM.from_pretrained
+    spy = lambda path, **options: paths.append(path) or load(path, **options)  # noqa: E731
+    monkeypatch.setattr(back_translation.AutoModelForSeq2SeqLM, "from_pretrained", spy)
+    make("back_translation", pivots=[(a, b), (c, b)])
+    assert sorted(paths) == [a, b, c]
+    expected = sum((Path(path) / "model.safetensors").stat().st_size for path in (a, b, c))
+    assert weights_bytes("back_translation", ViewsConfig(pivots=[(a, b), (c, b)]), ENCODER) == expected
+
+
+def test_weights_in_half_precision_count_double_and_unknown_ones_as_usual():
+    assert weights_bytes("synonym", ViewsConfig(), ENCODER) == 0
+    assert weights_bytes("mlm", ViewsConfig(), ENCODER) == 2 * (bundled.ENCODER / "model.safetensors").stat().st_size
+    assert weights_bytes("mlm", ViewsConfig(mlm_model="absent/model"), ENCODER) == 300_000_000
+
+
+def test_the_check_needs_no_weights(translators, tmp_path):
+    shutil.copytree(translators[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    pivots = [(translators[0], str(tmp_path))]
+    back_translation.check(ViewsConfig(pivots=pivots), ENCODER)
+    with pytest.raises(UserError, match=rf"^views\.pivots: '{tmp_path}' cannot be loaded"):
+        make("back_translation", pivots=pivots)
+
+
+@pytest.mark.parametrize("kind", ["t5", "m2m_100", "mbart"])
+def test_models_that_must_be_told_the_languages_are_refused(kind, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    message = rf"^views\.pivots: '{tmp_path}' is a {kind} model, .*marian and fsmt.*such as Helsinki-NLP/opus-mt-en-de"
+    refused("back_translation", message, pivots=[(str(tmp_path),) * 2])
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    """A published Marian model has SentencePiece files, and no tokenizer that works without the packages."""
+    transformers.MarianConfig(vocab_size=5).save_pretrained(tmp_path)
+    (tmp_path / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 1, "<pad>": 2}))
+    for name in ("source.spm", "target.spm"):
+        (tmp_path / name).write_bytes(b"")
+    monkeypatch.setattr(back_translation.importlib.util, "find_spec", lambda package: None)
+    message = "needs sentencepiece and sacremoses: run pip install sentencepiece sacremoses"
+    refused("back_translation", message, pivots=[(str(tmp_path),) * 2])
+
+
+@pytest.mark.parametrize("kind", ["mlm", "back_translation"])
+def test_weights_are_read_from_safetensors_only(kind, translators, tmp_path):
+    shutil.copytree(bundled.ENCODER if kind == "mlm" else translators[0], tmp_path, dirs_exist_ok=True)
+    (tmp_path / "model.safetensors").unlink()
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    setting = "views.mlm_model" if kind == "mlm" else "views.pivots"
+    message = (
+        rf"^{setting}: '.*' has no model\.safetensors, and weights are read from safetensors only; .*save_pretrained"
+    )
+    refused(kind, message, mlm_model=str(tmp_path), pivots=[(str(tmp_path),) * 2])
+
+
+@pytest.mark.parametrize(
+    "message, ours",
+    [
+        ("Could not create a PR. If you load a variant, use `use_safetensors=False` to load the original.", True),
+        ("Can't load the model for 'x'; make sure that it is a directory with a file pytorch_model.bin.", True),
+        ("[Errno 28] No space left on device", False),
+    ],
+)
+def test_other_failures_keep_their_words(message, ours, translators, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError(message)
+
+    monkeypatch.setattr(back_translation.AutoModelForSeq2SeqLM, "from_pretrained", fail)
+    expected = "read from safetensors only" if ours else f"cannot be loaded: {re.escape(message)}$"
+    with pytest.raises(UserError, match=expected):
+        make("back_translation", pivots=[tuple(translators[:2])])
