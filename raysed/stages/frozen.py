@@ -22,7 +22,7 @@ from raysed.data.pair_table import read_pairs
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import Affine
-from raysed.model.encoder import Encoder, load_start
+from raysed.model.encoder import Encoder, load_start, load_start_tokenizer
 from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.plan.artefacts import Calibration, Embedding, load_calibrated, write_calibrated
@@ -224,7 +224,7 @@ class _Text:
         config = self.config
         if config.flow.fit_on == "corpus":
             return read_tokens(self.storage.fetch("corpus"))
-        _, tokenizer = load_start(config.encoder, self.storage, self.embedding.model)
+        tokenizer = load_start_tokenizer(config.encoder, self.storage, self.embedding.model)
         source = CorpusConfig(source=config.flow.fit_on)
         texts = [s for _, chunk in sentence_chunks(source, config.seed, CorpusReport()) for s in chunk]
         return tokenize(tokenizer, texts, config.encoder.max_length)

@@ -21,7 +21,7 @@ from raysed.cluster.resources import Share
 from raysed.config import Config, Layers
 from raysed.data.tokens import tokenize
 from raysed.model.affine import load_calibration
-from raysed.model.encoder import load_start
+from raysed.model.encoder import load_start_tokenizer
 from raysed.plan.artefacts import Embedding, ScoredModel
 from raysed.recipe import TEACHERS, parse_recipe
 from raysed.score.baselines import run_word_probe, word_counts
@@ -103,7 +103,7 @@ def _embed(
     share: Share | None,
 ) -> Embedded:
     """What the encoders of the shown models make of the sentences, before any calibration."""
-    _, tokenizer = load_start(config.encoder, storage, shown[0].weights)
+    tokenizer = load_start_tokenizer(config.encoder, storage, shown[0].weights)
     tokens = tokenize(tokenizer, further.sentences, config.encoder.max_length)
     wanted, embedded = {model.weights for model in shown}, {}
     for model in models:

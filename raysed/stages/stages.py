@@ -38,7 +38,7 @@ from raysed.data.pairs import usable
 from raysed.data.tokens import LengthReport, tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.model.combination import Combination
-from raysed.model.encoder import load_start
+from raysed.model.encoder import load_start_tokenizer
 from raysed.model.shape import shape_of
 from raysed.model.static_start import write_static
 from raysed.model.views import weights_bytes
@@ -133,7 +133,7 @@ class Stages:
         if config.encoder.static:
             start, depends = ENCODER_START, {"encoder": self.job.inputs["encoder"]}
             self.lineage.encoder = self._made("encoder", start, depends, lambda path, _: write_static(config, path))
-        _, self.tokenizer = load_start(config.encoder, self.storage, start)
+        self.tokenizer = load_start_tokenizer(config.encoder, self.storage, start)
         check_tokenizer(self.job.recipes, self.tokenizer, config.encoder)
         self.tokens = tokenize(self.tokenizer, self.job.evaluation.sentences, config.encoder.max_length)
 

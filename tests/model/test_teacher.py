@@ -1,13 +1,18 @@
 """Teachers from outside: models with a prompt, and files of embeddings."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import raysed
 from raysed.config import TeacherConfig
 from raysed.errors import UserError
-from raysed.model.teacher import MissingSentence, check_teacher, load_teacher
+from raysed.model import teachers
+from raysed.model.teacher import MissingSentence, check_teacher, default_learner, kinds, load_teacher
 from raysed.model.teachers import file
 
 
@@ -119,3 +124,19 @@ def test_a_model_that_is_not_there_is_named_as_a_teacher(path):
 )
 def test_a_teacher_has_a_name_for_people(path, title):
     assert TeacherConfig(path=path).title == title
+
+
+def test_a_kind_of_teacher_is_one_file(tmp_path, monkeypatch):
+    """The worked example of CONTRIBUTING.md, as it stands there."""
+    text = (Path(raysed.__file__).parents[1] / "CONTRIBUTING.md").read_text().split("## Add a kind of teacher")[1]
+    (tmp_path / "letters.py").write_text(text.split("```python\n")[1].split("```")[0])
+    monkeypatch.setattr(teachers, "__path__", [*teachers.__path__, str(tmp_path)])
+    kinds.cache_clear()
+    try:
+        letters = load_teacher(TeacherConfig(path="letters", name="by letters"))
+        assert check_teacher(letters.config) == (26, "letters-1") and letters.title == "by letters"
+        assert letters.embed(["Abba", "c"])[:, :3].tolist() == [[2, 2, 0], [0, 0, 1]]
+        assert default_learner(["letters", "bundled:encoder"])["path"] == "bundled:encoder"
+    finally:
+        kinds.cache_clear()
+        sys.modules.pop(f"{teachers.__name__}.letters", None)
