@@ -48,6 +48,10 @@ def job(arguments: argparse.Namespace) -> None:
         raise UserError(f"name a table; the tables are {', '.join(tables)}")
     if arguments.encoder and arguments.scale == "paper":
         raise UserError("--encoder is for --scale small; at the scale of the paper use --set encoder.path=…")
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output {arguments.output}: no directory can be made there: {error.strerror}") from None
     request = Request(**{**options, "overrides": tuple(arguments.overrides)})
     plan = make_plan(request)
 

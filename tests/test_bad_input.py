@@ -159,6 +159,7 @@ FILES = [
     ("c.parquet", b"no parquet", "corpus.source=c.parquet", r".*c\.parquet.*"),
     ("c.jsonl", b"{\n", "corpus.source=c.jsonl", r".*c\.jsonl, line 1.*"),
     ("c.jsonl", b'["a"]\n', "corpus.source=c.jsonl", r".*c\.jsonl, line 1.*"),
+    ("c.jsonl", b'{"text": %s}\n' % (5000 * b"1"), "corpus.source=c.jsonl", r".*c\.jsonl, line 1: not valid JSON.*"),
     ("c.jsonl", b'{"text": 5}\n', "corpus.source=c.jsonl", r".*c\.jsonl, line 1.*"),
     ("c.csv", b'text\n"open\n', "corpus.source=c.csv", r".*c\.csv, line \d.*"),
     (
@@ -242,6 +243,10 @@ COMMANDS = [
     ({"m.yaml": b"- ct\n"}, "run --config m.yaml", r"config file m\.yaml must hold settings as 'key: value', .*"),
     (NOTHING, "run --config .", r"--config \.: .*|config file \. .*"),
     ({"f": b""}, "run --storage f", r"storage: .*f/quickstart cannot be written: .*"),
+    (NOTHING, "run --storage /proc/runs", r"storage: /proc/runs/quickstart cannot be written: .*"),
+    (NOTHING, "run --storage /dev/full", r"storage: /dev/full/quickstart cannot be written: .*"),
+    (NOTHING, f"run --storage {300 * 's'}", r"storage: .*s/quickstart cannot be written: .*"),
+    (NOTHING, "status --storage /dev/full", r"storage: /dev/full cannot be reached: .*"),
     (NOTHING, "run --storage nosuch://bucket/runs", r"storage: 'nosuch:/.*' is not a usable directory or URI: .*"),
     (NOTHING, "distill --teachers A --corpus c.txt --dev no.csv", r".*no\.csv.*"),
     (NOTHING, "distill --teachers A --corpus c.txt --set x=1", r"unknown setting x; .*"),

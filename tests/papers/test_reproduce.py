@@ -1062,13 +1062,14 @@ def test_a_mistake_in_a_later_run_is_found_before_the_first(paper_data):
         (["sed-table-9"], "'sed-table-9' is no table; there are sed-table-1"),
         ([], "name a table; the tables are sed-table-1"),
         (["sed-table-1", "--encoder", "x"], "--encoder is for --scale small"),
+        (["sed-table-1", "--output", "/proc/x"], "--output /proc/x: no directory can be made there: No such file"),
         (["bsl-table-5"], "bsl-table-5 shows a sentence and what each kind of view makes of it; it prints no score"),
         (["bert-flow-table-7"], "bert-flow-table-7 lists the settings of the flow; it prints no score"),
         (["sed-table-1", "--data", "nowhere"], "sed-table-1 needs data that is not in nowhere"),
     ],
 )
 def test_mistakes_at_the_command_line_are_one_sentence_and_exit_code_2(words, sentence, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "argv", ["reproduce.py", *words, "--output", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["reproduce.py", "--output", str(tmp_path), *words])
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(ROOT / "jobs/reproduce.py", run_name="__main__")
     assert ended.value.code == 2
