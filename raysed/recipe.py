@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from raysed.config import MEMBERS, TeacherConfig
 from raysed.errors import UserError
-from raysed.registry import stage_names, stages
+from raysed.registry import calibration_names, calibrations, stage_names, stages
 
 if TYPE_CHECKING:
     from raysed.config import Config
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 GIVEN_VIEWS = ("files", "entailment")
 """Kinds of views that are read; the others are made of the corpus."""
 BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
-AFFINE_STAGES = ("sn", "natsv", WHITEN)
-CALIBRATIONS = (*AFFINE_STAGES, "flow")
 
 
 @dataclass(frozen=True)
@@ -128,7 +126,7 @@ def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
 
 
 def _check(text: str, stages: list[str], members: tuple, distils: bool, calibration: tuple) -> None:
-    known = (BASE, TEACHERS, *member_stages(), SED, *CALIBRATIONS)
+    known = (BASE, TEACHERS, *member_stages(), SED, *calibration_names())
     for stage in stages:
         if stage not in known:
             raise UserError(f"recipe {text!r}: {stage!r} is not a stage; the stages are {', '.join(known)}")
@@ -142,11 +140,11 @@ def _check(text: str, stages: list[str], members: tuple, distils: bool, calibrat
     if not members and stages[0] not in (BASE, TEACHERS):
         raise UserError(f"recipe {text!r}: {stages[0]!r} needs a model before it, for example {BASE}-{text}")
     for stage in calibration:
-        if stage not in CALIBRATIONS:
+        if stage not in calibration_names():
             raise UserError(
                 f"recipe {text!r}: {stage!r} is in the wrong place; the order is member stages, sed, calibration"
             )
-    if len(set(calibration)) < len(calibration) or ("flow" in calibration and len(calibration) > 1):
-        raise UserError(
-            f"recipe {text!r}: use one flow, or a chain of different calibrations from {', '.join(AFFINE_STAGES)}"
-        )
+    is_chain = len(calibration) == len(set(calibration))
+    if len(calibration) > 1 and not (is_chain and all(calibrations()[stage].is_affine for stage in calibration)):
+        affine = ", ".join(name for name, calibration in calibrations().items() if calibration.is_affine)
+        raise UserError(f"recipe {text!r}: use one flow, or a chain of different calibrations from {affine}")

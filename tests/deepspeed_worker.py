@@ -72,6 +72,7 @@ def _of_stage(work: Work, rank: int, stage: int) -> dict[str, Any] | None:
         "losses": [entry["loss"] for entry in result.history],
         "resumed_at": result.resumed_at,
         "following": [entry["loss"] for entry in following.history],
+        "resumes_exactly": _resumes_exactly(work, rank, stage),
         "spoiled": [_spoiled(work, rank, stage, later) for later in ((False, True) if stage == 0 else (False,))],
     }
 
@@ -108,6 +109,21 @@ def _trained(work: Work, rank: int, stage: int, later: bool = False, **options: 
             return None
 
 
+def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
+    """Whether six updates with dropout give the same weights when they are stopped after three."""
+    ends = []
+    for name, parts in (("whole", [None]), ("parts", [3, None])):
+        states = Storage(str(work.directory), f"exact-{stage}").checkpoints(name, {})
+        for until in parts:
+            with _engine(work, stage, later=False, dropout=True) as engine:
+                plan = Plan(6, lambda step: RATE, seed=1 + rank, log_every=1, keep="learner")
+                options = {"checkpoints": states, "is_writer": rank == 0, "until": until}
+                train(engine._objective, _batches(work, rank), plan, engine, **options)
+                end = {key: weight.clone() for key, weight in engine.weights().items()}
+        ends.append(end)
+    return all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
+
+
 def _spoiled(work: Work, rank: int, stage: int, later: bool) -> dict[str, Any]:
     """Losses of three updates, at the third of which one worker's gradient is infinite; do weights stay?"""
     with _engine(work, stage, later) as engine:
@@ -118,17 +134,17 @@ def _spoiled(work: Work, rank: int, stage: int, later: bool) -> dict[str, Any]:
         layer = engine._objective.learner.transformer.encoder.layer[1]
         layer.output.dense.weight.register_hook(lambda grad: grad * factor)
         losses = [engine.update(batches(step), RATE) for step in range(2)]
-        before = {name: weight.clone() for name, weight in engine._weights().items()}
+        before = {name: weight.clone() for name, weight in engine.weights().items()}
         factor = float("inf") if rank == 0 else 1.0
         losses.append(engine.update(batches(2), RATE))
-        after = engine._weights()
+        after = engine.weights()
         unchanged = all(torch.equal(before[name], after[name]) for name in before)
         return {"losses": [float(loss) for loss in losses], "unchanged": unchanged, "moments": moments}
 
 
 @contextmanager
-def _engine(work: Work, stage: int, later: bool) -> Iterator[DeepSpeedEngine]:
-    objective = Distillation(tiny_learner(WIDTH))
+def _engine(work: Work, stage: int, later: bool, dropout: bool = False) -> Iterator[DeepSpeedEngine]:
+    objective = Distillation(tiny_learner(WIDTH), dropout)
     if work.scarce:
         objective.learner.transformer.forward = _limited(objective.learner.transformer.forward)
     sed = SedConfig(batch_size=8, zero_stage=stage, learning_rate=RATE)

@@ -14,26 +14,13 @@ from raysed.model.export import has_own_code
 from raysed.model.flow import Flow
 from raysed.model.formats import FILES
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
+from raysed.registry import calibrations, stages
 from raysed.report.findings import worth
 from raysed.report.results import Run, public_name, versions
 from raysed.report.scores import AVERAGE, Scores, display_name
 from raysed.report.sections.exported import sanity_words
 from raysed.store.text import Table, number, render, sentence, size
 
-STAGES = {
-    "mlm": "masked language modelling (guessing hidden words of the corpus, without labels)",
-    "nli": "natural language inference (whether one sentence follows from another, with labels)",
-    "ct": "Contrastive Tension (telling a sentence from others, without labels)",
-    "bsl": "bootstrapping (guessing what a slow copy of itself says of another wording of a sentence)",
-    "contrastive": "contrastive learning (finding a sentence's other wording among those of other sentences)",
-    "sts": "regression on graded sentence pairs (how alike two sentences are, with labels)",
-}
-CALIBRATIONS = {
-    "sn": "every coordinate was then shifted and scaled to mean 0 and deviation 1",
-    "natsv": "the directions that all vectors share were then removed",
-    "whiten": "the coordinates were then made uncorrelated and equally large (whitening)",
-    "flow": "a normalizing flow (an invertible network fitted without labels) then makes the vectors Gaussian",
-}
 _FITTED_ON = {
     "tasks": "the sentences of the very tasks of the scores (without the gold scores): expect less on other text",
     "corpus": "the corpus",
@@ -153,9 +140,9 @@ def story(recipe: Recipe, base: str, members: int, teachers: Sequence[str] = (),
         learner = f"A table of one vector per token, which started from what {base} says of each token alone,"
         parts = [f"The model is a table of what {base} says of each token alone, weighted by frequency"]
     if recipe.members:
-        stages = ", then with ".join(STAGES[stage] for stage in recipe.members)
+        trained = ", then with ".join(stages()[stage].words for stage in recipe.members)
         copies = f"{members} copies of {base} were" if members > 1 else f"{base} was"
-        parts = [f"{copies} trained with {stages}" + ", each with its own random numbers" * (members > 1)]
+        parts = [f"{copies} trained with {trained}" + ", each with its own random numbers" * (members > 1)]
     if recipe.ensemble == TEACHERS:
         say = "says" if len(teachers) == 1 else "together say"
         parts = [f"{learner} learned to give what {_listed(teachers)} {say} of a sentence"]
@@ -163,7 +150,7 @@ def story(recipe: Recipe, base: str, members: int, teachers: Sequence[str] = (),
         parts.append(f"one new copy of {base} learned to give the average of their embeddings")
     elif members > 1 and recipe.members:
         parts.append("this model is one of them")
-    return "; ".join([*parts, *(CALIBRATIONS[stage] for stage in recipe.calibration)]) + "."
+    return "; ".join([*parts, *(calibrations()[stage].words for stage in recipe.calibration)]) + "."
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from raysed.recipe import TEACHERS
+from raysed.registry import calibrations
 from raysed.report.scores import (
-    CALIBRATIONS,
     KIND_NAMES,
     NO_LABELS,
     UNTRAINED,
@@ -237,7 +237,7 @@ def _calibration_clauses(family: str, scores: Scores) -> list[Finding]:
         stages, calibration = stages_of(recipe)
         plain = "-".join(stages), kind
         if kind != "baseline" and calibration and plain in scores.groups and family_of(recipe) == family:
-            cause = " with ".join(CALIBRATIONS[stage] for stage in calibration)
+            cause = " with ".join(calibrations()[stage].title for stage in calibration)
             clauses.append(
                 _effect(cause, f"the {KIND_NAMES[kind].removeprefix('full ')}", (recipe, kind), plain, scores)
             )

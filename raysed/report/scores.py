@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from raysed.recipe import TEACHERS
-from raysed.registry import stages
+from raysed.registry import calibration_names, stages
 from raysed.score import kinds as task_kinds
 from raysed.score.intervals import interval
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
@@ -21,8 +21,6 @@ from raysed.score.tasks import main_score, mean_score
 
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
-CALIBRATIONS = {"flow": "the flow", "sn": "SN", "natsv": "NATSV", "whiten": "whitening"}
-"""Last stages of a recipe, and what sentences call them."""
 NO_LABELS = "none"
 KIND_NAMES = {
     "base": "base",
@@ -240,7 +238,7 @@ def titled(recipe: str, kind: str, n: int, joint: str = " of ") -> str:
 def stages_of(recipe: str) -> tuple[list[str], list[str]]:
     """Return the training stages and the calibrations of a recipe."""
     stages = recipe.split("-")
-    cut = next((i for i, stage in enumerate(stages) if stage in CALIBRATIONS), len(stages))
+    cut = next((i for i, stage in enumerate(stages) if stage in calibration_names()), len(stages))
     return stages[:cut], stages[cut:]
 
 

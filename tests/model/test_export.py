@@ -37,7 +37,7 @@ from raysed.model.flow import Flow
 from raysed.model.load import load_model
 from raysed.stages.teacher_mean import teacher_sums
 from raysed.store.storage import Storage
-from raysed.train.calibration import fit_whiten
+from raysed.train.calibrations.whiten import fit_whiten
 from raysed.train.flow_fit import fit_flow
 
 WIDTH, BLOCKS, MAX_LENGTH = 16, 4, 12

@@ -8,12 +8,11 @@ import pytest
 import yaml
 from made_up import full_run, scored
 
-from raysed import recipe
 from raysed.config import make_config
 from raysed.model.flow import Flow
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.recipe import parse_recipe
-from raysed.report.card import CALIBRATIONS, STAGES, front_matter, story, write_card
+from raysed.report.card import front_matter, story, write_card
 from raysed.report.choice import Choice
 
 NASTY = '<img src=x onerror="alert(1)"> [me](http://x) $5$'
@@ -104,7 +103,3 @@ def test_base_model_is_a_hub_id_or_absent(base):
 def test_story(text, members, wanted):
     found = story(parse_recipe(text), "X", members)
     assert re.fullmatch(wanted, found), found
-
-
-def test_every_stage_has_words():
-    assert set(STAGES) == set(recipe.MEMBER_STAGES) and set(CALIBRATIONS) == set(recipe.CALIBRATIONS)

@@ -31,7 +31,7 @@ from raysed.score.tasks import Evaluation
 from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.side_by_side import scores_table
 from raysed.store import progress
-from raysed.train.calibration import fit_whiten
+from raysed.train.calibrations.whiten import fit_whiten
 from raysed.train.flow_fit import fit_flow
 
 ROOT = Path(__file__).resolve().parents[2]

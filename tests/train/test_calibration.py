@@ -22,7 +22,10 @@ from raysed.score.tasks import Evaluation, mean_embeddings
 from raysed.stages import frozen
 from raysed.stages.frozen import _drawn, calibrate_all, embed_all
 from raysed.store.storage import Storage
-from raysed.train.calibration import choose_natsv_k, fit_calibration, fit_natsv, fit_sn, fit_whiten
+from raysed.train.calibration import choose_natsv_k, fit_calibration
+from raysed.train.calibrations.natsv import fit_natsv
+from raysed.train.calibrations.sn import fit_sn
+from raysed.train.calibrations.whiten import fit_whiten
 from raysed.train.flow_fit import distinct_pairs, fit_flow
 
 
@@ -145,7 +148,7 @@ class TestFitCalibration:
 
     @pytest.mark.parametrize("stages", [[], ["sn", "flow"], ["flow", "sn"], ["flow", "flow"], ["pca"]])
     def test_unknown_or_mixed_stages(self, stages):
-        with pytest.raises(UserError, match="it must be flow, or a chain of sn, natsv, whiten"):
+        with pytest.raises(UserError, match="it must be flow, or a chain of natsv, sn, whiten"):
             self.fit(stages, embeddings())
 
     @pytest.mark.parametrize(("rows", "k"), [(300, 0), (300, 12), (10, 9)])

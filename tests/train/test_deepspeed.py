@@ -111,6 +111,26 @@ def test_deepspeed_makes_the_plain_updates(continued, stage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", range(4))
+def test_deepspeed_resumes_exactly_with_dropout(continued, stage):
+    """On two workers, to the last bit: putting the moments back draws no random numbers."""
+    found, _ = continued
+    assert found[stage]["resumes_exactly"]
+
+
+def test_a_learner_that_ended_early_can_be_finished():
+    """Its state is asked for without an update in between, which would make DeepSpeed's engine."""
+    objective = Distillation(tiny_learner(WIDTH))
+    engine = DeepSpeedEngine(objective, SedConfig(), world=1, bf16=False)
+    moments = {name: {"exp_avg": torch.ones_like(p)} for name, p in objective.named_parameters() if p.requires_grad}
+    state = {"objective": objective.state_dict(), "moments": moments, "updates": 7, "bf16": True}
+    engine.load_state_dict(state)
+    found = engine.state_dict()
+    assert (found["moments"], found["updates"], found["bf16"]) == (moments, 7, True)
+    assert engine.weights().keys() == objective.state_dict().keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", range(4))
 def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued, stage):
     """The gradient of one of two workers: both are told by the loss, at once or, without ZeRO, when they ask."""
     found, _ = continued

@@ -1,0 +1,76 @@
+"""Calibrations of embeddings, a file each: how it is fitted, and what people read about it.
+
+They are found by `raysed.registry`; nothing lists them. CONTRIBUTING.md shows how to add one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from raysed.config import FlowConfig
+from raysed.errors import UserError
+from raysed.model.affine import CalibrationMap
+from raysed.model.flow import require_finite
+
+VARIANCE_FLOOR = 1e-10
+"""Directions with less than this share of the largest variance are rounding noise: they are set to zero."""
+_BLOCK_ROWS = 8192
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What fits may need beside embeddings.
+
+    Attributes:
+        natsv_k: directions that `natsv` removes; None where it is no stage.
+        on_step: as for `raysed.train.flow_fit.fit_flow`; other fits have no steps.
+    """
+
+    flow: FlowConfig
+    natsv_k: int | None
+    seed: int
+    on_step: Callable[[int, dict[str, float]], None] | None = None
+
+
+class Calibration:
+    """A calibration, by its name in recipes.
+
+    Attributes:
+        title: what sentences of the report call it.
+        words: what the model card says that it does.
+        is_affine: whether it gives an `Affine`, so that it can be part of a chain; others stand alone.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    words: ClassVar[str]
+    is_affine: ClassVar[bool] = True
+
+    def fit(self, x_ND: np.ndarray, options: FitOptions) -> CalibrationMap:
+        """Fit it to the embeddings of unlabelled sentences."""
+        raise NotImplementedError
+
+
+def mean_and_covariance(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean and the covariance (divided by N) in float64, a block of rows at a time.
+
+    Raises:
+        UserError: no rows, or NaN or infinite ones.
+    """
+    require_finite(x_ND)
+    if not len(x_ND):
+        raise UserError("there are no sentences to fit a calibration on; flow.fit_on must provide some")
+    mean_D = x_ND.mean(0, dtype=np.float64)
+    covariance_DD = np.zeros((len(mean_D), len(mean_D)))
+    for start in range(0, len(x_ND), _BLOCK_ROWS):
+        centred_BD = x_ND[start : start + _BLOCK_ROWS] - mean_D
+        covariance_DD += centred_BD.T @ centred_BD
+    return mean_D, covariance_DD / len(x_ND)
+
+
+def inverse_deviations(variances_D: np.ndarray) -> np.ndarray:
+    """Return 1 / sqrt(variance), and zero for variances under the floor."""
+    seen_D = variances_D > VARIANCE_FLOOR * variances_D.max()
+    return np.where(seen_D, 1 / np.sqrt(np.where(seen_D, variances_D, 1.0)), 0.0)

@@ -1,0 +1,59 @@
+"""Nulling of the directions of largest variance, a baseline of BERT-flow (section 4.3 and table 5).
+
+After Arora et al. 2017 and Mu et al. 2017.
+"""
+
+import numpy as np
+
+from raysed.errors import UserError
+from raysed.model.affine import Affine
+from raysed.train.calibrations import Calibration, FitOptions, mean_and_covariance
+
+MOST_DIRECTIONS = 20
+"""The largest k that is tried on the dev task (BERT-flow section 4.3)."""
+
+
+def fit_natsv(x_ND: np.ndarray, k: int) -> Affine:
+    """Remove the mean and the projections on the k directions of largest variance.
+
+    These are the top k singular vectors of the centred rows (Mu et al. 2017; BERT-flow does not say whether
+    it centres). BERT-flow chooses k from 1 to 20 on a validation set: 10 alone, 6 after `sn`.
+
+    Raises:
+        UserError: k does not leave a direction, or rows that `fit_sn` refuses.
+    """
+    return without_top(*directions(x_ND, k), k)
+
+
+def largest_k(x_ND: np.ndarray) -> int:
+    """Return how many directions `fit_natsv` can remove from these rows so that one is left."""
+    return min(len(x_ND) - 2, x_ND.shape[1] - 1)
+
+
+def directions(x_ND: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mean, and the directions by rising variance as columns; refuse rows from which k cannot be removed."""
+    mean_D, covariance_DD = mean_and_covariance(x_ND)
+    if not 1 <= k <= largest_k(x_ND):
+        raise UserError(
+            f"calibration.natsv_k is {k}, but with {len(x_ND)} embeddings of width {len(mean_D)} it must be 1 to "
+            f"{largest_k(x_ND)}"
+        )
+    return mean_D, np.linalg.eigh(covariance_DD).eigenvectors
+
+
+def without_top(mean_D: np.ndarray, directions_DD: np.ndarray, k: int) -> Affine:
+    """Return the map that removes the mean and the last k directions."""
+    top_DK = directions_DD[:, -k:]
+    weight_DD = np.eye(len(mean_D)) - top_DK @ top_DK.T
+    return Affine(weight_DD, -mean_D @ weight_DD)
+
+
+class _Natsv(Calibration):
+    name, title = "natsv", "NATSV"
+    words = "the directions that all vectors share were then removed"
+
+    def fit(self, x_ND: np.ndarray, options: FitOptions) -> Affine:
+        return fit_natsv(x_ND, options.natsv_k)
+
+
+CALIBRATION = _Natsv()

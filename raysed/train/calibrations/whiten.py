@@ -1,0 +1,33 @@
+"""Whitening, the linear counterpart of the flow."""
+
+import numpy as np
+
+from raysed.model.affine import Affine
+from raysed.train.calibrations import Calibration, FitOptions, inverse_deviations, mean_and_covariance
+
+
+def fit_whiten(x_ND: np.ndarray) -> Affine:
+    """Map to zero mean and identity covariance: x -> (x - mean) @ covariance**-0.5.
+
+    Of the maps that do this it is the symmetric one, which moves the embeddings least; all of them give the
+    same cosines. Directions without variance (see `VARIANCE_FLOOR`; there are some whenever there are fewer
+    rows than channels) become zero instead of being blown up.
+
+    Raises:
+        UserError: no rows, or NaN or infinite ones.
+    """
+    mean_D, covariance_DD = mean_and_covariance(x_ND)
+    variances_D, directions_DD = np.linalg.eigh(covariance_DD)
+    weight_DD = (directions_DD * inverse_deviations(variances_D)) @ directions_DD.T
+    return Affine(weight_DD, -mean_D @ weight_DD)
+
+
+class _Whiten(Calibration):
+    name, title = "whiten", "whitening"
+    words = "the coordinates were then made uncorrelated and equally large (whitening)"
+
+    def fit(self, x_ND: np.ndarray, options: FitOptions) -> Affine:
+        return fit_whiten(x_ND)
+
+
+CALIBRATION = _Whiten()
