@@ -17,20 +17,13 @@ _SECRET = re.compile(
 
 
 def refuse_secret(uri: str, setting: str) -> None:
-    """Checks that a path or URI holds no credentials.
-
-    Args:
-        setting: its name, for the message, which does not repeat the value.
-
-    Raises:
-        UserError: it holds some.
-    """
+    """Refuse a path or URI that holds credentials, with a message that does not repeat the value."""
     if problem := secret_in(uri):
         raise UserError(f"{setting}: {problem}")
 
 
 def secret_in(value: Any) -> str | None:
-    """Returns what is wrong with a value that holds a URI with credentials, also deep in lists and mappings, or None.
+    """Return what is wrong with a value that holds a URI with credentials, also deep in lists and mappings, or None.
 
     A user's name alone is no secret: `abfs://container@account…` and `hdfs://user@host` are written so.
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,8 +15,6 @@ class LabelledTexts:
     """N texts with one label each.
 
     Attributes:
-        name: what the task is called in reports.
-        texts: N.
         labels: class ids, int64 [N].
         classes: names of the classes, by id.
         test: which texts are to be predicted, bool [N]; None where the source does not divide them.
@@ -42,7 +39,7 @@ FEWEST = 5
 
 
 def classes_schema(config: TaskConfig, setting: str) -> Schema:
-    """Returns what is wanted of a file of labelled texts."""
+    """Return what is wanted of a file of labelled texts."""
     named = config.columns
     return Schema(
         setting=setting,
@@ -59,14 +56,12 @@ def classes_schema(config: TaskConfig, setting: str) -> Schema:
 
 
 def load_classes(name: str, config: TaskConfig, setting: str | None = None) -> LabelledTexts:
-    """Reads texts with a label: a file or a hub dataset with a column for each.
+    """Read texts with a label: a file or a hub dataset with a column for each.
 
     Where a column `split` has rows of `test` and of another name, the test rows are what is predicted; `config.split`
     takes the rows of one split alone. Rows without text or label are left out and counted.
 
     Args:
-        name: what the task is called in reports.
-        config: names the source, its columns and its split.
         setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
 
     Raises:
@@ -74,7 +69,8 @@ def load_classes(name: str, config: TaskConfig, setting: str | None = None) -> L
     """
     setting = setting or f"evaluation.tasks.{name}"
     rows = read_source(config, classes_schema(config, setting), "test")
-    labels, texts = [_label(value) for value in rows.columns["label"]], rows.texts("text")
+    labels = ["" if value is None else str(value).strip() for value in rows.columns["label"]]
+    texts, names = rows.texts("text"), rows.classes.get("label")
     kept = [i for i, (text, label) in enumerate(zip(texts, labels)) if text.strip() and label]
     classes, ids = np.unique([labels[i] for i in kept], return_inverse=True) if kept else ([], np.zeros(0, np.int64))
     _check_classes(list(map(str, classes)), ids, rows.name, setting)
@@ -84,20 +80,12 @@ def load_classes(name: str, config: TaskConfig, setting: str | None = None) -> L
         name,
         [texts[i] for i in kept],
         ids.astype(np.int64),
-        [_class_name(value, rows.classes.get("label")) for value in classes],
+        # The name behind a number, where the hub says it.
+        [names[int(v)] if names and v.isdigit() and int(v) < len(names) else str(v) for v in classes],
         test if test.any() and not test.all() else None,
         unlabelled=sum(1 for text, label in zip(texts, labels) if text.strip() and not label),
         empty=sum(1 for text in texts if not text.strip()),
     )
-
-
-def _label(value: Any) -> str:
-    return "" if value is None else str(value).strip()
-
-
-def _class_name(value: str, names: Sequence[str] | None) -> str:
-    """The name behind a number, where the hub says it."""
-    return names[int(value)] if names and value.isdigit() and int(value) < len(names) else str(value)
 
 
 def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting: str) -> None:

@@ -59,7 +59,7 @@ class CorpusReport:
     than 20 million distinct sentences does not remember all of them."""
 
     def summary(self) -> str:
-        """Returns the counts as one line.
+        """Return the counts as one line.
 
         >>> CorpusReport(lines=1200, empty=3, usable=1197, kept=1000).summary()
         '1,200 lines: 3 empty, 0 too short, 0 too long, 0 duplicates, 1,197 usable, 1,000 kept'
@@ -70,19 +70,18 @@ class CorpusReport:
 
 
 def check_corpus(config: CorpusConfig) -> None:
-    """Checks what can be seen without reading the corpus: opens every file and reads its first block.
+    """Open every file and read its first block.
 
     Raises:
         UserError: nothing at `corpus.source`, unknown ending, only empty files, no such column, broken data.
     """
     sources = find_sources(config)
-    has_records = [next(_blocks(source, config), None) is not None for source in sources]
-    if not any(has_records):
+    if not any([next(_blocks(source, config), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
 
 
 def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Reads the corpus and yields its sentences, cleaned and each one once.
+    """Read the corpus and yield its sentences, cleaned and each one once.
 
     All are kept in reading order (files sorted within a directory), or `config.sentences` of them are drawn
     uniformly without replacement. A draw depends on the seed and on which sentences there are, not on their
@@ -93,8 +92,7 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
     that one of them is lost, with a probability below 0.03 % in a corpus of 100 million.
 
     Args:
-        config: where the sentences are and which to keep.
-        report: a fresh report, filled in while reading and complete when the iterator ends.
+        report: a fresh one, which is complete when the iterator ends.
 
     Yields:
         ids, int64 [B], counted from 0 without gaps; and the B sentences, a few thousand at a time.
@@ -111,11 +109,7 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
-    """Returns what identifies the inputs without reading them, to tell whether earlier results still hold.
-
-    A file is known by name, size and content, a large one by its modification time instead of that, a hub dataset by
-    id, configuration and split (a new upload under the same id is not noticed), the bundled corpus by its content.
-    """
+    """Return what identifies the inputs, to tell whether earlier results still hold: see `File` and `Hub.identity`."""
     return {"sources": [source.identity() for source in find_sources(config)]}
 
 
@@ -137,7 +131,7 @@ def clean(text: str, max_characters: int = sys.maxsize) -> str:
 def _usable_chunks(
     sources: "Sequence[Source]", config: CorpusConfig, seed: int, report: CorpusReport
 ) -> Iterator[_Chunk]:
-    """Yields every sentence that may be kept, with its seeded hash (uint64)."""
+    """Yield every sentence that may be kept, with its seeded hash (uint64)."""
     drawn = config.sentences
     seen = _SeenHashes(limit=None if drawn is None else max(drawn, _DRAW_HASHES))
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
@@ -188,7 +182,7 @@ class _SeenHashes:
         self._levels: list[np.ndarray] = []
 
     def add(self, keys: np.ndarray) -> np.ndarray:
-        """Remembers keys below the ceiling; returns which were new, bool [B], at their first place only."""
+        """Remember keys below the ceiling; returns which were new, bool [B], at their first place only."""
         unique, first = np.unique(keys, return_index=True)
         new = np.ones(len(unique), bool) if self.ceiling is None else unique < self.ceiling
         for level in self._levels:
@@ -200,7 +194,7 @@ class _SeenHashes:
         return is_new
 
     def distinct(self) -> int:
-        """Returns how many different keys were added."""
+        """Return how many different keys were added."""
         stored = sum(map(len, self._levels))
         return stored if self.ceiling is None else round(stored * 2.0**64 / float(self.ceiling))
 
@@ -218,7 +212,7 @@ class _SeenHashes:
 
 
 def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
-    """Draws the sentences with the smallest hashes, which is a uniform draw whatever the order of reading.
+    """Draw the sentences with the smallest hashes, which is a uniform draw whatever the order of reading.
 
     The hashes are those by which duplicates are known, so a draw costs nothing more; they are seeded, so each seed
     draws others. `test_draw_is_uniform` counts over 200 seeds.

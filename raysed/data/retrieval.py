@@ -1,6 +1,6 @@
 """Retrieval tasks: queries, documents, and which documents answer which query."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,9 +18,7 @@ class RetrievalTask:
     """Q queries over N documents.
 
     Attributes:
-        name: what the task is called in reports.
         queries: texts, Q; each has at least one relevant document.
-        documents: texts, N.
         document_ids: N ids; documents that score alike are ranked by them, the last one first (as trec_eval does).
         starts: int64 [Q + 1]; the relevant documents of query q are `relevant[starts[q]:starts[q + 1]]`.
         relevant: rows of `documents`, int64 [J].
@@ -49,11 +47,8 @@ class RetrievalTask:
     @cached_property
     def places(self) -> np.ndarray:
         """The place of each document among documents that score alike, int64 [N]: ids falling."""
-        place_N = np.empty(len(self.documents), np.int64)
-        place_N[sorted(range(len(self.documents)), key=self.document_ids.__getitem__, reverse=True)] = np.arange(
-            len(self.documents)
-        )
-        return place_N
+        falling = sorted(range(len(self.documents)), key=self.document_ids.__getitem__, reverse=True)
+        return np.argsort(falling)  # which inverts a permutation
 
 
 DOCUMENTS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
@@ -61,12 +56,12 @@ DOCUMENTS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
 
 
 def is_retrieval(source: str) -> bool:
-    """Returns whether a source is a directory in BEIR's layout."""
+    """Return whether a source is a directory in BEIR's layout."""
     return any((Path(source).expanduser() / f"{DOCUMENTS}{end}").is_file() for end in ("", ".gz"))
 
 
 def load_retrieval(name: str, config: TaskConfig, setting: str | None = None) -> RetrievalTask:
-    """Reads a retrieval task: a directory in BEIR's layout, or three files.
+    """Read a retrieval task: a directory in BEIR's layout, or three files.
 
     A directory has `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/SPLIT.tsv` (query-id,
     corpus-id, score). Three files, of any format that has names for its columns, are the documents (`source`), the
@@ -74,8 +69,6 @@ def load_retrieval(name: str, config: TaskConfig, setting: str | None = None) ->
     that a document is not relevant. Queries without a relevant document are left out and counted.
 
     Args:
-        name: what the task is called in reports.
-        config: names the files, the split and the prompts.
         setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
 
     Raises:
@@ -107,7 +100,7 @@ def load_retrieval(name: str, config: TaskConfig, setting: str | None = None) ->
 
 
 def _files(config: TaskConfig, setting: str) -> list[tuple[File, Schema]]:
-    """Documents, queries and judgements, and what is wanted of each."""
+    """Return documents, queries and judgements, and what is wanted of each."""
     places = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
     if is_retrieval(config.source):
         folder = Path(config.source).expanduser()
@@ -122,7 +115,8 @@ def _files(config: TaskConfig, setting: str) -> list[tuple[File, Schema]]:
     found = []
     for (key, place), (kind, wanted, optional, text) in zip(places.items(), _COLUMNS):
         name = setting if key == "source" else f"{setting}.{key}"
-        schema = Schema(name, kind, wanted, _needed(wanted), optional=optional, text=text)
+        needed = " and ".join(choices[0][0] for choices in wanted.values())
+        schema = Schema(name, kind, wanted, needed, optional=optional, text=text)
         found.append((find(place, name, kind, Hub(place, config.name, config.split or "test"))[0], schema))
     return found
 
@@ -144,10 +138,6 @@ _COLUMNS = (
 """Of each file: what it holds, its columns, those that it may lack, and those that hold text."""
 
 
-def _needed(wanted: Mapping[tuple[str, ...], Sequence[tuple[str, ...]]]) -> str:
-    return " and ".join(choices[0][0] for choices in wanted.values())
-
-
 def _present(folder: Path, name: str, setting: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
@@ -156,7 +146,7 @@ def _present(folder: Path, name: str, setting: str) -> Path:
 
 
 def _judgements(folder: Path, split: str | None, setting: str) -> Path:
-    """The file of the split that is asked for; the test split, or the only one there is, where none is."""
+    """Return the file of the split that is asked for; the test split, or the only one there is, where none is."""
     splits = {path.name.removesuffix(".tsv"): path for path in sorted(folder.glob("*.tsv"))}
     wanted = split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
     if wanted not in splits:
@@ -166,7 +156,7 @@ def _judgements(folder: Path, split: str | None, setting: str) -> Path:
 
 
 def _by_id(rows: Rows) -> dict[str, int]:
-    """Rows by id, which must differ."""
+    """Return rows by id, which must differ."""
     found: dict[str, int] = {}
     for place, value in enumerate(rows.columns["id"]):
         if value is None or str(value) in found:
@@ -179,7 +169,7 @@ def _by_id(rows: Rows) -> dict[str, int]:
 def _relevant(
     judgements: Rows, queries: Mapping[str, int], documents: Mapping[str, int], of_documents: str, of_queries: str
 ) -> dict[str, dict[int, float]]:
-    """By query its relevant documents with their gains; of a pair that is judged twice the last counts."""
+    """Return by query its relevant documents with their gains; of a pair that is judged twice the last counts."""
     found: dict[str, dict[int, float]] = {}
     gains = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
     columns = (judgements.columns["query"], judgements.columns["document"], gains)

@@ -38,7 +38,7 @@ class File:
         return ending(self.path)
 
     def identity(self) -> dict[str, Any]:
-        """Returns name, size and content, so that a copy elsewhere is the same; the time instead of much content."""
+        """Return name, size and content, so that a copy elsewhere is the same; the time instead of much content."""
         known = {"file": self.path.rpartition("/")[2], "size": self.size}
         if self.size > _DIGEST_BYTES:
             return {**known, "mtime_ns": self.mtime_ns}
@@ -64,7 +64,7 @@ class Hub:
         return f"dataset {self.id}"
 
     def identity(self) -> dict[str, Any]:
-        """Returns what is asked for; a new upload under the same id is not noticed."""
+        """Return what is asked for; a new upload under the same id is not noticed."""
         return {"hub": self.id, "name": self.config, "split": self.split}
 
 
@@ -105,7 +105,7 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
 
 
 def ending(path: str) -> str:
-    """Returns the ending that tells the format.
+    """Return the ending that tells the format.
 
     >>> ending("a.txt"), ending("A.TSV.gz")
     ('.txt', '.tsv')
@@ -116,13 +116,13 @@ def ending(path: str) -> str:
 
 
 def local_file(path: str | os.PathLike) -> File:
-    """Returns a file of this machine, which need not exist."""
+    """Return a file of this machine, which need not exist."""
     return File(str(path), pafs.LocalFileSystem(), str(path))
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turns failures of the file system, of decompression and of decoding into a sentence about the file."""
+    """Turn failures of the file system, of decompression and of decoding into a sentence about the file."""
     try:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
@@ -130,7 +130,7 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _locate(item: str) -> tuple[pafs.FileSystem, str, str]:
-    """Returns file system, path in it, and the prefix that makes paths into names."""
+    """Return file system, path in it, and the prefix that makes paths into names."""
     scheme, separator, _ = item.partition("://")
     if not separator:
         return pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or item[:1], ""

@@ -116,30 +116,12 @@ def test_csv_quoting_and_line_ends(tmp_path):
     assert (report.lines, report.empty) == (5, 1)
 
 
-def test_tsv_quotation_marks_are_text(tmp_path):
-    """Tab-separated text has no quoting: an unpaired mark at the start of a field must not swallow lines."""
-    path = write(tmp_path / "a.tsv", 'id\ttext\n1\t"Go on, he said.\n2\t"Why?"\n')
-    assert read(path)[0] == ['"Go on, he said.', '"Why?"']
-
-
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
 def test_parquet_string_types_nulls_and_row_groups(tmp_path, kind):
     values = ["one", None, "two", "three"]
     pq.write_table(pa.table({"text": pa.array(values, kind)}), tmp_path / "a.parquet", row_group_size=3)
     sentences, report = read(tmp_path / "a.parquet")
     assert sentences == ["one", "two", "three"] and report.empty == 1
-
-
-def test_parquet_dictionary_column(tmp_path):
-    pq.write_table(pa.table({"text": pa.array(["one", "two", "one"]).dictionary_encode()}), tmp_path / "a.parquet")
-    assert read(tmp_path / "a.parquet")[0] == ["one", "two"]
-
-
-def test_column_is_given_or_sentence_or_text(tmp_path):
-    path = write(tmp_path / "a.jsonl", json.dumps({"text": "t t", "sentence": "s s", "body": "b b"}) + "\n")
-    assert read(path)[0] == ["s s"]
-    assert read(path, column="body")[0] == ["b b"]
-    assert read(path, column="text")[0] == ["t t"]
 
 
 def test_null_counts_as_empty(tmp_path):
@@ -495,11 +477,6 @@ def test_wrong_column_lists_those_there(tmp_path, ending):
     needed = "columns body are needed, found id, sentence; name another column in corpus.column"
     assert text.startswith(str(path)) and text.endswith(needed)
     assert message(read, path, column="body") == text
-
-
-def test_no_usual_column_lists_those_there(tmp_path):
-    text = message(check, write(tmp_path / "a.csv", "id,body\n1,b\n"))
-    assert "line 1: columns sentence or text are needed, found id, body; name another column in corpus.column" in text
 
 
 @pytest.mark.parametrize(

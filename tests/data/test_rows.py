@@ -119,14 +119,6 @@ def test_lines_of_latin_1_are_read_where_that_is_said(tmp_path):
         read_lines(path)
 
 
-def test_an_endless_line_of_pairs_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("raysed.data.rows._BLOCK_BYTES", 1000)
-    monkeypatch.setattr("raysed.data.rows._MAX_LINE_BYTES", 5000)
-    path = write(tmp_path / "a.jsonl", "[" * 10_000)
-    with pytest.raises(UserError, match=r"a\.jsonl, line 1 is longer than"):
-        read(local_file(path), DOCUMENTS)
-
-
 def test_a_number_of_5000_digits_is_a_sentence(tmp_path):
     path = write(tmp_path / "a.jsonl", f'{{"_id": "d1", "text": "a"}}\n{{"_id": {"9" * 5000}, "text": "b"}}\n')
     with pytest.raises(UserError, match=r"a\.jsonl, line 2: not valid JSON: Exceeds the limit"):
