@@ -1,6 +1,6 @@
 """The exported model, or why there is none: its choice, its worth, the sanity list, its formats."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raysed.report.document import Report
@@ -53,10 +53,6 @@ def _refusal_words(refused: Mapping[str, str], report: Report) -> str:
     return f"{sentence(refused['why'])} The model would be: {refused['chosen']}. {refused.get('worth', '')}".strip()
 
 
-def _formats_tables(formats: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Table]:
-    yield formats_table(formats, report.dev)
-
-
 SECTIONS = [
     Section(
         "exported",
@@ -81,7 +77,7 @@ SECTIONS = [
         lambda run: run.formats,
         "Its formats: speed on this machine's processor, score on the dev task, and the mean cosine with the trained "
         "model's vectors.",
-        tables=_formats_tables,
+        tables=lambda formats, report: formats_table(formats, report.dev),
         is_part=True,
     ),
 ]

@@ -8,7 +8,6 @@ import numpy as np
 
 from raysed.report.charts import Axis, Chart, Panel, Series
 from raysed.report.document import Report
-from raysed.report.results import Run
 from raysed.report.section import Block, Section
 from raysed.store.text import Table, number
 
@@ -94,10 +93,14 @@ def _bound_series(bound: Mapping[str, Any], winner: float) -> Series:
     return Series(np.full(len(y), value), y, colour, name, lambda i: f"{value:g}: {y[i]:.2f}{after}", mark)
 
 
-def _charts(run: Run, grids: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    return [chart for grid in grids if (chart := grid_chart(grid))]
-
-
 SECTIONS = [
-    Section("grids", "Lower bounds", 35, lambda run: run.facts.grids, "", _charts, _tables, is_part=True),
+    Section(
+        "grids",
+        "Lower bounds",
+        35,
+        lambda run: run.facts.grids,
+        charts=lambda run, grids: map(grid_chart, grids),
+        tables=_tables,
+        is_part=True,
+    )
 ]

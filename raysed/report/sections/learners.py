@@ -41,13 +41,13 @@ def _learners(run: Run) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _tables(learners: Sequence[Mapping[str, Any]], report: Report) -> list[Table]:
+def _tables(learners: Sequence[Mapping[str, Any]], report: Report) -> Table:
     lines = [
         [one["recipe"], f"{one['updates']:,}", f"{one['distance']:.2g}", f"{one['members_distance']:.2g}"]
         for one in learners
     ]
     names = [anchor("learners", one["recipe"]) for one in learners]
-    return [Table(["recipe", "updates", "distance", "distance of the members"], lines, text=1, names=names)]
+    return Table(["recipe", "updates", "distance", "distance of the members"], lines, text=1, names=names)
 
 
 SECTIONS = [

@@ -137,13 +137,12 @@ def _failures_words(failures: Mapping[str, Any], report: Report) -> str:
     return f"The pairs that {failures['model']} on {failures['task']} ranks most differently than people do."
 
 
-def _charts(run: Run, data: None) -> list[Chart]:
+def _chart(run: Run, data: None) -> Chart | None:
     judged = run.judged
     if judged is None:
-        return []
+        return None
     models = {BASE: (judged.before_P, judged.gold_P), judged.model: (judged.after_P, judged.gold_P)}
-    chart = agreement_chart(models, judged.task, judged.first, judged.second)
-    return [chart] if chart else []
+    return agreement_chart(models, judged.task, judged.first, judged.second)
 
 
 def agreement_chart(agreement: Pairs, task: str, first: Sequence[str] = (), second: Sequence[str] = ()) -> Chart | None:
@@ -190,7 +189,7 @@ SECTIONS = [
         "Pairs",
         50,
         words="Ranks go from 0, the least alike of all pairs, to 100, the most alike.",
-        charts=_charts,
+        charts=_chart,
     ),
     Section("changes", "What got better and worse", 51, _changes, tables=_changes_tables, is_part=True),
     Section(
@@ -199,7 +198,7 @@ SECTIONS = [
         52,
         _failures,
         _failures_words,
-        tables=lambda failures, report: [pairs_table(failures["pairs"])],
+        tables=lambda failures, report: pairs_table(failures["pairs"]),
         is_part=True,
     ),
 ]

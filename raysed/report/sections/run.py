@@ -33,17 +33,17 @@ def _members(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> list[Table]:
+def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Table:
     keys = ("recipe", "index", "reason")
     names = [anchor("left-out", member["recipe"], member["index"]) for member in members]
     lines = [[str(member[key]) for key in keys] for member in members]
-    return [Table(["recipe", "member", "reason"], lines, names=names)]
+    return Table(["recipe", "member", "reason"], lines, names=names)
 
 
-def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Iterator[Table]:
+def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Table | None:
     usages = {stage: usage for stage, usage in timings.items() if "seconds" in usage}
     if not usages:
-        return
+        return None
     total = sum(float(usage["seconds"]) for usage in usages.values())
     shown = {name: column for name, column in _USAGE.items() if any(usage.get(name) for usage in usages.values())}
     lines = []
@@ -52,7 +52,7 @@ def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> 
         line.append(f"{usage['seconds'] / total:.0%}" if total else "-")
         lines.append([*line, *(words(usage) if name in usage else "-" for name, (_, words) in shown.items())])
     lines.append(["total", duration(total, in_table=True), "100%" if total else "-", *["-"] * len(shown)])
-    yield Table(["stage", "time", "share", *(head for head, _ in shown.values())], lines, has_total=True)
+    return Table(["stage", "time", "share", *(head for head, _ in shown.values())], lines, has_total=True)
 
 
 def _environment(run: Run) -> dict[str, Any]:
@@ -61,8 +61,8 @@ def _environment(run: Run) -> dict[str, Any]:
     return {**versions(), **more}
 
 
-def _corpus_tables(corpus: Mapping[str, Any], report: Report) -> list[Table]:
-    return [Table(["what", "count"], [(key.replace("_", " "), count) for key, count in _flat(corpus)])]
+def _corpus_tables(corpus: Mapping[str, Any], report: Report) -> Table:
+    return Table(["what", "count"], [(key.replace("_", " "), count) for key, count in _flat(corpus)])
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -129,24 +129,16 @@ SECTIONS = [
         "Views",
         123,
         lambda run: run.facts.views,
-        tables=lambda views, report: [Table(["kind", "what"], list(views.items()))],
+        tables=lambda views, report: Table(["kind", "what"], list(views.items())),
         is_part=True,
     ),
-    Section(
-        "timings",
-        "Time",
-        124,
-        lambda run: run.timings,
-        tables=_time_tables,
-        is_part=True,
-        empty={},
-    ),
+    Section("timings", "Time", 124, lambda run: run.timings, tables=_time_tables, is_part=True, empty={}),
     Section(
         "environment",
         "Environment",
         125,
         _environment,
-        tables=lambda values, report: [Table(["what", "value"], _flat(values))],
+        tables=lambda values, report: Table(["what", "value"], _flat(values)),
         is_part=True,
         empty={},
     ),

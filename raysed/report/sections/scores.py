@@ -168,11 +168,6 @@ def _band(scores: Scores, recipe: str, kind: str, entry: Mapping[str, Any], y: f
     return [*series, Series(np.array([entry["mean"]]), np.array([y]), "grey", text=lambda i: mean, mark="bar")]
 
 
-def _charts(run: Run, data: None) -> list[Chart]:
-    chart = scores_chart(run.scores)
-    return [chart] if chart else []
-
-
 # -- by task and aggregation -----------------------------------------------------------------------------------------
 
 
@@ -245,9 +240,16 @@ def by_width(report: Report) -> Table:
 
 
 SECTIONS = [
-    Section("scores", "Scores", 30, None, _words, _charts, lambda data, report: [headline_table(report.scores)]),
+    Section(
+        "scores",
+        "Scores",
+        30,
+        words=_words,
+        charts=lambda run, _: scores_chart(run.scores),
+        tables=lambda _, report: headline_table(report.scores),
+    ),
     Section("by-task", "By task", 31, tables=_by_task, is_part=True),
-    Section("layers", "By pooled layers", 32, tables=lambda _, report: [layers_table(report.scores)], is_part=True),
+    Section("layers", "By pooled layers", 32, tables=lambda _, report: layers_table(report.scores), is_part=True),
     Section(
         "widths",
         "By width",
@@ -255,7 +257,7 @@ SECTIONS = [
         _widths,
         'Embeddings of which only the first coordinates are kept, as `SentenceTransformer("model", truncate_dim=…)` '
         "does; learners were trained for these widths.",
-        tables=lambda _, report: [by_width(report)],
+        tables=lambda _, report: by_width(report),
         is_part=True,
     ),
     Section("by-aggregation", "By aggregation", 34, tables=_by_aggregation, is_part=True),

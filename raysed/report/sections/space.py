@@ -45,17 +45,12 @@ def _isotropy(run: Run) -> dict[str, dict[str, float]]:
     return {label: isotropy(x_ND, run.config.seed) for label, x_ND in _of_task(run).items()}
 
 
-def _isotropy_tables(models: Mapping[str, Mapping[str, float]], report: Report) -> list[Table]:
+def _isotropy_tables(models: Mapping[str, Mapping[str, float]], report: Report) -> Table:
     lines = []
     for name, found in models.items():
         cosine = round(found["cosine"], 3) + 0.0  # no minus before a zero
         lines.append([name, f"{cosine:.3f}", f"{found['effective_rank']:.1f}", f"{found['first_direction']:.1%}"])
-    return [Table(["models", "cosine of random pairs", "effective rank", "share of the first direction"], lines)]
-
-
-def _isotropy_charts(run: Run, data: Any) -> list[Chart]:
-    chart = spectrum_chart({label: singular_values(x_ND) for label, x_ND in _of_task(run).items()})
-    return [chart] if chart else []
+    return Table(["models", "cosine of random pairs", "effective rank", "share of the first direction"], lines)
 
 
 def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
@@ -103,18 +98,17 @@ def _edit_distance_words(found: Mapping[str, Any], report: Report) -> str:
     )
 
 
-def _edit_distance_tables(found: Mapping[str, Any], report: Report) -> list[Table]:
+def _edit_distance_tables(found: Mapping[str, Any], report: Report) -> Table:
     units = ("characters", "words", "gold")
     lines = [[name, *(number(row[unit]) for unit in units)] for name, row in found["models"].items()]
-    return [Table(["similarity", "edit distance, characters", "edit distance, words", "gold score"], lines)]
+    return Table(["similarity", "edit distance, characters", "edit distance, words", "gold score"], lines)
 
 
-def _edit_distance_charts(run: Run, found: Mapping[str, Any]) -> list[Chart]:
+def _edit_distance_chart(run: Run, found: Mapping[str, Any]) -> Chart | None:
     words_P = edit_distances(*run.evaluation.pair_sentences([found["task"]]))["words"]
     cosines = list(_cosines(run).items())
     shown = {"gold score": run.evaluation.tasks[found["task"]].gold, **dict(cosines[:1]), **dict(cosines[-1:])}
-    chart = edit_distance_chart({label: (similarity_P, words_P) for label, similarity_P in shown.items()})
-    return [chart] if chart else []
+    return edit_distance_chart({label: (similarity_P, words_P) for label, similarity_P in shown.items()})
 
 
 def edit_distance_chart(distances: Pairs) -> Chart | None:
@@ -145,14 +139,14 @@ def edit_distance_chart(distances: Pairs) -> Chart | None:
 # -- question and answer, word frequency -----------------------------------------------------------------------------
 
 
-def _qnli_tables(aucs: Mapping[str, float], report: Report) -> list[Table]:
+def _qnli_tables(aucs: Mapping[str, float], report: Report) -> Table:
     """Means of like models, whose names differ in the number at the end, and how much they differ."""
     groups: dict[str, list[float]] = {}
     for name, auc in aucs.items():
         groups.setdefault(name.partition("/")[0], []).append(auc)
     names = [recipe if len(values) == 1 else f"{recipe} ({len(values)})" for recipe, values in groups.items()]
     lines = [[name, number(statistics.fmean(values))] for name, values in zip(names, groups.values())]
-    return [with_spreads(["models", "AUC"], lines, [spread(values) for values in groups.values()])]
+    return with_spreads(["models", "AUC"], lines, [spread(values) for values in groups.values()])
 
 
 def _frequency(run: Run) -> list[dict[str, Any]]:
@@ -166,12 +160,12 @@ def _frequency(run: Run) -> list[dict[str, Any]]:
     return frequency_table(embeddings_VD, counts_V)
 
 
-def _frequency_tables(bins: Sequence[Mapping[str, Any]], report: Report) -> list[Table]:
+def _frequency_tables(bins: Sequence[Mapping[str, Any]], report: Report) -> Table:
     lines = [["mean norm", *(number(bin_["norm"]) for bin_ in bins)]]
     measures = {"distance": "mean distance to the {} nearest words", "dot": "mean of the {} largest dot products"}
     for key, name in measures.items():
         lines += [[name.format(k), *(number(bin_[key][k]) for bin_ in bins)] for k in bins[0]["distance"]]
-    return [Table(["rank of frequency", *("{:,} to {:,}".format(*bin_["ranks"]) for bin_ in bins)], lines)]
+    return Table(["rank of frequency", *("{:,} to {:,}".format(*bin_["ranks"]) for bin_ in bins)], lines)
 
 
 SECTIONS = [
@@ -183,7 +177,7 @@ SECTIONS = [
         _isotropy,
         "How evenly the embeddings fill their space: in an even one, the mean cosine of random pairs is near 0, the "
         "effective rank is near the number of dimensions, and no direction has a large share of the squared lengths.",
-        _isotropy_charts,
+        lambda run, _: spectrum_chart({label: singular_values(x_ND) for label, x_ND in _of_task(run).items()}),
         _isotropy_tables,
         is_part=True,
     ),
@@ -193,7 +187,7 @@ SECTIONS = [
         102,
         _edit_distance,
         _edit_distance_words,
-        _edit_distance_charts,
+        _edit_distance_chart,
         _edit_distance_tables,
         is_part=True,
     ),

@@ -1,7 +1,7 @@
 """External teachers beside the model that learnt from them: quality, size, speed."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from raysed.report.charts import Axis, Chart, Panel, Series
 from raysed.report.document import Report
 from raysed.report.results import Run
 from raysed.report.scores import Scores, display_name
-from raysed.report.section import Block, Section
+from raysed.report.section import Section
 from raysed.store.text import Table, number
 
 _LEARNT = f"{TEACHERS}-{SED}"
@@ -112,16 +112,22 @@ def _words(models: Models, report: Report) -> str:
     return words
 
 
-def _charts(run: Run, models: Models) -> list[Chart]:
-    chart = speed_chart(models, run.scores)
-    return [chart] if chart else []
-
-
-def _choices(choices: Sequence[str], report: Report) -> Iterator[Block]:
-    yield from (f"Chosen {line}." for line in choices)
-
-
 SECTIONS = [
-    Section("teachers", "Teachers", 60, _teachers, _words, _charts, lambda models, report: [teachers_table(models)]),
-    Section("choices", "", 61, lambda run: run.facts.choices, tables=_choices, is_part=True),
+    Section(
+        "teachers",
+        "Teachers",
+        60,
+        _teachers,
+        _words,
+        lambda run, models: speed_chart(models, run.scores),
+        lambda models, report: teachers_table(models),
+    ),
+    Section(
+        "choices",
+        "",
+        61,
+        lambda run: run.facts.choices,
+        tables=lambda choices, report: [f"Chosen {line}." for line in choices],
+        is_part=True,
+    ),
 ]

@@ -110,7 +110,7 @@ def dev_scores(
     return found
 
 
-def _charts(run: Run, data: None) -> list[Chart]:
+def _charts(run: Run, data: None) -> list[Chart | None]:
     """Of the members of every node, and of the learners of every recipe that distils."""
     found, dev = {}, run.config.evaluation.dev
     for node, names in run.facts.members.items():
@@ -122,8 +122,7 @@ def _charts(run: Run, data: None) -> list[Chart]:
         others = {"base": (BASE, "base"), "members, mean": (node, "member"), "full ensemble": (node, "ensemble")}
         curves = _curves(run, "learner", [model.weights for model in run.models if model.recipe == text])
         found[text] = Training("learner", curves, dev_scores(run.scores, dev, others))
-    charts = (training_chart(node, training) for node, training in found.items())
-    return [chart for chart in charts if chart]
+    return [training_chart(node, training) for node, training in found.items()]
 
 
 def _curves(run: Run, what: str, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:

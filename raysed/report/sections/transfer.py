@@ -23,7 +23,7 @@ def with_spreads(header: list[str], lines: list[list[str]], spreads: Sequence[fl
     return Table([*header, "std"], [[*line, number(one)] for line, one in zip(lines, spreads)])
 
 
-def _tables(transfer: Sequence[Mapping[str, Any]], report: Report) -> list[Table]:
+def _tables(transfer: Sequence[Mapping[str, Any]], report: Report) -> Table:
     """Means of like models, and how much their averages differ; the columns are in the order of SED table 7."""
     groups: dict[tuple, list[Mapping[str, Any]]] = {}
     for model in transfer:
@@ -38,7 +38,7 @@ def _tables(transfer: Sequence[Mapping[str, Any]], report: Report) -> list[Table
         depth = "-" if layers is None else str(layers)
         lines.append([display_name(recipe, kind, len(models)), recipe, depth, *means])
         spreads.append(spread(columns[-1]))
-    return [with_spreads(["models", "recipe", "layers", *tasks, "average"], lines, spreads)]
+    return with_spreads(["models", "recipe", "layers", *tasks, "average"], lines, spreads)
 
 
 SECTIONS = [

@@ -88,6 +88,6 @@ SECTIONS = [
         110,
         _unlabelled,
         _words,
-        tables=lambda models, report: [unlabelled_table(models)],
+        tables=lambda models, report: unlabelled_table(models),
     ),
 ]
