@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,7 +150,8 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Chart):
         return f"![{markdown(block.title)}]({block.path})"
     if isinstance(block, Code):
-        return f"```sh\n{block.text}\n```"
+        fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", block.text)), 0)
+        return f"{fence}sh\n{block.text}\n{fence}"
     return markdown(block if isinstance(block, str) else " ".join(finding.text for finding in block))
 
 
