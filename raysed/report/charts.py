@@ -8,7 +8,7 @@ also told apart by position, line style or label.
 """
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +44,7 @@ class Series:
 
     Attributes:
         name: for the legend; without one it is not there.
-        text: what is shown of the dot of a number; None: its line alone is drawn.
+        texts: what is shown of each dot; none: the line alone is drawn.
         line: style of the line that joins the dots, as matplotlib has it; empty: none.
         weight: whether it steps back behind others, or is seen beneath a line that lies on it.
         spread: what is shaded above and below the line.
@@ -55,7 +55,7 @@ class Series:
     y: np.ndarray
     colour: Colour
     name: str = ""
-    text: Callable[[int], str] | None = None
+    texts: Sequence[str] = ()
     mark: Literal["dot", "ring", "bar", "none"] = "dot"
     line: str = ""
     weight: Literal["", "faint", "wide"] = ""
@@ -147,7 +147,7 @@ class Panel:
             (
                 self.x.place(series.x[i]),
                 round(100 - self.y.place(series.y[i]), 2),
-                series.text(i).strip() if series.text else "",
+                series.texts[i] if series.texts else "",
             )
             for i in rows.tolist()
         ]

@@ -20,14 +20,10 @@ class Choice:
     """The model to export, and why.
 
     Attributes:
-        model: the chosen one.
         base_weights: artefact of the untouched encoder, None for the pre-trained one.
-        among: the recipes of all candidates.
-        candidates: their number.
-        dev: the dev task, if there is one.
-        score: of the model on it, x100; None where it is not defined.
-        base: that of the untouched encoder.
-        tf_idf: that of TF-IDF.
+        among: the recipes of all candidates, which are `candidates` models.
+        score: of the model on the dev task, x100, as are those of the untouched encoder (`base`) and of TF-IDF; None
+            where it is not defined.
         asked: whether `export.recipe` named it.
         allow_worse: whether it is exported although it is worse than one of the two.
     """
@@ -49,7 +45,7 @@ class Choice:
         return f"{self.model.recipe} ({'not ' if self.refusal else ''}exported)"
 
     def words(self) -> str:
-        """Returns which model was chosen and why, in a line."""
+        """Return which model was chosen and why, in a line."""
         reasons = ["as asked for by export.recipe"] if self.asked else []
         if self.dev is None:
             return ", ".join([self.model.recipe, *(reasons or ["the last recipe, because there is no dev task"])])
@@ -89,7 +85,7 @@ class Choice:
 
 
 def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -> Choice:
-    """Chooses the model to export: the best on the dev task of all that can be.
+    """Choose the model to export: the best on the dev task of all that can be.
 
     With `export.recipe` these are that recipe's models. Otherwise they are all of the run, the untouched encoder and
     its calibrated versions among them, except those that were trained and are no better than the untouched encoder

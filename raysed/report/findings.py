@@ -87,11 +87,8 @@ def conclusions(
 ) -> list[list[Finding]]:
     """Return in words what helped and what did not, computed from the headline scores, as paragraphs of sentences.
 
-    For every ensemble: its members against the base and against the members that they continue, their mean against
-    the best of them, the learner against both, every calibration against the same model without it, and the end of
-    the chain against the best of all rows that nothing was trained for; several ensembles have a paragraph each. Then
-    what labels buy, and which calibrations make the dev score worse. What was not part of the run is not mentioned. A
-    group of several models counts with its mean, and a difference below 0.1 is called none.
+    Several ensembles have a paragraph each. What was not part of the run is not mentioned. A group of several models
+    counts with its mean, and a difference below 0.1 is called none.
 
     Args:
         dev: the task that choices are made on.

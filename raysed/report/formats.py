@@ -30,19 +30,16 @@ def compare_formats(
     tolerance: float,
     dev: Task | None,
 ) -> list[dict[str, Any]]:
-    """Checks the formats of an exported model against the trained model, and measures them on this machine's CPU.
+    """Compare the formats of an exported model with the trained model, and measure them on this machine's CPU.
 
     Args:
-        formats: which there are beside that of torch.
+        formats: those beside torch's; without any nothing is measured.
         sentences: N texts or more, to compare and to measure on.
         expected_ND: the trained model's vectors of the first N.
         tolerance: the largest difference that is rounding, as a share of the largest coordinate.
-        dev: the task that choices are made on, if there is one.
 
     Returns:
-        Of each format, torch first: `format`, `file`, `bytes`, `sentences_per_second`, `score` on the dev task (x100,
-        None where there is none), `cosine` with the trained model on average, and `difference`, the largest of any
-        coordinate as a share of the largest coordinate. None where no format is asked for.
+        The part `formats` of report.json, see docs/report.md; torch first.
 
     Raises:
         RunFailed: a format says something else than the trained model.

@@ -73,7 +73,7 @@ def grid_chart(grid: Mapping[str, Any]) -> Chart | None:
         x, mean, std = (np.array([bound[key] or 0.0 for bound in whole]) for key in ("lower_bound", "mean", "std"))
         texts = [f"{bound['lower_bound']:g}, mean: {bound['mean']:.2f}" for bound in whole]
         name = "mean ± standard deviation" if std.any() else "mean"
-        series.append(Series(x, mean, "blue", name, texts.__getitem__, mark="none", line="-", spread=std))
+        series.append(Series(x, mean, "blue", name, texts, mark="none", line="-", spread=std))
     series += [_bound_series(bound, grid["winner"]) for bound in bounds]
     x = Axis.of("lower bound of the target", [bound["lower_bound"] for bound in bounds])
     y = Axis.of(f"{grid['task']}, {grid['criterion'].title()} x100", [s for bound in bounds for s in bound["scores"]])
@@ -90,7 +90,8 @@ def _bound_series(bound: Mapping[str, Any], winner: float) -> Series:
         colour, name, mark = "grey", "stopped early (score of fewer updates)", "ring"
     y = np.array(bound["scores"])
     after = "" if stopped is None else f", stopped after update {stopped:,}"
-    return Series(np.full(len(y), value), y, colour, name, lambda i: f"{value:g}: {y[i]:.2f}{after}", mark)
+    texts = [f"{value:g}: {score:.2f}{after}" for score in bound["scores"]]
+    return Series(np.full(len(y), value), y, colour, name, texts, mark)
 
 
 SECTIONS = [

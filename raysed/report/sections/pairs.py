@@ -36,9 +36,7 @@ def worst_pairs(
 ) -> list[dict[str, Any]]:
     """Return the pairs with the largest differences of ranks, the worst first; none where a cosine is not a number.
 
-    Returns:
-        Of each pair `score`, `cosine`, and its rank by either, `rank_by_score` and `rank_by_cosine`: from 0, the least
-        alike, to 100, the most alike, equal values sharing their mean; 80 characters of `sentence1` and `sentence2`.
+    Their keys are in docs/report.md. Ranks go from 0, the least alike, to 100; equal values share their mean.
 
     >>> a = ["It rains.", "It snows.", "It hails."]
     >>> found = worst_pairs(a, a, np.array([1.0, 2.0, 3.0]), np.array([0.2, 0.3, 0.1]))
@@ -61,10 +59,6 @@ def changed_pairs(
     count: int = 5,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the pairs whose error another model lowered most, as `better`, and raised most, as `worse`.
-
-    Returns:
-        Of each pair `score`, `cosine_before`, `cosine_after`, the ranks `rank_by_score`, `rank_before` and
-        `rank_after`, and sentences, see `worst_pairs`; the largest change first.
 
     >>> a = ["It rains.", "It snows.", "It hails."]
     >>> gold, before, after = np.array([1.0, 2.0, 3.0]), np.array([0.3, 0.2, 0.1]), np.array([0.1, 0.3, 0.2])
@@ -157,18 +151,16 @@ def agreement_chart(agreement: Pairs, task: str, first: Sequence[str] = (), seco
         return None
     y = Axis.of("predicted cosine", np.concatenate([cosine_P for cosine_P, _ in agreement.values()]))
     panels = []
+    sentences = ["\n".join(["", *(shortened(text, _LONGEST) for text in pair)]) for pair in zip(first, second)]
     for label, (cosine_P, gold_P) in agreement.items():
-
-        def text(i: int, cosine_P: np.ndarray = cosine_P, gold_P: np.ndarray = gold_P) -> str:
-            sentences = "\n".join(shortened(texts[i], _LONGEST) for texts in (first, second) if texts)
-            return f"graded {gold_P[i]:.2f}, cosine {cosine_P[i]:.2f}\n{sentences}"
-
+        numbers = [f"graded {gold:.2f}, cosine {cosine:.2f}" for cosine, gold in zip(cosine_P, gold_P)]
+        texts = [a + b for a, b in zip(numbers, sentences)] or numbers
         # Gold scores are few and far between: moved apart a little, equal ones do not hide each other.
         jitter_P = np.random.default_rng(0).uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)
         x, means = _means_of_bins(cosine_P, gold_P)
         series = [
-            Series(gold_P + jitter_P, cosine_P, "blue", text=text, weight="faint"),
-            Series(x, means, "orange", "mean cosine", lambda i, y=means: f"mean cosine {y[i]:.2f}", line="-"),
+            Series(gold_P + jitter_P, cosine_P, "blue", texts=texts, weight="faint"),
+            Series(x, means, "orange", "mean cosine", [f"mean cosine {y:.2f}" for y in means], line="-"),
         ]
         panels.append(Panel(Axis.of(f"gold score of {task}", gold_P), y, series, title=label))
     title = f"Predicted cosine and gold score on {task}; Spearman: {ranks_in_words(agreement)}"

@@ -161,11 +161,11 @@ def _band(scores: Scores, recipe: str, kind: str, entry: Mapping[str, Any], y: f
         ends = np.array([entry["low"], entry["high"]])
         series.append(Series(ends, np.array([y, y]), "grey", mark="none", line="-", weight="faint"))
     if entry["n"] == 1:
-        return [*series, Series(np.array([entry["mean"]]), np.array([y]), KIND_COLOURS[kind], text=lambda i: mean)]
+        return [*series, Series(np.array([entry["mean"]]), np.array([y]), KIND_COLOURS[kind], texts=[mean])]
     values, texts = zip(*sorted(found))
     spread = y + np.linspace(-0.1, 0.1, len(values))  # equal ones do not hide each other
-    series.append(Series(np.array(values), spread, KIND_COLOURS[kind], text=lambda i: texts[i]))
-    return [*series, Series(np.array([entry["mean"]]), np.array([y]), "grey", text=lambda i: mean, mark="bar")]
+    series.append(Series(np.array(values), spread, KIND_COLOURS[kind], texts=texts))
+    return [*series, Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar")]
 
 
 # -- by task and aggregation -----------------------------------------------------------------------------------------

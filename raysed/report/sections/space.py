@@ -62,12 +62,9 @@ def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
     series = []
     for (label, values), (colour, line) in zip(kept.items(), LINES):
         weight = "wide" if colour == "blue" else ""  # a flow makes spectra equal: that below is seen
-
-        def text(i: int, label: str = label, values: np.ndarray = values) -> str:
-            return f"{label}, number {i + 1}: {values[i]:.3g}"
-
+        texts = [f"{label}, number {i}: {value:.3g}" for i, value in enumerate(values, start=1)]
         x = np.arange(1, len(values) + 1)
-        series.append(Series(x, values, colour, label, text, mark="none", line=line, weight=weight))
+        series.append(Series(x, values, colour, label, texts, mark="none", line=line, weight=weight))
     x = Axis.of("number of the singular value, largest first", [1, max(map(len, kept.values()))])
     y = Axis.of("size relative to the largest", np.concatenate(list(kept.values())), is_logarithmic=True)
     ranks = ", ".join(f"{label} {effective_rank(values):.0f}" for label, values in spectra.items())
@@ -124,13 +121,10 @@ def edit_distance_chart(distances: Pairs) -> Chart | None:
         y_P = distance_P + np.random.default_rng(0).uniform(-0.35, 0.35, len(distance_P))
         few_P, series = distance_P <= _FEW_EDITS, []
         for name, colour, rows in (("other pairs", "blue", ~few_P), (f"at most {_FEW_EDITS} edits", "orange", few_P)):
-            numbers = list(zip(distance_P[rows], similarity_P[rows]))
-
-            def text(i: int, numbers: Sequence[tuple[float, float]] = numbers) -> str:
-                return f"{numbers[i][0]:g} edits, similarity {numbers[i][1]:.2f}"
-
-            if numbers:
-                series.append(Series(similarity_P[rows], y_P[rows], colour, name, text, weight="faint"))
+            numbers = zip(distance_P[rows], similarity_P[rows])
+            texts = [f"{edits:g} edits, similarity {similarity:.2f}" for edits, similarity in numbers]
+            if texts:
+                series.append(Series(similarity_P[rows], y_P[rows], colour, name, texts, weight="faint"))
         panels.append(Panel(Axis.of("similarity", similarity_P), Axis.of("edit distance in words", y_P), series, label))
     title = f"Similarity and edit distance; Spearman: {ranks_in_words(distances)}"
     return Chart("edit-distance", title, panels, sample_note(distances)) if panels else None

@@ -81,7 +81,7 @@ def speed_chart(models: Models, scores: Scores) -> Chart | None:
         words = f"{place}  {model['model']}: {model['score']:.1f}, {speed}, {model['width']} dimensions{size}"
         x, y = (np.array([model[key]]) for key in ("sentences_per_second", "score"))
         colour = "green" if model is dots[-1] else "blue"
-        series.append(Series(x, y, colour, words, lambda i, words=words: words, label=str(place)))
+        series.append(Series(x, y, colour, words, [words], label=str(place)))
     lines = _without_speed(models, scores)
     x = Axis.of("sentences per second on one process of this machine", [one.x[0] for one in series], True)
     y = Axis.of(scores.axis, [*lines.values(), *(one.y[0] for one in series)])

@@ -93,8 +93,8 @@ def training_chart(node: str, training: Training) -> Chart | None:
 def _series(name: str, curve: Curve, style: tuple[Colour, str], legend: str) -> Series:
     x_R, y_R = curve
     weight = "faint" if style[0] == "blue" else ""
-    text = lambda i: f"{name}, update {x_R[i]:,.0f}: {y_R[i]:.4g}"  # noqa: E731
-    return Series(x_R, y_R, style[0], legend, text, curve_mark(len(x_R)), style[1], weight)
+    texts = [f"{name}, update {x:,.0f}: {y:.4g}" for x, y in zip(x_R, y_R)]
+    return Series(x_R, y_R, style[0], legend, texts, curve_mark(len(x_R)), style[1], weight)
 
 
 def dev_scores(
