@@ -14,21 +14,25 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import torch
 
+from raysed.cluster import work
 from raysed.cluster.resources import current_cluster, plan_teachers
-from raysed.config import Precision, make_config
+from raysed.cluster.streaming import blocks_of, make_blocks, stream_of
+from raysed.config import Precision, ResourcesConfig
 from raysed.data.targets import TARGET_FILE
 from raysed.data.tokens import tokenize
+from raysed.graph import Ref
+from raysed.make.targets import MeanBlocks, block_rows, mean_targets, teacher_groups, teacher_sums
 from raysed.model.encoder import load_encoder, save_encoder
 from raysed.model.precision import uses_bf16
-from raysed.stages.teacher_mean import TeacherPlan, teacher_sums, write_targets
 from raysed.store.storage import Storage
 
 import peers
@@ -50,19 +54,19 @@ def main() -> None:
     options = parser.parse_args()
     prepare(options)
     with tempfile.TemporaryDirectory() as directory:
-        work = Work(options, read_sentences(options), directory, write_teachers(directory, options.teachers))
-        sides = {"raysed": work.raysed, "sentence-transformers": work.peer}
+        both = Work(options, read_sentences(options), directory, write_teachers(directory, options.teachers))
+        sides = {"raysed": both.raysed, "sentence-transformers": both.peer}
         if uses_bf16("auto", options.device):
-            sides[BF16] = work.raysed_in_bf16
+            sides[BF16] = both.raysed_in_bf16
         samples = alternate(sides, options.pairs)
     publish(
         Figure(
             name="S4",
-            title=f"mean of {options.teachers} teachers over {len(work.texts):,} sentences",
+            title=f"mean of {options.teachers} teachers over {len(both.texts):,} sentences",
             unit="sentences x teachers",
             samples=samples,
             targets={(name, "sentence-transformers"): 1.3 for name in sides if name != "sentence-transformers"},
-            notes=work.notes(),
+            notes=both.notes(),
         ),
         options,
     )
@@ -105,9 +109,7 @@ class Work:
             with timed() as tokenising:
                 storage.commit("corpus", partial(write_sentence_table, self.texts, tokenizer), {"round": number})
             with timed() as averaging:
-                write_targets(
-                    {"targets": (self.names, {"round": number, "side": side})}, storage, self._plan(storage, precision)
-                )
+                self._write_targets(storage, precision, {"round": number, "side": side})
             column = pq.read_table(storage.fetch("targets") / TARGET_FILE).column("target").combine_chunks()
         self.means[side] = column.flatten().to_numpy().reshape(len(self.texts), -1)
         self.starts.append(started)
@@ -141,12 +143,19 @@ class Work:
             found.append(f"In bf16 the mean is off by {off:.2%} of its norm.")
         return found
 
-    def _plan(self, storage: Storage, precision: Precision) -> TeacherPlan:
-        config = make_config({"resources": {"gpu": self.options.device == "cuda"}})
+    def _write_targets(self, storage: Storage, precision: Precision, depends: dict[str, Any]) -> None:
+        """Streams the corpus through the teachers and joins the blocks, as a run does."""
+        res = ResourcesConfig(gpu=self.options.device == "cuda")
         size = sum(path.stat().st_size for path in storage.fetch(self.names[0]).iterdir())
-        share, groups = plan_teachers(current_cluster(), config, len(self.names), size)
-        res = config.resources
-        return TeacherPlan(share, groups, res.encode_token_budget, res.silence_seconds, precision=precision)
+        share, groups = plan_teachers(current_cluster(), res, len(self.names), size)
+        inputs = {"corpus": Ref("corpus"), "teachers": [Ref(name) for name in self.names], "encoder": ENCODER}
+        task = work.Task("targets", "targets", mean_targets, depends, {"target_precision": "fp32"}, inputs)
+        options = {"worker": MeanBlocks, "groups": teacher_groups, "title": "average teachers"}
+        starts = range(0, len(self.texts), block_rows(len(self.texts)))
+        stream = stream_of([task], options, starts, work.Work(share.device, None, precision), groups)
+        make_blocks(stream, storage, share, res.silence_seconds)
+        replace(task, inputs={**inputs, "blocks": blocks_of(stream, "targets", storage)}).run(storage, work.Work())
+        storage.remove("targets.blocks")
 
     def _mean_of_peer(self, texts: list[str]) -> np.ndarray:
         # Its documentation advises to try: on a CPU no size is faster than its default.

@@ -31,9 +31,9 @@ from raysed.cluster.process import prepare_process
 from raysed.config import Config, make_config
 from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
+from raysed.make.targets import teacher_sums
 from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
 from raysed.registry import stages
-from raysed.stages.teacher_mean import teacher_sums
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
 from raysed.train.optimizers import adam_optimizer

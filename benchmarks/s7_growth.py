@@ -32,18 +32,18 @@ import pyarrow.parquet as pq
 import ray
 import torch
 
+from raysed.cluster.execute import Executor
 from raysed.cluster.process import prepare_process
-from raysed.cluster.resources import Share
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
+from raysed.graph import LISTS, Graph
 from raysed.model.encoder import load_encoder
 from raysed.pipeline import run
-from raysed.plan.artefacts import Learner, plan_node
-from raysed.stages.learner import distill
-from raysed.stages.members import train_members
+from raysed.plan.check import check
+from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
 
-from harness import Figure, Sample, alternate, arguments, prepare, publish, timed
+from harness import ENCODER, Figure, Sample, alternate, arguments, prepare, publish, timed
 from harness import sentences as read_sentences
 from runs import ray_session, settings, write_lines, write_sentence_table, write_task
 
@@ -104,34 +104,44 @@ class Work:
     busy: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
-        options, self.gpu = self.options, self.options.device == "cuda"
-        corpus = write_lines(self.directory / "corpus.txt", self.texts)
-        task = write_task(self.directory / "task.tsv", self.texts)
-        self._config = make_config(settings(self.directory, corpus, task, options.members, options.updates, self.gpu))
-        _, self._tokenizer = load_encoder(self._config.encoder)
+        self.gpu = self.options.device == "cuda"
+        self._corpus = write_lines(self.directory / "corpus.txt", self.texts)
+        self._task = write_task(self.directory / "task.tsv", self.texts)
+        _, self._tokenizer = load_encoder(ENCODER)
 
     def members(self, side: str, count: int, at_a_time: int, number: int) -> Sample:
         """Trains so many members as one experiment."""
         storage = Storage(str(self.directory), f"{side}-{number}")
-        storage.commit("corpus", partial(write_sentence_table, self.texts, self._tokenizer), {})
-        group = plan_node("ct", self._config, {"encoder": side, "corpus": number}, [None] * count)
-        rows, share = {"corpus": len(self.texts)}, Share(at_a_time, 1, 1 / WORKERS if self.gpu else 0.0, threads=1)
+        executor, graph = self._executor(storage, {"concurrent_members": at_a_time}, members={"count": count})
+        write = partial(write_sentence_table, self.texts, self._tokenizer)
+        storage.commit("corpus", write, executor.state.ready("corpus").depends, {"rows": len(self.texts)})
+        members = [artefact for artefact in graph.artefacts.values() if artefact.needs.by == "tune"]
         with timed() as seconds:
-            outcome = train_members({"ct": group}, self._config, storage, share, rows)
-        if outcome.failed:
-            sys.exit(f"members failed: {outcome.failed}")
-        self.busy[side].append(sum(entry.meta["seconds"] for entry in outcome.finished.values()))
+            executor.make(members)
+        if executor.failures:
+            sys.exit(f"members failed: {executor.failures}")
+        self.busy[side].append(sum(storage.entry(artefact.name).meta["seconds"] for artefact in members))
         return Sample(seconds[0], count * self.options.updates)
 
     def learner(self, side: str, workers: int, number: int) -> Sample:
         """Trains one learner on targets that mean nothing."""
         storage = Storage(str(self.directory), f"{side}-{number}")
-        storage.commit("targets", self._write_targets, {})
-        share = Share(workers, 1, float(self.gpu), threads=1)
+        executor, graph = self._executor(storage, {}, sed={"workers": workers})
+        lists = {name: [("ct/members/00", "none")] for name in ("all", "healthy")}
+        storage.commit("ct/ensemble", lambda path: None, executor.state.ready("ct/ensemble").depends, {LISTS: lists})
+        storage.commit("ct-sed/targets", self._write_targets, executor.state.ready("ct-sed/targets").depends)
         with timed() as seconds:
-            distill([Learner("learner", 0, "targets", {})], self._config, storage, share)
-        self.busy[side].append(workers * storage.entry("learner").meta["seconds"])
+            executor.make([graph.artefacts["ct-sed/learners/00"]])
+        self.busy[side].append(workers * storage.entry("ct-sed/learners/00").meta["seconds"])
         return Sample(seconds[0], self.options.learner_updates)
+
+    def _executor(self, storage: Storage, resources: dict[str, Any], **blocks: Any) -> tuple[Executor, Graph]:
+        made = settings(self.directory, self._corpus, self._task, 1, self.options.updates, self.gpu)
+        made["resources"] |= resources
+        for name, block in blocks.items():
+            made[name] |= block
+        plan = Plan(check(make_config(made)))
+        return Executor(plan.graph, storage, plan.how(), lambda line: None), plan.graph
 
     def _write_targets(self, directory: Path) -> None:
         """Writes as many rows as the updates need."""

@@ -64,7 +64,7 @@ VOCABULARY = len(SPECIALS) + len(WORDS)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With several processes (`-n`) each file is one piece of work, but for those that share a Ray.
 
-    They are two pieces, each with a Ray of its own: those of the stages, and all others. The tests of faults take
+    They are two pieces, each with a Ray of its own: runs of several stages, and all others. The tests of faults take
     minutes each, so they are dealt out one by one; every process has its own cluster for those that it gets.
     """
     from xdist.scheduler import LoadScopeScheduling
@@ -76,7 +76,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return nodeid
             if not _shares_ray(config.rootpath / file):
                 return file
-            return "ray, stages" if file.startswith("tests/stages") else "ray"
+            return "ray, runs" if file.startswith("tests/runs") else "ray"
 
     return Scheduling(config, log)
 

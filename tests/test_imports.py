@@ -106,7 +106,7 @@ def test_objectives_and_evaluation_know_nothing_of_runs():
     for module in TREES:
         if module.startswith(("raysed.train.stages.", "raysed.score.")):
             rooms = {room(name) for name in imports(TREES[module], deep=True) if name.startswith("raysed.")}
-            runs = {"store", "cluster", "plan", "stages", "report", "pipeline"}
+            runs = {"store", "cluster", "plan", "make", "report", "pipeline"}
             assert not rooms & runs, module
 
 
@@ -141,7 +141,7 @@ def test_what_checks_a_run_is_imported_beside_the_start_of_ray():
             ("torch", "transformers", "fsspec", "raysed.config"),
         ),
         (
-            "import raysed.stages.members, raysed.stages.learner, raysed.stages.frozen, raysed.stages.teacher_mean",
+            "import raysed.cluster.tuning, raysed.cluster.distilling, raysed.cluster.streaming, raysed.cluster.execute",
             ("sklearn", "scipy.stats", "matplotlib", "datasets", "deepspeed"),
         ),
     ],

@@ -16,10 +16,10 @@ import pytest
 import ray
 from started_jobs import artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
+import raysed.cluster.distilling
+import raysed.cluster.execute
 import raysed.cluster.session
 import raysed.pipeline
-import raysed.stages.learner
-import raysed.stages.stages
 from raysed.cluster.resources import plan_learners
 from raysed.config import Config, make_config
 from raysed.data.tokens import tokenize
@@ -65,7 +65,7 @@ def test_a_finished_run_is_described_in_words_and_counts(finished):
     assert code == 0 and lines[1:] == [
         "finished: corpus, model, plots, 3 of 3 members of ct, 1 of 1 learners of ct-sed, base-flow/calibrations, "
         "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/targets, "
-        "3 ct/embeddings"
+        "ct, 3 ct/embeddings"
     ]
 
 
@@ -318,18 +318,18 @@ def test_learners_that_train_at_the_same_time_are_those_that_train_alone(finishe
     """Two trainings share three learners; of the two that are new, and the one that was made again, none differs."""
     shutil.copytree(finished, tmp_path / "tiny")
     (tmp_path / "tiny/manifest/ct-sed/learners/00.json").unlink()
-    lanes, start = [], raysed.stages.learner._trainer
+    lanes, start = [], raysed.cluster.distilling._trainer
 
-    def started(lane, place, board):
+    def started(lane, *rest):
         lanes.append(lane)
-        return start(lane, place, board)
+        return start(lane, *rest)
 
     def plan(*arguments):
         share, _ = plan_learners(*arguments)
         return replace(share, cpus=1), 2
 
-    monkeypatch.setattr(raysed.stages.learner, "_trainer", started)
-    monkeypatch.setattr(raysed.stages.stages, "plan_learners", plan)
+    monkeypatch.setattr(raysed.cluster.distilling, "_trainer", started)
+    monkeypatch.setattr(raysed.cluster.execute, "plan_learners", plan)
     run(tmp_path, sed={**tiny_settings()["sed"], "learners": 3})
     assert digest(artefact(tmp_path / "tiny", "ct-sed/learners/00")) == digest(artefact(finished, "ct-sed/learners/00"))
     assert len({digest(artefact(tmp_path / "tiny", f"ct-sed/learners/{index:02d}")) for index in range(3)}) == 3

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysed
-from raysed.cluster.resources import Share
+from raysed.cluster.execute import Executor
 from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pair_table import read_pairs
@@ -22,9 +22,10 @@ from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import SentenceTable, read_tokens
 from raysed.errors import UserError
+from raysed.graph import Artefact, Needs, Ready
+from raysed.make.text import check_rewritten
 from raysed.model.encoder import load_checkpoint, load_encoder
 from raysed.model.teacher import check_teacher
-from raysed.stages.rewriting import rewrite
 from raysed.store.storage import Storage
 from raysed.train.state import load_state
 from raysed.uris import refuse_secret
@@ -115,8 +116,16 @@ def test_views_of_another_run_with_pickled_objects_are_refused(hostile, tmp_path
     Storage(str(tmp_path), "theirs").commit("views/mlm.text", write, {"seed": 0}, {"counts": ""})
     mine = Storage(str(tmp_path), "mine")
     with pytest.raises(UserError, match=r"theirs/.*views\.parquet, column 'second' has the type"):
-        rewrite("mlm", make_config({}), mine, Share(1, 1, 0.0, 1), {"seed": 0})
+        _copied(mine)
     assert mine.entry("views/mlm.text") is None
+
+
+def _copied(storage: Storage) -> None:
+    """Looks for the text of views in other runs."""
+    executor = object.__new__(Executor)
+    executor._storage = storage
+    needs = Needs("views", options={"check": check_rewritten})
+    executor._copy_from_another_run(Ready(Artefact("views/mlm.text", "", print, needs), {"seed": 0}, {}))
 
 
 def test_every_table_is_read_in_the_place_that_checks_it():

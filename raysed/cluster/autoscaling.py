@@ -15,7 +15,7 @@ from raysed.cluster.resources import (
     uses_gpu,
     what_is_missing,
 )
-from raysed.config import Config
+from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
 _PAUSE = 10.0
@@ -24,7 +24,12 @@ _SETTLED = 120.0
 
 
 def gather(
-    config: Config, need: Need, learners: int, say: Callable[[str], None], members: int | None = None
+    res: ResourcesConfig,
+    need: Need,
+    learners: int,
+    say: Callable[[str], None],
+    members: int,
+    learner_workers: int | None = None,
 ) -> Cluster:
     """Return the cluster to plan for.
 
@@ -34,36 +39,41 @@ def gather(
     so as soon as that suffices and no node has come for two minutes.
 
     Args:
-        members: workers that can train members at once; None: one for each.
+        members: workers that can train members at once.
+        learner_workers: as `sed.workers` has it.
 
     Raises:
         UserError: the cluster lacks what a setting asks for.
     """
-    needs, cluster = what_is_missing(config), current_cluster()
+    needs, cluster = what_is_missing(res, learner_workers), current_cluster()
     if not cluster.autoscaling:
         if missing := needs(cluster):
             raise UserError(missing)
         return cluster
-    places = places_to_ask_for(config, cluster, need, learners, members)
+    places = places_to_ask_for(res, cluster, need, learners, members, learner_workers)
     with _asked_for(places) as granted:
-        return _awaited(needs, len(places), granted, config.resources.wait_minutes, say)
+        return _awaited(needs, len(places), granted, res.wait_minutes, say)
 
 
 def places_to_ask_for(
-    config: Config, cluster: Cluster, need: Need | None = None, learners: int = 0, members: int | None = None
+    res: ResourcesConfig,
+    cluster: Cluster,
+    need: Need | None = None,
+    learners: int = 0,
+    members: int = 10,
+    learner_workers: int | None = None,
 ) -> list[dict[str, float]]:
     """Return what members and learners can use at once, as resources of one place each; at least one.
 
-    >>> places_to_ask_for(Config(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
+    >>> places_to_ask_for(ResourcesConfig(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
     """
-    res, members = config.resources, members or config.members.count
     place: dict[str, float] = {"CPU": res.cpus_per_member or 1}
-    count = max(members, config.sed.workers or 1)
-    if uses_gpu(config, cluster):
+    count = max(members, learner_workers or 1)
+    if uses_gpu(res, cluster):
         of_member = res.gpus_per_member or 1 / members_per_gpu(cluster.gpu_bytes, need or Need())
         place["GPU"] = max(of_member, 1)
-        of_learners = max(learners, 1) * (config.sed.workers or 1)
+        of_learners = max(learners, 1) * (learner_workers or 1)
         count = max(math.ceil(members * min(of_member, 1)), of_learners)
     if cluster.most:
         limits = dict(zip(("CPU", "GPU"), cluster.most))

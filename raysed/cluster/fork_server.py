@@ -23,10 +23,10 @@ from typing import Any
 
 WITHOUT_RAY = ("numpy", "torch", "transformers", "raysed.plan.check", "raysed.train.optimizers")
 """What is imported while Ray starts."""
-FIRST = ("raysed.stages.members",)
+FIRST = ("raysed.cluster.tuning", "raysed.make.models")
 """What is imported when the first worker is asked for: Ray's library reads its job and its raylet from the environment
 once, when it is imported, and they are not known before."""
-LATER = ("ray.data", "ray.train.torch", "raysed.stages.stages", "ray.util.metrics", "deepspeed")
+LATER = ("ray.data", "ray.train.torch", "raysed.plan.graph", "ray.util.metrics", "deepspeed")
 """What later stages need: it is imported while nobody asks."""
 _OF_ALL_WORKERS = ("RAY_JOB_ID", "RAY_RAYLET_PID")
 """Variables in which a worker may not differ from the first one."""

@@ -7,6 +7,7 @@ error.
 import logging
 import math
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,7 +16,7 @@ import ray
 
 from raysed.cluster.asking import SECONDS, ask_nodes
 from raysed.cluster.need import PROCESS_BYTES, Need
-from raysed.config import Config
+from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -156,12 +157,11 @@ def _most_resources() -> tuple[float, float] | None:
     return (float(most.get("CPU", 0)), float(most.get("GPU", 0))) if most else None
 
 
-def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
+def what_is_missing(res: ResourcesConfig, learner_workers: int | None = None) -> Callable[[Cluster], str | None]:
     """Returns the check of all fixed resource settings against a cluster."""
-    res = config.resources
 
     def missing(cluster: Cluster) -> str | None:
-        gpu = uses_gpu(config, cluster)
+        gpu = uses_gpu(res, cluster)
         if cluster.largest_cpus < 1:
             return f"no node has a CPU for workers ({cluster})"
         if res.gpu and not cluster.gpus:
@@ -174,18 +174,18 @@ def what_is_missing(config: Config) -> Callable[[Cluster], str | None]:
         if (res.cpus_per_member or 0) > cluster.largest_cpus:
             asked, largest = f"resources.cpus_per_member is {res.cpus_per_member:g}", f"{cluster.largest_cpus:g} CPUs"
             return f"{asked}, but the largest node has {largest}; lower it"
-        return _no_room_for_a_member(config, cluster, gpu) or _no_room_for_learners(config, cluster, gpu)
+        return _no_room_for_a_member(res, cluster, gpu) or _no_room_for_learners(learner_workers or 1, cluster, gpu)
 
     return missing
 
 
-def uses_gpu(config: Config, cluster: Cluster) -> bool:
+def uses_gpu(res: ResourcesConfig, cluster: Cluster) -> bool:
     """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
     may_come = cluster.most is not None and cluster.most[1] > 0
-    return cluster.gpus > 0 or may_come if config.resources.gpu is None else config.resources.gpu
+    return cluster.gpus > 0 or may_come if res.gpu is None else res.gpu
 
 
-def plan_members(cluster: Cluster, config: Config, count: int, need: Need | None = None) -> Share:
+def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None) -> Share:
     """Shares the cluster among members.
 
     On CPUs one core each, and more where there are fewer members than cores; on GPUs as many on one as its memory and
@@ -194,32 +194,33 @@ def plan_members(cluster: Cluster, config: Config, count: int, need: Need | None
     Args:
         need: of each; None: a small encoder.
 
-    >>> plan_members(Cluster(((2, 0),)), Config(), 10)
+    >>> plan_members(Cluster(((2, 0),)), ResourcesConfig(), 10)
     Share(workers=2, cpus=1, gpus=0.0, threads=1)
-    >>> plan_members(Cluster(((16, 4),)), Config(), 10)
+    >>> plan_members(Cluster(((16, 4),)), ResourcesConfig(), 10)
     Share(workers=10, cpus=1, gpus=0.333, threads=1)
-    >>> plan_members(Cluster(((48, 4),), node_bytes=9e10, gpu_bytes=24e9), Config(), 10, Need("ct", 13e9, 6e9))
+    >>> plan_members(Cluster(((48, 4),), node_bytes=9e10, gpu_bytes=24e9), ResourcesConfig(), 10, Need("ct", 13e9, 6e9))
     Share(workers=4, cpus=12, gpus=1.0, threads=12)
 
     Raises:
         UserError: not even one fits.
     """
-    res, need = config.resources, need or Need()
-    if problem := too_large(cluster, config, need):
+    need = need or Need()
+    if problem := too_large(cluster, res, need):
         raise UserError(problem)
-    gpus = (res.gpus_per_member or _gpu_fraction(cluster, count, need)) if uses_gpu(config, cluster) else 0.0
+    gpus = (res.gpus_per_member or _gpu_fraction(cluster, count, need)) if uses_gpu(res, cluster) else 0.0
     cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus, need.host)
     workers = min(cluster.fit(cpus, gpus, need.host), count, res.concurrent_members or count)
     return Share(max(workers, 1), cpus, gpus, max(1, int(cpus)), int(need.host))
 
 
-def too_large(cluster: Cluster, config: Config, need: Need) -> str | None:
+def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
     """Returns why a training cannot be done on a cluster, as a sentence; None where it can.
 
-    >>> too_large(Cluster(((8, 1),), gpu_bytes=8e9), Config(), Need("a member of ct", 13e9, 2e9, least=11e9))[:66]
+    >>> need = Need("a member of ct", 13e9, 2e9, least=11e9)
+    >>> too_large(Cluster(((8, 1),), gpu_bytes=8e9), ResourcesConfig(), need)[:66]
     'a member of ct needs about 11.0 GB of GPU memory, but the smallest'
     """
-    if uses_gpu(config, cluster) and need.least > _GPU_PART * cluster.gpu_bytes:
+    if uses_gpu(res, cluster) and need.least > _GPU_PART * cluster.gpu_bytes:
         there, planned = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
         return (
             f"{need.what} needs about {need.least / 1e9:.1f} GB of GPU memory, but the smallest GPU has {there:.1f} "
@@ -233,7 +234,7 @@ def too_large(cluster: Cluster, config: Config, need: Need) -> str | None:
     return None
 
 
-def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: int) -> tuple[Share, int]:
+def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_bytes: int) -> tuple[Share, int]:
     """Plans the actors that average the teachers.
 
     One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
@@ -241,15 +242,15 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     node has as many actors as half of its memory holds, at best one per core: threads that share a batch wait for each
     other at every operation.
 
-    >>> plan_teachers(Cluster(((8, 2),)), Config(), 10, teacher_bytes=10**8)
+    >>> plan_teachers(Cluster(((8, 2),)), ResourcesConfig(), 10, teacher_bytes=10**8)
     (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
-    >>> plan_teachers(Cluster(((4, 0),), node_bytes=16e9), Config(), 10, teacher_bytes=10**8)
+    >>> plan_teachers(Cluster(((4, 0),), node_bytes=16e9), ResourcesConfig(), 10, teacher_bytes=10**8)
     (Share(workers=4, cpus=1, gpus=0.0, threads=1), 1)
 
     Returns:
         The share of one group's actors, and the number of groups.
     """
-    gpu = uses_gpu(config, cluster)
+    gpu = uses_gpu(res, cluster)
     memory = cluster.gpu_bytes if gpu else cluster.node_bytes
     places, cpus = _places_on_gpus(cluster) if gpu else _places_on_cpus(cluster)
     needed = math.ceil(count * teacher_bytes / (memory / 2))
@@ -269,7 +270,7 @@ def plan_teachers(cluster: Cluster, config: Config, count: int, teacher_bytes: i
     return Share(places // groups * actors, _rounded_down(cpus / actors), 0.0, threads // actors), groups
 
 
-def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
+def plan_rewriters(cluster: Cluster, res: ResourcesConfig, weights: int) -> Share:
     """Plans the actors that make views: one per GPU, or as many as there are CPUs and memory for.
 
     Where memory allows fewer actors than CPUs, each has more threads.
@@ -277,14 +278,14 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
     Args:
         weights: bytes of the models that one actor loads; without any, GPUs are of no use.
 
-    >>> plan_rewriters(Cluster(((8, 2),)), Config(), 10**9)
+    >>> plan_rewriters(Cluster(((8, 2),)), ResourcesConfig(), 10**9)
     Share(workers=2, cpus=1, gpus=1.0, threads=1)
-    >>> plan_rewriters(Cluster(((2, 0),), node_bytes=4e9), Config(), 10**9)
+    >>> plan_rewriters(Cluster(((2, 0),), node_bytes=4e9), ResourcesConfig(), 10**9)
     Share(workers=1, cpus=1, gpus=0.0, threads=2)
-    >>> plan_rewriters(Cluster(((16, 0),), node_bytes=16e9), Config(), 10**9)
+    >>> plan_rewriters(Cluster(((16, 0),), node_bytes=16e9), ResourcesConfig(), 10**9)
     Share(workers=4, cpus=1, gpus=0.0, threads=4)
     """
-    if weights and uses_gpu(config, cluster):
+    if weights and uses_gpu(res, cluster):
         places, cpus = _places_on_gpus(cluster)
         return Share(places, cpus, 1.0, threads=1)
     total = cluster.fit(1, 0.0)
@@ -293,7 +294,9 @@ def plan_rewriters(cluster: Cluster, config: Config, weights: int) -> Share:
     return Share(workers, 1, 0.0, threads=max(1, total // workers))
 
 
-def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | None = None) -> tuple[Share, int]:
+def plan_learners(
+    cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None, asked: int | None = None
+) -> tuple[Share, int]:
     """Plans the training workers of learners: one per learner, and as many learners at a time as there is room for.
 
     Each has a GPU of its own, or its part of the CPUs: threads that share a small batch wait for each other, so
@@ -303,12 +306,13 @@ def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | Non
     Args:
         count: learners of the run, also those that are there: one that is made again gets as many threads as before.
         need: of each worker; None: of a small encoder.
+        asked: workers of one learner, as `sed.workers` has it.
 
-    >>> plan_learners(Cluster(((8, 2),)), Config(), 3)
+    >>> plan_learners(Cluster(((8, 2),)), ResourcesConfig(), 3)
     (Share(workers=1, cpus=4, gpus=1.0, threads=4), 2)
-    >>> plan_learners(Cluster(((8, 0),)), Config(), 3)
+    >>> plan_learners(Cluster(((8, 0),)), ResourcesConfig(), 3)
     (Share(workers=1, cpus=2, gpus=0.0, threads=2), 3)
-    >>> plan_learners(Cluster(((2, 0),)), Config(), 3)
+    >>> plan_learners(Cluster(((2, 0),)), ResourcesConfig(), 3)
     (Share(workers=1, cpus=2, gpus=0.0, threads=2), 1)
 
     Returns:
@@ -318,32 +322,32 @@ def plan_learners(cluster: Cluster, config: Config, count: int, need: Need | Non
         UserError: not even one fits.
     """
     need = need or Need()
-    if problem := too_large(cluster, config, need):
+    if problem := too_large(cluster, res, need):
         raise UserError(f"{problem}, or share it among GPUs with sed.workers and sed.zero_stage: 3")
-    gpus, workers = (1.0 if uses_gpu(config, cluster) else 0.0), config.sed.workers or 1
+    gpus, workers = (1.0 if uses_gpu(res, cluster) else 0.0), asked or 1
     if gpus:
         at_once = min(count, max(1, cluster.fit(1, gpus, need.host) // workers))
         cpus = _whole_cpus(cluster, at_once * workers, gpus, need.host)
     else:
         room = max(1, cluster.fit(1, gpus, need.host))
-        beside = 1 if config.sed.workers else next(n for n in range(min(count, room), 0, -1) if count % n == 0)
+        beside = 1 if asked else next(n for n in range(min(count, room), 0, -1) if count % n == 0)
         cpus = _whole_cpus(cluster, beside * workers, gpus, need.host)
         at_once = min(count, max(1, cluster.fit(cpus, gpus, need.host) // workers))
     return Share(workers, cpus, gpus, cpus, int(need.host)), at_once
 
 
-def waste_of_members(cluster: Cluster, config: Config, share: Share, count: int) -> str | None:
+def waste_of_members(cluster: Cluster, res: ResourcesConfig, share: Share, count: int) -> str | None:
     """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
 
     Args:
         share: from `plan_members`.
 
-    >>> waste_of_members(Cluster(((8, 0),)), Config(), Share(8, 1, 0.0, 1), 10)
+    >>> waste_of_members(Cluster(((8, 0),)), ResourcesConfig(), Share(8, 1, 0.0, 1), 10)
     '10 members, 8 at a time, leave 6 of 16 places empty; members.count: 8 or 16 would fill them'
     """
     if share.gpus and share.workers * share.gpus < (1 - _MUCH) * cluster.gpus:
         used = f"{share.workers * share.gpus:.2g} of {cluster.gpus:g} GPUs"
-        limited = config.resources.concurrent_members is not None
+        limited = res.concurrent_members is not None
         limit = "resources.concurrent_members allows no more" if limited else "more would fit"
         return f"{count} members use {used}; {limit}"
     rounds = math.ceil(count / share.workers)
@@ -391,12 +395,12 @@ def _ask_driver() -> float | None:
 
 def _times(whole: float, part: float) -> int:
     """How often a part fits, in spite of rounding."""
-    return math.floor(whole / part + 1e-9)
+    return math.floor(whole / part + 1e-9) if part else sys.maxsize
 
 
-def _no_room_for_a_member(config: Config, cluster: Cluster, gpu: bool) -> str | None:
-    cpus = config.resources.cpus_per_member or 1
-    gpus = config.resources.gpus_per_member or float(gpu)
+def _no_room_for_a_member(res: ResourcesConfig, cluster: Cluster, gpu: bool) -> str | None:
+    cpus = res.cpus_per_member or 1
+    gpus = res.gpus_per_member or float(gpu)
     if cluster.fit(cpus, gpus):
         return None
     return (
@@ -405,8 +409,8 @@ def _no_room_for_a_member(config: Config, cluster: Cluster, gpu: bool) -> str | 
     )
 
 
-def _no_room_for_learners(config: Config, cluster: Cluster, gpu: bool) -> str | None:
-    workers, room = config.sed.workers or 1, cluster.fit(1, 1.0 if gpu else 0.0)
+def _no_room_for_learners(workers: int, cluster: Cluster, gpu: bool) -> str | None:
+    room = cluster.fit(1, 1.0 if gpu else 0.0)
     if workers <= room:
         return None
     kind = "GPUs with a CPU each" if gpu else "CPUs"

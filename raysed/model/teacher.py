@@ -84,6 +84,14 @@ class Teacher(ABC):
             MissingSentence: it has no vector for one of them.
         """
 
+    def knows(self, sentences: Sequence[str]) -> bool:
+        """Whether it has a vector for each of them."""
+        return True
+
+    def unload(self) -> None:
+        """Free the memory of what was loaded; it is loaded again when it is needed."""
+        self.__dict__.pop("_model", None)
+
     def check(self) -> None:
         """Raise `UserError` where the teacher cannot be used; called once, before the run starts."""
         if self.width < 1:

@@ -1,19 +1,18 @@
 """Everything about a run that can be checked before anything is started, and the identity of its inputs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from transformers import PreTrainedTokenizerBase
 
 from raysed.config import FIT_ON, Config, CorpusConfig, EncoderConfig, stable_hash, with_absolute_paths
 from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_graded, load_nli, load_views
 from raysed.errors import UserError
+from raysed.make.work import load_tokenizer
 from raysed.model.encoder import check_encoder, encoder_path, width_of
 from raysed.model.formats import check_formats
-from raysed.model.teacher import check_teacher
+from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version
 from raysed.plan.consistency import check_depths, check_settings, check_width
@@ -38,7 +37,9 @@ class Job:
         pairs: labelled sentence pairs, by kind: `nli`, `sts`.
         views: kinds of views that have a table of their own; None where they are made from the corpus.
         further: transfer tasks and QNLI.
-        widths: of the teachers' embeddings.
+        teachers: what learners imitate; models are loaded again when they are needed, unless there is only one.
+        unscored: numbers of teachers that do not know the evaluation's sentences.
+        unprobed: the same for those of further tasks.
     """
 
     config: Config
@@ -49,7 +50,10 @@ class Job:
     pairs: dict[str, PairRows] = field(default_factory=dict)
     views: dict[str, PairRows | None] = field(default_factory=dict)
     further: FurtherTasks = field(default_factory=FurtherTasks)
+    teachers: Sequence[Teacher] = ()
     widths: tuple[int, ...] = ()
+    unscored: frozenset[int] = frozenset()
+    unprobed: frozenset[int] = frozenset()
 
     @property
     def needs_corpus(self) -> bool:
@@ -108,40 +112,50 @@ def check(config: Config) -> Job:
     inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)
     if config.flow.fit_on not in FIT_ON:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
-    widths, inputs["teachers"] = _teachers(config)
-    return Job(config, recipes, evaluation, inputs, layers, pairs, views, further, widths)
+    teachers, widths = _teachers(config)
+    inputs["teachers"] = [teacher.identity for teacher in teachers]
+    unscored, unprobed = (_unknown(teachers, sentences) for sentences in (evaluation.sentences, further.sentences))
+    if config.combination.chooses_on_dev and unscored:
+        setting = "leave_out" if config.combination.leave_out else "weights"
+        raise UserError(
+            f"combination.{setting} is chosen by the dev task, but a file of embeddings lacks its sentences; add "
+            f"them to the file, or leave combination.{setting} out"
+        )
+    _check_mask_token(recipes, config.encoder)
+    about = {"teachers": teachers, "widths": widths, "unscored": unscored, "unprobed": unprobed}
+    return Job(config, recipes, evaluation, inputs, layers, pairs, views, further, **about)
 
 
 def _is_local(model: str) -> bool:
     return Path(encoder_path(EncoderConfig(path=model))).expanduser().exists()
 
 
-def _teachers(config: Config) -> tuple[tuple[int, ...], list[str]]:
-    """Widths and identities of the teachers; each from outside is asked once, and members are not there yet."""
-    found = [
-        (width_of(config.encoder), teacher.path) if teacher.is_members else check_teacher(teacher)
-        for teacher in config.teachers
-    ]
-    widths = tuple(width for width, _ in found)
+def _teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
+    """Check the teachers, one after the other, and return them with their widths."""
+    teachers, widths = [], []
+    for block in config.teachers:
+        teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
+        teacher.check()
+        widths.append(teacher.width)
+        if len(config.teachers) > 1:
+            teacher.unload()
+        teachers.append(teacher)
     if len(set(widths)) > 1 and config.combination.how == "mean":
-        listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(config.teachers, widths))
+        listed = ", ".join(f"{teacher.title} {width}" for teacher, width in zip(teachers, widths))
         raise UserError(
             f"combination.how is mean, which needs teachers of one width, but they have {listed}; use concatenated"
         )
-    return widths, [identity for _, identity in found]
+    return teachers, tuple(widths)
 
 
-def check_tokenizer(recipes: list[Recipe], tokenizer: PreTrainedTokenizerBase, config: EncoderConfig) -> None:
-    """Checks that there is a mask token where a recipe needs it.
+def _unknown(teachers: Sequence[Teacher], sentences: Sequence[str]) -> frozenset[int]:
+    """The numbers of teachers that have no vector for some of these sentences."""
+    return frozenset(index for index, teacher in enumerate(teachers) if not teacher.knows(sentences))
 
-    Args:
-        config: the settings of `encoder`.
 
-    Raises:
-        UserError: there is none.
-    """
+def _check_mask_token(recipes: Sequence[Recipe], config: EncoderConfig) -> None:
     recipe = next((recipe.text for recipe in recipes if "mlm" in recipe.members), None)
-    if recipe and tokenizer.mask_token_id is None:
+    if recipe and load_tokenizer(config).mask_token_id is None:
         raise UserError(
             f"recipe {recipe!r}: mlm needs a mask token, but the tokenizer of encoder.path {config.path!r} has none; "
             "leave mlm out, or use an encoder that was trained with one"

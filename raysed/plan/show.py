@@ -24,7 +24,7 @@ def show_plan(config: Config, cluster: str | None = None, sentences: int | None 
     if sentences is not None and sentences < 1:
         raise UserError(f"--sentences is {sentences}; it must be at least 1")
     there = described(cluster) if cluster else _here()
-    if missing := what_is_missing(config)(there):  # such as GPUs that have not come yet
+    if missing := what_is_missing(config.resources, config.sed.workers)(there):  # such as GPUs that have not come yet
         raise UserError(missing)
     job = check(config)
     rows = known_rows(job)

@@ -94,7 +94,7 @@ class Plan:
 
     def words(self) -> str:
         """Return all of it as people read it."""
-        shape, on_gpu = self.shape, uses_gpu(self.config, self.cluster)
+        shape, on_gpu = self.shape, uses_gpu(self.config.resources, self.cluster)
         gpu = f", {self.cluster.gpu or 'GPUs'} of {size(self.cluster.gpu_bytes)}" if on_gpu else ""
         header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "time"]
         table = Table(header, [_cells(step) for step in self.steps], text=2).plain()
@@ -154,13 +154,13 @@ def plan_run(
     Raises:
         UserError: a training fits on no node.
     """
-    gpu = uses_gpu(config, cluster)
+    gpu = uses_gpu(config.resources, cluster)
     steps = []
     for depth in member_nodes(list(recipes)):
         counts = {node: trainings_of(node, config) for node in depth}
         need = largest_need(depth, config, shape, gpu=gpu, kind=cluster.gpu)
         workers = {node: workers_for(node, count, config) for node, count in counts.items()}
-        share = plan_members(cluster, config, sum(workers.values()), need)
+        share = plan_members(cluster, config.resources, sum(workers.values()), need)
         for node, count in counts.items():
             stage = _stage_of(node)
             settings = getattr(config, stage.name)
@@ -315,7 +315,7 @@ def described(text: str) -> Cluster:
 
 def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
     """Returns the operations per second of a training that has a device alone, and where the number is from."""
-    if not uses_gpu(config, cluster):
+    if not uses_gpu(config.resources, cluster):
         rate = _measured_here()
         return _REACHED * 2 * rate, f"{_REACHED * 2:.0%} of {rate / 1e9:.0f} GFLOP/s per CPU, measured on this machine"
     kind = cluster.gpu if cluster.gpu in _TFLOPS else "T4"
@@ -370,9 +370,9 @@ def _learners(
     names: Sequence[str], config: Config, shape: Shape, rows: int, cluster: Cluster, rate: float
 ) -> tuple[list[Step], float]:
     """Steps of all learners, and what each of their workers sends at an update."""
-    sed, gpu = config.sed, uses_gpu(config, cluster)
+    sed, gpu = config.sed, uses_gpu(config.resources, cluster)
     need, total = need_of_learner(config, shape, gpu=gpu, kind=cluster.gpu), len(names) * sed.learners
-    share, at_once = plan_learners(cluster, config, total, need)
+    share, at_once = plan_learners(cluster, config.resources, total, need, config.sed.workers)
     batch = min(sed.batch_size, rows)
     updates = stages()[SED].steps(sed, rows)
     operations = _TRAINED * shape.products * batch * tokens_of_sentence(config) / share.workers

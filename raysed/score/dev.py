@@ -1,34 +1,64 @@
-"""The dev score of an encoder while it trains."""
+"""The dev task: what choices are made on while models train and when they are combined."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
-from raysed.config import Config
-from raysed.data.tokens import tokenize
+import numpy as np
+
+from raysed.config import Layers, stable_hash
+from raysed.data.tokens import TokenTable
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import default_token_budget, encode
-from raysed.score.tasks import Evaluation, comparable, load_any_task, score_by
+from raysed.score.tasks import Evaluation, comparable, score_by
 
 _WHILE_TRAINING = 8192
 """Tokens per forward pass at most: memory holds weights and moments, too, maybe of other members on the same GPU."""
+Criterion = Literal["spearman", "pearson"]
 
 
-def dev_score(
-    config: Config, tokenizer: Any, metric: Literal["spearman", "pearson"] = "spearman"
-) -> Callable[[Encoder], float] | None:
-    """Returns the dev task's correlation x100 of an encoder, 0 where it is not defined; None without a dev task."""
-    name = config.evaluation.dev
-    if name is None:
-        return None
-    evaluation = Evaluation(
-        [load_any_task(name, config.evaluation.tasks[name], config.seed, config.evaluation.aggregation)]
-    )
-    tokens = tokenize(tokenizer, evaluation.sentences, config.encoder.max_length)
+@dataclass(frozen=True)
+class DevTask:
+    """The dev task, tokenised once for all models.
 
-    def score(encoder: Encoder) -> float:
-        device = next(encoder.parameters()).device
-        budget = config.resources.encode_token_budget or min(default_token_budget(device), _WHILE_TRAINING)
-        embeddings_UD = encode(encoder, tokens, (config.encoder.layers,), budget)[0]
-        return comparable(score_by(evaluation.score(embeddings_UD)[name], metric))
+    Attributes:
+        evaluation: of this task alone, with its aggregation.
+        tokens: of the evaluation's sentences; None where tokens depend on an encoder that the run makes.
+        rows: where these sentences are among those of all tasks, int64 [U].
+        layers: pooled layers.
+    """
 
-    return score
+    evaluation: Evaluation
+    tokens: TokenTable | None
+    rows: np.ndarray
+    layers: Layers
+
+    @cached_property
+    def identity(self) -> Any:
+        """All that a choice on this task depends on, beside the models."""
+        task = next(iter(self.evaluation.tasks.values()))
+        return {
+            "task": stable_hash(task.content()),
+            "aggregation": getattr(task, "aggregation", None),
+            "layers": self.layers,
+        }
+
+    def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:
+        """Returns the score x100 of embeddings of the task's sentences, 0 where it is not defined."""
+        (metrics,) = self.evaluation.score(x_UD).values()
+        return comparable(score_by(metrics, criterion))
+
+    def scorer(self, criterion: Criterion = "spearman", token_budget: int | None = None) -> Callable[[Encoder], float]:
+        """Returns what scores an encoder while it trains.
+
+        Args:
+            token_budget: tokens per forward pass; None: what suits the device.
+        """
+
+        def score(encoder: Encoder) -> float:
+            device = next(encoder.parameters()).device
+            budget = token_budget or min(default_token_budget(device), _WHILE_TRAINING)
+            return self.score(encode(encoder, self.tokens, (self.layers,), budget)[0], criterion)
+
+        return score

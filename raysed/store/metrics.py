@@ -20,7 +20,7 @@ from raysed.store.storage import Storage
 from raysed.store.trackers import Trackers, trackers_of
 
 if TYPE_CHECKING:
-    from raysed.config import Config
+    from raysed.config import TrackingConfig
 
 log = logging.getLogger(__name__)
 
@@ -111,9 +111,9 @@ class MetricsLog:
         self.close(failed=kind is not None)
 
 
-def metrics_log(storage: Storage, config: Config, name: str, identity: Any) -> MetricsLog:
+def training_log(storage: Storage, tracking: TrackingConfig, run: str, name: str, identity: Any) -> MetricsLog:
     """Return the log of an artefact's training, with the trackers that the settings name; see `trackers_of`."""
-    return MetricsLog(storage, name, trackers_of(config.tracking, config.run, name, identity))
+    return MetricsLog(storage, name, trackers_of(tracking, run, name, identity))
 
 
 def log_pictures(storage: Storage, pictures: Path) -> None:

@@ -8,7 +8,7 @@ import raysed.cluster.autoscaling
 from raysed.cluster.autoscaling import gather, places_to_ask_for
 from raysed.cluster.need import Need
 from raysed.cluster.resources import Cluster
-from raysed.config import Config, make_config
+from raysed.config import ResourcesConfig, make_config
 from raysed.errors import UserError
 
 HEAD = (0.0, 0.0)
@@ -54,7 +54,7 @@ def growing(monkeypatch):
 
 def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
     cluster, said = growing((8.0, 1.0), 3, (24.0, 3.0)), []
-    found = gather(Config(), Need(), 3, said.append)
+    found = gather(ResourcesConfig(), Need(), 3, said.append, 10)
     assert found.gpus == 3 and cluster.now == 20
     assert cluster.asked == [{"CPU": 1, "GPU": 1}] * 3
     assert cluster.open == 0
@@ -68,14 +68,14 @@ def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
 
 def test_what_has_come_has_to_do_in_the_end(growing):
     cluster, said = growing((8.0, 1.0), 1, (24.0, 3.0)), []
-    assert gather(make_config({"resources": {"wait_minutes": 0.5}}), Need(), 3, said.append).gpus == 1
+    assert gather(ResourcesConfig(wait_minutes=0.5), Need(), 3, said.append, 10).gpus == 1
     assert cluster.now == 30 and cluster.open == 0
     assert said[-1] == "the cluster has not grown for 30 s; continuing with 1 of 3 places"
 
 
 def test_a_cluster_of_unknown_limits_is_waited_for_until_nothing_comes_any_more(growing):
     cluster, said = growing((2.0, 0.0), 4), []
-    assert gather(Config(), Need(), 3, said.append).cpus == 8
+    assert gather(ResourcesConfig(), Need(), 3, said.append, 10).cpus == 8
     assert len(cluster.asked) == 10 and cluster.now == 30 + 120
     assert said[-1] == "the cluster has not grown for 120 s; continuing with 4 of 10 places"
 
@@ -84,7 +84,7 @@ def test_a_cluster_of_unknown_limits_is_waited_for_until_nothing_comes_any_more(
 def test_without_what_is_needed_the_job_ends(growing, minutes, waited):
     cluster = growing((8.0, 0.0), 2, (24.0, 3.0))
     with pytest.raises(UserError, match=r"^(no node has a CPU|there is no node with a GPU)"):
-        gather(make_config({"resources": {"wait_minutes": minutes}}), Need(), 3, lambda line: None)
+        gather(ResourcesConfig(wait_minutes=minutes), Need(), 3, lambda line: None, 10)
     assert cluster.now == waited and cluster.open == 0
 
 
@@ -96,16 +96,16 @@ def test_an_interrupt_while_waiting_takes_the_wish_back(growing, monkeypatch):
 
     monkeypatch.setattr(raysed.cluster.autoscaling.time, "sleep", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        gather(Config(), Need(), 3, lambda line: None)
+        gather(ResourcesConfig(), Need(), 3, lambda line: None, 10)
     assert cluster.asked and cluster.open == 0
 
 
 def test_a_cluster_that_cannot_grow_is_taken_as_it_is(growing, monkeypatch):
     cluster = growing((8.0, 1.0), 3)
     monkeypatch.setattr(raysed.cluster.autoscaling, "current_cluster", lambda: Cluster(((2, 0),)))
-    assert gather(Config(), Need(), 3, pytest.fail).cpus == 2
+    assert gather(ResourcesConfig(), Need(), 3, pytest.fail, 10).cpus == 2
     with pytest.raises(UserError, match=r"^sed\.workers is 4"):
-        gather(make_config({"sed": {"workers": 4}}), Need(), 3, pytest.fail)
+        gather(ResourcesConfig(), Need(), 3, pytest.fail, 10, 4)
     assert cluster.now == 0 and not cluster.asked
 
 
@@ -127,12 +127,15 @@ def test_a_cluster_that_cannot_grow_is_taken_as_it_is(growing, monkeypatch):
 )
 def test_places(settings, most, place, count):
     cluster = Cluster((HEAD,), autoscaling=True, most=most)
-    assert places_to_ask_for(make_config(settings), cluster) == [place] * count
+    config = make_config(settings)
+    members, workers = config.members.count, config.sed.workers
+    found = places_to_ask_for(config.resources, cluster, members=members, learner_workers=workers)
+    assert found == [place] * count
 
 
 def test_places_of_large_members_and_of_learners():
     cluster = Cluster((HEAD,), autoscaling=True, most=(64, 8), gpu_bytes=24e9)
-    on_gpus = make_config({"resources": {"gpu": True}})
+    on_gpus = ResourcesConfig(gpu=True)
     assert len(places_to_ask_for(on_gpus, cluster, Need(device=13e9))) == 8  # ten, one on a GPU, within the limits
     assert len(places_to_ask_for(on_gpus, cluster, Need(device=2e9))) == 1  # ten on one
     assert len(places_to_ask_for(on_gpus, cluster, Need(device=2e9), learners=6)) == 6  # a GPU for each learner

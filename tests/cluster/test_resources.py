@@ -22,7 +22,7 @@ from raysed.cluster.resources import (
     waste_of_members,
     what_is_missing,
 )
-from raysed.config import Config, make_config
+from raysed.config import ResourcesConfig, make_config
 from raysed.errors import UserError
 
 ONE_CPU, LAPTOP, BIG = ((1, 0),), ((2, 0),), ((16, 0),)
@@ -54,8 +54,8 @@ GB = 10**9
 def test_members_fit(nodes, count):
     """All at once, on nodes that exist, none of them idle while members wait; threads as many as CPUs."""
     cluster = Cluster(nodes)
-    assert what_is_missing(Config())(cluster) is None
-    share = plan_members(cluster, Config(), count)
+    assert what_is_missing(ResourcesConfig())(cluster) is None
+    share = plan_members(cluster, ResourcesConfig(), count)
     assert 1 <= share.workers <= count
     assert share.workers <= cluster.fit(share.cpus, share.gpus)
     assert share.threads == share.cpus >= 1
@@ -79,7 +79,7 @@ def test_members_fit(nodes, count):
     ],
 )
 def test_shares_of_members(nodes, count, expected):
-    assert without_memory(plan_members(Cluster(nodes), Config(), count)) == expected
+    assert without_memory(plan_members(Cluster(nodes), ResourcesConfig(), count)) == expected
 
 
 def without_memory(share):
@@ -87,11 +87,11 @@ def without_memory(share):
 
 
 def test_members_as_the_settings_say():
-    config = make_config({"resources": {"cpus_per_member": 0.5, "concurrent_members": 3}})
+    config = ResourcesConfig(cpus_per_member=0.5, concurrent_members=3)
     assert without_memory(plan_members(Cluster(LAPTOP), config, 10)) == Share(3, 0.5, 0.0, 1)
-    config = make_config({"resources": {"gpus_per_member": 0.1}})
+    config = ResourcesConfig(gpus_per_member=0.1)
     assert without_memory(plan_members(Cluster(((16, 1),)), config, 10)) == Share(10, 1, 0.1, 1)
-    config = make_config({"resources": {"gpu": False}})
+    config = ResourcesConfig(gpu=False)
     assert without_memory(plan_members(Cluster(((16, 1),)), config, 10)) == Share(10, 1, 0.0, 1)
 
 
@@ -99,7 +99,7 @@ def test_members_as_the_settings_say():
 @pytest.mark.parametrize("size", [GB // 10, GB, 40 * GB])
 def test_all_groups_of_teachers_fit_at_once(nodes, size):
     cluster = Cluster(nodes, node_bytes=8 * GB, gpu_bytes=16 * GB)
-    share, groups = plan_teachers(cluster, Config(), 10, size)
+    share, groups = plan_teachers(cluster, ResourcesConfig(), 10, size)
     assert share.workers >= 1 and 1 <= groups <= 10
     assert share.workers * groups <= cluster.fit(share.cpus, share.gpus)
     assert share.gpus == (1.0 if cluster.gpus else 0.0)
@@ -130,13 +130,13 @@ def test_all_groups_of_teachers_fit_at_once(nodes, size):
 )
 def test_shares_of_teachers(nodes, size, share, groups):
     cluster = Cluster(nodes, node_bytes=8 * GB, gpu_bytes=16 * GB)
-    assert plan_teachers(cluster, Config(), 10, size) == (share, groups)
+    assert plan_teachers(cluster, ResourcesConfig(), 10, size) == (share, groups)
 
 
 def test_too_little_memory_for_the_teachers_is_said(caplog):
-    plan_teachers(Cluster(BIG, node_bytes=8 * GB), Config(), 10, GB // 10)
+    plan_teachers(Cluster(BIG, node_bytes=8 * GB), ResourcesConfig(), 10, GB // 10)
     assert not caplog.records
-    plan_teachers(Cluster(BIG, node_bytes=8 * GB), Config(), 10, GB)
+    plan_teachers(Cluster(BIG, node_bytes=8 * GB), ResourcesConfig(), 10, GB)
     assert "the teachers' weights fill more than half of the memory of 1 nodes" in caplog.text
 
 
@@ -145,7 +145,7 @@ def test_too_little_memory_for_the_teachers_is_said(caplog):
 @pytest.mark.parametrize("size", [GB // 10, 9 * GB])
 def test_learners_fit_beside_each_other(nodes, count, size):
     cluster = Cluster(nodes, node_bytes=10 * GB, gpu_bytes=16 * GB)
-    share, at_once = plan_learners(cluster, Config(), count, Need("a learner", size, size, size))
+    share, at_once = plan_learners(cluster, ResourcesConfig(), count, Need("a learner", size, size, size))
     assert share.workers == 1 <= at_once <= count
     assert at_once <= cluster.fit(share.cpus, share.gpus, share.memory)
     assert at_once <= cluster.gpus or not cluster.gpus
@@ -169,8 +169,8 @@ def test_learners_fit_beside_each_other(nodes, count, size):
     ],
 )
 def test_shares_of_learners(nodes, workers, expected, at_once):
-    cluster, config = Cluster(nodes), make_config({"sed": {"workers": workers}})
-    found, together = plan_learners(cluster, config, 10)
+    cluster = Cluster(nodes)
+    found, together = plan_learners(cluster, ResourcesConfig(), 10, asked=workers)
     assert (without_memory(found), together) == (expected, at_once)
 
 
@@ -189,7 +189,7 @@ def test_shares_of_learners(nodes, workers, expected, at_once):
 )
 def test_as_many_members_share_a_gpu_as_fit(device, gpu_bytes, gpus, workers):
     cluster = Cluster(((48, 4),), gpu_bytes=gpu_bytes)
-    share = plan_members(cluster, Config(), 10, Need("a member of ct", device, 2e9))
+    share = plan_members(cluster, ResourcesConfig(), 10, Need("a member of ct", device, 2e9))
     assert (share.gpus, share.workers) == (gpus, workers)
     assert share.resources == {"CPU": share.cpus, "GPU": gpus, "memory": 2e9}
 
@@ -198,15 +198,15 @@ def test_as_many_members_share_a_gpu_as_fit(device, gpu_bytes, gpus, workers):
 def test_members_on_a_gpu_never_need_more_than_is_planned_for(count, device, gpu_bytes, cpus):
     cluster = Cluster(((cpus, 2), (cpus, 1)), gpu_bytes=gpu_bytes)
     need = Need("a member", device, 1e9, least=device)
-    if too_large(cluster, Config(), need):
+    if too_large(cluster, ResourcesConfig(), need):
         assert device > 0.85 * gpu_bytes
         return
-    share = plan_members(cluster, Config(), count, need)
+    share = plan_members(cluster, ResourcesConfig(), count, need)
     assert round(1 / share.gpus) * device <= 0.85 * gpu_bytes
 
 
 def test_memory_of_the_machine_limits_the_members():
-    config, need = Config(), Need("a member of ct", 0.0, 3e9)
+    config, need = ResourcesConfig(), Need("a member of ct", 0.0, 3e9)
     assert plan_members(Cluster(((16, 0),), node_bytes=10e9), config, 10, need).workers == 3
     assert plan_members(Cluster(((16, 0), (16, 0)), node_bytes=10e9), config, 10, need).workers == 6
     assert plan_members(Cluster(((16, 0),), node_bytes=10e9), config, 10, need).cpus == 5  # of which none is idle
@@ -217,11 +217,11 @@ def test_what_fits_nowhere_is_one_sentence():
     with pytest.raises(
         UserError, match=r"^a member of ct needs about 12\.0 GB of GPU memory, but the smallest GPU has 8"
     ):
-        plan_members(Cluster(((8, 1),), gpu_bytes=8e9), Config(), 10, need)
+        plan_members(Cluster(((8, 1),), gpu_bytes=8e9), ResourcesConfig(), 10, need)
     with pytest.raises(UserError, match=r"^a member of ct needs about 9\.0 GB of memory, but Ray may use 8\.0 GB of "):
-        plan_members(Cluster(((8, 0),), node_bytes=8e9), Config(), 10, need)
+        plan_members(Cluster(((8, 0),), node_bytes=8e9), ResourcesConfig(), 10, need)
     with pytest.raises(UserError, match=r"encoder, or share it among GPUs with sed\.workers and sed\.zero_stage: 3$"):
-        plan_learners(Cluster(((8, 1),), gpu_bytes=8e9), Config(), 1, need)
+        plan_learners(Cluster(((8, 1),), gpu_bytes=8e9), ResourcesConfig(), 1, need)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_what_fits_nowhere_is_one_sentence():
     ],
 )
 def test_a_plan_that_wastes_much_of_the_cluster_is_said(nodes, settings, count, sentence):
-    cluster, config = Cluster(nodes), make_config({"resources": settings})
+    cluster, config = Cluster(nodes), ResourcesConfig(**settings)
     said = waste_of_members(cluster, config, plan_members(cluster, config, count), count)
     assert said is None if sentence is None else re.search(sentence, said), said
 
@@ -284,26 +284,27 @@ MISSING = [
 
 @pytest.mark.parametrize(("nodes", "settings", "sentence"), MISSING, ids=str)
 def test_what_can_never_be_had_is_one_sentence(nodes, settings, sentence):
-    missing = what_is_missing(make_config(settings))(Cluster(nodes))
+    config = make_config(settings)
+    missing = what_is_missing(config.resources, config.sed.workers)(Cluster(nodes))
     assert re.search(sentence, missing), missing
     assert "\n" not in missing
 
 
 def test_enough_is_enough():
-    config = make_config(
-        {"resources": {"gpu": True, "gpus_per_member": 2, "cpus_per_member": 4}, "sed": {"workers": 2}}
-    )
-    assert what_is_missing(config)(Cluster(((0, 0), (4, 2)))) is None
-    assert uses_gpu(config, Cluster(((4, 2),))) and uses_gpu(Config(), Cluster(((4, 2),)))
-    assert not uses_gpu(Config(), Cluster(BIG))
-    assert not uses_gpu(make_config({"resources": {"gpu": False}}), Cluster(((4, 2),)))
+    config = ResourcesConfig(gpu=True, gpus_per_member=2, cpus_per_member=4)
+    assert what_is_missing(config, 2)(Cluster(((0, 0), (4, 2)))) is None
+    assert uses_gpu(config, Cluster(((4, 2),))) and uses_gpu(ResourcesConfig(), Cluster(((4, 2),)))
+    assert not uses_gpu(ResourcesConfig(), Cluster(BIG))
+    assert not uses_gpu(ResourcesConfig(gpu=False), Cluster(((4, 2),)))
 
 
 def test_gpus_that_may_come_are_used_and_missed():
     cluster = Cluster(((0, 0), (8, 0)), autoscaling=True, most=(64, 4))
-    assert uses_gpu(Config(), cluster)
-    assert what_is_missing(Config())(cluster).startswith("there is no node with a GPU (2 nodes, 8 CPUs, 0 GPUs); add ")
-    on_cpus = make_config({"resources": {"gpu": False}})
+    assert uses_gpu(ResourcesConfig(), cluster)
+    assert what_is_missing(ResourcesConfig())(cluster).startswith(
+        "there is no node with a GPU (2 nodes, 8 CPUs, 0 GPUs); add "
+    )
+    on_cpus = ResourcesConfig(gpu=False)
     assert not uses_gpu(on_cpus, cluster) and what_is_missing(on_cpus)(cluster) is None
 
 

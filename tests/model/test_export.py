@@ -29,13 +29,13 @@ import raysed.model.glow
 from raysed.config import EncoderConfig, FlowConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
+from raysed.make.targets import teacher_sums
 from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder, load_encoder, load_start, save_encoder
 from raysed.model.encoding import encode
 from raysed.model.export import export_model, has_own_code, parity
 from raysed.model.flow import Flow
 from raysed.model.load import load_model
-from raysed.stages.teacher_mean import teacher_sums
 from raysed.store.storage import Storage
 from raysed.train.calibrations.whiten import fit_whiten
 from raysed.train.flow_fit import fit_flow

@@ -26,13 +26,11 @@ from raysed.api import Result
 from raysed.config import Config, FlowConfig, TaskConfig, load_config, make_config
 from raysed.data.graded import load_task
 from raysed.errors import UserError
-from raysed.plan.artefacts import ScoredModel
 from raysed.recipe import parse_recipe
 from raysed.report.document import Report
 from raysed.report.scores import Row as ScoredRow
 from raysed.report.scores import Scores
 from raysed.score.analysis import edit_distance_table
-from raysed.stages.probing import names_of as probe_names
 from raysed.train.flow_fit import fit_flow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -747,10 +745,7 @@ def test_found_values_are_those_of_a_plain_search(entries):
 
 
 def test_values_of_mappings_by_model_and_of_nested_keys():
-    models = [
-        ScoredModel(recipe, "member", i, "", (), f"nli/{i}") for recipe, i in (("base", 0), ("nli", 0), ("nli", 1))
-    ]
-    aucs = dict(zip(probe_names(models).values(), (60.0, 70.0, 72.0)))
+    aucs = {"base": 60.0, "nli/00": 70.0, "nli/01": 72.0}
     distances = {"characters": np.array([3, 1, 2]), "words": np.array([3, 2, 1])}
     gold_P = np.array([1.0, 2.0, 3.0])
     analysis = {

@@ -4,19 +4,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from raysed.config import make_config
+from raysed.cluster.work import Work
+from raysed.config import CorpusConfig, EncoderConfig
+from raysed.make.text import sentence_table
 from raysed.report.results import Run
-from raysed.stages.corpus import write_sentence_table
 from raysed.store.storage import Storage
 
 
 @pytest.mark.parametrize(("count", "least"), [(19, 2), (40, 40), (1500, 1000), (5001, 1000)])
-def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_path, tiny_tokenizer, count, least):
+def test_a_model_is_looked_at_on_many_sentences_wherever_the_corpus_is_cut(tmp_path, tiny_encoder_dir, count, least):
     """Its last row group may have a single sentence; of a corpus of few, the tasks' sentences are taken."""
     text = tmp_path / "corpus.txt"
     text.write_text("".join(f"the old cat sat near the house number {number}\n" for number in range(count)))
-    config, storage = make_config({"corpus": {"source": str(text)}}), Storage(str(tmp_path), "run")
-    storage.commit("corpus", lambda path: write_sentence_table(config, tiny_tokenizer, path), {})
+    inputs = {"encoder": EncoderConfig(path=str(tiny_encoder_dir), max_length=16), "start": None}
+    storage = Storage(str(tmp_path), "run")
+    settings = {"corpus": CorpusConfig(source=str(text)), "seed": 0}
+    storage.commit("corpus", lambda path: sentence_table(path, inputs, settings, Work()), {})
     job = SimpleNamespace(needs_corpus=True, evaluation=SimpleNamespace(sentences=["a cat", "a dog"]))
     for seed in range(10):
         job.config = SimpleNamespace(seed=seed)

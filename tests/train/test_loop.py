@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from raysed.config import CONFIGS, Config, find_config, load_config, make_config
+from raysed.config import CONFIGS, Config, TaskConfig, find_config, load_config
 from raysed.data.batches import EpochBatches
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
@@ -26,10 +26,10 @@ from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.precision import uses_bf16
 from raysed.model.views.common import dtype_on as views_dtype
-from raysed.plan.artefacts import plan_node
 from raysed.registry import stages
-from raysed.score.dev import dev_score
-from raysed.store.storage import Entry, Storage
+from raysed.score.dev import DevTask
+from raysed.score.tasks import Evaluation, load_any_task
+from raysed.store.storage import Storage
 from raysed.train import loop
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
@@ -331,19 +331,6 @@ def test_the_untouched_weights_have_an_entry_that_nothing_is_chosen_by():
     assert before_training(line, best, line.first, None) == []
     later = {"step": 4, "dev": {"first": 30.0, "second": 31.0}}
     assert Result(history=[entry, later]).score_by(4) == 31.0 and Result(history=[entry]).score_by(4) is None
-
-
-@pytest.mark.parametrize(("node", "stage"), [("ct", "ct"), ("sts", "sts"), ("nli-ct", "ct"), ("nli-sts", "sts")])
-def test_members_of_the_base_know_its_score_and_depend_on_it_in_nothing(node, stage):
-    """The grid's is that of its criterion; a member that continues another is not the base's child."""
-    config = Config(sts={"criterion": "pearson", "lower_bounds": [0.0, 0.5], "models": 1})
-    inputs = dict.fromkeys(("encoder", "corpus", "dev", "nli", "sts"), "same")
-    parents = [Entry("nli/members/00", {"seed": 1}, {}, {"dev": 50.0})] if "-" in node else [None]
-    plain = plan_node(node, config, inputs, parents)
-    told = plan_node(node, config, inputs, parents, {"spearman": 40.0, "pearson": 41.0})
-    expected = None if "-" in node else {"ct": 40.0, "sts": 41.0}[stage]
-    assert {member.start_dev for member in told} == {expected} and {member.start_dev for member in plain} == {None}
-    assert [replace(member, start_dev=None) for member in told] == plain
 
 
 def test_a_candidate_that_is_not_there_is_refused_at_once():
@@ -671,10 +658,8 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(tmp_path, tiny_encoder
     rows += [("red car", "river", 0.5), ("a bird", "the bird", 5.0)]
     lines = ["subset\tscore\tsentence1\tsentence2", *(f"all\t{score}\t{a}\t{b}" for a, b, score in rows)]
     (tmp_path / "dev.tsv").write_text("\n".join(lines) + "\n")
-    settings = {
-        "encoder": {"path": str(tiny_encoder_dir), "layers": 3, "max_length": 20},
-        "evaluation": {"tasks": {"mine": str(tmp_path / "dev.tsv")}, "dev": "mine"},
-    }
+    own = Evaluation([load_any_task("mine", TaskConfig(source=str(tmp_path / "dev.tsv")))])
+    dev = DevTask(own, tokenize(tiny_tokenizer, own.sentences, 20), np.arange(len(own.sentences)), 3)
     encoder = make_encoder("bert", seed=4).eval()
     cosines = []
     for a, b, _ in rows:
@@ -682,9 +667,7 @@ def test_the_dev_score_is_the_rank_correlation_of_cosines(tmp_path, tiny_encoder
         cosines.append(x @ y / np.linalg.norm(x) / np.linalg.norm(y))
     ranks = [np.argsort(np.argsort(values)) for values in (cosines, [score for *_, score in rows])]
     expected = 100 * np.corrcoef(ranks)[0, 1]
-    assert dev_score(make_config(settings), tiny_tokenizer)(encoder) == pytest.approx(expected, abs=1e-5)
-    settings["evaluation"]["dev"] = None
-    assert dev_score(make_config(settings), tiny_tokenizer) is None
+    assert dev.scorer()(encoder) == pytest.approx(expected, abs=1e-5)
 
 
 # -- precision -------------------------------------------------------------------------------------------------------
@@ -736,9 +719,6 @@ def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table
     setup.engine.update(setup.batch_at(0), 1e-3)
     assert seen == [{"fp32": torch.float32, "bf16": torch.bfloat16}[precision]]
     assert {p.dtype for p in setup.objective.parameters()} == {torch.float32}
-    inputs = dict.fromkeys(("encoder", "corpus", "dev"), "same")
-    plans = [plan_node("ct", Config(members={"precision": other}), inputs, [None]) for other in (precision, "auto")]
-    assert plans[0][0].depends != plans[1][0].depends
 
 
 def test_a_training_goes_on_in_the_precision_in_which_it_began(make_encoder, make_table, tmp_path):

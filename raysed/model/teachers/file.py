@@ -102,6 +102,10 @@ class EmbeddingFile(Teacher):
             x_ND[order[first:last]] = x_BD[sorted_rows[first:last] - start]
         return x_ND
 
+    def knows(self, sentences: Sequence[str]) -> bool:
+        """Whether the file has a vector for each of them."""
+        return {hash(sentence) for sentence in sentences} <= set(self._index[0].tolist())
+
     def check(self) -> None:
         """Read the whole file once: widths, finite numbers, and one vector per sentence.
 

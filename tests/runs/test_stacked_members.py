@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,19 +13,21 @@ import ray
 from ray.tune.search import Searcher
 from started_jobs import artefact, tiny_settings
 
-import raysed.stages.members
-from raysed.cluster.resources import Cluster, Share
+from raysed.cluster.execute import Executor
+from raysed.cluster.resources import Cluster
+from raysed.cluster.tuning import Group, Queue
+from raysed.cluster.work import Ended, Task
 from raysed.config import make_config
 from raysed.data.tokens import read_tokens
+from raysed.make import models
 from raysed.model.encoder import load_checkpoint
 from raysed.model.encoding import encode
 from raysed.model.shape import Shape
-from raysed.plan.artefacts import Member
+from raysed.plan.check import check
+from raysed.plan.graph import Plan
 from raysed.plan.size import plan_run
 from raysed.recipe import parse_recipe
-from raysed.stages.members import Outcome, _all_ended, _Ended, _Group, _Queue, train_members
-from raysed.stages.worker import Workplace
-from raysed.store.storage import Storage
+from raysed.store.storage import Entry, Storage
 from raysed.train import stack
 from raysed.train.grid import Ladder
 
@@ -35,25 +38,21 @@ NAMES = [f"ct/members/{index:02d}" for index in range(3)]
 
 @pytest.fixture
 def trained_again(finished_run, tmp_path):
-    """Trains the members of the undisturbed run anew, two as one program; returns how that ended."""
-    original, plain = Storage(str(finished_run.parent), "tiny"), Storage(str(tmp_path), "tiny")
+    """Trains the members of the undisturbed run anew, two as one program; returns their entries."""
+    plain = Storage(str(tmp_path), "tiny")
     shutil.copytree(finished_run, tmp_path / "tiny")
-    for name in NAMES:
+    for name in (*NAMES, "ct/ensemble"):
         plain.remove(name)
 
-    def train(storage: Storage = plain, **members) -> Outcome:
-        settings = tiny_settings()
+    def train(storage: Storage = plain, **members) -> list[Entry]:
         members = {"count": 3, "evaluate_every": 12, "checkpoint_every": 4, **members}
-        config = make_config({**settings, "storage": str(tmp_path), "members": members})
-        return train_members({"ct": members_of(original)}, config, storage, Share(2, 1, 0.0, 1), {"corpus": 300})
+        plan = Plan(check(make_config({**tiny_settings(), "storage": str(tmp_path), "members": members})))
+        executor = Executor(plan.graph, storage, plan.how(), lambda line: None)
+        executor.make([plan.graph.artefacts[name] for name in NAMES])
+        assert not executor.failures
+        return [plain.entry(name) for name in NAMES]
 
     return train
-
-
-def members_of(storage: Storage) -> list[Member]:
-    """The members of the undisturbed run, as they were planned."""
-    depends = [storage.entry(name).depends for name in NAMES]
-    return [Member(name, "ct", i, of["seed"], None, of) for i, (name, of) in enumerate(zip(NAMES, depends))]
 
 
 def assert_undisturbed(directory: Path, finished_run: Path) -> None:
@@ -67,13 +66,10 @@ def assert_undisturbed(directory: Path, finished_run: Path) -> None:
 
 
 def test_they_are_those_that_train_alone(trained_again, finished_run, tmp_path, monkeypatch):
-    workers = []
-    original = raysed.stages.members._Queue._called
-    monkeypatch.setattr(
-        raysed.stages.members._Queue, "_called", lambda q, some: (workers.append(len(some)), original(q, some))[1]
-    )
-    outcome = trained_again(stack=2)
-    assert workers == [2, 1] and not outcome.failed and list(outcome.finished) == NAMES
+    workers, original = [], Queue._called
+    monkeypatch.setattr(Queue, "_called", lambda q, some: (workers.append(len(some)), original(q, some))[1])
+    trained_again(stack=2)
+    assert workers == [2, 1]
     assert_undisturbed(tmp_path / "tiny", finished_run)
 
 
@@ -81,22 +77,22 @@ def test_they_are_those_that_train_alone(trained_again, finished_run, tmp_path, 
 def test_what_a_stack_cannot_end_single_members_do(trained_again, finished_run, tmp_path, loss):
     """Memory runs out, or the worker is lost, before the seventh update: two after a checkpoint."""
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
-    outcome = trained_again(_Planted(str(tmp_path), "tiny", loss), stack=3)
-    assert not outcome.failed and (tmp_path / "planted").exists()
-    assert {entry.meta["resumed_at"] for entry in outcome.finished.values()} == {4}
+    entries = trained_again(_Planted(str(tmp_path), "tiny", loss), stack=3)
+    assert (tmp_path / "planted").exists()
+    assert {entry.meta["resumed_at"] for entry in entries} == {4}
     assert_undisturbed(tmp_path / "tiny", finished_run)
 
 
 def test_a_grid_hands_out_members_that_stop_at_the_same_update():
     """Of a bound that climbs and one that starts, each worker gets those of one; their scores reach the ladder."""
     ladder = Ladder([0.0, 0.5, 0.9], 2, [10, 30], reduction=3)
-    places = {(b, i): Member(f"sts/grid/{b}/{i}", "sts", i, 0, None, {}, b) for b in (0.0, 0.5, 0.9) for i in (0, 1)}
-    queue = _Queue([_Group("sts", 30, 4, ladder=ladder, by_place=places)], workers=1)
+    names = {(b, i): SimpleNamespace(name=f"sts/grid/{b}/{i}") for b in (0.0, 0.5, 0.9) for i in (0, 1)}
+    scores = {place.name: bound + index for (bound, index), place in names.items()}
+    queue = Queue([Group("sts", None, 30, 4, 16, ladder=ladder, by_place=names)], workers=1)
     handed: list[tuple[int, int]] = []
     while (trial := queue.suggest(str(len(handed)))) not in (None, Searcher.FINISHED):
-        scores = [member["lower_bound"] + member["index"] for member in trial["members"]]
-        queue.on_trial_complete(str(len(handed)), {"scores": scores})
-        handed.append((len(scores), trial["until"]))
+        queue.on_trial_complete(str(len(handed)), {"scores": [scores[name] for name in trial["members"]]})
+        handed.append((len(trial["members"]), trial["until"]))
     assert handed == [(4, 10), (2, 10), (2, 30)]
     assert ladder.reached() == {0.0: (10, [0.0, 1.0]), 0.5: (10, [0.5, 1.5]), 0.9: (30, [0.9, 1.9])}
 
@@ -117,9 +113,9 @@ def test_the_plan_has_a_worker_for_a_stack_and_its_memory():
 
 def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finished_run, monkeypatch):
     storage = Storage(str(finished_run.parent), "tiny")
-    place = Workplace(make_config(tiny_settings()), storage, Share(1, 1, 0.0, 1), watch=None)
-    monkeypatch.setattr(raysed.stages.members, "_Work", None)
-    assert _all_ended(members_of(storage), place, 12) == [_Ended()] * 3
+    monkeypatch.setattr(models, "_Member", None)
+    tasks = [Task(name, "", models.member, storage.entry(name).depends, {}, {}) for name in NAMES]
+    assert models.train_members(tasks, 12, SimpleNamespace(storage=storage)) == [Ended()] * 3
 
 
 class _Planted(Storage):

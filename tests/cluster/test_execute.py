@@ -2,13 +2,14 @@
 
 import pytest
 
-import raysed.stages.stages
+import raysed.cluster.execute
+from raysed.cluster.execute import Executor
 from raysed.cluster.resources import Cluster
 from raysed.config import make_config
 from raysed.errors import UserError
 from raysed.plan import show
 from raysed.plan.check import check
-from raysed.stages.stages import Stages
+from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
 
 SETTINGS = {"recipes": ["ct-sed"], "corpus": {"source": "bundled:everyday", "sentences": 300}}
@@ -17,37 +18,37 @@ HEAD = (0.0, 0.0)
 
 @pytest.fixture
 def growing(monkeypatch, tmp_path):
-    """Stages on a head without CPUs and GPUs, beside which a node comes when it is asked for."""
+    """An executor on a head without CPUs and GPUs, beside which a node comes when it is asked for."""
 
     def make(most: tuple[float, float] | None, gpu_bytes: float = 24e9):
         there = Cluster((HEAD,), autoscaling=True, most=most)
         grown = Cluster((HEAD, (8.0, 2.0)), autoscaling=True, most=most, gpu_bytes=gpu_bytes, gpu="A10G")
-        monkeypatch.setattr(raysed.stages.stages, "current_cluster", lambda: there)
-        monkeypatch.setattr(raysed.stages.stages, "gather", lambda *arguments: grown)
-        monkeypatch.setattr(raysed.stages.stages, "check_versions", lambda models: None)
+        monkeypatch.setattr(raysed.cluster.execute, "current_cluster", lambda: there)
+        monkeypatch.setattr(raysed.cluster.execute, "gather", lambda *arguments: grown)
+        monkeypatch.setattr(raysed.cluster.execute, "check_versions", lambda models: None)
         said: list[str] = []
-        return Stages(check(make_config(SETTINGS)), Storage(str(tmp_path), "run"), said.append), said
+        plan = Plan(check(make_config(SETTINGS)))
+        return Executor(plan.graph, Storage(str(tmp_path), "run"), plan.how(), said.append), said
 
     return make
 
 
 @pytest.mark.parametrize("most", [(64.0, 8.0), None], ids=["known limits", "unknown limits"])
 def test_the_corpus_is_read_before_gpus_come_and_they_are_used_when_they_have(growing, most):
-    stages, said = growing(most)
-    stages.make_encoder()
-    stages.write_corpus()
+    executor, said = growing(most)
+    executor.make([executor.state.graph.artefacts["corpus"]])
     assert not any(line.startswith("cluster:") for line in said)
-    stages.gather_cluster()
-    assert stages.gpu and stages.cluster.gpus == 2
-    assert stages._need(["ct"]).device > 0
+    executor.gather()
+    assert executor.gpu and executor.cluster.gpus == 2
+    assert executor._memory([executor.state.graph.artefacts["ct/members/00"]]).device > 0
     assert said[-1].startswith("cluster: 2 nodes, 8 CPUs, 2 GPUs; members: 8 at a time, 1 CPU and 0.25 GPU each")
 
 
 def test_a_disk_that_is_too_small_is_named_when_the_cluster_is_there(growing, monkeypatch):
-    stages, _ = growing((64.0, 8.0))
+    executor, _ = growing((64.0, 8.0))
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     with pytest.raises(UserError, match=r"has 0\.0 GB free, but this run needs about "):
-        stages.gather_cluster()
+        executor.gather()
 
 
 def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence(monkeypatch):

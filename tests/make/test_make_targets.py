@@ -12,12 +12,15 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from raysed.cluster import heartbeat
 from raysed.cluster.resources import Share
+from raysed.cluster.streaming import Stream, blocks_of, make_blocks, stream_of
+from raysed.cluster.work import Task, Work
+from raysed.config import EncoderConfig
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import RunFailed, UserError
+from raysed.graph import Ref
+from raysed.make.targets import MeanBlocks, block_rows, mean_targets, teacher_groups, verify_targets
 from raysed.model.encoder import Encoder
-from raysed.stages import teacher_mean
-from raysed.stages.teacher_mean import TeacherPlan, _Targets, _TeacherGroup, verify_targets, write_targets
 from raysed.store.storage import Storage
 
 VOCABULARY, WIDTH = 50, 16
@@ -67,9 +70,24 @@ def plain_mean(storage: Storage, names: list[str]) -> np.ndarray:
     return torch.stack(rows).numpy()
 
 
-def plan(groups: int = 1, workers: int = 1, target_precision: str = "fp32") -> TeacherPlan:
-    share = Share(workers, 0.3, 0.0, 1)
-    return TeacherPlan(share, groups, token_budget=512, silence_seconds=300, target_precision=target_precision)
+def mean(storage: Storage, name: str, teachers: list[str], precision: str = "fp32") -> Task:
+    inputs = {"corpus": Ref("corpus"), "teachers": [Ref(teacher) for teacher in teachers], "encoder": EncoderConfig()}
+    return Task(name, name, mean_targets, {"teachers": teachers}, {"target_precision": precision}, inputs)
+
+
+def stream(storage: Storage, tasks: list[Task], groups: int = 1, worker: type = MeanBlocks) -> Stream:
+    rows = pq.read_metadata(storage.fetch("corpus") / "part-00000.parquet").num_rows
+    options = {"worker": worker, "groups": teacher_groups, "title": "average"}
+    return stream_of(tasks, options, range(0, rows, block_rows(rows)), Work(token_budget=512), groups)
+
+
+def average(storage: Storage, tasks: list[Task], groups: int = 1, workers: int = 1, worker: type = MeanBlocks) -> None:
+    """Makes target tables on Ray, and joins them here."""
+    flow = stream(storage, tasks, groups, worker)
+    make_blocks(flow, storage, Share(workers, 0.3, 0.0, 1), 300)
+    for task in tasks:
+        inputs = {**task.inputs, "blocks": blocks_of(flow, task.name, storage)}
+        Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Work())
 
 
 def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
@@ -79,7 +97,7 @@ def test_targets_are_verified_with_one_teacher_in_memory(tmp_path, request):
     writer.add(with_column(corpus, "target", plain_mean(storage, names).astype(np.float32)))
     writer.close(60)
     most_alive = request.getfixturevalue("most_alive")  # from here on
-    assert verify_targets(tmp_path, names, storage) < 1e-5
+    assert verify_targets(tmp_path, [storage.fetch(name) for name in names]) < 1e-5
     assert most_alive() == 1
 
 
@@ -92,11 +110,10 @@ def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, work
     """
     storage, names = run_with(tmp_path, teachers=3, sentences=450)
     ensembles = {"all": names, "two": names[1:]}
-    given = {name: (teachers, {"teachers": teachers}) for name, teachers in ensembles.items()}
-    write_targets(given, storage, plan(groups, workers, precision))
+    average(storage, [mean(storage, *of, precision) for of in ensembles.items()], groups, workers)
     kind, most = {"fp32": (pa.float32(), 1e-6), "fp16": (pa.float16(), 1e-3)}[precision]
     for name, teachers in ensembles.items():
-        entry, directory = storage.finished(name, given[name][1]), storage.fetch(name)
+        entry, directory = storage.finished(name, {"teachers": teachers}), storage.fetch(name)
         table = pq.read_table(directory / TARGET_FILE)
         assert table.column_names == ["id", "input_ids", "target"]
         assert (entry.meta["rows"], entry.meta["teachers"]) == (450, len(teachers))
@@ -106,33 +123,29 @@ def test_the_streamed_mean_is_the_plain_mean(ray_cluster, tmp_path, groups, work
         expected = plain_mean(storage, teachers)
         assert np.abs(found - expected).max() < most
         assert np.allclose(np.load(directory / "mean.npy"), expected.mean(0), atol=most)
-    assert storage.entries("all.blocks") == []
 
 
 @pytest.mark.cluster
 def test_blocks_that_are_there_are_not_made_again(ray_cluster, tmp_path):
     """Of 600 sentences in blocks of 256, one was made before the job was lost; its file tells whether it is used."""
     storage, names = run_with(tmp_path, teachers=1, sentences=600)
-    depends = {"teachers": names}
-    target = _Targets("ct-sed/targets", depends, names)
+    task = mean(storage, "ct-sed/targets", names)
+    block = stream(storage, [task]).block(task, 256)
     expected = plain_mean(storage, names).astype(np.float32)
     expected[256:512] = 7.0
 
     def write(path):
         corpus = pq.read_table(storage.fetch("corpus"), columns=["id", "input_ids"]).slice(256, 256)
-        pq.write_table(with_column(corpus, "target", expected[256:512]), path / TARGET_FILE)
+        pq.write_table(with_column(corpus, "target", expected[256:512]), path / "block.parquet")
 
-    storage.commit(target.block(256), write, depends)
+    storage.commit(block, write, task.depends)
     with pytest.raises(RuntimeError, match="is not the mean of its teachers"):  # so the block was taken as it was
-        write_targets({"ct-sed/targets": (names, depends)}, storage, plan())
+        average(storage, [task])
     starts = [int(entry.name[-9:]) for entry in storage.entries("ct-sed/targets.blocks")]
     assert starts == [0, 256, 512]
-    storage.remove(target.block(256))
-    before = {
-        entry.name: storage.modified_at(f"manifest/{entry.name}.json")
-        for entry in storage.entries("ct-sed/targets.blocks")
-    }
-    write_targets({"ct-sed/targets": (names, depends)}, storage, plan())
+    storage.remove(block)
+    before = [entry.name for entry in storage.entries("ct-sed/targets.blocks")]
+    average(storage, [task])
     found = np.stack(pq.read_table(storage.fetch("ct-sed/targets") / TARGET_FILE)["target"].to_numpy())
     assert np.abs(found - plain_mean(storage, names)).max() < 1e-6
     assert len(before) == 2
@@ -143,29 +156,28 @@ def test_sentences_that_end_their_worker_each_time_are_named(ray_cluster, tmp_pa
     """Of 600 sentences, those of the second block of 256 take the process down; the others are kept."""
     storage, names = run_with(tmp_path, teachers=2, sentences=600)
 
-    class Deadly(_TeacherGroup):
-        def _publish(self, table):
+    class Deadly(MeanBlocks):
+        def blocks(self, table):
             if table.column("id")[0].as_py() == 256:
                 os._exit(1)
-            return super()._publish(table)
+            return super().blocks(table)
 
-    monkeypatch.setattr(teacher_mean, "_TeacherGroup", Deadly)
     monkeypatch.setattr(heartbeat, "_MOST_TRIES", 2)
     with pytest.raises(
         RunFailed,
         match=r"^sentences 256 to 511 for the teachers ct/members/00 to ct/members/01: 2 workers were lost at them",
     ):
-        write_targets({"ct-sed/targets": (names, {"a": 1})}, storage, plan())
+        average(storage, [mean(storage, "ct-sed/targets", names)], worker=Deadly)
     blocks = storage.entries("ct-sed/targets.blocks")
     assert "256" not in {entry.name[-3:] for entry in blocks}
     assert all(entry.meta == {"bf16": False} for entry in blocks)
 
 
 @pytest.mark.cluster
-def test_a_lack_of_memory_for_a_sentence_is_said(ray_cluster, tmp_path, monkeypatch):
+def test_a_lack_of_memory_for_a_sentence_is_said(ray_cluster, tmp_path):
     storage, names = run_with(tmp_path, teachers=2, sentences=30)
 
-    class Small(_TeacherGroup):
+    class Small(MeanBlocks):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             Encoder.embed = self.embed
@@ -173,9 +185,8 @@ def test_a_lack_of_memory_for_a_sentence_is_said(ray_cluster, tmp_path, monkeypa
         def embed(self, tokens, poolings):
             raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(teacher_mean, "_TeacherGroup", Small)
     with pytest.raises(UserError, match=r"^there is not enough memory to embed a sentence of \d+ tokens; lower "):
-        write_targets({"ct-sed/targets": (names, {"a": 1})}, storage, plan())
+        average(storage, [mean(storage, "ct-sed/targets", names)], worker=Small)
 
 
 @pytest.mark.cluster
@@ -195,7 +206,7 @@ def test_a_mean_that_is_not_finite_names_its_sentence_and_is_not_published(ray_c
     with pytest.raises(
         UserError, match=r"^teacher embeddings are not finite for sentence ids 0, 1, 2, 3, 4, 5, 6, 7, 8, 9$"
     ):
-        write_targets({"ct-sed/targets": (["ct/members/00"], {"a": 1})}, storage, plan())
+        average(storage, [mean(storage, "ct-sed/targets", ["ct/members/00"])])
     assert storage.entries("ct-sed") == []
 
 
@@ -253,7 +264,7 @@ def test_a_target_of_another_sentence_is_found(tmp_path):
         pq.write_table(table, out / TARGET_FILE, row_group_size=ROWS_PER_GROUP)
 
     write(right)
-    assert verify_targets(out, names, storage) < 1e-5
+    assert verify_targets(out, [storage.fetch(name) for name in names]) < 1e-5
     write(np.roll(right, 1, axis=0))
     with pytest.raises(RuntimeError, match="is not the mean of its teachers"):
-        verify_targets(out, names, storage)
+        verify_targets(out, [storage.fetch(name) for name in names])

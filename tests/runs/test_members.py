@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from started_jobs import artefact, small_tasks
 
+import raysed.cluster.execute
+import raysed.cluster.tuning
+import raysed.make.scores
 import raysed.pipeline
-import raysed.stages.frozen
-import raysed.stages.members
-import raysed.stages.stages
 from raysed.config import make_config
 from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
@@ -80,9 +80,9 @@ def finished(ray_cluster, tmp_path_factory) -> tuple[Path, list[int], list[str]]
     storage = tmp_path_factory.mktemp("stages")
     with pytest.MonkeyPatch.context() as patch:
         counted: list[int] = []
-        original = raysed.stages.members._run_trials
+        original = raysed.cluster.tuning._tuner
         patch.setattr(
-            raysed.stages.members, "_run_trials", lambda q, *rest: (counted.append(q.trainings), original(q, *rest))[1]
+            raysed.cluster.tuning, "_tuner", lambda t, q, *rest: (counted.append(q.trainings), original(t, q, *rest))[1]
         )
         said = run(storage)
     return storage, counted, said
@@ -207,17 +207,17 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
     """One member's at the main pooling, the other's at a side table's: the run ends with all else, and says why."""
     storage = finished[0]
     subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
-    fit = raysed.stages.frozen._fit
-    monkeypatch.setattr(raysed.stages.stages, "are_forked", lambda: False)  # so that this process fits them
+    fit = raysed.make.scores._fit
+    monkeypatch.setattr(raysed.cluster.execute, "are_forked", lambda: False)  # so that this process fits them
     calls: list[str] = []
 
-    def failing(job, parts, *rest):
-        calls.append(job.name)
-        if (job.name, calls.count(job.name)) in {("sts-sn/calibrations/00", 2), ("sts-sn/calibrations/01", 1)}:
+    def failing(stages, *rest):
+        calls.append("-".join(stages))
+        if stages == ["sn"] and calls.count("sn") in (3, 4):  # after the base's; its poolings are two, as here
             raise UserError("the rows are planted")
-        return fit(job, parts, *rest)
+        return fit(stages, *rest)
 
-    monkeypatch.setattr(raysed.stages.frozen, "_fit", failing)
+    monkeypatch.setattr(raysed.make.scores, "_fit", failing)
     changes = {
         "recipes": [*RECIPES, "sts-sn"],
         "nli": {"train": str(storage / "nli.tsv")},
@@ -234,10 +234,11 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
 
 
 def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(ray_cluster, tmp_path, monkeypatch):
-    def failing(job, *rest):
+    def failing(stages, *rest):
         raise UserError("the rows are planted")
 
-    monkeypatch.setattr(raysed.stages.frozen, "_fit", failing)
+    monkeypatch.setattr(raysed.make.scores, "_fit", failing)
+    monkeypatch.setattr(raysed.cluster.execute, "are_forked", lambda: False)
     with pytest.raises(UserError, match="base-sn/calibrations/00: the rows are planted"):
         run(tmp_path, recipes=["ct-sn"])
     assert not [name for name in published(tmp_path) if "members" in name]

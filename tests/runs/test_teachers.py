@@ -11,15 +11,15 @@ import yaml
 from started_jobs import artefact, small_tasks
 
 import raysed
+from raysed.cluster.execute import Executor
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
+from raysed.make.targets import COMBINATION
 from raysed.model.combination import Combination
 from raysed.model.teacher import load_teacher
 from raysed.plan.check import check
-from raysed.recipe import member_nodes
-from raysed.stages.stages import Stages
-from raysed.stages.teachers import COMBINATION
+from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
@@ -64,24 +64,21 @@ def targets(directory: Path) -> tuple[list[str], np.ndarray]:
     return corpus["sentence"].to_pylist(), np.array(table["target"].to_pylist())
 
 
-def combined(settings: dict) -> tuple[Stages, list[str]]:
-    """The stages of a run up to the targets, and what was said."""
-    job, said = check(make_config(settings)), []
-    stages = Stages(job, Storage(settings["storage"], settings["run"]), said.append)
-    stages.make_encoder()
-    stages.write_corpus()
-    stages.ask_teachers()
-    for depth in member_nodes(job.recipes):
-        stages.train_members(depth)
-    stages.take_up_members()
-    stages.average_teachers()
-    stages.combine_teachers()
-    return stages, said
+def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
+    """Makes all of a run that comes before its learners; returns what was said, too."""
+    plan, said = Plan(check(make_config(settings))), []
+    said += plan.notes
+    executor = Executor(plan.graph, Storage(settings["storage"], settings["run"]), plan.how(), said.append)
+    for batch in plan.graph.batches():
+        if batch[0].needs.by == "train":
+            break
+        executor.make(batch)
+    return executor, plan, said
 
 
 def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings, tmp_path):
     directory = tmp_path / "runs/taught"
-    teachers = combined(settings())[0].config.teachers
+    teachers = combined(settings())[1].config.teachers
     first = rows_of(directory)
     assert len(first) == 2
 
@@ -95,7 +92,7 @@ def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings,
     file = tmp_path / "vectors.parquet"
     vectors = np.random.default_rng(0).normal(size=(len(sentences), 7))
     pq.write_table(pa.table({"sentence": sentences, "embedding": vectors.tolist()}), file)
-    _, said = combined(settings(teachers=[*settings()["teachers"], str(file)]))
+    *_, said = combined(settings(teachers=[*settings()["teachers"], str(file)]))
     second = rows_of(directory)
     assert first.items() < second.items() and len(second) == 3
     assert "not scored: vectors has no embeddings of the evaluation's sentences" in said
@@ -115,11 +112,12 @@ def test_another_encoder_to_learn_asks_nobody_twice(ray_cluster, settings, tmp_p
 
 def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings):
     """The tiny encoder has random weights."""
-    stages, said = combined(settings(combination={"leave_out": True}))
+    executor, plan, said = combined(settings(combination={"leave_out": True}))
     (steps,) = [line for line in said if line.startswith("teachers, by dev: ")]
     assert steps.startswith("teachers, by dev: bundled ") and ";" not in steps
-    (reason,) = stages.left_out.values()
-    assert list(stages.left_out) == ["teachers/members/01"]
+    left_out = plan.facts(executor.state, "").left_out
+    (reason,) = left_out.values()
+    assert list(left_out) == ["teachers/members/01"]
     assert "tiny-encoder0 does not raise the combination of bundled" in reason
     with pytest.raises(UserError, match=r"combination.leave_out chooses teachers on evaluation.dev; name a dev task"):
         check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
@@ -127,14 +125,17 @@ def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings
 
 def test_weights_that_are_chosen_score_best_and_are_told(ray_cluster, settings):
     """The tiny encoder has random weights, so it gets little weight."""
-    stages, said = combined(settings(combination={"weights": "dev", "how": "concatenated", "turn": False}))
+    executor, plan, said = combined(settings(combination={"weights": "dev", "how": "concatenated", "turn": False}))
     (line,) = [line for line in said if line.startswith("weights of the teachers, by dev: 1, 1 ")]
-    assert stages.facts().choices == [line]
-    trace = stages.storage.entry("teachers-sed/targets").meta["weights_trace"]
+    assert plan.facts(executor.state, "").choices == [line]
+    storage = executor.state.storage
+    trace = storage.entry("teachers-sed/targets").meta["weights_trace"]
     first, last = trace[0], trace[-1]
     assert first[0] == [1.0, 1.0] and last[0][0] > last[0][1] and last[1] > first[1]
-    combination = Combination.load(stages.storage.fetch("teachers-sed/targets") / COMBINATION)
-    assert stages._score_on_dev()(combination) == pytest.approx(last[1], abs=1e-4), "the chosen one is what is used"
+    combination = Combination.load(storage.fetch("teachers-sed/targets") / COMBINATION)
+    dev = executor.state.ready("teachers-sed/targets").inputs["dev"]
+    parts = [np.load(storage.fetch(f"teachers/embeddings/0{k}") / "layers-1.npy")[dev.rows] for k in (0, 1)]
+    assert dev.score(combination.target(parts)) == pytest.approx(last[1], abs=1e-4), "the chosen one is what is used"
 
 
 def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, settings, tmp_path):
@@ -146,18 +147,18 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, s
         ct={"steps": 3},
         combination={"how": "concatenated", "turn": False, "weights": [1, 3]},
     )
-    stages, _ = combined(mixed)
+    executor, plan, _ = combined(mixed)
     directory = tmp_path / "runs/taught"
     sentences, target_ND = targets(directory)
     mean_ND = np.array(pq.read_table(artefact(directory, "ct-sed/targets") / TARGET_FILE)["target"].to_pylist())
-    parts = [load_teacher(stages.config.teachers[0]).embed(sentences), mean_ND]
+    parts = [load_teacher(plan.config.teachers[0]).embed(sentences), mean_ND]
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in parts]
     expected_NN = unit[0] @ unit[0].T / 4 + unit[1] @ unit[1].T * 3 / 4
     left, values, _ = np.linalg.svd(expected_NN)
     width = target_ND.shape[1]
     np.testing.assert_allclose(target_ND @ target_ND.T, left[:, :width] * values[:width] @ left[:, :width].T, atol=1e-4)
 
-    members = [stages.storage.fetch(job.name) / "layers-1.npy" for job in stages.lineage.embeddings("ct")]
+    members = [artefact(directory, f"ct/embeddings/0{index}") / "layers-1.npy" for index in range(2)]
     said = np.load(artefact(directory, "teachers/embeddings/01") / "layers-1.npy")
     np.testing.assert_allclose(said, np.mean([np.load(path) for path in members], axis=0), atol=1e-6)
     before = {p: p.stat().st_mtime_ns for p in (directory / "manifest").rglob("*.json")}

@@ -1,0 +1,227 @@
+"""Ray Data: places in the corpus -> a chain of actors that hold models -> blocks, which the actors publish.
+
+Nothing holds more than a few blocks, and the driver gets their places only. A block is the same sentences whatever the
+number of workers, and every finished block is an artefact, so a run that was stopped goes on with those that are
+missing. Actors read for themselves: tasks that read would need a CPU, and wait for ever where actors have taken all of
+them, as they do when a node is lost.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray
+
+from raysed.cluster.heartbeat import Watch, beating, watched
+from raysed.cluster.process import prepare_worker, quiet_ray_data
+from raysed.cluster.resources import Share
+from raysed.cluster.work import Task, Work
+from raysed.config import stable_hash
+from raysed.data.tokens import SentenceTable
+from raysed.errors import RunFailed, UserError, last_line
+from raysed.store.progress import Progress, emit
+from raysed.store.storage import Storage
+
+log = logging.getLogger(__name__)
+
+_FILE = "block.parquet"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Artefacts that are made of the same blocks of the corpus.
+
+    Attributes:
+        title: for the line of progress.
+        chain: of each stage of actors, what makes the object that adds to a block, and what it is for people.
+        columns: of the corpus, that the first stage gets.
+        starts: first rows of the blocks.
+        keyed: whether blocks are known by their text, and outlive the artefact.
+    """
+
+    title: str
+    tasks: Sequence[Task]
+    chain: Sequence[tuple[Callable[[Storage], Any], str]]
+    columns: tuple[str, ...]
+    starts: range
+    keyed: bool = False
+
+    def block(self, task: Task, start: int) -> str:
+        """Return the artefact of the block that begins with a row."""
+        if self.keyed:
+            return f"{task.name}/{start // self.starts.step:06d}"
+        return f"{task.name}.blocks/{stable_hash(task.depends)}/{start:09d}"
+
+    def depends(self, task: Task, key: str) -> dict[str, Any]:
+        """Return what a block depends on."""
+        if not self.keyed:
+            return dict(task.depends)
+        return {**{name: of for name, of in task.depends.items() if name != "corpus"}, "sentences": key}
+
+    def is_there(self, start: int, storage: Storage) -> bool:
+        """Whether the block is there for all artefacts; of a keyed one only a worker knows."""
+        return not self.keyed and all(storage.finished(self.block(t, start), t.depends) for t in self.tasks)
+
+
+def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, work: Work, groups: int = 1) -> Stream:
+    """Return the stream that makes some artefacts.
+
+    Args:
+        options: `worker`, the class that adds to blocks, and its `title`; and `groups`, which cuts the teachers of
+            several means into stages.
+        groups: stages of actors, where the teachers of a mean do not fit into one.
+    """
+    worker, first, title = options["worker"], tasks[0], options.get("title", tasks[0].title)
+    if "groups" not in options:
+        chain = [(partial(_load, worker, first, work), title)]
+        return Stream(title, tasks, chain, worker.columns, starts, getattr(worker, "is_keyed", False))
+    teachers, chain = [[ref.name for ref in task.inputs["teachers"]] for task in tasks], []
+    parts = options["groups"](teachers, groups)
+    for number, part in enumerate(parts, start=1):
+        counts = [len(names) for names in teachers] if number == len(parts) else []
+        who = " to ".join(dict.fromkeys([part[0][1], part[-1][1]]))
+        chain.append((partial(_load_group, worker, part, counts, first, work), f"the teachers {who}"))
+    return Stream(title, tasks, chain, worker.columns, starts)
+
+
+def _load(worker: type, task: Task, work: Work, storage: Storage) -> Any:
+    return worker(task.received(storage), task.settings, work)
+
+
+def _load_group(
+    worker: type, part: Sequence[tuple[int, str]], counts: Sequence[int], task: Task, work: Work, storage: Storage
+) -> Any:
+    teachers = [(index, storage.fetch(name)) for index, name in part]
+    return worker(teachers, counts, work, task.settings["target_precision"], task.inputs["encoder"].trust_remote_code)
+
+
+def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
+    """Make the blocks that are not there yet.
+
+    Args:
+        silence: seconds without a sign of life after which a worker is ended.
+
+    Raises:
+        UserError: what a worker says of its model or data.
+        RunFailed: workers failed for another reason, or are lost at the same sentences again and again; names these.
+    """
+    rows, step = stream.starts.stop, stream.starts.step
+    missing = [start for start in stream.starts if not stream.is_there(start, storage)]
+    log.info(
+        "%s: %d of %d blocks are already there; %s",
+        stream.title, len(stream.starts) - len(missing), len(stream.starts), share,
+    )  # fmt: skip
+    progress = Progress(stream.title, rows)
+    places = [{"start": start, "stop": min(start + step, rows)} for start in missing]
+    done = rows - sum(place["stop"] - place["start"] for place in places)
+    progress.start_from(done)
+    made = 0
+    try:
+        with watched(silence, share, least=len(stream.chain)) as watch:
+            for finished, computed, broken, lost in _outcomes(stream, places, storage, share, watch):
+                if broken:
+                    raise UserError(broken)
+                if lost:
+                    raise RunFailed(lost)
+                done, made = done + finished, made + computed
+                progress.update(done, f"{done:,} of {rows:,} sentences")
+    except ray.exceptions.RayError as error:
+        raise RunFailed(f"{stream.title}: {last_line(error)}") from error
+    emit(sentences=made)
+    progress.close(f"{rows:,} sentences")
+
+
+def blocks_of(stream: Stream, name: str, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:
+    """Return the blocks of an artefact: what fetches the file, and the meta data."""
+    (task,) = [task for task in stream.tasks if task.name == name]
+    names = [stream.block(task, start) for start in stream.starts]
+    return [(_File(storage, name), storage.entry(name).meta) for name in names]
+
+
+@dataclass(frozen=True)
+class _File:
+    storage: Storage
+    name: str
+
+    def __call__(self) -> Path:
+        return self.storage.fetch(self.name) / _FILE
+
+
+def _outcomes(
+    stream: Stream, places: Sequence[dict[str, int]], storage: Storage, share: Share, watch: Watch
+) -> Iterator[tuple[int, int, str, str]]:
+    """Yield the sentences of each block as it is published, and what is wrong with them or with their workers."""
+    if not places:
+        return
+    quiet_ray_data()
+    dataset = ray.data.from_items(list(places), override_num_blocks=len(places))
+    for number in range(len(stream.chain)):
+        dataset = dataset.map_batches(
+            _Actor,
+            fn_constructor_args=(stream, number, storage, share, watch),
+            batch_format="pyarrow",
+            batch_size=None,
+            compute=ray.data.ActorPoolStrategy(size=min(share.workers, len(places))),
+            num_cpus=share.cpus,
+            num_gpus=share.gpus,
+        )
+    for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
+        for row in table.to_pylist():
+            yield row["sentences"], row["computed"], row["broken"], row["lost"]
+
+
+class _Actor:
+    """One stage of the chain: the first reads sentences at the places that it is told, the last publishes."""
+
+    def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, watch: Watch):
+        prepare_worker(share.threads)
+        self._make, self._what = stream.chain[number]
+        self._heard = beating(watch, self._what)
+        self._heard.__enter__()  # for good: an actor is ended with its process
+        self._stream, self._storage, self._watch = stream, storage, watch
+        self._is_last = number + 1 == len(stream.chain)
+        self._worker: Any = None
+        self._sentences = SentenceTable(storage.fetch("corpus"))
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        if not len(table) or "lost" in table.column_names:
+            return table
+        if "start" in table.column_names:
+            (place,) = table.to_pylist()
+            table = self._sentences.rows(place["start"], place["stop"], self._stream.columns)
+        first, last = table.column("id")[0].as_py(), table.column("id")[-1].as_py()
+        if lost := self._watch.begin(f"sentences {first:,} to {last:,} for {self._what}"):
+            return _outcome(0, lost=lost)
+        try:
+            if self._stream.keyed and self._is_known(table, first):
+                return _outcome(len(table))
+            if self._worker is None:
+                self._worker = self._make(self._storage)
+            made = self._worker(table)
+            return self._publish(table, made, first) if self._is_last else made
+        except UserError as error:  # trying again would not help
+            return _outcome(0, broken=str(error))
+
+    def _key(self, table: pa.Table) -> str:
+        return stable_hash(table.column("sentence").to_pylist()) if self._stream.keyed else ""
+
+    def _is_known(self, table: pa.Table, first: int) -> bool:
+        (task,) = self._stream.tasks
+        depends = self._stream.depends(task, self._key(table))
+        return self._storage.finished(self._stream.block(task, first), depends) is not None
+
+    def _publish(self, table: pa.Table, made: pa.Table, first: int) -> pa.Table:
+        for task, (block, meta) in zip(self._stream.tasks, self._worker.blocks(made), strict=True):
+            depends = self._stream.depends(task, self._key(table))
+            name = self._stream.block(task, first)
+            self._storage.commit(name, lambda path, block=block: pq.write_table(block, path / _FILE), depends, meta)
+        return _outcome(len(table), computed=len(table))
+
+
+def _outcome(sentences: int, computed: int = 0, broken: str = "", lost: str = "") -> pa.Table:
+    return pa.table({"sentences": [sentences], "computed": [computed], "broken": [broken], "lost": [lost]})

@@ -1,0 +1,316 @@
+"""What a run makes: artefacts, what each is made from, and the fingerprints that follow from that.
+
+A fingerprint is derived from what a maker receives: its name and version, its settings, the identity of inputs from
+outside and the fingerprints of other artefacts. What is only known at run time (which members failed or collapsed, the
+winner of a grid) is an artefact itself, an outcome: its content, not its recipe, is what others depend on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+from pydantic import BaseModel
+
+from raysed.config import stable_hash
+from raysed.store.storage import Entry, Storage
+
+LISTS = "lists"
+"""Key of an outcome's meta data: the artefacts that it lists, as pairs of name and fingerprint, by list."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """An input from outside the run.
+
+    Attributes:
+        identity: what tells its content from any other.
+        value: what the maker receives; None where the settings say where it lies.
+    """
+
+    identity: Any
+    value: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Pick:
+    """An artefact that an outcome lists.
+
+    Attributes:
+        outcome: name of the outcome.
+        index: place in the list; None: all of the list.
+        among: name of the list.
+        names: artefacts to be taken instead, at the places where the list has one.
+    """
+
+    outcome: str
+    index: int | None = None
+    among: str = "all"
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Artefacts that an outcome chooses from; some of them may not exist."""
+
+    names: tuple[str, ...]
+
+
+Input = str | tuple[str, ...] | Pick | Tried | Given
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one artefact of a `Tried`."""
+
+    name: str
+    fingerprint: str
+    meta: Mapping[str, Any] | None
+    """None where it does not exist."""
+    reason: str = ""
+    is_mistake: bool = False
+    """Whether the user can correct what is wrong."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """How an artefact is made.
+
+    Attributes:
+        stage: the stage of the run that it belongs to, in timings and status.
+        by: `driver` (this process), `task`, `tune`, `train`, `mean` or `blocks`, see `raysed.cluster.execute`.
+        group: artefacts of one group share a worker.
+        is_intermediate: made only where something that needs it is missing.
+        is_outcome: its content is what others depend on.
+        may_fail: the run goes on without it.
+        say: lines for the user once it is there.
+        options: for the code that runs it, such as its memory.
+    """
+
+    stage: str
+    by: str = "driver"
+    group: str = ""
+    is_intermediate: bool = False
+    is_outcome: bool = False
+    may_fail: bool = False
+    say: Callable[[Entry], Iterable[str]] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Artefact:
+    """Something that a run makes.
+
+    Attributes:
+        name: path below the run directory.
+        title: what people call it.
+        make: `make(directory, inputs, settings, work)` fills a directory and returns small facts for the manifest.
+        inputs: what it is made from, by role.
+        settings: blocks of settings and values that change the result.
+        beside: what the maker also receives, which does not change the result.
+        needs: how it is made.
+    """
+
+    name: str
+    title: str
+    make: Callable[..., Mapping[str, Any] | None]
+    needs: Needs
+    inputs: Mapping[str, Input] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    beside: Mapping[str, Any] = field(default_factory=dict)
+
+    def sources(self) -> Iterable[str]:
+        """Yields the names of artefacts that have to be dealt with before this one."""
+        for value in (*self.inputs.values(), *self.beside.values()):
+            match value:
+                case str() if value:
+                    yield value
+                case tuple():
+                    yield from value
+                case Pick():
+                    yield value.outcome
+                    yield from value.names
+                case Tried():
+                    yield from value.names
+
+
+@dataclass(frozen=True, eq=False)
+class Ready:
+    """An artefact whose inputs are known.
+
+    Attributes:
+        artefact: what is to be made.
+        depends: everything that it depends on, for the manifest.
+        inputs: by role, names of artefacts as `Ref`, lists of those, or values.
+    """
+
+    artefact: Artefact
+    depends: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Path below the run directory."""
+        return self.artefact.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Stable hash of the dependencies."""
+        return stable_hash(self.depends)
+
+
+@dataclass(frozen=True)
+class Ref:
+    """An artefact that a maker receives as the path of its directory."""
+
+    name: str
+
+
+class Graph:
+    """All artefacts of a run, each after those that it is made from.
+
+    Raises:
+        ValueError: two artefacts have one name, or an input is not there before what needs it.
+    """
+
+    def __init__(self, artefacts: Sequence[Artefact]):
+        self.artefacts: dict[str, Artefact] = {}
+        self._users: dict[str, list[Artefact]] = {}
+        for artefact in artefacts:
+            if artefact.name in self.artefacts:
+                raise ValueError(f"two artefacts are called {artefact.name}")
+            for source in artefact.sources():
+                if source not in self.artefacts:
+                    raise ValueError(f"{artefact.name} needs {source}, which is not there before it")
+                self._users.setdefault(source, []).append(artefact)
+            self.artefacts[artefact.name] = artefact
+
+    def batches(self) -> list[list[Artefact]]:
+        """Returns artefacts of one stage that are made in the same way, in order."""
+        same = groupby(self.artefacts.values(), key=lambda a: (a.needs.stage, a.needs.by))
+        return [list(batch) for _, batch in same]
+
+    def users(self, name: str) -> Sequence[Artefact]:
+        """Returns the artefacts that have this one among their inputs."""
+        return self._users.get(name, ())
+
+
+class State:
+    """What is there of a graph, in the run's storage.
+
+    Args:
+        failures: why artefacts could not be made, and whether the user can correct that, by name.
+    """
+
+    def __init__(self, graph: Graph, storage: Storage, failures: Mapping[str, tuple[str, bool]] | None = None):
+        self.graph, self.storage = graph, storage
+        self.failures = {} if failures is None else failures
+        self._finished: dict[str, Entry] = {}
+        self._ready: dict[str, Ready] = {}
+
+    def entry(self, name: str) -> Entry | None:
+        """Returns the manifest's entry of an artefact that is there and up to date."""
+        if name not in self._finished:
+            ready = self.ready(name)
+            entry = ready and self.storage.finished(name, ready.depends)
+            if entry is None:
+                return None
+            self._finished[name] = entry
+        return self._finished[name]
+
+    def ready(self, name: str) -> Ready | None:
+        """Returns an artefact with its inputs; None where an outcome lists none for it, or is not there yet."""
+        if name not in self._ready:
+            artefact = self.graph.artefacts[name]
+            resolved = {role: self._resolved(value) for role, value in artefact.inputs.items()}
+            beside = {role: self._resolved(value) for role, value in artefact.beside.items()}
+            if None in resolved.values() or None in beside.values():
+                return None
+            make = artefact.make
+            version = f"{make.__name__} {getattr(make, 'version', 1)}"
+            depends = {"make": version, **plain(artefact.settings), **{role: of for role, (of, _) in resolved.items()}}
+            inputs = {role: value for role, (_, value) in {**beside, **resolved}.items()}
+            ready = Ready(artefact, depends, inputs)
+            if any(isinstance(value, Tried) for value in artefact.inputs.values()):
+                return ready  # what was found may still change
+            self._ready[name] = ready
+        return self._ready[name]
+
+    def is_wanted(self, artefact: Artefact) -> bool:
+        """Whether an artefact is missing and something needs it."""
+        if self.ready(artefact.name) is None or self.entry(artefact.name):
+            return False
+        if not artefact.needs.is_intermediate:
+            return True
+        return any(self._wants(user, artefact) for user in self.graph.users(artefact.name))
+
+    def _wants(self, user: Artefact, artefact: Artefact) -> bool:
+        entry = self.entry(user.name)
+        if user.needs.is_outcome:
+            return entry is None or artefact.name in {name for name, _ in entry.meta[LISTS]["all"]}
+        if entry is not None:
+            return False
+        return not user.needs.is_intermediate or any(self._wants(n, user) for n in self.graph.users(user.name))
+
+    def listed(self, outcome: str, among: str = "all") -> list[tuple[str, str]]:
+        """Returns names and fingerprints of what an outcome lists; nothing where it is not there yet."""
+        entry = self.entry(outcome)
+        return [tuple(item) for item in entry.meta[LISTS].get(among, [])] if entry else []
+
+    def fingerprint(self, name: str) -> str | None:
+        """Returns what depends on an artefact is to remember of it."""
+        if self.graph.artefacts[name].needs.is_outcome:
+            entry = self.entry(name)
+            return stable_hash(entry.meta[LISTS]) if entry else None
+        ready = self.ready(name)
+        return ready and ready.fingerprint
+
+    def _resolved(self, value: Any) -> tuple[Any, Any] | None:
+        """Returns what an input adds to the fingerprint and what the maker gets; None where it does not exist."""
+        match value:
+            case Given():
+                return value.identity, value.value
+            case Pick(index=None):
+                listed = [item for item in self.listed(value.outcome, value.among) if item[0]]
+                names = [name for name, _ in listed]
+                if value.names:
+                    at = self.listed(value.outcome, value.among)
+                    names = [value.names[place] for place, item in enumerate(at) if item[0]]
+                return (dict(listed), [Ref(name) for name in names]) if listed else None
+            case Pick():
+                listed = self.listed(value.outcome, value.among)
+                if value.index >= len(listed) or not listed[value.index][0]:
+                    return None
+                name, of = listed[value.index]
+                return of, Ref(name)
+            case Tried():
+                found = [self._found(name) for name in value.names]
+                return stable_hash([each.fingerprint for each in found]), found
+            case tuple():
+                of = [self.fingerprint(name) for name in value]
+                return None if None in of else (stable_hash(of), [Ref(name) for name in value])
+            case str() if value:
+                of = self.fingerprint(value)
+                return None if of is None else (of, Ref(value))
+        return "", value
+
+    def _found(self, name: str) -> Found:
+        ready, entry = self.ready(name), self.entry(name)
+        reason, is_mistake = self.failures.get(name, ("", False))
+        return Found(name, ready.fingerprint if ready else "", entry.meta if entry else None, reason, is_mistake)
+
+
+def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings as JSON has them; of a block only those that change a result."""
+    return {key: _plain(value) for key, value in settings.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        identity = getattr(value, "identity", None)
+        return identity() if identity else value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return plain(value)
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

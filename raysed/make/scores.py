@@ -1,0 +1,285 @@
+"""What is computed on frozen models: embeddings of the evaluation's sentences, calibrations and probes.
+
+Embeddings are one `layers-<k>.npy` (float32 [U, D], rows in the order of `Evaluation.sentences`) per pooling, or one
+file per pooling and task where every task has a calibration of its own, so that scores, plots and the mean of an
+ensemble are computed from files and never encoded twice.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from raysed.cluster.work import Work
+from raysed.config import CorpusConfig, FlowConfig, Layers, derive_seed
+from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.pair_table import read_pairs
+from raysed.data.targets import ROWS_PER_GROUP
+from raysed.data.tokens import TokenTable, read_tokens, tokenize
+from raysed.errors import RunFailed, UserError
+from raysed.make.work import layers_file, load_start, load_tokenizer
+from raysed.model.affine import Affine, CalibrationMap, load_calibration, save_calibration
+from raysed.model.encoding import encode
+from raysed.model.flow import Flow
+from raysed.model.teacher import Teacher
+from raysed.score.baselines import run_word_probe, word_counts
+from raysed.score.dev import DevTask
+from raysed.score.further import FurtherTasks
+from raysed.score.tasks import Embeddings
+from raysed.score.transfer import combine, jobs, run_probe
+from raysed.store.progress import Progress, emit
+from raysed.train.calibration import choose_natsv_k, fit_calibration
+from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
+from raysed.train.flow_fit import distinct_pairs
+
+OF_TASK = "embeddings.npy"
+Parts = dict[str | None, np.ndarray]
+"""Rows to fit on by task; under None where all tasks share one calibration."""
+
+
+# -- embeddings ------------------------------------------------------------------------------------------------------
+
+
+def embeddings(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
+    """Embed sentences by one encoder, at every pooling.
+
+    Raises:
+        UserError: an embedding is not finite.
+    """
+    sentences, config = inputs["sentences"], inputs["encoder"]
+    encoder, tokenizer = load_start(config, inputs["model"])
+    tokens = sentences.tokens
+    if tokens is None:
+        tokens = tokenize(tokenizer, sentences.texts, config.max_length)
+    results = encode(encoder.to(work.device), tokens, settings["layers"], work.token_budget)
+    if not all(np.isfinite(result).all() for result in results):
+        name = config.path if inputs["model"] is None else "/".join(inputs["model"].parts[-3:])
+        raise UserError(f"{name}: the embeddings of some evaluation sentences are not finite")
+    for layers, result in zip(settings["layers"], results):
+        np.save(out / layers_file(layers), result)
+    emit(sentences=len(tokens))
+
+
+def teacher_embeddings(
+    out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work
+) -> Mapping[str, Any]:
+    """Embed sentences by an external teacher, and measure its speed.
+
+    Raises:
+        RunFailed: an embedding is not finite.
+    """
+    teacher: Teacher = inputs["teacher"]
+    texts = inputs["sentences"].texts
+    progress = Progress(f"embed by {teacher.title}", len(texts))
+    teacher.embed(texts[:1])  # loaded before its speed is measured
+    began, parts = time.monotonic(), []
+    for start in range(0, len(texts), ROWS_PER_GROUP):
+        parts.append(teacher.embed(texts[start : start + ROWS_PER_GROUP]))
+        progress.update(start + len(parts[-1]))
+    seconds = time.monotonic() - began
+    progress.close()
+    x_UD = np.concatenate(parts)
+    if not np.isfinite(x_UD).all():
+        raise RunFailed(f"teachers: {teacher.config.path!r} has embeddings that are not finite")
+    np.save(out / layers_file(settings["layers"]), x_UD)
+    speed = len(texts) / seconds if teacher.is_model else None
+    return {"parameters": teacher.parameters, "sentences_per_second": speed, "width": x_UD.shape[1]}
+
+
+# -- calibrations ----------------------------------------------------------------------------------------------------
+
+
+def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Fit a calibration at every pooling, and write its version of the embeddings.
+
+    A failure at another than the main pooling costs its cells in a side table only.
+
+    Returns:
+        `natsv_k`, the directions that `natsv` removes, by pooling; `failed`, why a pooling has no fit.
+    """
+    evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
+    of = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
+    parts, flow = _parts_to_fit(inputs, settings, of, work)
+    ks, failed = {}, {}
+    for layers, rows in zip(poolings, parts):
+        try:
+            ks[layers] = _natsv_k(inputs.get("dev"), settings, of[layers], rows)
+            fitted = _fit(stages, rows, flow, ks[layers], settings["seed"])
+        except UserError as error:
+            if layers == poolings[settings["main"]]:
+                raise
+            failed[str(layers)] = str(error)
+            continue
+        for task, fit in fitted.items():
+            applied_to = of[layers] if task is None else evaluation.of_task(of[layers], task)
+            write_calibrated(out, layers, task, fit, applied_to)
+    meta = {"natsv_k": {str(layers): k for layers, k in ks.items()}} if "natsv" in stages else {}
+    return {**meta, "failed": failed} if failed else meta
+
+
+def _fit(
+    stages: Sequence[str], parts: Parts, flow: FlowConfig, natsv_k: int | None, seed: int
+) -> dict[str | None, Affine | Flow]:
+    seeds = {task: seed if task is None else derive_seed(seed, task) for task in parts}
+    return {task: fit_calibration(list(stages), rows, flow, natsv_k, seeds[task]) for task, rows in parts.items()}
+
+
+def _natsv_k(dev: DevTask | None, settings: Mapping[str, Any], x_UD: np.ndarray, parts: Parts) -> int | None:
+    """The directions that `natsv` removes; chosen for one task, they are those of all, as in BERT-flow."""
+    k = settings["calibration"].natsv_k
+    if "natsv" not in settings["stages"] or k != "dev":
+        return None if k == "dev" else k
+    (name,) = dev.evaluation.tasks
+    most = min(MOST_DIRECTIONS, *map(largest_k, parts.values()))
+    return choose_natsv_k(
+        settings["stages"],
+        parts.get(name, parts.get(None)),
+        lambda fitted: dev.score(fitted.transform(x_UD[dev.rows])),
+        most,
+    )
+
+
+def _parts_to_fit(
+    inputs: Mapping[str, Any], settings: Mapping[str, Any], of: Mapping[Layers, np.ndarray], work: Work
+) -> tuple[list[Parts], FlowConfig]:
+    """Per pooling the rows to fit on, 2i and 2i + 1 a pair where sentences come in pairs; and the flow's settings."""
+    flow, evaluation = settings["flow"], inputs["sentences"].evaluation
+    if flow.fit_on != "tasks":
+        results, flow = _Text(inputs, settings, work).rows(flow, settings["seed"])
+        return [{None: x_ND} for x_ND in results], flow
+    if flow.per_task:
+        rows = {task: evaluation.pair_rows([task]).reshape(-1) for task in evaluation.tasks}
+    else:
+        rows = {None: evaluation.pair_rows(flow.fit_tasks).reshape(-1)}
+    return [{task: x_UD[of_task] for task, of_task in rows.items()} for x_UD in of.values()], flow
+
+
+class _Text:
+    """The sentences outside of the tasks that calibrations are fitted on, and a model's embeddings of them.
+
+    The embeddings of all of them are kept for the next calibration of the same model.
+    """
+
+    _kept: dict[Any, dict[Layers, np.ndarray]] = {}  # noqa: RUF012
+
+    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+        self._inputs, self._settings, self._work = inputs, settings, work
+
+    @cached_property
+    def table(self) -> TokenTable:
+        """The tokens."""
+        flow, text = self._settings["flow"], self._inputs["text"]
+        if flow.fit_on == "nli":
+            pairs = read_pairs(text)
+            return _interleaved(pairs.first, pairs.second)
+        table = read_tokens(text) if isinstance(text, Path) else self._other_text(text)
+        most = flow.fit_sentences
+        if most is None or most >= len(table):
+            return table
+        seed = derive_seed(self._settings["run_seed"], "calibration")  # the same sentences for all models of the run
+        return table.take(np.sort(np.random.default_rng(seed).choice(len(table), most, replace=False)))
+
+    def _other_text(self, source: CorpusConfig) -> TokenTable:
+        chunks = sentence_chunks(source, self._settings["run_seed"], CorpusReport())
+        texts, config = [sentence for _, chunk in chunks for sentence in chunk], self._inputs["encoder"]
+        return tokenize(load_tokenizer(config, self._inputs["model"]), texts, config.max_length)
+
+    def rows(self, flow: FlowConfig, seed: int) -> tuple[list[np.ndarray], FlowConfig]:
+        """Return the embeddings that a fit uses, per pooling, and its settings."""
+        table, flow = draw(self.table, flow, seed)
+        x = self._all_rows() if table is self.table else self._encode(table)
+        return [x[layers] for layers in self._settings["layers"]], flow
+
+    def _all_rows(self) -> dict[Layers, np.ndarray]:
+        key = str(self._inputs["model"]), str(self._inputs["text"])
+        if key not in self._kept:
+            self._kept.clear()
+            self._kept[key] = self._encode(self.table)
+        return self._kept[key]
+
+    def _encode(self, table: TokenTable) -> dict[Layers, np.ndarray]:
+        """At all poolings of the model, whichever this fit uses."""
+        encoder, _ = load_start(self._inputs["encoder"], self._inputs["model"])
+        poolings = self._inputs["poolings"]
+        return dict(zip(poolings, encode(encoder.to(self._work.device), table, poolings, self._work.token_budget)))
+
+
+def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, FlowConfig]:
+    """Draw as many pairs as the flow's fit uses, which goes over each of them once; all, where that is all or more."""
+    pairs = len(table) // 2
+    needed = distinct_pairs(pairs, flow)
+    if needed == pairs:
+        return table, flow
+    drawn = np.sort(np.random.default_rng(seed).choice(pairs, needed, replace=False))
+    return table.take((2 * drawn[:, None] + np.arange(2)).reshape(-1)), flow.model_copy(update={"epochs": 1.0})
+
+
+def _interleaved(first: TokenTable, second: TokenTable) -> TokenTable:
+    """Row 2i is sentence i of the first table, row 2i + 1 that of the second."""
+    both = TokenTable.concatenate([first, second])
+    return both.take(np.arange(len(both)).reshape(2, -1).T.reshape(-1))
+
+
+def write_calibrated(
+    directory: Path, layers: Layers, task: str | None, calibration: CalibrationMap, embeddings_ND: np.ndarray
+) -> None:
+    """Write a calibration and its version of the embeddings into an artefact's directory.
+
+    Args:
+        task: the task that it is for; None: all together.
+        embeddings_ND: before it is applied: of the task's sentences, or of all.
+    """
+    folder = directory / f"layers-{layers}"
+    file = directory / layers_file(layers)
+    if task is not None:
+        folder = folder / quote(task, safe="")
+        file = folder / OF_TASK
+    folder.mkdir(parents=True)
+    save_calibration(calibration, folder)
+    np.save(file, calibration.transform(embeddings_ND))
+
+
+def load_embeddings(directory: Path, layers: Layers) -> Embeddings:
+    """Return what `Evaluation.score` takes, of an artefact of embeddings, calibrated or not.
+
+    Returns:
+        float32 [U, D]; where every task has a calibration of its own (`flow.per_task`), by task [U_task, D].
+    """
+    files = sorted((directory / f"layers-{layers}").glob(f"*/{OF_TASK}"))
+    if files:
+        return {unquote(file.parent.name): np.load(file) for file in files}
+    return np.load(directory / layers_file(layers))
+
+
+# -- probes ----------------------------------------------------------------------------------------------------------
+
+
+def probes(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Score a model on transfer tasks, each probe on its own, and on QNLI without training."""
+    further: FurtherTasks = inputs["further"]
+    x_UD = np.load(inputs["vectors"] / layers_file(settings["layers"]))
+    if inputs["calibration"]:
+        x_UD = load_calibration(inputs["calibration"] / f"layers-{settings['layers']}").transform(x_UD)
+    scores = combine(work.map(run_probe, jobs(further.transfer, settings["seed"]), x_UD))
+    qnli = {}
+    if further.qnli:
+        row = {sentence: i for i, sentence in enumerate(further.sentences)}
+        qnli["qnli"] = further.qnli.score(x_UD[[row[sentence] for sentence in further.qnli.sentences]])
+    return _write_scores(out, {"scores": scores, **qnli})
+
+
+def word_probes(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Score TF-IDF on transfer tasks: a gain over nothing is no gain."""
+    tasks = inputs["further"].transfer
+    found = work.map(run_word_probe, jobs(tasks, settings["seed"]), word_counts(tasks))
+    return _write_scores(out, {"scores": combine(found)})
+
+
+def _write_scores(out: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:
+    (out / "scores.json").write_text(json.dumps(found, indent=1))
+    return found

@@ -1,0 +1,365 @@
+"""Target tables: the mean of an ensemble's members, the embeddings of external teachers, and their combination.
+
+All are made of blocks of the corpus, which a stream of actors publishes (see `raysed.cluster.streaming`): memory in
+flight is O(D) per sentence and ensemble whatever the number of teachers, and a run that was stopped goes on with the
+blocks that are missing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from raysed.cluster.work import Work
+from raysed.config import CombinationConfig
+from raysed.data.parquet import read_table
+from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
+from raysed.data.tokens import SentenceTable, TokenTable
+from raysed.errors import UserError
+from raysed.make.work import layers_file, load_start
+from raysed.model.combination import (
+    Combination,
+    choose_teachers,
+    choose_weights,
+    fit_combination,
+    side_by_side,
+    turn,
+)
+from raysed.model.encoder import Encoder, load_checkpoint
+from raysed.model.encoding import encode, encode_sums
+from raysed.model.head import START
+from raysed.model.precision import uses_bf16
+from raysed.model.teacher import load_teacher
+from raysed.score.tasks import mean_embeddings
+
+COMBINATION = "combination.npz"
+"""The fitted combination, beside the targets."""
+_SMALLEST_BLOCK, _LARGEST_BLOCK = 256, 4096
+"""Sentences of a block: what is lost where its worker is lost."""
+_SENTENCES_AT_ONCE = {"cpu": 1024, "cuda": _LARGEST_BLOCK}
+"""Sentences that are embedded at once: enough of equal length to fill a pass, few enough for little memory."""
+_VERIFIED_ROWS = 32
+_MAX_DIFFERENCE = {False: 2e-2, True: 5e-2}
+"""Of a target in fp32, or in bf16, from one that was encoded again in fp32, in units of the largest target, or of 1."""
+_MIN_GAIN = 0.1
+"""By how much another teacher has to raise the dev score, x100."""
+_TURN_SENTENCES = 4 * ROWS_PER_GROUP
+"""Sentences that decide how targets are turned: many more than dimensions."""
+
+Block = tuple[Callable[[], Path], Mapping[str, Any]]
+"""What fetches the file of a block, and the block's meta data."""
+
+
+# -- the mean of members ---------------------------------------------------------------------------------------------
+
+
+def block_rows(rows: int) -> int:
+    """Return the sentences of a block: few where a small corpus is to keep several actors busy.
+
+    >>> block_rows(10**6), block_rows(6000), block_rows(300)
+    (4096, 500, 256)
+    """
+    return min(max(rows // 12, _SMALLEST_BLOCK), _LARGEST_BLOCK)
+
+
+def teacher_groups(teachers: Sequence[Sequence[str]], groups: int) -> list[list[tuple[int, str]]]:
+    """Cut the teachers of several tables into groups that follow each other.
+
+    Args:
+        teachers: artefacts of each table's teachers.
+
+    Returns:
+        Of each group the number of a table and an artefact.
+
+    >>> teacher_groups([["a", "b"], ["b"]], 2)
+    [[(0, 'a')], [(0, 'b'), (1, 'b')]]
+    """
+    flat = [(index, name) for index, names in enumerate(teachers) for name in names]
+    return [flat[first:last] for first, last in pairwise(len(flat) * group // groups for group in range(groups + 1))]
+
+
+class MeanBlocks:
+    """Adds its teachers' embeddings to the running float32 sums of a block; the last of a chain divides.
+
+    Args:
+        teachers: the table that a teacher belongs to, and its directory.
+        counts: teachers of each table, for the last group of a chain; otherwise empty.
+    """
+
+    columns = ("id", "input_ids")
+
+    def __init__(
+        self,
+        teachers: Sequence[tuple[int, Path]],
+        counts: Sequence[int],
+        work: Work,
+        target_precision: str = "fp32",
+        trust_remote_code: bool = False,
+    ):
+        paths: dict[int, list[Path]] = {}
+        for index, path in teachers:
+            paths.setdefault(index, []).append(path)
+        self._bf16 = uses_bf16(work.precision, work.device)
+        self._rows_at_once = _SENTENCES_AT_ONCE[work.device]
+        self._columns = [f"target-{index}" for index in paths]
+        self._sums = teacher_sums(list(paths.values()), work.token_budget, work.device, trust_remote_code, self._bf16)
+        self._counts, self._target_precision = counts, target_precision
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the block with its sums."""
+        tokens = TokenTable.from_arrow(table)
+        cuts = np.split(np.arange(len(tokens)), range(self._rows_at_once, len(tokens), self._rows_at_once))
+        parts = [self._sums(tokens.take(rows)) for rows in cuts]
+        for column, sums in zip(self._columns, zip(*parts, strict=True), strict=True):
+            sums_BD = np.concatenate(sums)
+            if column in table.column_names:
+                sums_BD += matrix(table.column(column))
+            table = with_column(table, column, sums_BD)
+        return table
+
+    def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
+        """Return the block of each target table, and its meta data."""
+        rows, meta = table.select(["id", "input_ids"]), {"bf16": self._bf16}
+        means = [matrix(table.column(f"target-{i}")) / np.float32(count) for i, count in enumerate(self._counts)]
+        return [(with_targets(rows, means_BD, self._target_precision), meta) for means_BD in means]
+
+
+def mean_targets(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Join the blocks of a target table, and encode some rows again.
+
+    Raises:
+        RuntimeError: rows were lost, repeated or mixed up on the way.
+    """
+    blocks: Sequence[Block] = inputs["blocks"]
+    writer = TargetWriter(out)
+    for path, _ in blocks:
+        writer.add(read_table(path()))
+    writer.close(len(SentenceTable(inputs["corpus"])))
+    bf16 = any(meta.get("bf16") for _, meta in blocks)  # by other machines
+    verified = verify_targets(out, inputs["teachers"], inputs["encoder"].trust_remote_code, bf16)
+    return {"teachers": len(inputs["teachers"]), "rows": writer.rows, "verified": verified}
+
+
+def teacher_sums(
+    groups: Sequence[Sequence[Path]],
+    token_budget: int | None,
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+    bf16: bool = False,
+) -> Callable[[TokenTable], list[np.ndarray]]:
+    """Load teachers; return what sums up each group's raw last-layer embeddings of B sentences, float32 [B, D].
+
+    SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
+
+    Args:
+        token_budget: tokens per forward pass; None: what suits the device.
+        trust_remote_code: whether code that a teacher came with may run.
+    """
+    encoders = [[load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths] for paths in groups]
+    return partial(encode_sums, encoders, token_budget=token_budget, bf16=bf16)
+
+
+def verify_targets(
+    directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, bf16: bool = False
+) -> float:
+    """Encode 32 random rows again, one by one, and compare; this process holds one teacher at a time.
+
+    Args:
+        bf16: whether some targets were made in bf16; here everything is in fp32.
+
+    Returns:
+        The largest absolute difference.
+
+    Raises:
+        RuntimeError: a target does not belong to its sentence.
+    """
+    sample = _sample(SentenceTable(directory))
+    tokens = TokenTable.from_arrow(sample)
+    target_BD = matrix(sample.column("target"))
+    sums_BD = np.zeros_like(target_BD)
+    for path in teachers:
+        embed = teacher_sums([[path]], token_budget=1, trust_remote_code=trust_remote_code)
+        sums_BD += embed(tokens)[0]
+        del embed  # before the next teacher is loaded
+    difference_BD = np.abs(sums_BD / len(teachers) - target_BD)
+    scale = max(float(np.abs(target_BD).max()), 1.0)
+    largest = float(difference_BD.max())
+    if largest > _MAX_DIFFERENCE[bf16] * scale:
+        wrong = tokens.ids[difference_BD.max(1).argmax()]
+        raise RuntimeError(f"the target of sentence {wrong} is not the mean of its teachers (off by {largest:.3g})")
+    return largest
+
+
+def _sample(table: SentenceTable) -> pa.Table:
+    """Random rows in their order, so that no row group is read twice."""
+    count = len(table)
+    rows = np.sort(np.random.default_rng(count).choice(count, min(_VERIFIED_ROWS, count), replace=False))
+    return pa.concat_tables([table.rows(int(row), int(row) + 1, ("id", "input_ids", "target")) for row in rows])
+
+
+def mean_of_members(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Write what the members of an ensemble make of the evaluation's sentences, as one teacher."""
+    file = layers_file(settings["layers"])
+    mean_UD = mean_embeddings([np.load(path / file) for path in inputs["embeddings"]])
+    np.save(out / file, mean_UD)
+    return {"width": mean_UD.shape[1], "parameters": None, "sentences_per_second": None}
+
+
+# -- external teachers -----------------------------------------------------------------------------------------------
+
+
+class TeacherBlocks:
+    """Embeds blocks of sentences by one external teacher.
+
+    A block is known by the teacher and the text, so that another combination or a larger corpus computes only what is
+    not there yet.
+    """
+
+    columns = ("id", "sentence")
+    is_keyed = True
+
+    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+        config = inputs["teacher"]
+        self._path, self._embed = (
+            config.path,
+            load_teacher(config, work.token_budget, work.device, work.precision).embed,
+        )
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the block with its embeddings."""
+        sentences = table.column("sentence").to_pylist()
+        x_BD = self._embed(sentences)
+        broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
+        if len(broken):
+            what = f"{self._path!r}: its embedding of {sentences[broken[0]][:60]!r} is not finite"
+            raise UserError(f"teachers: {what}")
+        return with_column(table.select(["id"]), "target", x_BD)
+
+    def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
+        """Return the block as it is."""
+        return [(table, {})]
+
+
+def teacher_rows(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Note that all blocks of a teacher's embeddings are there; they are not copied."""
+    (out / "blocks").write_text(f"{len(inputs['blocks'])}\n")
+    return {"blocks": len(inputs["blocks"])}
+
+
+def combined_targets(
+    out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work
+) -> Mapping[str, Any]:
+    """Write id, input_ids and what the teachers say as one, and the combination beside it.
+
+    Returns:
+        Counts for the manifest; `shared` says whether targets are in the space of a single teacher. Where the dev task
+        decides, `trace` has the numbers of the chosen teachers and their score, step by step, and `weights_trace` their
+        weights and the score.
+    """
+    table, sed = _Taught(inputs, settings["widths"]), settings["sed"]
+    encoder, _ = load_start(inputs["encoder"], inputs["start"])
+    how, is_ordered = settings["combination"], bool(sed.widths)
+    score = _scorer(inputs) if how.chooses_on_dev else None
+    combination, traces = _fitted(table, how, None if sed.head else encoder.width, is_ordered, score)
+    is_shared_space = settings["widths"] == [encoder.width]
+    if sed.head:
+        products_DH = _products(table, combination, encoder, work)
+        np.save(out / START, turn(products_DH.T).astype(np.float32))
+    elif how.turn if how.turn is not None else not (is_shared_space or is_ordered):
+        combination = combination.turned(_products(table, combination, encoder, work))
+    combination.save(out / COMBINATION)
+    writer = TargetWriter(out)
+    for start, parts in table.parts(len(table.corpus)):
+        targets_BD = combination.target(parts)
+        block = table.corpus.rows(start, start + len(targets_BD), ("id", "input_ids"))
+        writer.add(with_targets(block, targets_BD, sed.target_precision))
+    writer.close(len(table.corpus))
+    about = {"rows": len(table.corpus), "teachers": len(table.widths), "width": combination.width}
+    is_shared = len(table.widths) == 1 and combination.is_identity
+    return {**about, "kept": combination.kept, "shared": is_shared, **traces}
+
+
+class _Taught:
+    """What each teacher says of the corpus, block by block.
+
+    A teacher is a list of blocks where it is an external one, and a target table in the order of the corpus where it
+    is an ensemble of this run.
+    """
+
+    def __init__(self, inputs: Mapping[str, Any], widths: Sequence[int]):
+        self.widths = widths
+        self.corpus = SentenceTable(inputs["corpus"])
+        self._readers = [self._reader(inputs[f"teacher {index}"]) for index in range(len(widths))]
+
+    def parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
+        """Yield the first row and the teachers' embeddings of block after block."""
+        for start in range(0, rows, ROWS_PER_GROUP):
+            stop = min(start + ROWS_PER_GROUP, len(self.corpus))
+            yield start, [read(start, stop)[: rows - start] for read in self._readers]
+
+    @staticmethod
+    def _reader(teacher: Path | Sequence[Block]) -> Callable[[int, int], np.ndarray]:
+        if isinstance(teacher, Path):
+            table = SentenceTable(teacher)
+            return lambda start, stop: matrix(table.rows(start, stop, ("target",)).column("target"))
+        return lambda start, _: matrix(read_table(teacher[start // ROWS_PER_GROUP][0]()).column("target"))
+
+
+def _scorer(inputs: Mapping[str, Any]) -> Callable[[Combination], float]:
+    """What scores a combination on the dev task."""
+    dev = inputs["dev"]
+    parts = [np.load(path / layers_file(dev.layers))[dev.rows] for path in inputs["embeddings"]]
+    return lambda combination: dev.score(combination.target(parts))
+
+
+def _fitted(
+    table: _Taught,
+    how: CombinationConfig,
+    width: int | None,
+    is_ordered: bool,
+    score: Callable[[Combination], float] | None,
+) -> tuple[Combination, dict[str, Any]]:
+    count, traces = len(table.widths), {}
+    products_EE = np.zeros((sum(table.widths), sum(table.widths)))
+    for _, parts in table.parts(len(table.corpus)):
+        rows_BE = side_by_side(parts, how.how != "mean")
+        products_EE += rows_BE.T @ rows_BE
+
+    def fit(kept: Sequence[int], weights: Sequence[float] | None = None) -> Combination:
+        chosen = dict(zip(kept, weights or []))
+        asked = how.model_copy(update={"weights": [chosen.get(k, 1.0) for k in range(count)]}) if chosen else how
+        return fit_combination(asked, table.widths, products_EE, width, kept, is_ordered)
+
+    kept, weights = list(range(count)), None
+    if how.leave_out:
+        traces["trace"] = choose_teachers(count, lambda some: score(fit(some)), _MIN_GAIN)
+        kept, _ = traces["trace"][-1]
+    if how.weights == "dev":
+        traces["weights_trace"] = choose_weights(len(kept), lambda some: score(fit(kept, some)), _MIN_GAIN)
+        weights, _ = traces["weights_trace"][-1]
+    return fit(kept, weights), traces
+
+
+def _products(table: _Taught, combination: Combination, encoder: Encoder, work: Work) -> np.ndarray:
+    """Targets times what the learner makes of some sentences before it has learnt anything, [D, H]."""
+    corpus, products_DH = table.corpus, np.zeros((combination.width, encoder.width))
+    for start, parts in table.parts(min(len(corpus), _TURN_SENTENCES)):
+        targets_BD = combination.target(parts).astype(np.float64)
+        tokens = TokenTable.from_arrow(corpus.rows(start, start + len(targets_BD), ("id", "input_ids")))
+        (own_BH,) = encode(encoder, tokens, (1,), work.token_budget)
+        products_DH += targets_BD.T @ side_by_side([own_BH], is_unit=True)
+    return products_DH
+
+
+def combined_embeddings(
+    out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work
+) -> Mapping[str, Any]:
+    """Write what the combined teachers make of the evaluation's sentences."""
+    file = layers_file(settings["layers"])
+    combination = Combination.load(inputs["targets"] / COMBINATION)
+    np.save(out / file, combination.target([np.load(path / file) for path in inputs["embeddings"]]))
+    return {"kept": combination.kept}

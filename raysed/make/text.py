@@ -1,0 +1,132 @@
+"""Text artefacts: the start of a static learner, the sentence table, labelled pairs and two views of sentences."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from raysed.cluster.work import Work
+from raysed.config import Config
+from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.data.pair_table import write_pairs
+from raysed.data.pairs import usable
+from raysed.data.parquet import read_table
+from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
+from raysed.make.work import load_tokenizer
+from raysed.model.static_start import write_static
+from raysed.model.views import KINDS
+from raysed.store.progress import Progress, emit
+from raysed.train.stages.sed import STAGE, SedConfig
+
+VIEWS_SCHEMA = pa.schema([("first", pa.string()), ("second", pa.string())])
+VIEWS_FILE = "views.parquet"
+_FEW_SENTENCES, _FEW_UPDATES = 1000, 150
+"""Below these a warning says what to expect."""
+
+
+def static_start(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
+    """Write the table of token vectors that a static learner starts from."""
+    encoder = inputs["encoder"]
+    write_static(Config(encoder=encoder, corpus=settings["corpus"], seed=settings["seed"]), out)
+
+
+def sentence_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Clean, draw and tokenise the corpus, some thousand sentences at a time."""
+    block, max_length = settings["corpus"], inputs["encoder"].max_length
+    tokenizer = load_tokenizer(inputs["encoder"], inputs["start"])
+    report, lengths = CorpusReport(), LengthReport(max_length)
+    progress = Progress("read corpus", block.sentences or 0)
+    with (
+        pq.ParquetWriter(out / "part-00000.parquet", SENTENCE_SCHEMA) as writer,
+        closing(FlatTokens(out)) as flat,
+    ):
+        for ids, sentences in sentence_chunks(block, settings["seed"], report):
+            table = tokenize(tokenizer, sentences, max_length, ids, lengths)
+            tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
+            columns = [pa.array(table.ids), pa.array(sentences, pa.string()), tokens]
+            writer.write_table(pa.Table.from_arrays(columns, schema=SENTENCE_SCHEMA))
+            flat.add(table)
+            progress.update(int(ids[-1]) + 1)
+    emit(sentences=lengths.sentences)
+    about = {"report": asdict(report), "lengths": asdict(lengths), "rows": lengths.sentences}
+    return {**about, "summary": report.summary(), "length_summary": str(lengths)}
+
+
+def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> Iterator[str]:
+    """Yield warnings before training on a corpus from which little can be learnt.
+
+    Args:
+        sed: the settings of learners; None without learners.
+    """
+    if sentences < _FEW_SENTENCES and is_trained_on:
+        yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
+    if sed is None:
+        return
+    per_epoch = max(1, sentences // sed.batch_size)
+    if (updates := STAGE.steps(sed, sentences)) < _FEW_UPDATES:
+        yield (
+            f"a learner gets only {updates} updates ({sentences:,} sentences, sed.batch_size {sed.batch_size}, "
+            f"sed.epochs {sed.epochs:g}), but it needs a few hundred; sed.epochs: {-(-_FEW_UPDATES // per_epoch)} "
+            f"would give it {_FEW_UPDATES}"
+        )
+
+
+def labelled_pairs(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Tokenise labelled sentence pairs."""
+    rows, encoder = inputs["rows"], inputs["encoder"]
+    write_pairs(rows, load_tokenizer(encoder), encoder.max_length, out)
+    return {"summary": rows.summary(), "rows": len(rows)}
+
+
+def view_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Tokenise the two views of each sentence into a table that all members share."""
+    encoder, rows, counts = inputs["encoder"], inputs["rows"], ""
+    if isinstance(rows, Path):
+        table, counts = read_table(rows / VIEWS_FILE), f"; {(rows / 'counts.txt').read_text()}"
+        columns = [table.column(name).to_pylist() for name in VIEWS_SCHEMA.names]
+        rows = usable(*columns, f"{settings['kind']} views", settings["max_unusable"])
+    lengths = LengthReport(encoder.max_length)
+    write_pairs(rows, load_tokenizer(encoder), encoder.max_length, out, lengths)
+    return {"rows": len(rows), "summary": f"{rows.summary()}{counts}; {lengths}"}
+
+
+class ViewBlocks:
+    """Rewrites blocks of the corpus; a maker's work depends on its seed and the sentences' ids alone."""
+
+    columns = ("id", "sentence")
+
+    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+        self._make = KINDS[settings["kind"]].maker(inputs["views"], inputs["encoder"], settings["seed"], work.device)
+
+    def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the two views of each sentence."""
+        made = self._make(table.column("sentence").to_pylist(), table.column("id").to_numpy())
+        self._counts = {"chosen": made.chosen, "total": made.total}
+        return pa.Table.from_arrays(list(zip(*made.pairs)), schema=VIEWS_SCHEMA)
+
+    def blocks(self, made: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
+        """Return the latest block, and how many of its sentences or tokens were rewritten."""
+        return [(made, self._counts)]
+
+
+def check_rewritten(directory: Path) -> None:
+    """Refuse a table of another run that is not what `rewritten_views` writes."""
+    read_table(directory / VIEWS_FILE)
+
+
+def rewritten_views(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Join the blocks of rewritten sentences in the order of the corpus."""
+    blocks: Sequence[tuple[Any, Mapping[str, Any]]] = inputs["blocks"]
+    chosen = total = 0
+    with pq.ParquetWriter(out / VIEWS_FILE, VIEWS_SCHEMA) as writer:
+        for path, meta in blocks:
+            chosen, total = chosen + meta["chosen"], total + meta["total"]
+            writer.write_table(read_table(path()))
+    share, unit = 100 * chosen / max(total, 1), KINDS[settings["kind"]].UNIT
+    counts = f"{chosen:,} of {total:,} {unit} rewritten ({share:.1f} %)"
+    (out / "counts.txt").write_text(counts)
+    return {"counts": counts}

@@ -1,1 +1,0 @@
-"""Doing it on Ray: members, the mean of teachers, learners, views, embeddings, calibrations."""

@@ -1,0 +1,231 @@
+"""Calibrations as artefacts: what is fitted on which text, and what is written."""
+
+import numpy as np
+import pytest
+
+from raysed.cluster.work import Task, Work
+from raysed.config import CalibrationConfig, EncoderConfig, FlowConfig, derive_seed
+from raysed.data.graded import StsTask
+from raysed.data.pair_table import write_pairs
+from raysed.data.pairs import PairRows
+from raysed.data.tokens import TokenTable, tokenize
+from raysed.errors import UserError
+from raysed.graph import Ref
+from raysed.make import scores
+from raysed.make.scores import draw, load_embeddings
+from raysed.make.work import Sentences
+from raysed.model.affine import load_calibration
+from raysed.model.encoder import load_encoder
+from raysed.model.encoding import encode
+from raysed.score.dev import DevTask
+from raysed.score.tasks import Evaluation, mean_embeddings
+from raysed.store.storage import Storage
+from raysed.train.calibration import fit_calibration
+from raysed.train.flow_fit import distinct_pairs, fit_flow
+
+
+def embeddings(rows=300, width=12, seed=0):
+    rng = np.random.default_rng(seed)
+    scales_D = np.geomspace(0.05, 5, width)
+    x_ND = (rng.normal(size=(rows, width)) * scales_D) @ np.linalg.qr(rng.normal(size=(width, width)))[0]
+    return (x_ND + 3 * rng.normal(size=width)).astype(np.float32)
+
+
+def close(actual, expected, atol=1e-4):
+    np.testing.assert_allclose(actual, expected, atol=atol, rtol=0)
+
+
+class TestArtefacts:
+    """What is written for the embeddings of two tasks that share a sentence."""
+
+    LAYERS = (2, "first_last")
+
+    @pytest.fixture
+    def evaluation(self):
+        gold = np.random.default_rng(0).uniform(0, 5, 60)
+        words = [f"sentence {i}" for i in range(139)]
+        first = StsTask("dev/a", {"all": (words[:40], words[40:80], gold[:40])})
+        second = StsTask(
+            "b", {"x": (words[79:99], words[99:119], gold[:20]), "y": (words[99:119], words[119:], gold[20:40])}
+        )
+        return Evaluation([first, second])
+
+    def calibrate(self, tmp_path, evaluation, stages, x=None, flow=None, natsv_k=10, seed=5, name="fitted", **inputs):
+        """Returns the storage, and the embeddings by pooling."""
+        storage = Storage(str(tmp_path), "run")
+        x = x or {layers: embeddings(len(evaluation.sentences), 24, i) for i, layers in enumerate(self.LAYERS)}
+        storage.commit(
+            "base/embeddings/00",
+            lambda path: [np.save(path / f"layers-{layers}.npy", x_UD) for layers, x_UD in x.items()],
+            {},
+        )
+        own = Evaluation([evaluation.tasks["dev/a"]])
+        rows = np.array([evaluation.sentences.index(sentence) for sentence in own.sentences])
+        given = {
+            "embeddings": Ref("base/embeddings/00"),
+            "sentences": Sentences(evaluation.sentences, None, evaluation),
+            "dev": DevTask(own, None, rows, 2),
+            "encoder": EncoderConfig(),
+            "model": None,
+            "poolings": list(x),
+            **inputs,
+        }
+        settings = {
+            "stages": stages,
+            "flow": FlowConfig(**{"fit_on": "tasks", **(flow or {})}),
+            "calibration": CalibrationConfig(natsv_k=natsv_k),
+            "seed": seed,
+            "run_seed": 0,
+            "layers": list(x),
+            "main": 0,
+        }
+        Task(name, "", scores.calibration, {"x": 1}, settings, given).run(storage, Work())
+        return storage, x
+
+    def fitted(self, storage, layers, name="fitted"):
+        return load_embeddings(storage.fetch(name), layers)
+
+    def test_all_tasks_together(self, tmp_path, evaluation):
+        storage, x = self.calibrate(tmp_path, evaluation, ["flow"], flow={"batch_size": 8})
+        for layers in self.LAYERS:
+            rows = evaluation.pair_rows().reshape(-1)
+            flow = fit_flow(x[layers][rows], FlowConfig(batch_size=8), 5)
+            expected = flow.transform(x[layers])
+            np.testing.assert_array_equal(self.fitted(storage, layers), expected)
+            saved = load_calibration(storage.fetch("fitted") / f"layers-{layers}")
+            np.testing.assert_array_equal(saved.transform(x[layers]), expected)
+
+    def test_fit_tasks_leaves_the_others_out(self, tmp_path, evaluation):
+        storage, x = self.calibrate(tmp_path, evaluation, ["sn", "whiten"], flow={"fit_tasks": ["b"]})
+        expected = fit_calibration(
+            ["sn", "whiten"], x[2][evaluation.pair_rows(["b"]).reshape(-1)], FlowConfig(), None, 0
+        )
+        np.testing.assert_array_equal(self.fitted(storage, 2), expected.transform(x[2]))
+        together = fit_calibration(["sn", "whiten"], x[2][evaluation.pair_rows().reshape(-1)], FlowConfig(), None, 0)
+        assert np.abs(together.transform(x[2]) - expected.transform(x[2])).max() > 0.01
+
+    @pytest.mark.parametrize("stages", [["flow"], ["whiten"]])
+    def test_per_task_fits_and_scores_each_on_its_own(self, tmp_path, evaluation, stages):
+        """As if the other task were not there; a name with a slash is a name like any other."""
+        storage, x = self.calibrate(tmp_path, evaluation, stages, flow={"per_task": True, "batch_size": 8})
+        found = self.fitted(storage, "first_last")
+        assert set(found) == {"dev/a", "b"}
+        scores = evaluation.score(found)
+        assert list(scores) == ["dev/a", "b"]
+        for task in scores:
+            rows = evaluation.pair_rows([task])
+            x_ND = x["first_last"][rows.reshape(-1)]
+            calibration = fit_calibration(stages, x_ND, FlowConfig(batch_size=8), None, derive_seed(5, task))
+            alone = Evaluation([evaluation.tasks[task]])
+            order = [evaluation.sentences.index(sentence) for sentence in alone.sentences]
+            expected = alone.score(calibration.transform(x["first_last"][order]))[task]
+            assert scores[task]["spearman"] == pytest.approx(expected["spearman"], abs=1e-6)
+            assert scores[task]["pearson"] == pytest.approx(expected["pearson"], abs=1e-3)
+        mean = mean_embeddings([found, {task: 3 * x_UD for task, x_UD in found.items()}])
+        np.testing.assert_allclose(mean["b"], 2 * found["b"], rtol=1e-6)
+        np.testing.assert_array_equal(evaluation.of_task(found, "b"), found["b"])
+
+    @pytest.mark.parametrize("per_task", [False, True])
+    @pytest.mark.parametrize("stages", [["natsv"], ["sn", "natsv"]])
+    def test_k_is_chosen_on_the_dev_task_and_recorded(self, tmp_path, evaluation, stages, per_task):
+        """The dev task's own fit chooses where each task has one; the k is then that of all."""
+        storage, x = self.calibrate(tmp_path, evaluation, stages, flow={"per_task": per_task}, natsv_k="dev")
+        chosen = storage.entry("fitted").meta["natsv_k"]
+        assert set(chosen) == {"2", "first_last"}
+        for layers in self.LAYERS:
+            fit_on = x[layers][evaluation.pair_rows(["dev/a"] if per_task else None).reshape(-1)]
+            scores = []
+            for k in range(1, 21):
+                z_UD = fit_calibration(stages, fit_on, FlowConfig(), k, 0).transform(x[layers])
+                scores.append(round(evaluation.score(z_UD)["dev/a"]["spearman"], 6))
+            assert chosen[str(layers)] == 1 + int(np.argmax(scores))
+            found = evaluation.score(self.fitted(storage, layers))["dev/a"]["spearman"]
+            assert found == pytest.approx(max(scores), abs=1e-6)
+        assert len(set(scores)) > 3, "the choice makes a difference"
+
+    def test_a_given_k_is_recorded_too(self, tmp_path, evaluation):
+        storage, _ = self.calibrate(tmp_path, evaluation, ["natsv"], natsv_k=4)
+        meta = storage.entry("fitted").meta
+        assert {"natsv_k": meta["natsv_k"]} == {"natsv_k": {"2": 4, "first_last": 4}}
+
+    def test_a_fit_that_fails_at_the_main_pooling_is_told_and_commits_nothing(self, tmp_path, evaluation):
+        reason = "calibration.natsv_k is 24, but with 160 embeddings of width 24 it must be 1 to 23"
+        with pytest.raises(UserError, match=reason):
+            self.calibrate(tmp_path, evaluation, ["natsv"], natsv_k=24)
+        assert Storage(str(tmp_path), "run").entry("fitted") is None
+
+    def test_a_fit_that_fails_at_another_pooling_is_missing_there_only(self, tmp_path, evaluation):
+        x = {2: embeddings(len(evaluation.sentences), 24), "first_last": embeddings(len(evaluation.sentences), 24)}
+        x["first_last"][0] = np.inf
+        storage, _ = self.calibrate(tmp_path, evaluation, ["sn"], x)
+        entry = storage.entry("fitted")
+        assert list(entry.meta["failed"]) == ["first_last"] and "infinite" in entry.meta["failed"]["first_last"]
+        assert self.fitted(storage, 2).shape == (len(evaluation.sentences), 24)
+        assert not (storage.fetch("fitted") / "layers-first_last.npy").exists()
+
+    def test_one_pass_over_the_text_serves_all_calibrations_of_a_model(self, tmp_path, evaluation, monkeypatch):
+        """Three flows and a whitening on the drawn sentences of a corpus, each as if it were fitted alone."""
+        flow = {"fit_on": "corpus", "fit_sentences": 8, "batch_size": 2, "epochs": 2}
+        encoder, tokenizer = load_encoder(EncoderConfig())
+        texts = [f"{noun} {verb}" for noun in ("a man", "a dog", "she") for verb in ("runs", "sits", "is here", "eats")]
+        corpus = tokenize(tokenizer, texts, 75)
+        monkeypatch.setattr(scores, "read_tokens", lambda path: corpus)
+        passes = []
+        monkeypatch.setattr(scores, "encode", lambda *a: passes.append(len(a[1])) or encode(*a))
+        x = dict(zip((1, 2), encode(encoder, tokenize(tokenizer, evaluation.sentences, 75), (1, 2))))
+        fits = [(["flow"], 0), (["flow"], 1), (["flow"], 2), (["whiten"], 0)]
+        for number, (stages, seed) in enumerate(fits):
+            storage, _ = self.calibrate(
+                tmp_path, evaluation, stages, x, flow, seed=seed, name=f"fitted/{number}", text=tmp_path
+            )
+        assert passes == [8], "the drawn sentences, once"
+        rows = np.sort(np.random.default_rng(derive_seed(0, "calibration")).choice(12, 8, replace=False))
+        for layers, x_ND in zip((1, 2), encode(encoder, corpus.take(rows), (1, 2))):
+            for number, (stages, seed) in enumerate(fits):
+                expected = fit_calibration(stages, x_ND, FlowConfig(**flow), None, seed).transform(x[layers])
+                close(self.fitted(storage, layers, f"fitted/{number}"), expected, 1e-3)
+
+    def test_nli_pairs_are_fitted_on_side_by_side(self, tmp_path, evaluation):
+        texts = [
+            f"{noun} {verb}"
+            for noun in ("a man", "a dog", "she", "the cat")
+            for verb in ("runs", "sleeps now", "is here")
+        ]
+        encoder, tokenizer = load_encoder(EncoderConfig())
+        pairs = PairRows(texts[:6], texts[6:], np.zeros(6, np.int64))
+        storage = Storage(str(tmp_path), "run")
+        storage.commit("pairs/nli", lambda path: write_pairs(pairs, tokenizer, 75, path), {})
+        tokens = tokenize(tokenizer, evaluation.sentences, 75)
+        x = dict(zip(self.LAYERS, encode(encoder, tokens, self.LAYERS)))
+        self.calibrate(
+            tmp_path, evaluation, ["flow"], x,
+            flow={"fit_on": "nli", "batch_size": 2, "epochs": 2}, text=Ref("pairs/nli"),
+        )  # fmt: skip
+        mixed = tokenize(tokenizer, [text for pair in zip(texts[:6], texts[6:]) for text in pair], 75)
+        for layers, x_ND in zip(self.LAYERS, encode(encoder, mixed, self.LAYERS)):
+            expected = fit_flow(x_ND, FlowConfig(batch_size=2, epochs=2), 5).transform(x[layers])
+            close(self.fitted(storage, layers), expected, 1e-3)
+
+
+class TestDrawing:
+    @pytest.mark.parametrize(("pairs", "epochs"), [(100, 0.15), (1000, 0.5), (40, 0.01), (7, 0.9), (1, 0.5)])
+    def test_draws_the_pairs_that_the_fit_uses_and_no_more(self, pairs, epochs):
+        """Both sentences of a pair stay together, no pair comes twice, and the number of updates is that of all."""
+        table = TokenTable.from_lists([[i] for i in range(2 * pairs + 1)])
+        config = FlowConfig(epochs=epochs, batch_size=8)
+        drawn, settings = draw(table, config, seed=3)
+        first, second = drawn.ids[: len(drawn) // 2 * 2].reshape(-1, 2).T
+        assert (second == first + 1).all() and (first % 2 == 0).all() and len(set(first)) == len(first)
+        assert len(first) == distinct_pairs(pairs, config)
+        updates = [[], []]
+        for steps, fit, count in ((updates[0], config, 2 * pairs), (updates[1], settings, len(drawn))):
+            fit_flow(embeddings(count, width=4), fit, 0, lambda step, _, steps=steps: steps.append(step))
+        assert updates[0] == updates[1]
+        again, other = (draw(table, config, seed)[0].ids for seed in (3, 4))
+        np.testing.assert_array_equal(drawn.ids, again)
+        assert pairs < 100 or not np.array_equal(drawn.ids, other)
+
+    @pytest.mark.parametrize("epochs", [1, 2.5])
+    def test_a_whole_epoch_takes_all(self, epochs):
+        table = TokenTable.from_lists([[i] for i in range(9)])
+        assert draw(table, FlowConfig(epochs=epochs, batch_size=3), 0)[0] is table

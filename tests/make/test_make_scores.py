@@ -1,0 +1,63 @@
+"""Embeddings by frozen encoders and external teachers: one at a time in memory, and a lack of it is said."""
+
+import numpy as np
+import pytest
+import torch
+
+from raysed.cluster.work import Task, Work
+from raysed.config import EncoderConfig, TeacherConfig
+from raysed.data.tokens import tokenize
+from raysed.errors import UserError
+from raysed.graph import Ref
+from raysed.make.scores import embeddings, teacher_embeddings
+from raysed.make.work import Sentences
+from raysed.model.encoder import Encoder, load_encoder, save_encoder
+from raysed.model.teacher import load_teacher
+from raysed.store.storage import Storage
+
+
+@pytest.fixture
+def run(tiny_encoder_dir, tmp_path, tiny_tokenizer, make_sentences):
+    encoder, texts = EncoderConfig(path=str(tiny_encoder_dir), max_length=20), make_sentences(30)
+    return encoder, Storage(str(tmp_path), "run"), Sentences(texts, tokenize(tiny_tokenizer, texts, 20))
+
+
+def embed(name: str, model: Ref | None, encoder: EncoderConfig, sentences: Sentences) -> Task:
+    inputs = {"model": model, "encoder": encoder, "sentences": sentences}
+    return Task(name, "", embeddings, {"of": name}, {"layers": [1]}, inputs)
+
+
+def test_this_process_holds_one_member_at_a_time(run, request):
+    """Ten members of BERT-large would be 13 GB."""
+    encoder, storage, sentences = run
+    names = [f"ct/members/{index:02d}" for index in range(4)]
+    for name in names:
+        storage.commit(name, lambda path: save_encoder(*load_encoder(encoder), path), {})
+    most_alive = request.getfixturevalue("most_alive")  # from here on
+    for name in names:
+        embed(name.replace("members", "embeddings"), Ref(name), encoder, sentences).run(storage, Work())
+    assert most_alive() == 1
+    assert all(np.load(storage.fetch(f"ct/embeddings/0{i}") / "layers-1.npy").shape == (30, 16) for i in range(4))
+
+
+def test_a_lack_of_memory_for_a_sentence_is_said(run, monkeypatch):
+    encoder, storage, sentences = run
+
+    def no_memory(self, tokens, poolings):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Encoder, "embed", no_memory)
+    with pytest.raises(UserError, match=r"^there is not enough memory to embed a sentence of \d+ tokens; lower "):
+        embed("base/embeddings/00", None, encoder, sentences).run(storage, Work())
+
+
+def test_this_process_holds_one_teacher_at_a_time(run, tiny_encoder_dir, most_alive):
+    _, storage, sentences = run
+    for length in (8, 12, 16):
+        teacher = load_teacher(TeacherConfig(path=str(tiny_encoder_dir), max_length=length))
+        inputs, name = {"teacher": teacher, "sentences": sentences}, f"teachers/embeddings/{length}"
+        entry = Task(name, "", teacher_embeddings, {"of": length}, {"layers": 1}, inputs).run(storage, Work())
+        assert entry.meta["width"] == 16 and entry.meta["sentences_per_second"] > 0
+        teacher.unload()
+        del teacher, inputs
+    assert most_alive() == 1
