@@ -9,8 +9,12 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
+import raysed.pipeline
+import raysed.store.files
+from raysed.config import make_config
 from raysed.errors import RunFailed, UserError
 from raysed.store.progress import Progress, emit
 from raysed.store.status import describe, describe_all, read_timings, refuse_at_work, status_of
@@ -219,6 +223,26 @@ def test_a_job_at_work_is_seen_by_the_clock_of_the_storage(storage, tmp_path):
     refuse_at_work(storage)  # no process has this number
     storage.write_text("status.json", json.dumps({**words, "state": "stopped"}))
     refuse_at_work(storage)
+
+
+def test_a_job_is_refused_where_another_is_at_work_unless_it_takes_over(tmp_path, monkeypatch):
+    """On an object store, which has no lock."""
+
+    class Started(Exception):
+        pass
+
+    def lock(storage: Storage) -> None:
+        raise Started
+
+    fs = pafs.SubTreeFileSystem(str(tmp_path), pafs.LocalFileSystem())
+    tell_of(tmp_path / "runs", "mine", "running")
+    monkeypatch.setattr(raysed.store.files, "filesystem", lambda location: (fs, "runs"))
+    monkeypatch.setattr(Storage, "lock", lock)
+    config = make_config({"storage": "mock://bucket/runs", "run": "mine"})
+    with pytest.raises(UserError, match=r"^run 'mine' is in use by a job on head .* --take-over$"):
+        raysed.pipeline.run(config)
+    with pytest.raises(Started):
+        raysed.pipeline.run(config, take_over=True)
 
 
 def job(*arguments: object) -> subprocess.CompletedProcess:
