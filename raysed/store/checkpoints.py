@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raysed.errors import UserError
 from raysed.store.changes import changes, in_words
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ class Checkpoints:
         before = self._storage.read_json(self._starts)
         count = before.pop("count", 0)
         count = count + 1 if before == start and isinstance(count, int) else 0
-        self._storage.write_text(self._starts, json.dumps({**start, "count": count}))
+        with suppress(UserError):  # of a full disk, which what the training writes next reports
+            self._storage.count_start(self._starts, json.dumps({**start, "count": count}))
         return count
 
     def newest(self) -> tuple[int, Path] | None:

@@ -144,13 +144,15 @@ def _add_summary(events: Any, summary: Any, step: int = 0) -> None:
 def native_output_to(path: Path) -> Iterator[None]:
     """Send what C++ libraries write to file descriptor 2 to a file; Python's `sys.stderr` keeps the terminal."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept, python_stderr = os.dup(2), sys.stderr
+    kept, python_stderr, raises = os.dup(2), sys.stderr, logging.raiseExceptions
     with open(kept, "w", buffering=1) as terminal, open(path, "ab") as file:
         sys.stderr = terminal
         os.dup2(file.fileno(), 2)
+        logging.raiseExceptions = False  # on a full disk, each record of a library would be a traceback
         try:
             yield
         finally:
+            logging.raiseExceptions = raises
             os.dup2(kept, 2)
             sys.stderr = python_stderr
 

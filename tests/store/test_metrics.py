@@ -199,6 +199,18 @@ def test_what_libraries_print_goes_to_a_file_and_python_keeps_the_terminal(tmp_p
     assert log.read_text() == "native\n"
 
 
+def test_what_libraries_log_on_a_full_disk_is_no_traceback():
+    code = (
+        "import logging, os, pathlib; from raysed.store.metrics import native_output_to\n"
+        "log = logging.getLogger('ray'); log.propagate = False\n"
+        "with native_output_to(pathlib.Path('/dev/full')):\n"
+        "    log.addHandler(logging.StreamHandler(os.fdopen(2, 'w', closefd=False)))\n"
+        "    log.error('a trial failed')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr and done.stdout == ""
+
+
 def test_the_terminal_comes_back_after_an_error(tmp_path):
     stderr, inode = sys.stderr, os.fstat(2).st_ino
     with pytest.raises(KeyError), native_output_to(tmp_path / "native.log"):

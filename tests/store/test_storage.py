@@ -548,6 +548,16 @@ def test_starts_are_counted_until_there_is_something_new(disk):
     assert checkpoints.begin("tuesday") == 0
 
 
+def test_a_start_that_cannot_be_counted_is_no_reason_to_try_for_ever(disk, monkeypatch):
+    """What the training writes next says that the disk is full, where it is not started again."""
+    checkpoints = disk.checkpoints("model", {"a": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+        assert checkpoints.begin("monday") == 0
+        with pytest.raises(UserError, match="no disk space left"):
+            checkpoints.save(10, lambda path: (path / "state").write_text("x"))
+
+
 @pytest.mark.parametrize("fault", ["kill", "ENOSPC"])
 def test_a_fault_while_saving_leaves_a_checkpoint_to_continue_from(disk, fault):
     def prepare() -> None:
