@@ -1,6 +1,7 @@
 """Who may import what: the rooms of the package depend on each other one way, and heavy libraries have their place."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -206,3 +207,14 @@ def test_neither_imports_nor_encoders_change_global_state():
     command = [sys.executable, "-c", _STATE, *arguments, str(ROOT / "raysed/bundled/encoder")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.splitlines() == ["importing changes", "building changes"], done.stderr
+
+
+def test_scripts_beside_the_package_import_what_is_there():
+    """Nothing else runs all of benchmarks/ and tools/."""
+    for path in (path for folder in ("benchmarks", "jobs", "papers", "tools") for path in ROOT.glob(f"{folder}/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in ("raysed", "papers"):
+                module = importlib.import_module(node.module)
+                for name in (alias.name for alias in node.names):
+                    if not hasattr(module, name):
+                        importlib.import_module(f"{node.module}.{name}")  # a module, or a mistake
