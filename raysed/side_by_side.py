@@ -93,7 +93,7 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
 def score_words(benchmark: Benchmark) -> list[Row]:
     """Score the baselines that need no model."""
     evaluation, tasks = benchmark.evaluation, benchmark.transfer
-    found = baselines(evaluation, lambda steps: one_by_one("score words alone", steps, list(map(" by ".join, steps))))
+    found = baselines(evaluation, _each_of_words)
     seed, run = benchmark.config.evaluation.transfer.seed, _probed("probe words alone")
     transfer = transfer_baselines(tasks, seed, run) if tasks else {}
     rows = []
@@ -105,6 +105,10 @@ def score_words(benchmark: Benchmark) -> list[Row]:
             row |= {"transfer": transfer[name], "transfer_average": transfer_average(transfer[name])}
         rows.append(row)
     return rows
+
+
+def _each_of_words(steps: list[tuple[str, str, int]]) -> Iterable[tuple[str, str, int]]:
+    return one_by_one("score words alone", steps, [f"{task} by {baseline}" for task, baseline, _ in steps])
 
 
 def _scored(title: str, evaluation: Evaluation) -> Iterable[str]:

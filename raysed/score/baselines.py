@@ -17,17 +17,19 @@ from raysed.score.transfer import ProbeJob, combine, jobs, run_probe, sentences_
 
 
 def baselines(
-    evaluation: Evaluation, each: Callable[[list[tuple[str, str]]], Iterable[tuple[str, str]]] = iter
+    evaluation: Evaluation, each: Callable[[list[tuple[str, str, int]]], Iterable[tuple[str, str, int]]] = iter
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return every baseline's outcomes by task, by the name of its row; one that fits no task is not there.
 
     Args:
-        each: goes through the pairs of a task's and a baseline's name, and may show how far it is.
+        each: goes through the steps (names of task and baseline, number of the part), and may show how far it is.
     """
+    tasks = evaluation.tasks.values()
+    parts = {(task.name, name): parts for task in tasks for name, parts in task.lexical().items()}
     found: dict[str, dict[str, np.ndarray]] = {}
-    steps = [(task.name, name) for task in evaluation.tasks.values() for name in task.lexical()]
-    for task, name in each(steps):
-        found.setdefault(name, {})[task] = evaluation.tasks[task].lexical()[name]()
+    for task, name, part in each([(*key, part) for key, of_key in parts.items() for part in range(len(of_key))]):
+        outcome, known = parts[task, name][part](), found.setdefault(name, {}).get(task)
+        found[name][task] = outcome if known is None else np.maximum(known, outcome)
     return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}
 
 

@@ -10,7 +10,7 @@ The classifiers of all folds are solved together: scikit-learn, one fit after th
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -89,36 +89,32 @@ def stratified_folds(labels_N: np.ndarray, seed: int, folds: int = FOLDS) -> lis
 def classify_by_folds(
     train: Labelled, test_ND: Features, grid: Sequence[float], seed: int, folds: int = FOLDS
 ) -> Classified:
-    """Choose C by cross-validation on `train`, fits on all of it, and predicts the test rows."""
+    """Choose C by cross-validation on `train`, fit on all of it, and predict the test rows."""
     held_out = [rows for _, rows in stratified_folds(train.labels, seed, folds)]
-
-    def accuracy(fits: _Fits) -> float:
-        return np.mean(
-            [_accuracy(fits.predict(train.features[rows], i), train.labels[rows]) for i, rows in enumerate(held_out)]
-        )
-
-    return _choose(_path(train, grid, held_out), grid, accuracy, test_ND)
+    return _choose(train, test_ND, grid, held_out, lambda: enumerate(train.at(rows) for rows in held_out))
 
 
 def classify_by_dev(train: Labelled, dev: Labelled, test_ND: Features, grid: Sequence[float]) -> Classified:
-    """Choose C by the accuracy on `dev`, fits on `train` alone, and predicts the test rows."""
-    return _choose(_path(train, grid), grid, lambda fits: _accuracy(fits.predict(dev.features), dev.labels), test_ND)
-
-
-def _accuracy(predicted_N: np.ndarray, labels_N: np.ndarray) -> float:
-    return 100 * float(np.mean(predicted_N == labels_N))
+    """Choose C by the accuracy on `dev`, fit on `train` alone, and predict the test rows."""
+    return _choose(train, test_ND, grid, [], lambda: [(-1, dev)])
 
 
 def _choose(
-    path: "Iterator[_Fits]", grid: Sequence[float], accuracy: "Callable[[_Fits], float]", test_ND: Features
+    train: Labelled,
+    test_ND: Features,
+    grid: Sequence[float],
+    held_out: Sequence[np.ndarray],
+    dev_parts: Callable[[], Iterable[tuple[int, Labelled]]],
 ) -> Classified:
-    found = []
-    for c, fits in zip(grid, path):
+    """The fit with the best mean accuracy over the parts, each predicted by the fit of its number."""
+    best = None
+    for c, fits in zip(grid, _path(train, grid, held_out)):
+        hits = [fits.predict(part.features, which) == part.labels for which, part in dev_parts()]
         # Two decimals and then the smallest of equals, as SentEval: far digits do not decide.
-        dev = round(float(accuracy(fits)), 2)
-        if not found or dev > found[0].dev:
-            found = [Classified(fits.predict(test_ND), c, dev, bool(fits.converged_F[-1]))]
-    return found[0]
+        dev = round(float(np.mean([100 * np.mean(hit_N) for hit_N in hits])), 2)
+        if best is None or dev > best.dev:
+            best = Classified(fits.predict(test_ND), c, dev, bool(fits.converged_F[-1]))
+    return best
 
 
 # -- logistic regressions, many at a time ----------------------------------------------------------------------------

@@ -148,22 +148,20 @@ def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     by_task: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         by_task.setdefault(result["task"], []).append(result)
-    return {task: _combined(sorted(group, key=lambda result: result["fold"] or 0)) for task, group in by_task.items()}
-
-
-def _combined(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    first = {key: value for key, value in group[0].items() if key not in ("task", "fold")}
-    if group[0]["fold"] is None:
-        return first
-    accuracies = [result["accuracy"] for result in group]
-    return {
-        **first,
-        "accuracy": statistics.fmean(accuracies),
-        "std": statistics.stdev(accuracies) if len(group) > 1 else 0.0,
-        "dev": statistics.fmean(result["dev"] for result in group),
-        "C": [result["C"] for result in group],
-        "converged": all(result["converged"] for result in group),
-    }
+    found = {}
+    for task, folds in by_task.items():
+        folds.sort(key=lambda result: result["fold"] or 0)
+        found[task] = {key: value for key, value in folds[0].items() if key not in ("task", "fold")}
+        if folds[0]["fold"] is not None:
+            accuracies = [fold["accuracy"] for fold in folds]
+            found[task] |= {
+                "accuracy": statistics.fmean(accuracies),
+                "std": statistics.stdev(accuracies) if len(folds) > 1 else 0.0,
+                "dev": statistics.fmean(fold["dev"] for fold in folds),
+                "C": [fold["C"] for fold in folds],
+                "converged": all(fold["converged"] for fold in folds),
+            }
+    return found
 
 
 def score_transfer(

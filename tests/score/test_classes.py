@@ -109,6 +109,13 @@ def test_words_alone_tell_topics_with_words_of_their_own():
         assert scores["topics"]["v_measure"] > 30, name
 
 
+def test_words_alone_take_a_step_for_every_fold():
+    """With many classes a fold takes a minute, and the progress has to move."""
+    evaluation, steps = Evaluation([Classification(texts_of(np.random.default_rng(6)))]), []
+    baselines(evaluation, lambda todo: steps.extend(todo) or todo)
+    assert steps == [("topics", name, part) for name in ("word-overlap", "tf-idf") for part in range(5)]
+
+
 def test_a_text_that_occurs_twice_is_embedded_once():
     data = LabelledTexts("t", ["a", "b", "a"], np.array([0, 1, 1]), ["x", "y"])
     task = Clustering(data)

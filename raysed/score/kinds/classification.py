@@ -4,6 +4,7 @@ Source: the probe is that of SentEval (Conneau and Kiela 2018), see `probes`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from raysed.data.rows import column_names
 from raysed.data.sources import Hub, ending, find
 from raysed.score import probes
 from raysed.score.kinds import Task
-from raysed.score.lexical import Vectors
+from raysed.score.lexical import LEXICAL, Vectors
 from raysed.score.probes import Labelled
 
 FOLDS = 5
@@ -91,18 +92,30 @@ class Classification(LabelledTask):
 
         return self.outcome_of(np.asarray(x_UD, np.float32)[self.rows], probe)
 
-    def outcome_of(self, features: Any, predict: Predict) -> np.ndarray:
-        """Return the outcome of any features [N, ...], which may be sparse, and any classifier."""
+    def outcome_of(self, features: Any, predict: Predict, parts: slice = slice(None)) -> np.ndarray:
+        """Return the outcome of any features [N, ...], which may be sparse, and any classifier.
+
+        Args:
+            parts: which folds are predicted; other rows have -1.
+        """
         labels_N, test = self.data.labels, self.data.test
-        parts = [(np.flatnonzero(~test), np.flatnonzero(test))] if test is not None else None
-        predicted_N = np.empty_like(labels_N)
-        for train, held_out in parts or probes.stratified_folds(labels_N, self._seed, FOLDS):
+        predicted_N = np.full_like(labels_N, -1)
+        if test is None:
+            folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
+        else:
+            folds = [(np.flatnonzero(~test), np.flatnonzero(test))]
+        for train, held_out in folds[parts]:
             predicted_N[held_out] = predict(features[train], labels_N[train], features[held_out])
         return predicted_N[self._tested]
 
-    def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        """See `Task.lexical_outcome`."""
-        return self.outcome_of(vectors(self.data.texts), _sparse_probe)
+    def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
+        """See `Task.lexical`; with many classes a fold takes as long as other outcomes."""
+
+        def fold(vectors: Vectors, part: int) -> np.ndarray:
+            return self.outcome_of(vectors(self.data.texts), _sparse_probe, slice(part, part + 1))
+
+        count = FOLDS if self.data.test is None else 1
+        return {name: [partial(fold, vectors, part) for part in range(count)] for name, vectors in LEXICAL.items()}
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:
         """Return accuracy and the mean F1 of the classes, x100, and the number of texts that were predicted."""

@@ -1,0 +1,415 @@
+"""Reading of graded pairs: every layout, and scores that nothing can be made of."""
+
+import gzip
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import datasets
+import pandas as pd
+import pytest
+
+from raysed.config import TaskConfig
+from raysed.data.graded import load_task, read_graded
+from raysed.data.pairs import load_graded
+from raysed.errors import UserError
+from raysed.train.stages.sts import StsConfig
+
+HEADER = "subset\tscore\tsentence1\tsentence2\n"
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "sts"
+TRICKY = [
+    (4.5, 'She said: "Guns, ; kill".', "So do\u2028cars."),
+    (0.0, "Where?", "It's 3,5 metres; or more."),
+    (2.0, "Ein Kätzchen.", "A kitten."),
+]
+"""Score and sentences with quotation marks, commas and semicolons."""
+
+
+ENDINGS = [".csv", ".csv.gz", ".tsv", ".tsv.gz", ".jsonl", ".jsonl.gz", ".parquet"]
+
+
+def load(path, **settings_):
+    """Reads pairs that need not be enough for a correlation."""
+    return read_graded("toy", TaskConfig(source=str(path), **settings_), "evaluation.tasks.toy")
+
+
+def task_of(path, **settings_):
+    return load_task("toy", TaskConfig(source=str(path), **settings_))
+
+
+def table(tmp_path, body, header=HEADER, name="pairs.tsv"):
+    path = tmp_path / name
+    path.write_bytes((header + body).encode())
+    return path
+
+
+def senteval(tmp_path, **subsets):
+    for name, (pairs, golds) in subsets.items():
+        (tmp_path / f"STS.input.{name}.txt").write_bytes(pairs.encode())
+        (tmp_path / f"STS.gs.{name}.txt").write_bytes(golds.encode())
+    return tmp_path
+
+
+def test_table_drops_blank_scores_with_their_sentences(tmp_path):
+    """Subsets keep the order of their first row, whatever lies between."""
+    body = "x\t1.5\ta\tb\ny\t\tlost1\tlost2\ny\t0\tc\td\nx\t 5 \te\tf\nz\t\tg\th\n\n"
+    task = load(table(tmp_path, body))
+    assert {k: (a, b, gold.tolist()) for k, (a, b, gold) in task.subsets.items()} == {
+        "x": (["a", "e"], ["b", "f"], [1.5, 5.0]),
+        "y": (["c"], ["d"], [0.0]),
+    }
+    assert (task.pairs, task.dropped) == (3, 2)
+
+
+def test_senteval_directory_drops_blank_scores_in_step(tmp_path):
+    senteval(tmp_path, b=("p\tq\n", "3\n"), a=("one\ttwo\nlost\tlost\nthree\tfour\n", "4.5\n\n0.25\n"))
+    task = load(tmp_path)
+    assert list(task.subsets) == ["a", "b"]
+    first, second, gold = task.subsets["a"]
+    assert (first, second, gold.tolist()) == (["one", "three"], ["two", "four"], [4.5, 0.25])
+    assert (task.pairs, task.dropped) == (3, 1)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_unicode_line_separators_stay_in_their_sentence(tmp_path, separator):
+    sentence = f"before{separator}after"
+    assert load(table(tmp_path, f"x\t1\t{sentence}\tb\n")).subsets["x"][0] == [sentence]
+    folder = tmp_path / "senteval"
+    folder.mkdir()
+    senteval(folder, s=(f"{sentence}\tb\nc\td\n", "1\n2\n"))
+    assert load(folder).subsets["s"][0] == [sentence, "c"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("x\t1\ta\tb\nx\thigh\ta\tb\n", "line 3: score 'high' is not a number"),
+        ("x\tnan\ta\tb\n", "line 2: score 'nan' is not finite; "),
+        ("x\t5.5\ta\tb\n", "line 2: score 5.5 is outside .* 0 to 5"),
+        ("x\t1\ta\n", "line 2: 3 tab-separated columns, but the header has 4"),
+        ("x\t1\ta\tb\tc\n", "line 2: 5 tab-separated columns, but the header has 4"),
+        ("x\t\ta\tb\n", "no pair with a gold score .1 blank"),
+        ("", "no pair with a gold score"),
+    ],
+)
+def test_a_bad_table_is_refused_by_file_and_line(tmp_path, body, message):
+    with pytest.raises(UserError, match=rf"pairs\.tsv.*{message}"):
+        load(table(tmp_path, body))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "golds", "message"),
+    [
+        ("a\tb\nc\td\n", "1\n", r"STS\.input\.s\.txt has 2 lines, but STS\.gs\.s\.txt .* has 1"),
+        ("a\tb\n", "x\n", r"STS\.gs\.s\.txt, line 1: score 'x'"),
+        ("a b\n", "1\n", r"STS\.input\.s\.txt, line 1: 1 tab-separated columns instead of 2"),
+    ],
+)
+def test_a_bad_senteval_directory_is_refused(tmp_path, pairs, golds, message):
+    with pytest.raises(UserError, match=message):
+        load(senteval(tmp_path, s=(pairs, golds)))
+
+
+def test_a_senteval_directory_without_files_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no STS\.input"):
+        load(tmp_path)
+    (tmp_path / "STS.input.s.txt").write_text("a\tb\n")
+    with pytest.raises(UserError, match=r"STS\.gs\.s\.txt cannot be read"):
+        load(tmp_path)
+
+
+def test_a_pair_of_languages_is_read_from_three_columns(tmp_path):
+    """STS 2017 extended: no header, any script; marks, quotes and joiners stay as they are."""
+    pairs = [
+        ("طفلٌ يلعب بالكرة.", "A child plays with a ball.", "4.8"),
+        ("¿Qué dijo «él»?", 'He said "nothing', " 1 "),
+        ("Işık İstanbul'da yanıyor.", "می\u200cخواهم\u2028بروم", "0"),
+    ]
+    path = tmp_path / "STS.ar-en.txt"
+    path.write_bytes(("\ufeff" + "\r\n".join("\t".join(pair) for pair in pairs) + "\n\n").encode())
+    first, second, gold = load(path).subsets["all"]
+    assert list(zip(first, second)) == [pair[:2] for pair in pairs]
+    assert gold.tolist() == [4.8, 1.0, 0.0]
+
+
+def test_a_track_of_sts_2017_is_read_with_the_scores_beside_it(tmp_path):
+    senteval(tmp_path, **{"track4a.es-en": ("Un niño.\tA boy.\nUna niña.\tA girl.\n", "4.5\n\n")})
+    task = load(tmp_path / "STS.input.track4a.es-en.txt")
+    first, second, gold = task.subsets["track4a.es-en"]
+    assert (first, second, gold.tolist(), task.dropped) == (["Un niño."], ["A boy."], [4.5], 1)
+    (tmp_path / "STS.gs.track4a.es-en.txt").unlink()
+    with pytest.raises(UserError, match=r"STS\.gs\.track4a\.es-en\.txt cannot be read"):
+        load(tmp_path / "STS.input.track4a.es-en.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a\tb\t1\nc\td\n", r"line 2: 2 tab-separated columns instead of 3"),
+        ("a\tb\t1\nc\td\t2\te\n", r"line 2: 4 tab-separated columns instead of 3"),
+        ("sentence1\tsentence2\tscore\n", r"line 1: score 'score' is not a number"),
+        ("a\tb\t\n", r"no pair with a gold score"),
+        ("", r"no pair with a gold score"),
+    ],
+)
+def test_bad_lines_of_three_columns_are_refused(tmp_path, text, message):
+    (tmp_path / "STS.en-de.txt").write_text(text)
+    with pytest.raises(UserError, match=rf"STS\.en-de\.txt.*{message}"):
+        load(tmp_path / "STS.en-de.txt")
+
+
+def arguments(tmp_path, **topics):
+    """A directory of argument facet similarity; contents as bytes."""
+    for topic, content in topics.items():
+        (tmp_path / f"ArgPairs_{topic}.csv").write_bytes(content)
+    return tmp_path
+
+
+def test_arguments_are_read_by_topic(tmp_path):
+    """Other columns in between, commas and line ends in quotes, and text that is Latin-1."""
+    gun = 'regression_label,csid,sentence_1,sentence_2\n4.2,7,"Guns, he says, ""kill"".","So do\ncars."\n,8,x,y\n'
+    death = "\ufeffsentence_2,sentence_1,regression_label\r\nNo.,Döner costs £2.,0\r\n"
+    task = load(
+        arguments(tmp_path, GC=gun.encode(), DP=death.encode(), GM=gun.replace("cars", "caf\xe9s").encode("latin-1"))
+    )
+    assert list(task.subsets) == ["DP", "GC", "GM"] and task.dropped == 2
+    assert {topic: (a, b, gold.tolist()) for topic, (a, b, gold) in task.subsets.items()} == {
+        "DP": (["Döner costs £2."], ["No."], [0.0]),
+        "GC": (['Guns, he says, "kill".'], ["So do cars."], [4.2]),
+        "GM": (['Guns, he says, "kill".'], ["So do cafés."], [4.2]),
+    }
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"label,sentence_1,sentence_2\n1,a,b\n", r"line 1: .* regression_label, .* needed, found label, sentence_1"),
+        (b"", r"line 1: .* needed, found none"),
+        (b"regression_label,sentence_1,sentence_2\n1,a,b\n2,c\n", r"line 3: 2 fields, but the header has 3"),
+        (b"regression_label,sentence_1,sentence_2\nhigh,a,b\n", r"line 2: score 'high' is not a number"),
+        (b"regression_label,sentence_1,sentence_2\n6,a,b\n", r"line 2: score 6 is outside"),
+        (
+            b'regression_label,sentence_1,sentence_2\n1,"' + b"a" * 200_000,
+            r"line 2: field larger than .*; check for quotation marks that are not closed",
+        ),
+    ],
+)
+def test_bad_arguments_are_refused_by_file_and_line(tmp_path, content, message):
+    with pytest.raises(UserError, match=rf"ArgPairs_GC\.csv.*{message}"):
+        load(arguments(tmp_path, GC=content))
+
+
+def test_bundled_pairs_are_one_subset(monkeypatch):
+    fake = SimpleNamespace(pairs=lambda split: [(1.0, f"{split} a", "b"), (4.0, "c", "d")])
+    monkeypatch.setitem(sys.modules, "raysed.bundled", fake)
+    monkeypatch.setattr("raysed.bundled", fake, raising=False)
+    first, _, gold = load("bundled:dev").subsets["all"]
+    assert (first, gold.tolist()) == (["dev a", "c"], [1.0, 4.0])
+    with pytest.raises(UserError, match="bundled:train"):
+        load("bundled:validation")
+
+
+@pytest.mark.parametrize("column", ["score", "label", "similarity_score"])
+def test_hub_dataset_is_read_by_column(monkeypatch, column):
+    """A missing score is dropped; name and split reach the library, which is asked for `test` by default."""
+    asked = []
+    columns = datasets.Dataset.from_dict({"sentence1": ["a", "b"], "sentence2": ["c", "d"], column: [2.5, None]})
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **keys: asked.append((args, keys)) or columns)
+    task = load("someone/pairs", name="en", split="validation")
+    assert (task.subsets["all"][:2], task.dropped) == ((["a"], ["c"]), 1)
+    load("someone/pairs")
+    assert asked == [
+        (("someone/pairs", "en"), {"split": "validation"}),
+        (("someone/pairs", None), {"split": "test"}),
+    ]
+
+
+def frame(names, extra=False, subset=False):
+    columns = dict(zip(names, zip(*TRICKY)))
+    columns |= {"id": range(3), "note": ["a, b", "", None]} if extra else {}
+    columns |= {"subset": ["x", "y", "x"]} if subset else {}
+    return pd.DataFrame({name: list(values) for name, values in columns.items()})
+
+
+def save(pairs, path):
+    """As pandas writes them: text with tabs needs to be without quoting."""
+    if path.name.startswith("pairs.jsonl"):
+        pairs.to_json(path, orient="records", lines=True, force_ascii=False)
+    elif path.suffix == ".parquet":
+        pairs.to_parquet(path)
+    elif path.name.startswith("pairs.csv"):
+        pairs.to_csv(path, index=False)
+    else:
+        rows = [pairs.columns, *pairs.fillna("").astype(str).itertuples(index=False)]
+        text = "".join("\t".join(row) + "\n" for row in rows).encode()
+        path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+    return path
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_the_column_subset_divides_pairs_in_every_kind_of_file(tmp_path, ending):
+    path = save(frame(("score", "sentence1", "sentence2"), subset=True), tmp_path / f"pairs{ending}")
+    assert {name: gold.tolist() for name, (_, _, gold) in load(path).subsets.items()} == {"x": [4.5, 2.0], "y": [0.0]}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_columns_with_other_names_are_named_by_the_setting(tmp_path, ending):
+    """Also where columns with well-known names hold something else."""
+    pairs = frame(("points", "Question", "other question")).assign(score=-1.0, genre=["x", "x", "y"])
+    path = save(pairs, tmp_path / f"pairs{ending}")
+    columns = {"score": "points", "sentence1": "Question", "sentence2": "other question", "subset": "genre"}
+    task = load(path, columns=columns)
+    assert list(task.subsets) == ["x", "y"] and task.subsets["y"][:2] == ([TRICKY[2][1]], [TRICKY[2][2]])
+    with pytest.raises(UserError) as error:
+        load(path, columns={**columns, "sentence1": "Frage"})
+    assert re.fullmatch(
+        r"\S+(, line 1)?: columns genre, points, Frage and other question are needed, found points, Question, "
+        r"other question, score, genre; name yours in evaluation\.tasks\.toy\.columns",
+        str(error.value),
+    )
+    with pytest.raises(UserError, match="columns kind, points, Question and other question are needed"):
+        load(path, columns={**columns, "subset": "kind"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "pairs.csv",
+            "score;sentence1;sentence2\n3,5;A man.;A boy.\n",
+            "pairs.csv, line 1: columns are separated by semicolons; save the file with commas",
+        ),
+        (
+            "pairs.csv",
+            "punkte;satz1;satz2\n3,5;A man.;A boy.\n",
+            "pairs.csv, line 1: columns are separated by semicolons; save the file with commas",
+        ),
+        (
+            "pairs.csv",
+            'score,sentence1,sentence2\n4.0,A,B\n"3,5",A man.,A boy.\n',
+            "pairs.csv, line 3: score '3,5' has a decimal comma; write 3.5",
+        ),
+        ("pairs.tsv", "score\tsentence1\tsentence2\n,5\tA\tB\n", "line 2: score ',5' has a decimal comma; write .5"),
+        ("pairs.csv", "score,sentence1,sentence2\n3,5,A,B\n", "pairs.csv, line 2: 4 fields, but the header has 3"),
+        ("pairs.csv", "score,sentence1,sentence2\n3,A\n", "pairs.csv, line 2: 2 fields, but the header has 3"),
+        (
+            "pairs.csv",
+            'score,sentence1,sentence2\n3,"A,B\n',
+            "pairs.csv, line 2: .*quotation marks that are not closed",
+        ),
+        (
+            "pairs.csv",
+            "score,sentence1\n3,A\n",
+            r"pairs.csv, line 1: columns score \(or label\), sentence1 and sentence2 \(or text1 and text2\) are "
+            r"needed, found score, sentence1; name yours in evaluation\.tasks\.toy\.columns$",
+        ),
+        ("pairs.csv", "", "pairs.csv, line 1: columns .* are needed, found none"),
+        (
+            "pairs.jsonl",
+            '{"score": 1, "sentence1": "a"}\n',
+            "pairs.jsonl, line 1: columns .* are needed, found score, sentence1; name",
+        ),
+        (
+            "pairs.jsonl",
+            '{"score": 1, "sentence1": "a", "sentence2": "b"}\n{"score": 1, "sentence1": "a"}\n',
+            "pairs.jsonl, line 2: no field 'sentence2'; found score, sentence1",
+        ),
+        (
+            "pairs.jsonl",
+            '{"label": "entails", "sentence1": "a", "sentence2": "b"}\n',
+            r"pairs.jsonl, line 1: score 'entails' is not a number; .* in evaluation\.tasks\.toy\.columns",
+        ),
+        (
+            "pairs.jsonl",
+            '{"score": 7, "sentence1": "a", "sentence2": "b"}\n',
+            r"line 1: score 7 is outside evaluation\.tasks\.toy\.score_range, 0 to 5",
+        ),
+        ("pairs.xlsx", "x", r"^evaluation\.tasks\.toy: .*pairs.xlsx is not a file of graded pairs; supported endings"),
+    ],
+)
+def test_a_bad_file_of_pairs_is_refused_by_line_with_the_remedy(tmp_path, name, text, message):
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / name)
+
+
+def scores_file(tmp_path, scores, name="pairs.tsv", subsets=None):
+    subsets = subsets or ["all"] * len(scores)
+    rows = (f"{subset}\t{score}\ta {i}\tb {i}\n" for i, (score, subset) in enumerate(zip(scores, subsets)))
+    return table(tmp_path, "".join(rows), name=name)
+
+
+@pytest.mark.parametrize(
+    ("scores", "range_", "example"),
+    [
+        ([i / 30 for i in range(31)], (0, 5), r", such as \[0, 1\]"),
+        ([i / 40 + 0.1 for i in range(30)], (0, 5), r", such as \[0, 1\]"),
+        ([i % 6 for i in range(60)], (0, 100), r", such as \[0, 5\]"),
+        ([3 + i / 100 for i in range(20)], (0, 5), r", such as \[3, 4\]"),
+    ],
+)
+def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path, scores, range_, example):
+    path = scores_file(tmp_path, scores)
+    with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy\.score_range is .*highest score .*have{example}$"):
+        task_of(path, score_range=range_)
+    with pytest.raises(UserError, match=rf"^(sts\.train\[0\]\.score_range) is .*; set \1 .*{example}$"):
+        load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]).train)
+    fewer = scores_file(tmp_path, scores[:19], "fewer.tsv")
+    assert task_of(fewer, score_range=range_).pairs == 19
+
+
+@pytest.mark.parametrize(
+    ("scores", "range_"), [([1 + i % 5 for i in range(40)], (0, 5)), ([i / 30 for i in range(31)], (0, 1))]
+)
+def test_scores_that_fill_their_range_well_enough_are_taken(tmp_path, scores, range_):
+    assert task_of(scores_file(tmp_path, scores), score_range=range_).pairs == len(scores)
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([3], "pairs.tsv has 1 pair with a score, but a correlation needs at least 3"),
+        ([3, 5, ""], "pairs.tsv has 2 pairs with a score, but a correlation needs at least 3"),
+        ([2] * 4, r"all 4 pairs of .*pairs\.tsv have the score 2, so no correlation is defined"),
+    ],
+)
+def test_a_task_that_has_no_correlation_is_refused_and_can_be_learnt_from(tmp_path, scores, message):
+    path = scores_file(tmp_path, scores)
+    with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy: .*{message}"):
+        task_of(path)
+    assert len(load_graded(StsConfig(train=[str(path)]).train)) == len([score for score in scores if score != ""])
+
+
+def test_many_equal_scores_are_no_matter_of_the_range_for_a_task_and_one_for_training(tmp_path):
+    path = scores_file(tmp_path, [2] * 40)
+    with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy: all 40 pairs of .* have the score 2"):
+        task_of(path)
+    with pytest.raises(UserError, match=r"^sts\.train\[0\]\.score_range .* but the 40 scores of .* are all 2; set"):
+        load_graded(StsConfig(train=[str(path)]).train)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")
+def test_no_real_file_and_no_subset_of_one_is_refused(tmp_path):
+    for path in sorted(REAL.glob("*.tsv")):
+        for name, (_, _, gold) in task_of(path).subsets.items():
+            assert task_of(scores_file(tmp_path, gold.tolist())).pairs == len(gold), (path, name)
+    sick = REAL.parent / "nli" / "sick-train.tsv"
+    for range_ in ((0, 5), (1, 5)):
+        assert task_of(sick, score_range=range_).pairs == 5000
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")
+@pytest.mark.parametrize(
+    ("name", "pairs", "dropped", "subsets"),
+    [
+        ("sts12", 2358, 0, 4),
+        ("sts13", 1500, 0, 3),
+        ("sts15", 3000, 5500, 5),
+        ("stsb-dev", 1500, 0, 6),
+        ("stsb-test", 1379, 0, 6),
+    ],
+)
+def test_real_files_have_the_known_sizes(name, pairs, dropped, subsets):
+    task = load(REAL / f"{name}.tsv")
+    assert (task.pairs, task.dropped, len(task.subsets)) == (pairs, dropped, subsets)

@@ -1,0 +1,230 @@
+"""Scores of graded pairs against slow references written here."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import rankdata
+
+from raysed.data.graded import StsTask
+from raysed.errors import UserError
+from raysed.score.metrics import ranks, spearman
+from raysed.score.tasks import Evaluation, comparable
+
+
+def slow_pearson(a, b):
+    mean_a, mean_b = sum(a) / len(a), sum(b) / len(b)
+    top = sum((x - mean_a) * (y - mean_b) for x, y in zip(a, b))
+    low = (sum((x - mean_a) ** 2 for x in a) * sum((y - mean_b) ** 2 for y in b)) ** 0.5
+    return top / low if low else 0.0
+
+
+def slow_ranks(values):
+    """The rank of a value: how many are smaller, plus half of the others that are equal."""
+    return [sum(w < v for w in values) + (sum(w == v for w in values) - 1) / 2 for v in values]
+
+
+def slow_cosine(a, b):
+    return sum(x * y for x, y in zip(a, b)) / (sum(x * x for x in a) * sum(y * y for y in b)) ** 0.5
+
+
+def random_task(rng, sizes, name="toy"):
+    subsets = {}
+    for number, size in enumerate(sizes):
+        words = [[f"sentence {i}" for i in rng.integers(40, size=size)] for _ in range(2)]
+        subsets[f"part{number}"] = (*words, rng.integers(0, 11, size=size) / 2)
+    return StsTask(name, subsets)
+
+
+def task_of(scores, subsets):
+    """Pairs with these scores, in these subsets."""
+    rows = [[i for i, other in enumerate(subsets) if other == name] for name in dict.fromkeys(subsets)]
+    columns = [
+        ([f"a {i}" for i in mine], [f"b {i}" for i in mine], np.array([scores[i] for i in mine])) for mine in rows
+    ]
+    return StsTask("toy", dict(zip(dict.fromkeys(subsets), map(tuple, columns))))
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=2, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_spearman_equals_the_slow_reference_with_ties(pairs):
+    """Integers from a small range tie often; a constant side gives 0."""
+    a, b = zip(*pairs)
+    expected = slow_pearson(slow_ranks(a), slow_ranks(b))
+    assert spearman(np.array(a), np.array(b)) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.lists(st.sampled_from([-np.inf, -1.5, -0.0, 0.0, 1e-300, 2.0, np.inf, np.nan]), max_size=20))
+@settings(max_examples=60, deadline=None)
+def test_ranks_equal_those_of_scipy(values):
+    for dtype in (np.float32, np.float64):
+        x_P = np.array(values, dtype)
+        np.testing.assert_array_equal(ranks(x_P), rankdata(x_P))
+
+
+@pytest.mark.parametrize("aggregation", ["all", "mean", "wmean"])
+def test_scores_equal_the_slow_reference_under_every_aggregation(aggregation):
+    """Cosines, both correlations and the three aggregations, from loops over the pairs."""
+    rng = np.random.default_rng(3)
+    tasks = [random_task(rng, [7, 20, 12], "years"), random_task(rng, [15], "single")]
+    evaluation = Evaluation(tasks, aggregation)
+    vectors = rng.normal(size=(len(evaluation.sentences), 5))
+    of = dict(zip(evaluation.sentences, vectors))
+    metrics = evaluation.score(vectors.astype(np.float32))
+    for task in tasks:
+        parts = []
+        for first, second, gold in task.subsets.values():
+            parts.append(([slow_cosine(of[a], of[b]) for a, b in zip(first, second)], list(gold)))
+        for key, change in (("pearson", list), ("spearman", slow_ranks)):
+            values = [100 * slow_pearson(change(cosine), change(gold)) for cosine, gold in parts]
+            sizes = [len(gold) for _, gold in parts]
+            whole = [[value for part in parts for value in part[side]] for side in (0, 1)]
+            expected = {
+                "all": 100 * slow_pearson(change(whole[0]), change(whole[1])),
+                "mean": sum(values) / len(values),
+                "wmean": sum(v * n for v, n in zip(values, sizes)) / sum(sizes),
+            }
+            found = metrics[task.name]
+            assert found[key] == pytest.approx(expected[aggregation], abs=1e-3)
+            assert (found["pairs"], found["aggregation"]) == (sum(sizes), aggregation)
+            if len(parts) > 1:
+                assert {way: found[way][key] for way in expected} == pytest.approx(expected, abs=1e-3)
+                assert [found["subsets"][s][key] for s in task.subsets] == pytest.approx(values, abs=1e-3)
+            else:
+                assert set(found) == {"spearman", "pearson", "pairs", "aggregation"}
+
+
+@pytest.mark.parametrize("aggregation", ["all", "mean"])
+def test_a_score_between_two_models_is_the_slow_reference(aggregation):
+    rng = np.random.default_rng(0)
+    task = random_task(rng, [9, 14])
+    evaluation = Evaluation([task], aggregation)
+    row = {sentence: i for i, sentence in enumerate(evaluation.sentences)}
+    x_UD, y_UD = rng.normal(size=(2, len(row), 5))
+    ways = []
+    for a_UD, b_UD in ((x_UD, y_UD), (y_UD, x_UD)):
+        found = [
+            ([slow_cosine(a_UD[row[a]], b_UD[row[b]]) for a, b in zip(first, second)], gold)
+            for first, second, gold in task.subsets.values()
+        ]
+        found = [tuple(np.concatenate(side) for side in zip(*found))] if aggregation == "all" else found
+        ways.append(np.mean([100 * slow_pearson(slow_ranks(s), slow_ranks(gold)) for s, gold in found]))
+    assert evaluation.score_between(x_UD, y_UD, ["toy"]) == pytest.approx(np.mean(ways))
+    own = evaluation.score(x_UD)["toy"]["spearman"]
+    assert evaluation.score_between(x_UD, x_UD, ["toy"]) == pytest.approx(own)
+    assert evaluation.score_between(x_UD, np.zeros_like(y_UD), ["toy"]) is None
+
+
+def test_the_three_aggregations_of_a_hand_computed_case():
+    """Subsets of 3 and 4 pairs with correlations +1 and -1: mean 0, weighted mean (3 - 4) / 7."""
+    up = (["a", "b", "c"], ["d", "e", "f"], np.array([1.0, 2.0, 5.0]))
+    down = (["g", "h", "i", "j"], ["k", "l", "m", "n"], np.array([4.0, 3.0, 2.0, 1.0]))
+    evaluation = Evaluation([StsTask("toy", {"up": up, "down": down})], "wmean")
+    metrics = evaluation.tasks["toy"].metrics(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]))
+    assert metrics["mean"]["spearman"] == pytest.approx(0)
+    assert metrics["wmean"]["spearman"] == metrics["spearman"] == pytest.approx(-100 / 7)
+    # The scores 1 2 5 4 3 2 1 have ranks 1.5 3.5 7 6 5 3.5 1.5; against ranks 1 to 7 the products of the
+    # deviations sum to -2, and the squared ones to 27 and 28.
+    assert metrics["all"]["spearman"] == pytest.approx(-200 / (27 * 28) ** 0.5)
+
+
+def test_a_task_may_have_an_aggregation_of_its_own():
+    task = random_task(np.random.default_rng(0), [6, 9])
+    own = StsTask("own", task.subsets, aggregation="all")
+    similarity_P = np.random.default_rng(1).normal(size=15)
+    metrics = Evaluation([task, own], "mean").score_outcomes({"toy": similarity_P, "own": similarity_P})
+    assert metrics["toy"]["aggregation"] == "mean"
+    assert metrics["own"]["spearman"] == metrics["own"]["all"]["spearman"]
+
+
+def test_each_sentence_is_encoded_once_and_pairs_point_back():
+    """Tasks share sentences; the rows of the pairs lead back to every text in order."""
+    rng = np.random.default_rng(5)
+    tasks = [random_task(rng, [30, 5], "one"), random_task(rng, [25], "two")]
+    evaluation = Evaluation(tasks)
+    assert len(set(evaluation.sentences)) == len(evaluation.sentences)
+    expected = [(a, b) for t in tasks for first, second, _ in t.subsets.values() for a, b in zip(first, second)]
+    assert [tuple(evaluation.sentences[i] for i in row) for row in evaluation.pair_rows()] == expected
+    assert evaluation.sentences == list(dict.fromkeys(s for pair in expected for s in pair))
+
+
+def test_scale_rotation_and_block_size_do_not_matter():
+    """Scaled and rotated embeddings have the same cosines, and those of one task are the ones that count."""
+    rng = np.random.default_rng(6)
+    evaluation = Evaluation([random_task(rng, [5000], "large"), random_task(rng, [20], "small")])
+    x = rng.normal(size=(len(evaluation.sentences), 6))
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    scaled = x * rng.uniform(0.1, 10, size=(len(x), 1))
+    for other in (scaled, x @ rotation):
+        assert evaluation.score(other)["large"]["spearman"] == pytest.approx(
+            evaluation.score(x)["large"]["spearman"], abs=1e-9
+        )
+    cosine, gold = evaluation.cosines(x, "small")
+    assert 100 * spearman(cosine, gold) == pytest.approx(evaluation.score(x)["small"]["spearman"])
+
+
+def test_constant_and_zero_embeddings_have_no_score():
+    """A correlation with a constant does not exist; in a choice it counts as chance."""
+    evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
+    for value in (0.0, 0.1):
+        metrics = evaluation.score(np.full((len(evaluation.sentences), 3), value))["toy"]
+        assert (metrics["spearman"], metrics["pearson"]) == (None, None)
+        assert comparable(metrics["spearman"]) == 0.0
+
+
+def test_pairs_of_equal_sentences_tie():
+    """The cosine of a sentence with itself is 1 whatever the vector, so rounding must not rank such pairs."""
+    words = [f"w{i}" for i in range(50)]
+    evaluation = Evaluation([StsTask("toy", {"all": (words, words, np.arange(50.0))})])
+    x = np.random.default_rng(0).normal(size=(50, 7))
+    assert evaluation.score(x)["toy"]["spearman"] is None
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_embeddings_that_are_not_finite_are_refused_by_sentence(value):
+    evaluation = Evaluation([StsTask("toy", {"all": (["a", "b"], ["c", "d"], np.array([1.0, 2.0]))})])
+    x = np.ones((4, 2))
+    x[3, 1] = value
+    with pytest.raises(UserError, match=r"1 of 4 embeddings.*'d'"):
+        evaluation.score(x)
+
+
+def test_a_wrong_number_of_embeddings_or_similarities_is_refused():
+    evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
+    with pytest.raises(ValueError, match="rows"):
+        evaluation.score(np.ones((3, 2)))
+    with pytest.raises(ValueError, match="12 finite"):
+        evaluation.score_outcomes({"toy": np.full(12, np.nan)})
+
+
+def test_subsets_without_a_correlation_are_in_no_mean(caplog):
+    """A pair alone, two pairs (always 1 or -1), and equal scores: left out, counted and said."""
+    caplog.set_level("INFO", "raysed")
+    scores = [1, 2, 3, 4, 5, 3, 1, 4, 2, 2, 2, 2]
+    subsets = [*"aaaaa", "one", "two", "two", *["same"] * 4]
+    task = task_of(scores, subsets)
+    similarity = np.array([0.2, 0.1, 0.3, 0.4, 0.5, 0.9, 0.8, 0.7, 0.1, 0.2, 0.3, 0.4])
+    metrics = Evaluation([task]).score_outcomes({"toy": similarity})["toy"]
+    assert metrics["spearman"] == metrics["wmean"]["spearman"] == pytest.approx(90)
+    assert metrics["subsets_left_out"] == ["one", "two", "same"]
+    assert [metrics["subsets"][name]["spearman"] for name in ("one", "two", "same")] == [None] * 3
+    assert metrics["all"]["spearman"] == pytest.approx(100 * slow_pearson(slow_ranks(similarity), slow_ranks(scores)))
+    assert "task toy: left out of the mean over subsets" in caplog.text and "one, two, same" in caplog.text
+
+
+def test_a_mean_over_subsets_of_which_none_has_a_correlation_is_refused():
+    """A column of numbers, for example, that was taken for the subset."""
+    task = task_of([1, 2, 3, 4], "abcd")
+    with pytest.raises(UserError, match=r"task toy: each of its 4 subsets .*; set .*\.toy\.aggregation to all"):
+        Evaluation([task])
+    metrics = Evaluation([task], "all").score_outcomes({"toy": np.array([0.1, 0.2, 0.3, 0.4])})["toy"]
+    assert metrics["spearman"] == pytest.approx(100) and metrics["mean"]["spearman"] is None
+
+
+def test_a_model_that_fails_on_a_subset_has_no_mean():
+    """Without that subset its mean could not be compared with that of another model."""
+    task = random_task(np.random.default_rng(0), [6, 9])
+    similarity = np.concatenate([np.full(6, 0.5), np.arange(9)])
+    metrics = Evaluation([task]).score_outcomes({"toy": similarity})["toy"]
+    assert (metrics["spearman"], metrics["mean"]["pearson"], metrics["wmean"]["spearman"]) == (None, None, None)
+    assert metrics["all"]["spearman"] is not None and "subsets_left_out" not in metrics
