@@ -4,7 +4,6 @@ import importlib.util
 import json
 import re
 import shlex
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -23,51 +22,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 CONFIGS = sorted(ROOT.glob("raysed/configs/*.yaml"))
 JOBS = sorted(ROOT.glob("jobs/*.py"))
 PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-
-FILES_OF_A_RUN = """
-.claim.json .model/attempt-0f/model.safetensors .plots/open unchanged.json config.yaml report.json report.md
-timings.json status.json report.html model/raysed.json
-plots/agreement.png plots/scores.png plots/speed.png plots/spectrum.png plots/training-ct.png plots/training-ct-sed.png
-plots/grid-sts.png plots/edit-distance.png
-corpus/_ids.i64 corpus/_tokens.i32 corpus/_offsets.i64
-corpus/part-00000.parquet views/mlm/part-00000.parquet views/mlm.blocks/0f1e/000001/views.parquet 
-views/mlm.text/views.parquet pairs/nli/part-00000.parquet pairs/sts/part-00000.parquet
-encoder/start/model.safetensors
-sts/grid/0.35/00/model.safetensors sts/grid/choice/choice.json logs/sts/grid/0.35/00/metrics.jsonl
-logs/sts/grid/0.35/00/events.out.tfevents.1.host checkpoints/sts/grid/0.35/00/step-000000500/state.json
-base/probes/00/layers-2.npy ct-sed/transfer/00/scores.json
-ct-sed-flow/calibrations/00/layers-2/sts12/model.safetensors ct-sed-flow/calibrations/00/layers-2/sts12/embeddings.npy
-ct-sed-flow/calibrations/00/layers-2/sts12/config.json
-base/embeddings/00/layers-1.npy base/embeddings/00/layers-first_last.npy
-base-flow/calibrations/00/layers-1.npy
-base-flow/calibrations/00/layers-1/config.json base-flow/calibrations/00/layers-1/model.safetensors
-ct/members/00/config.json ct/members/00/model.safetensors ct/members/00/tokenizer.json
-ct/members/00/tokenizer_config.json ct/members/00/raysed.json ct/members/00/history.jsonl
-ct/embeddings/02/layers-2.npy
-teachers/rows/0f1e/000001/embeddings.npy teachers/members/00/teacher teachers/together/layers-1.npy
-teachers-sed/targets/combination.npz
-teachers-sed/targets/head.npy
-ct-sed/targets/part-00000.parquet ct-sed/targets/mean.npy ct-sed/targets.blocks/0f1e/000000256/part-00000.parquet
-ct-sed/learners/00/model.safetensors ct-sed/learners/00/raysed.json ct-sed/learners/00/history.jsonl
-ct-sed/embeddings/00/layers-3.npy
-ct-sed-flow/calibrations/00/layers-2.npy ct-sed-flow/calibrations/00/layers-2/config.json
-ct-sed-sn-natsv/calibrations/00/layers-2/model.safetensors
-checkpoints/ct/members/00/step-000000500/state.json checkpoints/ct/members/00/starts.json
-checkpoints/ct-sed/learners/00/starts.json checkpoints/sts/grid/0.3/00/starts.json
-checkpoints/ct-sed/learners/00/step-000000500/state.safetensors
-logs/report/events.out.tfevents.1.host
-logs/native.log logs/ct/members/00/metrics.jsonl logs/ct/members/01/events.out.tfevents.1.host
-logs/ct-sed/learners/00/metrics.jsonl logs/ct-sed/learners/00/events.out.tfevents.1795229399.vm
-manifest/corpus.json manifest/model.json manifest/ct/members/00.json manifest/ct-sed/targets.json
-manifest/checkpoints/ct/members/00/step-000000500.json
-model/README.md model/config.json model/model.safetensors model/tokenizer.json model/tokenizer_config.json
-model/modules.json model/sentence_bert_config.json model/config_sentence_transformers.json model/glow.py
-model/1_WeightedLayerPooling/config.json model/1_WeightedLayerPooling/model.safetensors model/2_Pooling/config.json
-model/3_FlowHead/config.json model/3_FlowHead/model.safetensors model/3_Dense/config.json
-model/3_Dense/model.safetensors model/onnx/model.onnx model/onnx/model_qint8_avx512_vnni.onnx
-model/onnx/model_quint8_avx2.onnx
-tune/ct-1795229333/tuner.pkl train/ct-sed-learners-00-1795229377/.validate_storage_marker
-""".split()
 
 
 # -- what a page holds -----------------------------------------------------------------------------------------------
@@ -229,12 +183,6 @@ def test_repository_files_exist(page):
             assert list(ROOT.glob(f"raysed/**/{span}")), f"{by_name(page)}: no {span} in the package"
 
 
-@each_page
-def test_named_tests_exist(page):
-    for file, name in re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", prose(page)):
-        assert f"def {name}(" in (ROOT / file).read_text(), f"{by_name(page)}: {file} has no {name}"
-
-
 def test_documented_names_of_the_package_exist():
     """Those whose docstrings the site shows on a page, `::: raysed.module.name`."""
     names = [name for page in PAGES for name in re.findall(r"^::: (raysed\.\S+)$", page.read_text(), re.MULTILINE)]
@@ -271,50 +219,6 @@ def test_recipes_are_recipes(page):
 
 
 # -- files and report ------------------------------------------------------------------------------------------------
-
-
-def documented() -> list[str]:
-    """Patterns of the paths in the first column of docs/files.md; one that ends in / stands for all below it."""
-    cells = [re.findall(r"`([^`]+)`", row[0]) for row in tables(ROOT / "docs/files.md")]
-    return [re.sub(r"<k>", "*", path) + "*" * path.endswith("/") for cell in cells for path in cell]
-
-
-def is_documented(path: str, patterns: list[str]) -> bool:
-    node = re.sub(
-        r"(^|/)(?<!pairs/)(?<!views/)(?:base|bsl|contrastive|ct|mlm|nli|sts)(?:-[a-z]+)*/", r"\1WHAT/", path, count=1
-    )
-    node = re.sub(r"/\d\d(?=[/.])", "/00", node)
-    node = re.sub(r"plots/(grid|training)-[a-z-]+", r"plots/\1-WHAT", node)
-    node = re.sub(r"/grid/[\d.]+/", "/grid/<b>/", node).replace("/sts12/", "/TASK/")
-    node = re.sub(r"^views/[a-z_]+", "views/KIND", node)
-    return any(fnmatchcase(node, re.sub(r"\b(?:NODE|RECIPE)\b", "WHAT", pattern)) for pattern in patterns)
-
-
-@pytest.mark.parametrize("path", FILES_OF_A_RUN)
-def test_every_file_of_a_run_is_documented(path):
-    assert is_documented(path, documented())
-
-
-def test_another_file_would_be_noticed():
-    patterns = documented()
-    for path in ("scores.csv", "ct/members/00.json", "ct/flows/00/config.json", "model/4_Normalize/config.json"):
-        assert not is_documented(path, patterns)
-
-
-def test_every_documented_file_is_written():
-    """No pattern is left that no file of a run matches."""
-    assert [p for p in documented() if not any(is_documented(path, [p]) for path in FILES_OF_A_RUN)] == []
-
-
-def test_files_of_the_finished_runs_here_are_documented():
-    """Real runs, where somebody made one; other architectures have further tokenizer files."""
-    runs = [path.parent.parent for path in ROOT.glob("runs/*/manifest/model.json")]
-    if not runs:
-        pytest.skip("no finished run in runs/")
-    patterns = [*documented(), "model/*.txt", "model/*.json"]
-    for run in runs:
-        files = [path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()]
-        assert [path for path in files if not is_documented(path, patterns)] == []
 
 
 def test_report_page_has_every_key():

@@ -29,7 +29,7 @@ def resample(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[Group, np.ndarray]:
-    """Returns the mean score x100 over `tasks` of each group of like models, for every resample.
+    """Return the mean score x100 over `tasks` of each group of like models, for every resample.
 
     Args:
         outcomes: by group, of every model its outcomes on these tasks. Where a group has several models, which differ
@@ -62,7 +62,7 @@ def resample(
 
 
 def interval(difference_R: np.ndarray) -> tuple[float, float] | None:
-    """Returns the 95 % interval of resampled scores or of their differences; None where they are not defined.
+    """Return the 95 % interval of resampled scores or of their differences; None where they are not defined.
 
     >>> interval(np.arange(1001.0))
     (25.0, 975.0)

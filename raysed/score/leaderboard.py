@@ -13,7 +13,7 @@ from raysed.errors import UserError, first_line
 
 
 def load_mteb(names: Sequence[str]) -> list[Any]:
-    """Returns tasks of the library with their data, which it fetches from the Hugging Face hub.
+    """Return tasks of the library with their data, which it fetches from the Hugging Face hub.
 
     Args:
         names: as the leaderboard has them, e.g. `STSBenchmark`.
@@ -45,7 +45,7 @@ def load_mteb(names: Sequence[str]) -> list[Any]:
 
 
 def score_mteb(model: Any, tasks: Sequence[Any], name: str = "model") -> dict[str, float]:
-    """Returns the main score x100 of one model on each task, as the leaderboard shows it.
+    """Return the main score x100 of one model on each task, as the leaderboard shows it.
 
     Args:
         model: what `raysed.model.load.load_model` returned; one that the sentence-transformers library computes is

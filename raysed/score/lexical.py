@@ -41,25 +41,14 @@ def _unit(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
         return csr_matrix((len(texts), 1))
 
 
-def word_overlap(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return the cosine of the two sentences' word counts, float64 [P], 0 to 1.
+def word_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+    """Return the cosine of every pair's vectors, float64 [P], 0 to 1; each distinct sentence is counted once.
 
-    >>> word_overlap(["The dog sees a cat."], ["A cat sees the dog."]).tolist()
+    >>> word_cosines(count_vectors, ["The dog sees a cat."], ["A cat sees the dog."]).tolist()
     [1.0]
-    """
-    return _pair_cosines(count_vectors, first, second)
-
-
-def tf_idf(first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-    """Return the cosine of TF-IDF vectors; frequencies are those of the sentences, each counted once.
-
-    >>> tf_idf(["the dog sleeps", "the sun"], ["the dog sleeps", "a bird"]).tolist()
+    >>> word_cosines(tf_idf_vectors, ["the dog sleeps", "the sun"], ["the dog sleeps", "a bird"]).tolist()
     [1.0, 0.0]
     """
-    return _pair_cosines(tf_idf_vectors, first, second)
-
-
-def _pair_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
     row = {sentence: i for i, sentence in enumerate(dict.fromkeys([*first, *second]))}
     return sparse_pair_cosines(vectors(list(row)), np.array([[row[a], row[b]] for a, b in zip(first, second)]))
 

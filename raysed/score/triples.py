@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from raysed.data.rows import read_lines
-from raysed.score.lexical import tf_idf
+from raysed.score.lexical import tf_idf_vectors, word_cosines
 from raysed.score.metrics import unit
 
 FILE = Path(__file__).parents[1] / "bundled" / "triples.tsv"
@@ -40,5 +40,5 @@ def answered_by(embed: Embed) -> int:
 def answered_by_words() -> int:
     """Return how many of them TF-IDF answers, whose frequencies are those of the list."""
     sentences, closer, farther = zip(*triples())
-    near_N, far_N = np.split(tf_idf([*sentences, *sentences], [*closer, *farther]), 2)
+    near_N, far_N = np.split(word_cosines(tf_idf_vectors, [*sentences, *sentences], [*closer, *farther]), 2)
     return int((near_N > far_N).sum())

@@ -83,12 +83,6 @@ class TestIsotropy:
         assert even["first_direction"] == pytest.approx(1 / 16, abs=0.01)
         assert even["effective_rank"] > 15.9 > 12 > cone["effective_rank"]
 
-    def test_scale_and_rotation_do_not_matter(self):
-        rng = np.random.default_rng(1)
-        x_ND = rng.normal(size=(200, 6)) + 1
-        rotation_DD = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-        assert isotropy(x_ND) == pytest.approx(isotropy(7 * x_ND @ rotation_DD))
-
 
 class TestAuc:
     @settings(max_examples=100, deadline=None)
@@ -122,9 +116,6 @@ class TestQnli:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("", "line 1: columns question, sentence and label are needed, found none"),
-            ("a\tb\n", "line 1: columns question, sentence and label are needed, found a, b"),
-            (HEADER + "0\ta\tb\tentailment\n1\ta\tb\n", r"dev\.tsv, line 3: 3 tab-separated columns, but the header"),
             (HEADER + "0\ta\tb\tyes\n", r"dev\.tsv, line 2: label 'yes' is neither"),
             (HEADER + "0\ta\tb\tentailment\n", "must have both entailment and not_entailment"),
             (HEADER, "must have both"),
@@ -149,31 +140,6 @@ class TestQnli:
         found = load_qnli("nyu-mll/glue")
         assert asked == [(("nyu-mll/glue", "qnli"), {"split": "validation"})]
         assert (found.questions, found.answers, found.labels.tolist()) == (["a", "b"], ["c", "d"], [1, 0])
-
-    @pytest.mark.parametrize(
-        ("columns", "message"),
-        [
-            ({"text": ["a"]}, "^dataset some/other: columns question, sentence and label are needed, found text$"),
-            (
-                {"question": ["a"], "sentence": ["b"], "label": [0]},
-                "^dataset some/other, row 1: label 0 is neither entailment nor not_entailment$",
-            ),
-        ],
-    )
-    def test_another_hub_dataset_is_refused(self, monkeypatch, columns, message):
-        monkeypatch.setattr("datasets.load_dataset", lambda *args, **kwargs: Dataset.from_dict(columns))
-        with pytest.raises(UserError, match=message):
-            load_qnli("some/other")
-
-    def test_a_hub_failure_is_one_sentence(self, monkeypatch):
-        def fail(*args, **kwargs):
-            raise ConnectionError("no route\nto the hub")
-
-        monkeypatch.setattr("datasets.load_dataset", fail)
-        with pytest.raises(UserError, match=r"qnli: there is no file 'nowhere/dev', and it cannot .*: no route$"):
-            load_qnli("nowhere/dev")
-        with pytest.raises(UserError, match=r"qnli: nowhere/dev\.tsv does not exist; name an existing file or a hub"):
-            load_qnli("nowhere/dev.tsv")
 
 
 class TestFrequency:

@@ -12,7 +12,7 @@ from raysed.data.graded import StsTask
 from raysed.data.transfer import Split, TransferTask
 from raysed.score import baselines as module
 from raysed.score.baselines import baselines, transfer_baselines
-from raysed.score.lexical import tf_idf, word_overlap
+from raysed.score.lexical import count_vectors, tf_idf_vectors, word_cosines
 from raysed.score.tasks import Evaluation
 
 WORDS = "the a dog cat sun rain sings sleeps runs on in house".split()
@@ -35,7 +35,7 @@ def plain_tf_idf(first: list[str], second: list[str]) -> list[float]:
 
 def test_word_overlap_is_the_cosine_of_counts():
     rows = [("The cat saw the dog.", "the dog"), ("a b", "c d"), ("It's me!", "it's ME"), ("", "a")]
-    got = word_overlap(*zip(*rows))
+    got = word_cosines(count_vectors, *zip(*rows))
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, [3 / np.sqrt(7 * 2), 0, 1, 0])
 
@@ -44,11 +44,12 @@ def test_word_overlap_is_the_cosine_of_counts():
 def test_tf_idf_equals_plain_counting(seed):
     rng = np.random.default_rng(seed)
     first, second = ([" ".join(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(30)] for _ in range(2))
-    np.testing.assert_allclose(tf_idf(first, second), plain_tf_idf(first, second), atol=1e-12)
+    np.testing.assert_allclose(word_cosines(tf_idf_vectors, first, second), plain_tf_idf(first, second), atol=1e-12)
 
 
 def test_sentences_without_a_word_have_no_similarity():
-    assert tf_idf(["?", "!"], [".", "?"]).tolist() == word_overlap(["?"], ["?"]).tolist() * 2 == [0.0, 0.0]
+    for vectors in (count_vectors, tf_idf_vectors):
+        assert word_cosines(vectors, ["?", "!"], [".", "?"]).tolist() == [0.0, 0.0]
 
 
 def test_all_baselines_of_an_evaluation():

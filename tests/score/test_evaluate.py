@@ -26,7 +26,7 @@ from raysed.model.encoder import Encoder, write_checkpoint
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.score.baselines import transfer_baselines
-from raysed.score.lexical import word_overlap
+from raysed.score.lexical import count_vectors, word_cosines
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.side_by_side import scores_table
@@ -361,7 +361,10 @@ def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
     assert scored["transfer"]["SST2"]["accuracy"] == pytest.approx(expected["SST2"]["accuracy"], abs=1e-6)
     assert scored["transfer_average"] == pytest.approx(transfer_average(expected))
     assert tf_idf["transfer"] == transfer_baselines(found)["tf-idf"]
-    overlap = {name: task.metrics(word_overlap(task.first, task.second)) for name, task in evaluation.tasks.items()}
+    overlap = {
+        name: task.metrics(word_cosines(count_vectors, task.first, task.second))
+        for name, task in evaluation.tasks.items()
+    }
     assert words["metrics"]["first"]["spearman"] == pytest.approx(overlap["first"]["spearman"])
 
 

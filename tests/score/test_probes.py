@@ -47,24 +47,6 @@ def accuracy(train: Labelled, test: Labelled, c: float) -> float:
 # -- classification --------------------------------------------------------------------------------------------------
 
 
-def test_separable_classes_are_told_apart():
-    train, dev, test = parted(classes(240, 8, 3, noise=0.3), 120, 60, 60)
-    for found in (
-        probes.classify_by_folds(train, test.features, FOLD_GRID, seed=1),
-        probes.classify_by_dev(train, dev, test.features, SPLIT_GRID),
-    ):
-        assert np.mean(found.predicted == test.labels) > 0.99
-        assert found.dev > 99 and found.converged
-
-
-def test_shuffled_labels_give_chance():
-    data = classes(900, 6, 3, noise=0.3)
-    data = Labelled(data.features, np.random.default_rng(1).permutation(data.labels))
-    train, dev, test = parted(data, 450, 150, 300)
-    found = probes.classify_by_dev(train, dev, test.features, SPLIT_GRID)
-    assert np.mean(found.predicted == test.labels) == pytest.approx(1 / 3, abs=0.08)
-
-
 def plain_weights(fits: probes._Fits, which: int) -> np.ndarray:
     """Weights and, last, centred intercepts, [D + 1, K]."""
     return centred(fits.weights_DFK[:, which].copy())
@@ -278,15 +260,6 @@ def test_pairs_of_sparse_rows_have_the_features_of_dense_ones():
     assert (
         probes.pair_features(csr_matrix(a_ND), csr_matrix(b_ND)).toarray() == probes.pair_features(a_ND, b_ND)
     ).all()
-
-
-def test_regression_on_shuffled_scores_learns_nothing(monkeypatch):
-    monkeypatch.setattr(probes, "_MAX_EPOCHS", 100)
-    data = pairs(700)
-    data = Labelled(data.features, np.random.default_rng(1).permutation(data.labels))
-    train, dev, test = parted(data, 400, 100, 200)
-    predicted_N, _ = probes.regress(train, dev, test.features, seed=0)
-    assert abs(pearson(predicted_N, test.labels)) < 0.2
 
 
 def test_regression_is_a_function_of_its_arguments(monkeypatch):

@@ -258,11 +258,6 @@ def test_a_missing_file_is_named(senteval, name):
     assert str(senteval / name) in refusal(senteval)
 
 
-@pytest.mark.parametrize(("name", "file"), [("MR", "MR/rt-polarity.pos"), ("SICKEntailment", "SICK/SICK_train.txt")])
-def test_a_missing_task_is_named_by_its_first_file(tmp_path, name, file):
-    assert str(tmp_path / file) in refusal(tmp_path, [name])
-
-
 def test_a_missing_table_is_named(tmp_path):
     write(tmp_path, stsb_tables())
     (tmp_path / "sts/stsb-dev.tsv").unlink()
@@ -330,12 +325,6 @@ def test_sentences_are_distinct_and_complete(senteval):
             assert found == split.sides
 
 
-def test_there_is_a_job_per_outer_fold_and_per_other_task(senteval):
-    found = [(job.task, job.fold) for job in jobs(load(senteval))]
-    nested = [(name, fold) for name in ("MR", "CR", "SUBJ", "MPQA") for fold in range(10)]
-    assert found == nested + [(name, None) for name in TASKS[4:]]
-
-
 @pytest.fixture
 def quick(monkeypatch):
     """Short regressions and searches: what they learn does not matter here."""
@@ -351,15 +340,6 @@ def test_all_tasks_are_scored(senteval, quick):
     assert {"accuracy", "f1", "dev", "C", "converged", "protocol"} == set(scores["MRPC"])
     assert {"pearson", "spearman", "dev", "protocol"} == set(scores["SICKRelatedness"])
     assert len(scores["MR"]["C"]) == 10 and scores["MR"]["protocol"] == "10 outer folds, C by 10 inner folds"
-
-
-def test_the_order_of_jobs_does_not_matter(senteval, quick):
-    tasks = load(senteval, "CR", "SST2", "STSBenchmark")
-    embeddings_UD = embeddings_of(tasks)
-    backwards = score_transfer(tasks, embeddings_UD, run=lambda probe, todo: [probe(job) for job in todo[::-1]])
-    forwards = score_transfer(tasks, embeddings_UD)
-    assert forwards == backwards == score_transfer(tasks, embeddings_UD)
-    assert forwards != score_transfer(tasks, embeddings_UD, seed=5)
 
 
 def planted(kind: str, rows: int = 80) -> TransferTask:
