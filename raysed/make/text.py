@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raysed.cluster.work import Work
-from raysed.config import Config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pair_table import write_pairs
 from raysed.data.pairs import usable
@@ -31,7 +30,7 @@ _FEW_SENTENCES, _FEW_UPDATES = 1000, 150
 def static_start(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
     """Write the table of token vectors that a static learner starts from."""
     encoder = inputs["encoder"]
-    write_static(Config(encoder=encoder, corpus=settings["corpus"], seed=settings["seed"]), out)
+    write_static(encoder, settings["corpus"], settings["seed"], out, work.token_budget)
 
 
 def sentence_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:

@@ -9,7 +9,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable
-from raysed.model.encoder import Encoder, encoder_path, load_checkpoint, load_encoder
+from raysed.model.encoder import Encoder, load_checkpoint, load_encoder
+from raysed.model.encoder import load_tokenizer as load_own_tokenizer
 from raysed.score.tasks import Evaluation
 
 
@@ -41,7 +42,9 @@ def load_start(encoder: EncoderConfig, start: Path | None) -> tuple[Encoder, Pre
 
 def load_tokenizer(encoder: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
     """Loads a tokenizer without the weights that it belongs to."""
-    return AutoTokenizer.from_pretrained(start or encoder_path(encoder), trust_remote_code=encoder.trust_remote_code)
+    if start is None:
+        return load_own_tokenizer(encoder)
+    return AutoTokenizer.from_pretrained(start, trust_remote_code=encoder.trust_remote_code)
 
 
 def layers_file(layers: Any) -> str:

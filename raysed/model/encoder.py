@@ -359,15 +359,8 @@ def load_start(config: EncoderConfig, storage: Storage, name: str | None) -> tup
     """Load what a training starts from: an artefact of the run, or the pre-trained encoder where `name` is None."""
     if name is None:
         return load_encoder(config)
-    path = storage.fetch(name)
-    return load_checkpoint(path, config.trust_remote_code), load_start_tokenizer(config, storage, name)
-
-
-def load_start_tokenizer(config: EncoderConfig, storage: Storage, name: str | None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of `load_start` without any weights."""
-    if name is None:
-        return load_tokenizer(config)
-    return AutoTokenizer.from_pretrained(storage.fetch(name), trust_remote_code=config.trust_remote_code)
+    path, is_trusted = storage.fetch(name), config.trust_remote_code
+    return load_checkpoint(path, is_trusted), AutoTokenizer.from_pretrained(path, trust_remote_code=is_trusted)
 
 
 def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:

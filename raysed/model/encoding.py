@@ -1,9 +1,9 @@
-"""Embeds whole tables without gradients, in passes of sentences of about equal length."""
+"""Embed whole tables without gradients, in passes of sentences of about equal length."""
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from itertools import chain
 
 import numpy as np
@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 _Embed = Callable[[PackedTokens], Sequence[torch.Tensor]]
 _Read = Callable[[], np.ndarray]
 
+_OOM_MESSAGES = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
+"""Of torch's CPU allocator, CUDA's runtime and its libraries, such as cuBLAS; the latter in a RuntimeError."""
+
 
 def encode(
     encoder: Encoder,
@@ -27,7 +30,7 @@ def encode(
     token_budget: int | None = None,
     bf16: bool = False,
 ) -> list[np.ndarray]:
-    """Embeds a whole table, in passes of at most `token_budget` tokens.
+    """Embed a whole table, in passes of at most `token_budget` tokens.
 
     A pass for which memory does not suffice is cut in two, and so are all after it.
 
@@ -49,7 +52,7 @@ def encode(
 def encode_sums(
     groups: Sequence[Sequence[Encoder]], table: TokenTable, token_budget: int | None = None, bf16: bool = False
 ) -> list[np.ndarray]:
-    """Returns the sum of each group's embeddings by their last layer, float32 [N, D]; passes are packed once for all.
+    """Return the sum of each group's embeddings by their last layer, float32 [N, D]; passes are packed once for all.
 
     Args:
         groups: encoders, of one width in each group, all on one device.
@@ -68,7 +71,7 @@ def encode_sums(
 
 
 def default_token_budget(device: torch.device | str) -> int:
-    """Returns the tokens per forward pass that suit a device.
+    """Return the tokens per forward pass that suit a device.
 
     On CPUs 8,192 take a sixth longer than 2,048, out of the caches. A GPU is done with a small pass before the next one
     has been started.
@@ -80,13 +83,9 @@ def default_token_budget(device: torch.device | str) -> int:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that memory has run out, be it the machine's or a GPU's."""
-    is_said = any(words in str(error) for words in _SHORTAGES)
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or is_said
-
-
-_SHORTAGES = ("allocate memory", "out of memory", "_STATUS_ALLOC_FAILED")
-"""What torch's CPU allocator, CUDA's runtime and its libraries, such as cuBLAS, say; the latter in a RuntimeError."""
+    """Return whether an error means that memory has run out, the machine's or a GPU's."""
+    has_message = any(message in str(error) for message in _OOM_MESSAGES)
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or has_message
 
 
 def _encode(
@@ -97,44 +96,50 @@ def _encode(
     bf16: bool,
     widths: Sequence[int],
 ) -> list[np.ndarray]:
-    """Returns what `embed` gives for the whole table, one [N, D] for each of the widths."""
+    """Return what `embed` gives for the whole table, one [N, D] for each of the widths."""
     results = [np.empty((len(table), width), np.float32) for width in widths]
-    with _asked(encoders, bf16) as device:
-        for rows, reads in _read_late(_in_passes(table, embed, token_budget or default_token_budget(device), device)):
-            for result, read in zip(results, reads, strict=True):
-                result[rows] = read()
-    return results
-
-
-@contextmanager
-def _asked(encoders: Sequence[Encoder], bf16: bool) -> Iterator[torch.device]:
-    """Encoders that are only asked meanwhile, in evaluation mode and without gradients; yields their device."""
     device = next(encoders[0].parameters()).device
     were_training = [encoder.training for encoder in encoders]
     for encoder in encoders:
         encoder.eval()
     try:
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16) if bf16 else nullcontext():
-            yield device
+            waiting: tuple[np.ndarray, list[_Read]] | None = None
+            passes = _passes(table, embed, token_budget or default_token_budget(device), device)
+            for started in chain(passes, [None]):  # a result is read when the next pass has been started on the GPU
+                if waiting:
+                    rows, reads = waiting
+                    for result, read in zip(results, reads, strict=True):
+                        result[rows] = read()
+                waiting = started
     finally:
         for encoder, was_training in zip(encoders, were_training):
             encoder.train(was_training)
+    return results
 
 
-def _in_passes(
+def _passes(
     table: TokenTable, embed: _Embed, token_budget: int, device: torch.device
 ) -> Iterator[tuple[np.ndarray, list[_Read]]]:
-    """Yields rows and what reads their embeddings, in passes that memory suffices for, the longest sentences first.
+    """Yield rows and functions that read their embeddings, in passes that fit into memory, the longest sentences first.
 
     Sentences of a pass are about as long as each other: one a row leaves nothing empty.
     """
     passes = deque(batches_by_tokens(table.lengths, token_budget))
     while passes:
         rows = passes.popleft()
-        reads = _one_pass(table, rows, embed, device)
+        reads = None
+        try:
+            packed = pack(table.take(rows), row_tokens=1).to(device)
+            reads = [_copy_to_host(x_BD.float()) for x_BD in embed(packed)]
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
         if reads is not None:
             yield rows, reads
             continue
+        if device.type == "cuda":  # out of the except block, whose traceback keeps what the failed pass holds
+            torch.cuda.empty_cache()
         longest = int(table.lengths[rows].max())
         if len(rows) == 1:
             raise UserError(
@@ -145,20 +150,8 @@ def _in_passes(
         passes = deque(half for rows in (rows, *passes) for half in np.array_split(rows, 2) if len(half))
 
 
-def _one_pass(table: TokenTable, rows: np.ndarray, embed: _Embed, device: torch.device) -> list[_Read] | None:
-    """Starts a pass; None where memory does not suffice."""
-    try:
-        return [_on_its_way(x_BD.float()) for x_BD in embed(pack(table.take(rows), row_tokens=1).to(device))]
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    if device.type == "cuda":  # out of the except block, whose traceback keeps what the failed pass holds
-        torch.cuda.empty_cache()
-    return None
-
-
-def _on_its_way(x_BD: torch.Tensor) -> _Read:
-    """Has a result copied to the machine's memory when the GPU is done with it; returns what waits for that."""
+def _copy_to_host(x_BD: torch.Tensor) -> _Read:
+    """Start a copy to the machine's memory behind the GPU's work; return a function that waits for it."""
     if not x_BD.is_cuda:
         return x_BD.numpy
     copied_BD = torch.empty(x_BD.shape, dtype=x_BD.dtype, pin_memory=True)  # a copy to other memory would be waited for
@@ -170,14 +163,3 @@ def _on_its_way(x_BD: torch.Tensor) -> _Read:
         return copied_BD.numpy()
 
     return read
-
-
-def _read_late(passes: Iterator[tuple[np.ndarray, list[_Read]]]) -> Iterator[tuple[np.ndarray, list[_Read]]]:
-    """Yields each pass when the next one has been started, so that a GPU has work while the last result is read."""
-    late = None
-    for started in passes:
-        if late:
-            yield late
-        late = started
-    if late:
-        yield late

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from raysed.config import Config
+from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
@@ -26,26 +26,30 @@ SIF = 1e-3
 _AT_ONCE = 4096
 
 
-def write_static(config: Config, path: Path) -> None:
-    """Writes a table of vectors, and a tokenizer that adds no special tokens, in Hugging Face layout.
+def write_static(
+    encoder: EncoderConfig, corpus: CorpusConfig, seed: int, path: Path, token_budget: int | None = None
+) -> None:
+    """Write a table of vectors, and a tokenizer that adds no special tokens, in Hugging Face layout.
 
     Args:
-        config: `encoder`, `corpus` and `seed` are used.
+        seed: of the sentences that are drawn from the corpus.
+        token_budget: tokens per forward pass; None: what suits the device.
 
     Raises:
         UserError: the encoder does not load, or its tokenizer is not one that sentence-transformers takes.
     """
     # A token alone is short, and the table takes sentences of any length, whatever the encoder takes.
-    encoder, tokenizer = load_encoder(config.encoder.model_copy(update={"max_length": 3}))
+    teacher, tokenizer = load_encoder(encoder.model_copy(update={"max_length": 3}))
     if not tokenizer.is_fast:
-        raise UserError(
-            f"encoder.static needs a fast tokenizer, but {config.encoder.path!r} has none; use a model with a "
-            "tokenizer.json"
-        )
+        problem = f"needs a fast tokenizer, but {encoder.path!r} has none; use a model with a tokenizer.json"
+        raise UserError(problem, setting="encoder.static")
     plain = without_special_tokens(tokenizer)
-    rows_VD = token_embeddings(encoder, tokenizer, config.resources.encode_token_budget)
-    counts_V = _count_tokens(config, plain, len(rows_VD))
-    rows_VD = start_rows(rows_VD, counts_V, config.encoder.static.width or encoder.width)
+    rows_VD = token_embeddings(teacher, tokenizer, token_budget)
+    counts_V = np.zeros(len(rows_VD), np.int64)
+    for _, sentences in sentence_chunks(corpus, seed, CorpusReport()):
+        table = tokenize(plain, sentences, encoder.max_length)
+        counts_V += np.bincount(table.input_ids, minlength=len(rows_VD))
+    rows_VD = start_rows(rows_VD, counts_V, encoder.static.width or teacher.width)
     save_encoder(Encoder(StaticVectors.from_rows(torch.from_numpy(rows_VD))), plain, path)
 
 
@@ -78,14 +82,6 @@ def _special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int
     whole = tokenizer("a")["input_ids"]
     start = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
     return whole[:start], whole[start + len(inner) :]
-
-
-def _count_tokens(config: Config, tokenizer: PreTrainedTokenizerBase, size: int) -> np.ndarray:
-    counts_V = np.zeros(size, np.int64)
-    for _, sentences in sentence_chunks(config.corpus, config.seed, CorpusReport()):
-        table = tokenize(tokenizer, sentences, config.encoder.max_length)
-        counts_V += np.bincount(table.input_ids, minlength=size)
-    return counts_V
 
 
 def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndarray:

@@ -108,15 +108,15 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(make_encoder, make_tabl
 
 def test_a_pass_is_read_when_the_next_one_has_been_started(make_encoder, make_table, monkeypatch):
     """So a GPU is never without work while the processor waits for numbers."""
-    events, on_its_way = [], raysed.model.encoding._on_its_way
+    events, copy_to_host = [], raysed.model.encoding._copy_to_host
 
     def recorded(x_BD):
         number = sum(kind == "start" for kind, _ in events)
         events.append(("start", number))
-        read = on_its_way(x_BD)
+        read = copy_to_host(x_BD)
         return lambda: events.append(("read", number)) or read()
 
-    monkeypatch.setattr(raysed.model.encoding, "_on_its_way", recorded)
+    monkeypatch.setattr(raysed.model.encoding, "_copy_to_host", recorded)
     encode(make_encoder("bert"), make_table(9), token_budget=1)
     assert events[:5] == [("start", 0), ("start", 1), ("read", 0), ("start", 2), ("read", 1)]
     assert sorted(events) == [(kind, number) for kind in ("read", "start") for number in range(9)]

@@ -203,14 +203,14 @@ def test_the_start_is_written_as_the_parts_say(tiny_encoder_dir, tmp_path, make_
     text.write_text("\n".join(make_sentences(40)) + "\n")
     long = {"max_length": 500}  # more than the encoder takes, but not more than a table does
     config = make_config({**settings(tiny_encoder_dir, **long), "corpus": {"source": str(text)}})
-    write_static(config, tmp_path / "start")
+    write_static(config.encoder, config.corpus, config.seed, tmp_path / "start")
     encoder, tokenizer = load_checkpoint(tmp_path / "start"), AutoTokenizer.from_pretrained(tmp_path / "start")
     own, own_tokenizer = load_encoder(config.encoder.model_copy(update={"max_length": 20}))
     lists = [tokenizer(sentence)["input_ids"] for sentence in sorted(set(text.read_text().splitlines()))]
     counts_V = np.bincount([token for tokens in lists for token in tokens], minlength=len(tokenizer))
     expected = start_rows(token_embeddings(own, own_tokenizer), counts_V, own.width)
     np.testing.assert_allclose(encoder.transformer.embedding.weight.detach(), expected, atol=1e-6)
-    write_static(config, tmp_path / "again")
+    write_static(config.encoder, config.corpus, config.seed, tmp_path / "again")
     for file in (tmp_path / "start").iterdir():
         assert file.read_bytes() == (tmp_path / "again" / file.name).read_bytes()
 
