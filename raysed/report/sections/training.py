@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from raysed.recipe import BASE, parse_recipe
+from raysed.registry import stages
 from raysed.report.charts import Axis, Chart, Colour, Panel, Series, curve_mark
 from raysed.report.results import Run
 from raysed.report.scores import Group, Scores
@@ -114,7 +115,8 @@ def _charts(run: Run, data: None) -> list[Chart | None]:
     """Of the members of every node, and of the learners of every recipe that distils."""
     found, dev = {}, run.config.evaluation.dev
     for node, names in run.facts.members.items():
-        criterion = run.config.sts.criterion if node.endswith("sts") else "spearman"
+        stage = node.rpartition("-")[2]
+        criterion = stages()[stage].criterion(getattr(run.config, stage))
         base = dev_scores(run.scores, dev, {"base": (BASE, "base")}, criterion)
         found[node] = Training("member", _curves(run, "member", names), base, criterion)
     for text in dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils):
