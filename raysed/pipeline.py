@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import ray_session
-from raysed.config import Config
 from raysed.errors import UserError
 from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
@@ -28,6 +27,7 @@ from raysed.store.status import Status, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
+    from raysed.config import Config
     from raysed.plan.check import Job
 
 
