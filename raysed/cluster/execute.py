@@ -178,10 +178,21 @@ class Executor:
 
     def _task(self, ready: Ready, is_elsewhere: bool = False, **more: Any) -> Task:
         """Return a task; what goes to other processes goes there once."""
-        inputs = {**ready.inputs, **more}
+        inputs = {role: self._as_blocks(value) for role, value in ready.inputs.items()} | more
         if is_elsewhere:
             inputs = {role: self._as_shared(value) for role, value in inputs.items()}
         return Task.of(ready, inputs)
+
+    def _as_blocks(self, value: Any) -> Any:
+        """Return the blocks of an artefact that has no files beside them, and anything else as it is."""
+        from raysed.cluster.streaming import File
+
+        options = self._graph.artefacts[value.name].needs.options if isinstance(value, Ref) else {}
+        if not getattr(options.get("worker"), "is_keyed", False):
+            return value
+        rows = self.state.entry("corpus").meta["rows"]
+        count = -(-rows // options["rows"](rows))
+        return [(File(self._storage, f"{value.name}/{number:06d}"), {}) for number in range(count)]
 
     def _as_shared(self, value: Any) -> Any:
         if isinstance(value, Ref | list | dict | str | int | float | None):

@@ -140,15 +140,18 @@ def blocks_of(stream: Stream, name: str, storage: Storage) -> list[tuple[Callabl
     """Return the blocks of an artefact: what fetches the file, and the meta data."""
     (task,) = [task for task in stream.tasks if task.name == name]
     names = [stream.block(task, start) for start in stream.starts]
-    return [(_File(storage, name), storage.entry(name).meta) for name in names]
+    return [(File(storage, name), storage.entry(name).meta) for name in names]
 
 
 @dataclass(frozen=True)
-class _File:
+class File:
+    """The file of a block; calling it fetches the file."""
+
     storage: Storage
     name: str
 
     def __call__(self) -> Path:
+        """Return where the file is on this machine."""
         return self.storage.fetch(self.name) / _FILE
 
 
