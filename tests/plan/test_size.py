@@ -17,6 +17,7 @@ from raysed.config import Config, MembersConfig, find_config, load_config, make_
 from raysed.data.tokens import TokenTable, pack
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder, load_encoder
+from raysed.model.linear import as_usual
 from raysed.model.shape import Shape, shape_of, shape_of_model
 from raysed.plan.show import show_plan
 from raysed.plan.size import described, largest_need, need_of_learner, plan_run, rate_of, tokens_of_sentence
@@ -76,8 +77,8 @@ def test_no_weights_are_held_for_a_shape():
 
 
 def kept_for_gradients(config: BertConfig, *, bf16: bool, dropout: bool) -> float:
-    """Bytes per token that torch keeps of a forward pass, weights not counted."""
-    encoder = Encoder(BertModel(config)).train(dropout)
+    """Bytes per token that torch keeps of a forward pass, without weights; oneDNN hides the size of its tensors."""
+    encoder = as_usual(Encoder(BertModel(config)).train(dropout))
     weights = {p.untyped_storage().data_ptr() for p in encoder.parameters()}
     kept = {}
 
