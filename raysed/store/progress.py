@@ -145,11 +145,6 @@ class ProgressBoard:
         if "step" in facts:
             known.setdefault("first", facts["step"])
 
-    say = report
-
     def latest(self) -> dict[str, dict[str, Any]]:
         """Return what is known, by name."""
         return self._facts
-
-
-tell, told_to = emit, listening

@@ -94,10 +94,10 @@ def test_an_unknown_total_is_counted_without_a_share(clock, total):
 def test_a_board_holds_the_newest_words_and_the_first_step_of_each_training():
     board = ProgressBoard()
     assert board.latest() == {}
-    board.say("a", {"total": 10})
-    board.say("a", {"step": 4, "loss": 0.5, "dev": 60.0})
-    board.say("b", {"step": 2})
-    board.say("a", {"step": 6, "loss": 0.4})
+    board.report("a", {"total": 10})
+    board.report("a", {"step": 4, "loss": 0.5, "dev": 60.0})
+    board.report("b", {"step": 2})
+    board.report("a", {"step": 6, "loss": 0.4})
     assert board.latest() == {
         "a": {"total": 10, "step": 6, "loss": 0.4, "dev": 60.0, "first": 4},
         "b": {"step": 2, "first": 2},
