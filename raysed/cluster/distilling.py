@@ -25,6 +25,8 @@ from raysed.store.progress import Progress, ProgressBoard, emit
 
 log = logging.getLogger(__name__)
 
+_ENDING_S = 120.0
+"""For Ray Train to end after its learners."""
 _LOOK_FOR_NODES_EVERY = 30.0
 """Seconds after which learners that have lost a node look for another one; to go on with it means a new start."""
 
@@ -60,7 +62,7 @@ def distill(
     board, res, storage = beside_driver(ProgressBoard), place["resources"], place["storage"]
     with watched(res.silence_seconds, share, stall=res.stall_seconds) as watch:
         workplace = Workplace(**place, share=share, watch=watch)
-        _fit([_trainer(lane, worker, workplace, board) for lane in lanes], learners, board)
+        _fit([_trainer(lane, worker, workplace, board) for lane in lanes], learners, board, storage)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     done = [entry.meta["sentences"] for task in learners if (entry := storage.finished(task.name, task.depends))]
     emit(sentences=sum(done))
@@ -109,7 +111,7 @@ def _light(worker: Callable[..., None]) -> Callable[[dict[str, Any]], None]:
     return work
 
 
-def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Task], board: Any) -> None:
+def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Task], board: Any, storage: Any) -> None:
     """Wait for the trainings and show what their workers say.
 
     Each is awaited in a thread of its own: in the main one Ray Train would take Ctrl-C for itself and end the process
@@ -128,6 +130,7 @@ def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Task], board: Any)
         thread.start()
     title = f"distil {_names(learners)}"
     progress: Progress | None = None
+    updated_at = time.monotonic()
     while alive := [thread for thread in threads if thread.is_alive()]:
         alive[0].join(1.0)
         latest = answer_of(board.latest.remote(), "the progress of learners", {})
@@ -137,6 +140,11 @@ def _fit(trainers: Sequence[TorchTrainer], learners: Sequence[Task], board: Any)
             progress.start_from(sum(words["first"] for words in said))
             emit(trained=sum(words["step"] == words["total"] for words in said), trainings=len(learners))
             progress.update(sum(words["step"] for words in said), _note(said, len(learners)))
+        if len(said) < len(learners) or any(words["step"] < words["total"] for words in said):
+            updated_at = time.monotonic()
+        elif time.monotonic() - updated_at > _ENDING_S and all(task.is_there(storage) for task in learners):
+            log.warning("%s: Ray Train does not end although all learners are there; going on without it", title)
+            break
     if errors:
         raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
     if progress:

@@ -7,11 +7,13 @@ import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
 
 import raysed.cluster.heartbeat
+from raysed.cluster import distilling
 from raysed.cluster.heartbeat import _GUARD, _by_actors, _by_tasks, made_step, makes_no_steps, watched, watched_tasks
 from raysed.cluster.resources import Cluster, Share
 from raysed.errors import RunFailed
@@ -129,6 +131,17 @@ def test_a_helper_that_is_stopped_hangs_nothing(ray_cluster, monkeypatch, caplog
         os.kill(pid, signal.SIGSTOP)
         assert watch.begin("some sentences") == ""
         assert list(_by_tasks([(lambda job: job, watch, "work", 1)], SMALL, "work"))
+
+
+def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(monkeypatch, caplog):
+    """As Ray Train's, when it is stopped after the last learner is published."""
+    facts = {"a": {"step": 2, "first": 0, "total": 2, "loss": 0.5}}
+    monkeypatch.setattr(distilling, "answer_of", lambda *arguments: facts)
+    monkeypatch.setattr(distilling, "_ENDING_S", 0.1)
+    trainer = SimpleNamespace(fit=lambda: time.sleep(600))
+    learner = SimpleNamespace(name="a", is_there=lambda storage: True)
+    distilling._fit([trainer], [learner], SimpleNamespace(latest=SimpleNamespace(remote=lambda: None)), None)
+    assert "Ray Train does not end although all learners are there" in caplog.text
 
 
 _WORKER = """
