@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # an uploaded working directory is not installed
 
 from papers.data import Request
-from papers.plan import list_tables, make_plan
+from papers.published import list_tables
 from raysed.cli import main_of
 from raysed.errors import UserError
 
@@ -53,9 +53,11 @@ def job(arguments: argparse.Namespace) -> None:
     except OSError as error:
         raise UserError(f"--output {arguments.output}: no directory can be made there: {error.strerror}") from None
     request = Request(**{**options, "overrides": tuple(arguments.overrides)})
-    plan = make_plan(request)
 
+    from papers.plan import make_plan
     from papers.run import reproduce
+
+    plan = make_plan(request)
 
     reproduce(request, plan)
 

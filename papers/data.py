@@ -11,7 +11,6 @@ from typing import Any, Literal
 from raysed.config import TaskConfig
 from raysed.data.graded import read_graded
 from raysed.errors import UserError
-from raysed.train.stages.nli import NliConfig
 
 Subsets = dict[str, tuple[Sequence[str], Sequence[str], Sequence[float]]]
 """Subset to first sentences, second sentences and scores."""
@@ -266,6 +265,7 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
 
 def _labelled_pairs(sources: Sequence[str]) -> Iterable[tuple[str, str]]:
     from raysed.data.pairs import load_nli
+    from raysed.train.stages.nli import NliConfig  # takes torch, which a list of tables need not load
 
     rows = load_nli(NliConfig(train=list(sources)).train)
     return zip(rows.first, rows.second)

@@ -79,12 +79,6 @@ class Plan:
         return self.definition.get("columns", {}).get(column, {})
 
 
-def list_tables() -> dict[str, str]:
-    """Return name and title of each table that can be run."""
-    published = load_published()
-    return {name: published[name].title for name in load_yaml(TABLES / "runs.yaml")["tables"]}
-
-
 def make_plan(request: Request) -> Plan:
     """Resolve the settings of every run of a table, and look for its data.
 

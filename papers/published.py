@@ -67,6 +67,12 @@ def load_published() -> dict[str, Table]:
     return {name: _table_of(name, table, data["papers"]) for name, table in data["tables"].items()}
 
 
+def list_tables() -> dict[str, str]:
+    """Return name and title of each table that can be run."""
+    published = load_published()
+    return {name: published[name].title for name in load_yaml(TABLES / "runs.yaml")["tables"]}
+
+
 def load_yaml(path: Path) -> dict[str, Any]:
     """Returns the content of one of the project's own data files."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))

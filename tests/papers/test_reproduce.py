@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from papers.compare import NO_DATA, NO_RESULT, SMALL_NOTE, compare, find_values
 from papers.data import Finder, Request, draw_pairs, read_pairs, write_pairs
-from papers.plan import Plan, list_tables, make_plan
-from papers.published import TABLES, Row, Table, load_published, load_yaml
+from papers.plan import Plan, make_plan
+from papers.published import TABLES, Row, Table, list_tables, load_published, load_yaml
 from papers.run import reproduce
 from raysed.api import Result
 from raysed.config import Config, FlowConfig, TaskConfig, load_config, make_config
