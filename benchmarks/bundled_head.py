@@ -20,7 +20,7 @@ from raysed.config import CorpusConfig, EncoderConfig
 from raysed.data.batches import EpochBatches
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
 from raysed.data.tokens import LengthReport, TokenTable, tokenize
-from raysed.model.encoder import load_encoder
+from raysed.model.pretrained import load_encoder
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
 from raysed.train.optimizers import bert_optimizer

@@ -20,8 +20,8 @@ from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.graded import load_task
 from raysed.data.retrieval import load_retrieval
 from raysed.data.tokens import tokenize
-from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_encoder
 from raysed.score.kinds.retrieval import Retrieval
 from raysed.score.tasks import Evaluation, main_score
 from raysed.store.metrics import quiet_libraries

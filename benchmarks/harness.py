@@ -27,8 +27,9 @@ from transformers import PreTrainedTokenizerBase
 from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable, tokenize
-from raysed.model.encoder import Encoder, load_encoder
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_encoder
 from raysed.score.metrics import spearman
 
 import shapes

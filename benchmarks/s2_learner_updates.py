@@ -29,8 +29,8 @@ from transformers import AutoTokenizer
 
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetBatches
 from raysed.data.tokens import tokenize
-from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_encoder
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
 from raysed.train.loop import train
 from raysed.train.plan import Plan

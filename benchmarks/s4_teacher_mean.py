@@ -31,8 +31,8 @@ from raysed.data.targets import TARGET_FILE
 from raysed.data.tokens import tokenize
 from raysed.graph import Ref
 from raysed.make.targets import MeanBlocks, block_rows, mean_targets, teacher_groups, teacher_sums
-from raysed.model.encoder import load_encoder, save_encoder
 from raysed.model.precision import uses_bf16
+from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.store.storage import Storage
 
 import peers

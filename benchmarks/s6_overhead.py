@@ -32,7 +32,8 @@ from raysed.config import Config, make_config
 from raysed.data.targets import TargetBatch
 from raysed.data.tokens import TokenTable, pack, read_tokens
 from raysed.make.targets import teacher_sums
-from raysed.model.encoder import Encoder, load_encoder, write_checkpoint
+from raysed.model.encoder import Encoder
+from raysed.model.pretrained import load_encoder, write_checkpoint
 from raysed.registry import stages
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train

@@ -37,7 +37,7 @@ from raysed.cluster.process import prepare_process
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.graph import LISTS, Graph
-from raysed.model.encoder import load_encoder
+from raysed.model.pretrained import load_encoder
 from raysed.pipeline import run
 from raysed.plan.check import check
 from raysed.plan.graph import Plan

@@ -23,8 +23,8 @@ from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig, TransferConfig
 from raysed.data.tokens import tokenize
 from raysed.data.transfer import TransferTask, load_transfer
-from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_encoder
 from raysed.score.probes import SPLIT_GRID, Labelled, classify_by_dev, pair_features
 from raysed.score.transfer import jobs, sentences_of
 

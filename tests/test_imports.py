@@ -191,7 +191,8 @@ for name in modules:
     importlib.import_module(name)
 print("importing changes", *changed(before))
 from raysed.config import EncoderConfig
-from raysed.model.encoder import Encoder, load_encoder
+from raysed.model.encoder import Encoder
+from raysed.model.pretrained import load_encoder
 transformer = tiny()
 before = state()
 Encoder(transformer)

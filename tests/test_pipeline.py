@@ -24,8 +24,8 @@ from raysed.cluster.resources import plan_learners
 from raysed.config import Config, make_config
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.model.encoder import load_checkpoint
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_checkpoint
 from raysed.recipe import parse_recipe
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.status import describe
@@ -89,7 +89,7 @@ def test_the_ensemble_is_scored_by_its_mean_embedding(finished):
     report = json.loads((finished / "report.json").read_text())
     row = next(row for row in report["rows"] if row["kind"] == "ensemble")
     evaluation = tiny_evaluation()
-    from raysed.model.encoder import load_encoder
+    from raysed.model.pretrained import load_encoder
 
     _, tokenizer = load_encoder(Config().encoder)
     tokens = tokenize(tokenizer, evaluation.sentences, 75)

@@ -24,7 +24,7 @@ from raysed.data.tokens import SentenceTable, read_tokens
 from raysed.errors import UserError
 from raysed.graph import Artefact, Needs, Ready
 from raysed.make.text import check_rewritten
-from raysed.model.encoder import load_checkpoint, load_encoder
+from raysed.model.pretrained import load_checkpoint, load_encoder
 from raysed.model.teacher import check_teacher
 from raysed.store.storage import Storage
 from raysed.train.state import load_state

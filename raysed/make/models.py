@@ -16,10 +16,11 @@ from raysed.cluster.work import Bench, Ended, Ranks, Task, Work
 from raysed.config import MembersConfig
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import LISTS, Found
-from raysed.make.work import layers_file, load_start
-from raysed.model.encoder import Encoder, write_checkpoint
+from raysed.make.work import layers_file
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import is_out_of_memory
 from raysed.model.head import fold
+from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.registry import stages
 from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage

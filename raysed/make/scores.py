@@ -22,10 +22,11 @@ from raysed.data.pair_table import read_pairs
 from raysed.data.targets import ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.make.work import layers_file, load_start, load_tokenizer
+from raysed.make.work import layers_file
 from raysed.model.affine import Affine, CalibrationMap, load_calibration, save_calibration
 from raysed.model.encoding import encode
 from raysed.model.flow import Flow
+from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
 from raysed.score.baselines import run_word_probe, word_counts
 from raysed.score.dev import DevTask

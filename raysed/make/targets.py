@@ -20,7 +20,7 @@ from raysed.data.parquet import read_table
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import UserError
-from raysed.make.work import layers_file, load_start
+from raysed.make.work import layers_file
 from raysed.model.combination import (
     Combination,
     choose_teachers,
@@ -29,10 +29,11 @@ from raysed.model.combination import (
     side_by_side,
     turn,
 )
-from raysed.model.encoder import Encoder, load_checkpoint
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode, encode_sums
 from raysed.model.head import START
 from raysed.model.precision import uses_bf16
+from raysed.model.pretrained import load_checkpoint, load_start
 from raysed.model.teacher import load_teacher
 from raysed.score.tasks import mean_embeddings
 

@@ -15,7 +15,7 @@ from raysed.data.pair_table import write_pairs
 from raysed.data.pairs import usable
 from raysed.data.parquet import read_table
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
-from raysed.make.work import load_tokenizer
+from raysed.model.pretrained import load_tokenizer
 from raysed.model.static_start import write_static
 from raysed.model.views import KINDS
 from raysed.store.progress import Progress, emit

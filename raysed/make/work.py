@@ -1,16 +1,10 @@
-"""What makers share: the sentences that models embed, and how they load the model that they start from."""
+"""What makers share: the sentences that models embed, and the files of their embeddings."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
-
-from raysed.config import EncoderConfig
 from raysed.data.tokens import TokenTable
-from raysed.model.encoder import Encoder, load_checkpoint, load_encoder
-from raysed.model.encoder import load_tokenizer as load_own_tokenizer
 from raysed.score.tasks import Evaluation
 
 
@@ -27,24 +21,6 @@ class Sentences:
     texts: Sequence[str]
     tokens: TokenTable | None
     evaluation: Evaluation | None = None
-
-
-def load_start(encoder: EncoderConfig, start: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Loads the model of an artefact, or the pre-trained encoder where there is none.
-
-    Raises:
-        UserError: the encoder cannot be used.
-    """
-    if start is None:
-        return load_encoder(encoder)
-    return load_checkpoint(start, encoder.trust_remote_code), load_tokenizer(encoder, start)
-
-
-def load_tokenizer(encoder: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
-    """Loads a tokenizer without the weights that it belongs to."""
-    if start is None:
-        return load_own_tokenizer(encoder)
-    return AutoTokenizer.from_pretrained(start, trust_remote_code=encoder.trust_remote_code)
 
 
 def layers_file(layers: Any) -> str:

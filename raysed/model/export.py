@@ -18,10 +18,11 @@ from raysed.config import Layers
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.model.affine import CalibrationMap
-from raysed.model.encoder import Encoder, save_encoder
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.model.glow import FlowHead
+from raysed.model.pretrained import save_encoder
 
 
 def export_model(

@@ -21,9 +21,10 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from raysed.config import EncoderConfig, Layers
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import LOAD_ERRORS, Encoder, blocks_of, encoder_path, load_encoder
+from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.head import load_head
+from raysed.model.pretrained import LOAD_ERRORS, encoder_path, load_encoder
 from raysed.model.static import StaticVectors, without_special_tokens
 
 OnRows = Callable[[int], None]

@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoModel, PretrainedConfig
 
 from raysed.config import EncoderConfig
-from raysed.model.encoder import configuration_of, kept_layers
+from raysed.model.pretrained import configuration_of, kept_layers
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
 from raysed.model.directions import principal_directions
-from raysed.model.encoder import Encoder, load_encoder, save_encoder
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.static import StaticVectors, without_special_tokens
 from raysed.store.progress import Progress
 

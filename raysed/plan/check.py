@@ -9,9 +9,8 @@ from raysed.config import FIT_ON, Config, CorpusConfig, EncoderConfig, stable_ha
 from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_graded, load_nli, load_views
 from raysed.errors import UserError
-from raysed.make.work import load_tokenizer
-from raysed.model.encoder import check_encoder, encoder_path, width_of
 from raysed.model.formats import check_formats
+from raysed.model.pretrained import check_encoder, encoder_path, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version

@@ -16,7 +16,8 @@ from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, State, Tried
 from raysed.make import models, scores, targets, text
-from raysed.make.work import Sentences, load_tokenizer
+from raysed.make.work import Sentences
+from raysed.model.pretrained import load_tokenizer
 from raysed.model.shape import shape_of
 from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.tokens import SentenceTable, read_tokens, tokenize
 from raysed.model.affine import CalibrationMap, load_calibration
-from raysed.model.encoder import Encoder, load_start
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_start
 from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibrated
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
@@ -187,7 +189,7 @@ class Run:
     @cached_property
     def untouched(self) -> Loaded:
         """The encoder before any training."""
-        return Loaded(*load_start(self.config.encoder, self.storage, self.choice.base_weights), None, self.config)
+        return Loaded(*self._start(self.choice.base_weights), None, self.config)
 
     @cached_property
     def exported(self) -> Loaded:
@@ -196,7 +198,10 @@ class Run:
         if parse_recipe(chosen.recipe).calibration:
             place = self.storage.fetch(chosen.embeddings) / f"layers-{self.config.encoder.layers}"
             calibration = load_calibration(place)
-        return Loaded(*load_start(self.config.encoder, self.storage, chosen.weights), calibration, self.config)
+        return Loaded(*self._start(chosen.weights), calibration, self.config)
+
+    def _start(self, weights: str | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
+        return load_start(self.config.encoder, weights and self.storage.fetch(weights))
 
     @property
     def embedders(self) -> dict[str, Embed]:

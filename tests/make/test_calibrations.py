@@ -15,8 +15,8 @@ from raysed.make import scores
 from raysed.make.scores import draw, load_embeddings
 from raysed.make.work import Sentences
 from raysed.model.affine import load_calibration
-from raysed.model.encoder import load_encoder
 from raysed.model.encoding import encode
+from raysed.model.pretrained import load_encoder
 from raysed.score.dev import DevTask
 from raysed.score.tasks import Evaluation, mean_embeddings
 from raysed.store.storage import Storage

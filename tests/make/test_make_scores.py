@@ -11,7 +11,8 @@ from raysed.errors import UserError
 from raysed.graph import Ref
 from raysed.make.scores import embeddings, teacher_embeddings
 from raysed.make.work import Sentences
-from raysed.model.encoder import Encoder, load_encoder, save_encoder
+from raysed.model.encoder import Encoder
+from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.model.teacher import load_teacher
 from raysed.store.storage import Storage
 

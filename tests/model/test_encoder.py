@@ -19,18 +19,10 @@ from transformers import AutoModel, AutoTokenizer, BertModel, ModernBertConfig, 
 from raysed.config import EncoderConfig
 from raysed.data.tokens import PackedTokens, TokenTable, pack, tokenize
 from raysed.errors import UserError
-from raysed.model.encoder import (
-    Encoder,
-    _sums,
-    blocks_of,
-    check_encoder,
-    load_checkpoint,
-    load_encoder,
-    save_encoder,
-    write_checkpoint,
-)
+from raysed.model.encoder import Encoder, _sums, blocks_of
 from raysed.model.encoding import encode
 from raysed.model.load import load_model
+from raysed.model.pretrained import check_encoder, load_checkpoint, load_encoder, save_encoder, write_checkpoint
 from raysed.model.shape import shape_of
 
 ARCHITECTURES = ["bert", "roberta", "distilbert", "mpnet"]

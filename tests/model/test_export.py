@@ -31,11 +31,12 @@ from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.make.targets import teacher_sums
 from raysed.model.affine import Affine
-from raysed.model.encoder import Encoder, load_encoder, load_start, save_encoder
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.export import export_model, has_own_code, parity
 from raysed.model.flow import Flow
 from raysed.model.load import load_model
+from raysed.model.pretrained import load_encoder, load_start, save_encoder
 from raysed.store.storage import Storage
 from raysed.train.calibrations.whiten import fit_whiten
 from raysed.train.flow_fit import fit_flow
@@ -386,7 +387,7 @@ class TestOwnCode:
         return storage
 
     def test_it_runs_where_it_is_trusted(self, stored, tmp_path):
-        encoder, tokenizer = load_start(EncoderConfig(trust_remote_code=True), stored, "member")
+        encoder, tokenizer = load_start(EncoderConfig(trust_remote_code=True), stored.fetch("member"))
         assert type(encoder.transformer).__name__ == "OwnModel"
         options = {"layers": 1, "max_length": MAX_LENGTH, "calibration": None}
         export_model(encoder, tokenizer, tmp_path / "model", **options)
@@ -401,7 +402,7 @@ class TestOwnCode:
     def test_it_does_not_run_elsewhere(self, stored, monkeypatch):
         monkeypatch.setattr("builtins.input", lambda *_: "n")
         with pytest.raises(ValueError, match="trust_remote_code"):
-            load_start(EncoderConfig(), stored, "member")
+            load_start(EncoderConfig(), stored.fetch("member"))
 
 
 class TestMistakes:

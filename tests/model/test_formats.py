@@ -15,9 +15,9 @@ import raysed.report.formats
 from raysed.config import EncoderConfig
 from raysed.data.graded import StsTask
 from raysed.errors import RunFailed, UserError
-from raysed.model.encoder import save_encoder
 from raysed.model.export import export_model
 from raysed.model.formats import FILES, check_formats, write_formats
+from raysed.model.pretrained import save_encoder
 from raysed.report.formats import compare_formats
 from raysed.report.sections.exported import formats_table
 from raysed.score.kinds.pairs import Pairs

@@ -17,10 +17,11 @@ from raysed.config import make_config
 from raysed.data.tokens import TokenTable, pack, tokenize
 from raysed.errors import UserError
 from raysed.model.affine import Affine
-from raysed.model.encoder import Encoder, check_encoder, load_checkpoint, load_encoder, save_encoder
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.export import export_model, parity
 from raysed.model.load import NativeModel, load_model
+from raysed.model.pretrained import check_encoder, load_checkpoint, load_encoder, save_encoder
 from raysed.model.static import StaticVectors, without_special_tokens
 from raysed.model.static_start import SIF, start_rows, token_embeddings, write_static
 from raysed.plan.check import check

@@ -16,8 +16,9 @@ from raysed.cluster.resources import Cluster
 from raysed.config import Config, MembersConfig, find_config, load_config, make_config
 from raysed.data.tokens import TokenTable, pack
 from raysed.errors import UserError
-from raysed.model.encoder import Encoder, load_encoder
+from raysed.model.encoder import Encoder
 from raysed.model.linear import as_usual
+from raysed.model.pretrained import load_encoder
 from raysed.model.shape import Shape, shape_of, shape_of_model
 from raysed.plan.show import show_plan
 from raysed.plan.size import described, largest_need, need_of_learner, plan_run, rate_of, tokens_of_sentence

@@ -20,7 +20,7 @@ from raysed.cluster.work import Ended, Task
 from raysed.config import make_config
 from raysed.data.tokens import read_tokens
 from raysed.make import models
-from raysed.model.encoder import load_checkpoint
+from raysed.model.pretrained import load_checkpoint
 from raysed.model.encoding import encode
 from raysed.model.shape import Shape
 from raysed.plan.check import check

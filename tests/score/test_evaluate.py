@@ -22,9 +22,10 @@ from raysed.data.tokens import tokenize
 from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
 from raysed.model import export, library, load
-from raysed.model.encoder import Encoder, write_checkpoint
+from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
+from raysed.model.pretrained import write_checkpoint
 from raysed.score.baselines import transfer_baselines
 from raysed.score.lexical import count_vectors, word_cosines
 from raysed.score.tasks import Evaluation

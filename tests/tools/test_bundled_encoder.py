@@ -4,7 +4,7 @@ import pytest
 
 import bundled_encoder
 from raysed.config import EncoderConfig
-from raysed.model.encoder import load_encoder
+from raysed.model.pretrained import load_encoder
 
 # Every word is as frequent as the others, so that many pieces are.
 SENTENCES = [f"{first}{second}{third} and Été 東京" for first in "abcd" for second in "efgh" for third in "ijkl"]

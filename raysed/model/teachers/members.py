@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from raysed.config import MEMBERS
-from raysed.model.encoder import width_of
+from raysed.model.pretrained import width_of
 from raysed.model.teacher import MissingSentence, Teacher
 
 

@@ -12,7 +12,7 @@ Each file has
 import json
 
 from raysed.config import EncoderConfig, ViewsConfig
-from raysed.model.encoder import encoder_path
+from raysed.model.pretrained import encoder_path
 from raysed.model.views import back_translation, masked, synonyms
 from raysed.model.views.common import folder_of, loading
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 
 from raysed.config import EncoderConfig, ViewsConfig
 from raysed.errors import UserError
-from raysed.model.encoder import LOAD_ERRORS, encoder_path
+from raysed.model.pretrained import LOAD_ERRORS, encoder_path
 from raysed.model.views.common import (
     Made,
     Maker,

@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from raysed.errors import UserError, first_line
-from raysed.model.encoder import LOAD_ERRORS
 from raysed.model.precision import has_bf16
+from raysed.model.pretrained import LOAD_ERRORS
 
 _CELLS = 4096
 """Tokens and padding per forward pass."""

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model.encoder import encoder_path
+from raysed.model.pretrained import encoder_path
 from raysed.model.views.common import (
     Made,
     Maker,

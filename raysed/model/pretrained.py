@@ -1,0 +1,268 @@
+"""Loading and saving encoders: pre-trained models by their settings, and artefacts of a run by their directory."""
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging as transformers_logging
+
+from raysed.bundled import ENCODER, PREFIX
+from raysed.config import PACKAGE, EncoderConfig, package_folder
+from raysed.errors import UserError, first_line
+from raysed.model.encoder import Encoder
+from raysed.model.head import load_head, save_head
+
+LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    RuntimeError,
+    ImportError,
+    SafetensorError,
+    StrictDataclassError,
+)
+"""What transformers raises for a path, a file or a setting that does not fit."""
+
+
+def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
+    """Load the pre-trained transformer and its tokenizer.
+
+    Raises:
+        UserError: `encoder.path` is not there, is no model, lacks weights or a tokenizer, or does not take
+            `encoder.max_length` tokens.
+    """
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # missing weights are looked at below, and left-over ones do not matter
+    try:
+        transformer, info = AutoModel.from_pretrained(
+            encoder_path(config),
+            output_loading_info=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            trust_remote_code=config.trust_remote_code,
+            **config.model_kwargs,
+        )
+    except LOAD_ERRORS as error:
+        raise _unloadable(config, error) from None
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
+    if missing:
+        problem = f"{config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
+        raise UserError(problem, setting="encoder.path")
+    with torch.no_grad():  # a pooler that the checkpoint lacks is unused; zeros keep equal runs' checkpoints equal
+        for name, parameter in transformer.named_parameters():
+            if name in info["missing_keys"]:
+                parameter.zero_()
+    if config.keep_layers is not None:
+        _keep_layers(transformer, config)
+    encoder = Encoder(transformer)
+    _check_length(config, transformer.config, encoder.position_offset)
+    return encoder, _own_tokenizer(config, transformer.config)
+
+
+def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
+    """Load the model of an artefact, or the pre-trained encoder where `start` is None."""
+    if start is None:
+        return load_encoder(config)
+    return load_checkpoint(start, config.trust_remote_code), load_tokenizer(config, start)
+
+
+def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of an artefact, or that of the pre-trained encoder, without any weights.
+
+    Raises:
+        UserError: there is none, or it does not fit the model.
+    """
+    if start is None:
+        return _own_tokenizer(config, configuration_of(config))
+    return AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
+
+
+def _own_tokenizer(config: EncoderConfig, found: PretrainedConfig) -> PreTrainedTokenizerBase:
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code)
+    except LOAD_ERRORS as error:
+        raise _unloadable(config, error) from None
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
+        problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
+        raise UserError(problem, setting="encoder.path")
+    if len(tokenizer) > found.vocab_size:
+        raise UserError(
+            f"the tokenizer of {config.path!r} has {len(tokenizer)} tokens, but its model has only "
+            f"{found.vocab_size}; use both from the same model",
+            setting="encoder.path",
+        )
+    return tokenizer
+
+
+def _unloadable(config: EncoderConfig, error: Exception) -> UserError:
+    return UserError(f"{config.path!r} cannot be loaded: {first_line(error)}", setting="encoder.path")
+
+
+def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
+    """Leave out all other layers, in the weights and in the configuration, so that the rest is saved as a model."""
+    count = transformer.config.num_hidden_layers
+    stacks = [
+        (module, name)
+        for module in transformer.modules()
+        for name, child in module.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == count
+    ]
+    if len(stacks) != 1:
+        raise UserError(
+            f"encoder.keep_layers cannot be used with {config.path!r}, whose layers are not one stack; to keep the "
+            "first layers, use encoder.model_kwargs: {num_hidden_layers: 3}"
+        )
+    ((module, name),) = stacks
+    layers, kept = getattr(module, name), kept_layers(config.keep_layers, count)
+    setattr(module, name, nn.ModuleList([layers[index] for index in kept]))
+    transformer.config.num_hidden_layers = len(kept)
+
+
+def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
+    """Return the layers that `encoder.keep_layers` keeps.
+
+    Args:
+        keep: which; or how many, or `half`: evenly spread from the first to the last, or the last one alone.
+
+    >>> kept_layers([0, 1], 6), kept_layers("half", 6), kept_layers(4, 12), kept_layers(1, 6)
+    ([0, 1], [0, 2, 5], [0, 3, 7, 11], [5])
+    """
+    if not isinstance(keep, int | str):
+        return list(keep)
+    wanted = max(1, count // 2) if keep == "half" else int(keep)
+    return [place * (count - 1) // (wanted - 1) for place in range(wanted)] if wanted > 1 else [count - 1]
+
+
+def load_checkpoint(path: Path, trust_remote_code: bool = False) -> Encoder:
+    """Load an encoder that `write_checkpoint` or `save_encoder` wrote, whose code, where it has own, is beside it."""
+    transformer = AutoModel.from_pretrained(
+        path, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
+    )
+    encoder = Encoder(transformer)
+    encoder.set_head(load_head(path))
+    return encoder
+
+
+def save_encoder(
+    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, max_length: int | None = None
+) -> None:
+    """Write the Hugging Face layout: config.json, model.safetensors and the tokenizer's files.
+
+    Args:
+        tokenizer: a copy without the options of its last call is written, so that equal models give equal files.
+        max_length: what the tokenizer cuts at when it is loaded again; None: as it was.
+    """
+    encoder.transformer.save_pretrained(path)
+    unused = copy.deepcopy(tokenizer)
+    unused.model_max_length = max_length or tokenizer.model_max_length
+    if unused.is_fast:
+        unused.backend_tokenizer.no_truncation()
+        unused.backend_tokenizer.no_padding()
+    unused.save_pretrained(path)
+
+
+def write_checkpoint(
+    encoder: Encoder,
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    description: dict[str, Any],
+    history: Sequence[dict[str, Any]],
+) -> None:
+    """Write a trained encoder with `raysed.json` (what it is) and `history.jsonl` (how its training went).
+
+    Nothing in it differs between equal runs; times are kept in the manifest.
+    """
+    save_encoder(encoder, tokenizer, path)
+    if encoder.head:
+        save_head(encoder.head_weight(), path)
+    (path / "raysed.json").write_text(json.dumps(description, indent=1, sort_keys=True))
+    (path / "history.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in history))
+
+
+def check_encoder(config: EncoderConfig) -> int:
+    """Check the settings against the model's configuration only; return the number of blocks, 1 of a table of vectors.
+
+    Raises:
+        UserError: `encoder.path` is no model, or `encoder.layers`, `encoder.max_length` or `encoder.static.width` is
+            beyond it.
+    """
+    found = configuration_of(config)
+    if config.static is None:  # whose sentences may be of any length
+        _check_length(config, found)
+    elif (config.static.width or 1) > found.hidden_size:
+        raise UserError(
+            f"encoder.static.width is {config.static.width}, but {config.path!r}, from which the vectors start, has "
+            f"a width of {found.hidden_size}"
+        )
+    count = found.num_hidden_layers
+    if config.keep_layers is not None:
+        if isinstance(config.keep_layers, int) and config.keep_layers > count:
+            raise UserError(f"encoder.keep_layers is {config.keep_layers}, but {config.path!r} has {count} layers")
+        kept = kept_layers(config.keep_layers, count)
+        if kept[-1] >= count:
+            raise UserError(
+                f"encoder.keep_layers has {kept[-1]}, but {config.path!r} has {count} layers, the last of which is "
+                f"{count - 1}"
+            )
+        count = len(kept)
+    if config.static:
+        return 1
+    if isinstance(config.layers, int) and not 1 <= config.layers <= count:
+        raise UserError(f"encoder.layers is {config.layers}, but {config.path!r} has {count} layers")
+    return count
+
+
+def _check_length(config: EncoderConfig, found: PretrainedConfig, unused_positions: int = 0) -> None:
+    positions = getattr(found, "max_position_embeddings", None)
+    if positions and config.max_length > positions - unused_positions:
+        longest = positions - unused_positions
+        raise UserError(
+            f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {longest} tokens"
+        )
+
+
+def width_of(config: EncoderConfig) -> int:
+    """Return the width of an encoder's embeddings by its configuration only."""
+    return (config.static and config.static.width) or configuration_of(config).hidden_size
+
+
+def configuration_of(config: EncoderConfig) -> PretrainedConfig:
+    """Return the model's own configuration.
+
+    Raises:
+        UserError: `encoder.path` is no model.
+    """
+    path = encoder_path(config)
+    try:
+        return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)
+    except LOAD_ERRORS as error:
+        problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
+        raise UserError(problem, setting="encoder.path") from None
+
+
+def encoder_path(config: EncoderConfig) -> str:
+    """Return the directory or hub id behind `encoder.path`."""
+    if config.path.startswith(PACKAGE):
+        return package_folder(config.path)
+    if not config.path.startswith(PREFIX):
+        return config.path
+    if config.path != f"{PREFIX}encoder":
+        raise UserError(f"{config.path!r} is unknown; the bundled model is {PREFIX}encoder", setting="encoder.path")
+    return str(ENCODER)
