@@ -138,7 +138,7 @@ def test_what_checks_a_run_is_imported_beside_the_start_of_ray():
         ("import raysed.data.corpus, raysed.bundled", HEAVY),
         ("import raysed.pipeline, raysed.store.status, raysed.store.unchanged", HEAVY),
         (
-            "import raysed.cluster.heartbeat, raysed.store.progress",
+            "import raysed.cluster.watchdog, raysed.store.progress",
             ("torch", "transformers", "fsspec", "raysed.config"),
         ),
         (

@@ -15,10 +15,10 @@ from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from raysed.cluster.gauges import TrainingGauges
-from raysed.cluster.heartbeat import answer_of, beating, beside_driver, watched
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS, Share
 from raysed.cluster.tuning import Workplace
+from raysed.cluster.watchdog import answer_of, beside_driver, watched_workers
 from raysed.cluster.work import Ranks, Task
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.store.progress import Progress, ProgressBoard, emit
@@ -60,8 +60,8 @@ def distill(
     workers = len(lanes) * share.workers
     log.info("distilling %s: starting %s worker%s", _names(learners), workers, "s" * (workers > 1))
     board, res, storage = beside_driver(ProgressBoard), place["resources"], place["storage"]
-    with watched(res.silence_seconds, share, stall=res.stall_seconds) as watch:
-        workplace = Workplace(**place, share=share, watch=watch)
+    with watched_workers(res.silence_seconds, share, stall=res.stall_seconds) as watchdog:
+        workplace = Workplace(**place, share=share, watchdog=watchdog)
         _fit([_trainer(lane, worker, workplace, board) for lane in lanes], learners, board, storage)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     done = [entry.meta["sentences"] for task in learners if (entry := storage.finished(task.name, task.depends))]
@@ -179,5 +179,5 @@ def _work(learners: Sequence[Task], worker: Callable[..., None], place: Workplac
         lambda: any("failed" in said for said in answer_of(board.latest.remote(), "how learners ended", {}).values()),
     )
     bench = place.bench(report, lambda: ray.train.get_preemption_info() is not None)
-    with beating(place.watch, ", ".join(learner.name for learner in learners)):
+    with place.watchdog.guard(", ".join(learner.name for learner in learners)):
         worker(learners, bench, ranks)

@@ -18,8 +18,8 @@ import ray
 
 from raysed.cluster.autoscaling import gather
 from raysed.cluster.forks import are_forked
-from raysed.cluster.heartbeat import watched_tasks
 from raysed.cluster.need import Need
+from raysed.cluster.nodes import HubModels, check_versions
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import (
     Cluster,
@@ -33,7 +33,7 @@ from raysed.cluster.resources import (
     waste_of_members,
 )
 from raysed.cluster.usage import measured
-from raysed.cluster.versions import HubModels, check_versions
+from raysed.cluster.watchdog import watched_tasks
 from raysed.cluster.work import Shared, Task, Work
 from raysed.config import ResourcesConfig, TrackingConfig
 from raysed.errors import UserError

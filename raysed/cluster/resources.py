@@ -14,8 +14,8 @@ from typing import Any
 
 import ray
 
-from raysed.cluster.asking import SECONDS, ask_nodes
 from raysed.cluster.need import PROCESS_BYTES, Need
+from raysed.cluster.nodes import ANSWER_S, ask_nodes
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
@@ -387,7 +387,7 @@ def _gpu_bytes_on(nodes: Sequence[str]) -> dict[str, float | None]:
 def _ask_driver() -> float | None:
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS / 2, check=True).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S / 2, check=True).stdout
         return min(float(line) for line in said.split()) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
         return None

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import ray
 
-from raysed.cluster.heartbeat import Watch, beating, watched
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
+from raysed.cluster.watchdog import Watchdog, watched_workers
 from raysed.cluster.work import Task, Work
 from raysed.config import stable_hash
 from raysed.data.tokens import SentenceTable
@@ -122,8 +122,8 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
     progress.start_from(done)
     made = 0
     try:
-        with watched(silence, share, least=len(stream.chain)) as watch:
-            for finished, computed, broken, lost in _outcomes(stream, places, storage, share, watch):
+        with watched_workers(silence, share, least=len(stream.chain)) as watchdog:
+            for finished, computed, broken, lost in _outcomes(stream, places, storage, share, watchdog):
                 if broken:
                     raise UserError(broken)
                 if lost:
@@ -156,7 +156,7 @@ class File:
 
 
 def _outcomes(
-    stream: Stream, places: Sequence[dict[str, int]], storage: Storage, share: Share, watch: Watch
+    stream: Stream, places: Sequence[dict[str, int]], storage: Storage, share: Share, watchdog: Watchdog
 ) -> Iterator[tuple[int, int, str, str]]:
     """Yield the sentences of each block as it is published, and what is wrong with them or with their workers."""
     if not places:
@@ -166,7 +166,7 @@ def _outcomes(
     for number in range(len(stream.chain)):
         dataset = dataset.map_batches(
             _Actor,
-            fn_constructor_args=(stream, number, storage, share, watch),
+            fn_constructor_args=(stream, number, storage, share, watchdog),
             batch_format="pyarrow",
             batch_size=None,
             compute=ray.data.ActorPoolStrategy(size=min(share.workers, len(places))),
@@ -181,12 +181,12 @@ def _outcomes(
 class _Actor:
     """One stage of the chain: the first reads sentences at the places that it is told, the last publishes."""
 
-    def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, watch: Watch):
+    def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: Watchdog):
         prepare_worker(share.threads)
         self._make, self._what = stream.chain[number]
-        self._heard = beating(watch, self._what)
+        self._heard = watchdog.guard(self._what)
         self._heard.__enter__()  # for good: an actor is ended with its process
-        self._stream, self._storage, self._watch = stream, storage, watch
+        self._stream, self._storage, self._watchdog = stream, storage, watchdog
         self._is_last = number + 1 == len(stream.chain)
         self._worker: Any = None
         self._sentences = SentenceTable(storage.fetch("corpus"))
@@ -198,7 +198,7 @@ class _Actor:
             (place,) = table.to_pylist()
             table = self._sentences.rows(place["start"], place["stop"], self._stream.columns)
         first, last = table.column("id")[0].as_py(), table.column("id")[-1].as_py()
-        if lost := self._watch.begin(f"sentences {first:,} to {last:,} for {self._what}"):
+        if lost := self._watchdog.begin(f"sentences {first:,} to {last:,} for {self._what}"):
             return _outcome(0, lost=lost)
         try:
             if self._stream.keyed and self._is_known(table, first):

@@ -17,11 +17,11 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from raysed.cluster.draining import is_draining
 from raysed.cluster.gauges import TrainingGauges
-from raysed.cluster.heartbeat import Watch, beating, made_step, makes_no_steps, watched
+from raysed.cluster.nodes import is_draining
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS, Share
+from raysed.cluster.watchdog import Watchdog, expect_no_progress, made_progress, watched_workers
 from raysed.cluster.work import Bench, Shared, Task
 from raysed.config import ResourcesConfig, TrackingConfig
 from raysed.errors import last_line
@@ -37,13 +37,13 @@ class Workplace:
     """What all workers of a stage share.
 
     Attributes:
-        watch: over the workers.
+        watchdog: over the workers.
         job: tells starts of this job from those of earlier ones.
     """
 
     storage: Storage
     share: Share
-    watch: Watch
+    watchdog: Watchdog
     resources: ResourcesConfig
     tracking: TrackingConfig
     run: str
@@ -59,8 +59,8 @@ class Workplace:
             lambda name, depends: training_log(self.storage, self.tracking, self.run, name, depends),
             report,
             warned,
-            made_step,
-            makes_no_steps,
+            made_progress,
+            expect_no_progress,
         )
 
 
@@ -187,8 +187,10 @@ def train_groups(groups: Sequence[Group], place: dict[str, Any], share: Share) -
     title, storage, res = "+".join(queue.nodes()), place["storage"], place["resources"]
     progress = _ProgressCallback(title, queue.trainings, queue.updates)
     tasks = {task.name: task for group in groups for task in (*group.members, *group.by_place.values())}
-    with watched(res.silence_seconds, share, stall=res.stall_seconds) as watch:
-        workplace = ray.put((Workplace(**place, share=share, watch=watch), tasks, [group.worker for group in groups]))
+    with watched_workers(res.silence_seconds, share, stall=res.stall_seconds) as watchdog:
+        workplace = ray.put(
+            (Workplace(**place, share=share, watchdog=watchdog), tasks, [group.worker for group in groups])
+        )
         results = _tuner(title, queue, storage, share, workplace, progress).fit()
     progress.finish()
     rows = [group.rows_per_update for group in groups]
@@ -286,7 +288,7 @@ def _train_some(trial: dict[str, Any], workplace: Shared) -> None:
     prepare_worker(place.share.threads)
     reporters = {name: _Reporter(name, place.run) for name in trial["members"]}
     bench = place.bench(lambda name, words: reporters[name](words), is_draining)
-    with beating(place.watch, trial["called"]):
+    with place.watchdog.guard(trial["called"]):
         some = [tasks[name] for name in trial["members"]]
         ended = workers[trial["group"]](some, trial["until"], bench)
     tune.report(

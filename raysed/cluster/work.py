@@ -108,8 +108,8 @@ class Bench:
         open_log: opens the log of a training, given its name and dependencies.
         report: takes the name of a training and an entry of its history: step, total, loss and dev.
         warned: whether this machine is about to be taken away.
-        made_step: is told of each update.
-        makes_no_steps: is told that what follows, such as publishing, has no updates.
+        made_progress: is told of each update.
+        expect_no_progress: is told that what follows, such as publishing, has no updates.
     """
 
     storage: Storage
@@ -119,8 +119,8 @@ class Bench:
     open_log: Callable[[str, Mapping[str, Any]], AbstractContextManager[MetricsLog]]
     report: Callable[[str, dict[str, Any]], None]
     warned: Callable[[], bool]
-    made_step: Callable[[], None] = lambda: None
-    makes_no_steps: Callable[[], None] = lambda: None
+    made_progress: Callable[[], None] = lambda: None
+    expect_no_progress: Callable[[], None] = lambda: None
 
     @contextmanager
     def steps_are_counted(self) -> Iterator[None]:
@@ -128,7 +128,7 @@ class Bench:
         try:
             yield
         finally:
-            self.makes_no_steps()
+            self.expect_no_progress()
 
 
 @dataclass(frozen=True)

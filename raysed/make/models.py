@@ -88,7 +88,7 @@ class Training:
                 bench.report(name, words)
 
         def batch_at(step: int) -> Any:
-            bench.made_step()
+            bench.made_progress()
             return setup.batch_at(step)
 
         return Run(

@@ -172,7 +172,7 @@ def test_no_service_is_said_once(ray_command, monkeypatch, capsys):
 DRIVER = """
 import time
 import ray
-from raysed.cluster.draining import is_draining
+from raysed.cluster.nodes import is_draining
 
 memory = 80 * 2**20
 context = ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=memory, log_to_driver=False)

@@ -10,7 +10,7 @@ import ray
 import raysed
 import raysed.cluster.execute
 import raysed.pipeline
-from raysed.cluster import asking, versions
+from raysed.cluster import nodes
 from raysed.config import make_config
 from raysed.errors import UserError
 from raysed.plan.check import Job
@@ -39,7 +39,7 @@ def two_nodes(ray_cluster, monkeypatch) -> str:
 
 @pytest.mark.cluster
 def test_nodes_that_run_the_same_are_taken(two_nodes):
-    versions.check_versions({})
+    nodes.check_versions({})
 
 
 @pytest.mark.cluster
@@ -52,23 +52,23 @@ def test_nodes_that_run_the_same_are_taken(two_nodes):
     ],
 )
 def test_a_node_with_another_version_is_refused(two_nodes, monkeypatch, what, remedy):
-    real = versions.versions({})
-    monkeypatch.setattr(versions, "versions", lambda models: {**real, what: "0.1"})
+    real = nodes.versions({})
+    monkeypatch.setattr(nodes, "versions", lambda models: {**real, what: "0.1"})
     expected = rf"^node {two_nodes} has {what} {real[what]}, but the job's own process has 0\.1; {remedy}[^\n]*$"
     with pytest.raises(UserError, match=expected):
-        versions.check_versions({})
+        nodes.check_versions({})
 
 
 @pytest.mark.cluster
 def test_a_node_with_another_commit_of_a_hub_model_is_refused(two_nodes, monkeypatch, tmp_path):
     fill_hub_cache(tmp_path, COMMITS[0])
     models = {MODEL: {"cache_dir": str(tmp_path)}}
-    versions.check_versions(models)
-    real = versions.versions
-    monkeypatch.setattr(versions, "versions", lambda models: {**real(models), "the model some/model": COMMITS[1]})
+    nodes.check_versions(models)
+    real = nodes.versions
+    monkeypatch.setattr(nodes, "versions", lambda models: {**real(models), "the model some/model": COMMITS[1]})
     expected = rf"^node .* has the model some/model {COMMITS[0]}, but .* has {COMMITS[1]}; fetch the same commit"
     with pytest.raises(UserError, match=expected):
-        versions.check_versions(models)
+        nodes.check_versions(models)
 
 
 @pytest.mark.cluster
@@ -77,33 +77,33 @@ def test_a_node_without_the_code_of_the_job_is_refused(two_nodes, monkeypatch):
     def fails(models):
         raise ModuleNotFoundError("No module named 'raysed'")
 
-    monkeypatch.setattr(versions, "_said_there", fails)
+    monkeypatch.setattr(nodes, "_versions_there", fails)
     with pytest.raises(UserError, match=r"^node .* cannot run the job: .*No module named 'raysed'; submit the job"):
-        versions.check_versions({})
+        nodes.check_versions({})
 
 
 @pytest.mark.cluster
 def test_a_node_that_says_nothing_is_named_and_left_out(two_nodes, monkeypatch, caplog):
-    monkeypatch.setattr(asking, "SECONDS", 0.0)
+    monkeypatch.setattr(nodes, "ANSWER_S", 0.0)
     with caplog.at_level(logging.WARNING):
-        versions.check_versions({})
+        nodes.check_versions({})
     assert f"node {two_nodes} has not said which versions it has" in caplog.messages
 
 
 def test_one_node_is_not_asked(monkeypatch):
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": "a", "NodeManagerAddress": "1.2.3.4", "Alive": True}])
-    monkeypatch.setattr(versions, "ask_nodes", None)
-    versions.check_versions({})
+    monkeypatch.setattr(nodes, "ask_nodes", None)
+    nodes.check_versions({})
 
 
 def test_what_is_not_known_is_not_compared():
-    assert versions.difference({"the model a/b": None}, {"the model a/b": "c"}) is None
-    assert versions.difference({"the model a/b": "c"}, {"the model a/b": None}) is None
+    assert nodes.difference({"the model a/b": None}, {"the model a/b": "c"}) is None
+    assert nodes.difference({"the model a/b": "c"}, {"the model a/b": None}) is None
 
 
 def test_what_a_library_was_built_for_does_not_count(monkeypatch):
-    monkeypatch.setattr(versions.metadata, "version", lambda library: "2.13.0+cu130")
-    assert versions.versions({})["torch"] == "2.13.0"
+    monkeypatch.setattr(nodes.metadata, "version", lambda library: "2.13.0+cu130")
+    assert nodes.versions({})["torch"] == "2.13.0"
 
 
 def test_the_code_of_raysed_is_that_which_was_imported(monkeypatch, tmp_path):
@@ -112,9 +112,9 @@ def test_the_code_of_raysed_is_that_which_was_imported(monkeypatch, tmp_path):
     shutil.copytree(Path(raysed.__file__).parent, copy, ignore=shutil.ignore_patterns("bundled", "__pycache__"))
     (copy / "bundled").mkdir()
     shutil.copy(Path(raysed.__file__).parent / "bundled/__init__.py", copy / "bundled")
-    digest = versions._digest.__wrapped__
+    digest = nodes._code_digest.__wrapped__
     before = digest()
-    monkeypatch.setattr(versions, "_PACKAGE", copy)
+    monkeypatch.setattr(nodes, "_PACKAGE", copy)
     assert digest() == before
     with (copy / "store/storage.py").open("a") as file:
         file.write("\n")

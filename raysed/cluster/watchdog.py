@@ -1,8 +1,8 @@
 """Workers that stand still end themselves, and Ray starts them again.
 
-Ray notices when a worker dies. It does not notice one that is stopped or swapped out, nor one that lives and gets
-nowhere: in a collective operation that another worker never joins, or in a read that never ends. So a thread of each
-worker looks whether its training makes steps, and a small process beside it whether that thread still runs.
+Ray notices when a worker dies, not when it is stopped, swapped out, or lives and gets nowhere, as in a collective
+operation that another worker never joins. So a thread of each worker looks whether its training makes progress, and a
+small process beside it whether that thread still runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LONGEST_PAUSE_S = 15.0
 _RETRIES = 3
 """Of a task whose process was lost; Ray's own number for tasks."""
 _MOST_TRIES = 5
-"""Of a part of a stage: more than a few lost nodes take, so what is lost so often takes its workers down itself."""
+"""Of a part of a stage: what is lost more often than a few lost nodes explain takes its workers down itself."""
 _ANSWER_S = 30.0
 """For the answer of a helper actor."""
 _GUARD = """
@@ -55,57 +55,28 @@ if os.getppid() == pid:
 
 # -- in the worker ---------------------------------------------------------------------------------------------------
 
-_last_step: float | None = None
-"""When this process made its last step; None while it makes none."""
+_last_progress: float | None = None
+"""When this process last made progress; None while nobody expects it to."""
 
 
-def made_step() -> None:
-    """Note that this process makes progress; from now on it has to, until `makes_no_steps`."""
-    global _last_step
-    _last_step = time.monotonic()
+def made_progress() -> None:
+    """Note that this process makes progress; from now on it has to, until `expect_no_progress`."""
+    global _last_progress
+    _last_progress = time.monotonic()
 
 
-def makes_no_steps() -> None:
+def expect_no_progress() -> None:
     """Note that what this process does from now on, such as publishing, has no steps."""
-    global _last_step
-    _last_step = None
-
-
-@contextmanager
-def beating(watch: Watch, work: str) -> Iterator[None]:
-    """End this process if it stands still within the block.
-
-    Args:
-        watch: from `watched`.
-        work: what it works on, for messages.
-    """
-    command = [sys.executable, "-ISc", _GUARD, str(os.getpid()), str(watch.seconds)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as guard:
-
-        def look() -> None:
-            with suppress(OSError):  # somebody has ended the guard
-                guard.stdin.write(b".")
-            last = _last_step
-            if last is not None and time.monotonic() - last > watch.stall:
-                why = f"{work}: its worker (process {os.getpid()}) made no step for {watch.stall:g} s and was ended"
-                answer_of(watch.board.warn.remote(why), "whether the driver heard of it")
-                os.kill(os.getpid(), signal.SIGKILL)
-            if (use := gpu_use()) is not None:
-                watch.board.add_gpu_use.remote(use)
-
-        try:
-            with repeating(look, min(min(watch.seconds, watch.stall) / _SIGNS, _LONGEST_PAUSE_S)):
-                yield
-        finally:
-            guard.kill()
+    global _last_progress
+    _last_progress = None
 
 
 @dataclass(frozen=True)
-class Watch:
+class Watchdog:
     """How the workers of a stage are watched.
 
     Attributes:
-        board: the actor that collects what they have to say.
+        board: the actor that collects what they report.
         seconds: a worker that gives no sign of life for so long is ended.
         stall: a worker that makes no step for so long is ended, if it makes steps.
     """
@@ -114,14 +85,33 @@ class Watch:
     seconds: float
     stall: float
 
+    @contextmanager
+    def guard(self, work: str) -> Iterator[None]:
+        """End this process if it stands still within the block; `work` is named in messages."""
+        command = [sys.executable, "-ISc", _GUARD, str(os.getpid()), str(self.seconds)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as guard:
+
+            def look() -> None:
+                with suppress(OSError):  # somebody has ended the guard
+                    guard.stdin.write(b".")
+                last = _last_progress
+                if last is not None and time.monotonic() - last > self.stall:
+                    why = f"{work}: its worker (process {os.getpid()}) made no step for {self.stall:g} s and was ended"
+                    answer_of(self.board.warn.remote(why), "whether the driver heard of it")
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if (use := gpu_use()) is not None:
+                    self.board.add_gpu_use.remote(use)
+
+            try:
+                with repeating(look, min(min(self.seconds, self.stall) / _SIGNS, _LONGEST_PAUSE_S)):
+                    yield
+            finally:
+                guard.kill()
+
     def begin(self, part: str) -> str:
         """Return what is wrong with a part of the stage that is about to be done: nothing, unless it ends its workers.
 
-        Ray Data does what was lost with a worker again, as often as that happens, so a part whose worker crashes or
-        runs out of memory each time would be tried for ever.
-
-        Args:
-            part: of the stage, such as some sentences, for people.
+        Ray Data does what was lost with a worker again without a limit.
         """
         lost = answer_of(self.board.begin.remote(part), f"how often {part} was tried", 0)
         if lost < _MOST_TRIES:
@@ -150,7 +140,7 @@ class Board:
         self._warnings.append(message)
 
     def add_gpu_use(self, use: float) -> None:
-        """Add a measurement, 0 to 1."""
+        """Add a measurement from 0 to 1."""
         self._gpu_uses.append(use)
 
     def gpu_use(self) -> float | None:
@@ -164,13 +154,8 @@ class Board:
 
 
 @contextmanager
-def watched(seconds: float, share: Share, least: int = 1, stall: float = math.inf) -> Iterator[Watch]:
-    """Watch the workers of a stage, which get what this yields; log when there is no room for them.
-
-    Args:
-        seconds: see `Watch`; likewise `stall`.
-        least: how many workers there have to be at once.
-    """
+def watched_workers(seconds: float, share: Share, least: int = 1, stall: float = math.inf) -> Iterator[Watchdog]:
+    """Yield a watchdog for the workers of a stage; log when there is no room for `least` of them at once."""
     board = beside_driver(Board)
 
     def look() -> None:
@@ -182,7 +167,7 @@ def watched(seconds: float, share: Share, least: int = 1, stall: float = math.in
     try:
         # It may wait for an answer of a cluster that is going away.
         with repeating(look, min(seconds / _SIGNS, _LONGEST_PAUSE_S), patience=1.0):
-            yield Watch(board, seconds, stall)
+            yield Watchdog(board, seconds, stall)
         look()
         if (use := answer_of(board.gpu_use.remote(), "the use of GPUs")) is not None:
             emit(gpu_use=use)
@@ -224,46 +209,42 @@ def watched_tasks(
     share: Share,
     seconds: float,
     stall: float = math.inf,
-    part: Callable[[Any], str] = lambda job: "",
 ) -> Iterator[Any]:
     """Call a function for every job, each as a Ray task; yield what they return as they end.
 
-    A task whose process has died, or has ended itself because it stood still, is run again, up to Ray's limit. Where
-    tasks have a GPU, as many processes as the share says do one after the other, and end when there are no more.
+    A task whose process has died or stood still is run again, up to Ray's limit, so running it twice must do no harm.
+    Tasks with a GPU are done by as many processes as the share says, which end when there are no more.
 
     Args:
-        function: gets a job and the arguments; to run it twice has to be no harm.
-        arguments: references into the object store are resolved.
-        seconds: see `Watch`; likewise `stall`.
+        arguments: follow the job; references into the object store are resolved.
 
     Raises:
-        RunFailed: a task has failed, or was lost too often; names the job.
+        RunFailed: a task has failed, or was lost too often.
     """
-    with watched(seconds, share, stall=stall) as watch:
-        calls = [(function, watch, work, job, *arguments) for job in jobs]
+    with watched_workers(seconds, share, stall=stall) as watchdog:
+        calls = [(function, watchdog, work, job, *arguments) for job in jobs]
         results = (_by_actors if share.gpus else _by_tasks)(calls, share, work)
         try:
-            for index, done in results:
+            for done in results:
                 try:
                     result = ray.get(done)
                 except ray.exceptions.RayError as error:
-                    where = ": ".join(filter(None, [work, part(jobs[index])]))
-                    raise RunFailed(f"{where}: {last_line(error)}") from error
+                    raise RunFailed(f"{work}: {last_line(error)}") from error
                 yield result
         finally:
             results.close()
 
 
-def _by_tasks(calls: Sequence[tuple], share: Share, work: str) -> Iterator[tuple[int, ray.ObjectRef]]:
+def _by_tasks(calls: Sequence[tuple], share: Share, work: str) -> Iterator[ray.ObjectRef]:
     """Ray gives a process of the CPU one task after the other."""
-    task = ray.remote(num_cpus=share.cpus)(_watched_call).options(name=work)
-    waiting = {task.remote(*call): index for index, call in enumerate(calls)}
+    task = ray.remote(num_cpus=share.cpus)(_guarded).options(name=work)
+    waiting = [task.remote(*call) for call in calls]
     while waiting:
-        (done,), _ = ray.wait(list(waiting), num_returns=1)
-        yield waiting.pop(done), done
+        (done,), waiting = ray.wait(waiting, num_returns=1)
+        yield done
 
 
-def _by_actors(calls: Sequence[tuple], share: Share, work: str) -> Iterator[tuple[int, ray.ObjectRef]]:
+def _by_actors(calls: Sequence[tuple], share: Share, work: str) -> Iterator[ray.ObjectRef]:
     """With a GPU, Ray starts a process for every task, which imports torch and transformers each time.
 
     `max_calls=0` would keep processes, but a process that has used one GPU stays on it when its next task is given
@@ -272,32 +253,29 @@ def _by_actors(calls: Sequence[tuple], share: Share, work: str) -> Iterator[tupl
     """
     options = {"num_cpus": share.cpus, "num_gpus": share.gpus, "max_restarts": _RETRIES * len(calls)}
     actor_class = ray.remote(max_task_retries=_RETRIES, **options)(_Caller)
-    waiting, running = deque(enumerate(calls)), {}
+    waiting, running = deque(calls), {}
 
     def begin(actor: Any) -> None:
-        index, call = waiting.popleft()
-        running[actor.call.options(name=work).remote(*call)] = index, actor
+        running[actor.call.options(name=work).remote(*waiting.popleft())] = actor
 
     try:
         for _ in range(min(share.workers, len(calls))):
             begin(actor_class.remote())
         while running:
             (done,), _ = ray.wait(list(running), num_returns=1)
-            index, actor = running.pop(done)
+            actor = running.pop(done)
             begin(actor) if waiting else ray.kill(actor)
-            yield index, done
+            yield done
     finally:
-        for _, actor in running.values():
+        for actor in running.values():
             ray.kill(actor)
 
 
 class _Caller:
-    """An actor that does one task after the other."""
-
     def call(self, *call: Any) -> Any:
-        return _watched_call(*call)
+        return _guarded(*call)
 
 
-def _watched_call(function: Callable[..., Any], watch: Watch, work: str, job: Any, *arguments: Any) -> Any:
-    with beating(watch, work):
+def _guarded(function: Callable[..., Any], watchdog: Watchdog, work: str, job: Any, *arguments: Any) -> Any:
+    with watchdog.guard(work):
         return function(job, *arguments)

@@ -12,10 +12,18 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-import raysed.cluster.heartbeat
+import raysed.cluster.watchdog
 from raysed.cluster import distilling
-from raysed.cluster.heartbeat import _GUARD, _by_actors, _by_tasks, made_step, makes_no_steps, watched, watched_tasks
 from raysed.cluster.resources import Cluster, Share
+from raysed.cluster.watchdog import (
+    _GUARD,
+    _by_actors,
+    _by_tasks,
+    expect_no_progress,
+    made_progress,
+    watched_tasks,
+    watched_workers,
+)
 from raysed.errors import RunFailed
 
 SILENCE = 3.0
@@ -33,7 +41,7 @@ def test_a_wait_for_a_node_has_a_cause_that_is_said(monkeypatch, caplog):
         (((8, 0.25),), on_gpus, 1),
     ):
         monkeypatch.setattr(raysed.cluster.resources, "current_cluster", lambda nodes=nodes: Cluster(nodes))
-        raysed.cluster.heartbeat._log_what_is_missing(share, least)
+        raysed.cluster.watchdog._log_what_is_missing(share, least)
     assert caplog.messages == [
         "waiting for nodes: workers of 2 CPUs need 2 places, but there are only 1 (2 nodes, 3 CPUs, 0 GPUs)",
         "waiting for nodes: workers of 2 CPUs need 1 places, but there are only 0 (1 node, 0 CPUs, 0 GPUs)",
@@ -73,10 +81,10 @@ def test_a_task_that_lives_and_gets_nowhere_is_ended_and_run_again(ray_cluster, 
         starts = len(list(marks.glob(f"{job}*")))
         (marks / f"{job}-{os.getpid()}").touch()
         if job == "stuck" and starts == 1:
-            made_step()
+            made_progress()
             time.sleep(60)
         if job == "without steps":
-            makes_no_steps()
+            expect_no_progress()
             time.sleep(4)
         return job
 
@@ -96,12 +104,12 @@ def test_a_task_that_fails_ends_the_run_with_what_it_said(ray_cluster):
 
 
 @pytest.mark.cluster
-def test_a_task_that_ends_its_process_each_time_is_named(ray_cluster):
+def test_a_task_that_ends_its_process_each_time_ends_the_run(ray_cluster):
     def crashes(job: int) -> int:
         return job if job != 2 else os._exit(1)
 
-    with pytest.raises(RunFailed, match=r"^fit: number 2: .*died"):
-        list(watched_tasks(crashes, [1, 2], work="fit", share=SMALL, seconds=60, part=lambda job: f"number {job}"))
+    with pytest.raises(RunFailed, match=r"^fit: .*died"):
+        list(watched_tasks(crashes, [1, 2], work="fit", share=SMALL, seconds=60))
 
 
 @pytest.mark.cluster
@@ -115,9 +123,9 @@ def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(
         return job, os.getpid()
 
     share = Share(4, 1, 0.0, threads=1)  # as with GPUs, which this Ray does not have
-    with watched(60, share) as watch:
-        calls = [(work, watch, "work", job, tmp_path) for job in range(8)]
-        results = [ray.get(done) for _, done in _by_actors(calls, share, "work")]
+    with watched_workers(60, share) as watchdog:
+        calls = [(work, watchdog, "work", job, tmp_path) for job in range(8)]
+        results = [ray.get(done) for done in _by_actors(calls, share, "work")]
     assert sorted(job for job, _ in results) == list(range(8)) and (tmp_path / "lost").exists()
     assert len({process for _, process in results}) <= 5
 
@@ -125,12 +133,12 @@ def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(
 @pytest.mark.cluster
 def test_a_helper_that_is_stopped_hangs_nothing(ray_cluster, monkeypatch, caplog):
     """The actor that collects what workers have to say, by SIGSTOP."""
-    monkeypatch.setattr(raysed.cluster.heartbeat, "_ANSWER_S", 0.5)
-    with watched(60, SMALL) as watch:
-        pid = ray.get(watch.board.__ray_call__.remote(lambda self: os.getpid()))
+    monkeypatch.setattr(raysed.cluster.watchdog, "_ANSWER_S", 0.5)
+    with watched_workers(60, SMALL) as watchdog:
+        pid = ray.get(watchdog.board.__ray_call__.remote(lambda self: os.getpid()))
         os.kill(pid, signal.SIGSTOP)
-        assert watch.begin("some sentences") == ""
-        assert list(_by_tasks([(lambda job: job, watch, "work", 1)], SMALL, "work"))
+        assert watchdog.begin("some sentences") == ""
+        assert list(_by_tasks([(lambda job: job, watchdog, "work", 1)], SMALL, "work"))
 
 
 def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(monkeypatch, caplog):
@@ -175,16 +183,16 @@ def test_only_tasks_with_a_gpu_are_done_by_actors(monkeypatch):
         def results(calls, share, work):
             asked.append(name)
             try:
-                yield from enumerate(range(3))
+                yield from range(3)
             finally:
                 ended.append(name)
 
         return results
 
-    monkeypatch.setattr(raysed.cluster.heartbeat, "watched", lambda seconds, share, stall: nullcontext())
+    monkeypatch.setattr(raysed.cluster.watchdog, "watched_workers", lambda seconds, share, stall: nullcontext())
     monkeypatch.setattr(ray, "get", lambda result: result)
     for name in ("_by_actors", "_by_tasks"):
-        monkeypatch.setattr(raysed.cluster.heartbeat, name, way(name))
+        monkeypatch.setattr(raysed.cluster.watchdog, name, way(name))
     for gpus in (0.25, 0.0):
         assert next(watched_tasks(print, [1, 2, 3], work="work", share=Share(2, 1, gpus, 1), seconds=60)) == 0
     assert asked == ended == ["_by_actors", "_by_tasks"]

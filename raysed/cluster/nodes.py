@@ -1,4 +1,4 @@
-"""Whether all nodes run the same: Python, the libraries, raysed itself, and the commits of models of the hub.
+"""What nodes say when they are asked: what they run, and whether they are about to be taken away.
 
 Nodes that differ fail late and oddly, or not at all: then members of one ensemble come from different code or weights.
 Ray compares its own version and Python's when a node joins, and nothing else.
@@ -7,20 +7,22 @@ Ray compares its own version and Python's when a node joins, and nothing else.
 import hashlib
 import logging
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from raysed.cluster.asking import ask_nodes
 from raysed.errors import UserError, last_line
 from raysed.store.hub import cached_commit
 
 log = logging.getLogger(__name__)
 
+ANSWER_S = 60.0
+"""For all nodes to answer: a node that has had no work yet first unpacks the job and starts a process."""
 LIBRARIES = ("ray", "torch", "transformers")
 HubModels = Mapping[str, Mapping[str, Any]]
 """The ids of models, each with the options that choose its files, such as `revision`."""
@@ -28,11 +30,52 @@ _MODEL = "the model "
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+def ask_nodes(question: Any, nodes: Sequence[str], *arguments: Any) -> dict[str, Any]:
+    """Ask several nodes at once, by a remote function of Ray without CPUs; a node that says nothing is not waited for.
+
+    Returns:
+        By node its answer; the error where it cannot run the question, and None where it is lost or silent.
+    """
+    asked = {}
+    for node in nodes:
+        there = NodeAffinitySchedulingStrategy(node, soft=False)
+        asked[question.options(scheduling_strategy=there).remote(*arguments)] = node
+    if not asked:
+        return {}
+    answers = dict.fromkeys(nodes)
+    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
+    for reference in late:
+        ray.cancel(reference)
+    for reference in ready:
+        try:
+            answers[asked[reference]] = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:
+            answers[asked[reference]] = error
+        except ray.exceptions.RayError as error:  # the node has gone
+            log.debug("a node does not answer: %s", error)
+    return answers
+
+
+def is_draining() -> bool:
+    """Whether this process' node is announced to go; False where Ray does not say.
+
+    Ray Train tells its own workers. For others Ray has no public question, so a version of Ray without this one costs
+    no training, only the notice.
+    """
+    try:
+        from ray._private.state import state
+
+        return ray.get_runtime_context().get_node_id() in state.get_draining_nodes()
+    except Exception as error:
+        log.debug("whether this node is to go is unknown: %s", error)
+        return False
+
+
 def check_versions(models: HubModels) -> None:
     """Compare what every node runs with what this process runs; on a single node there is nothing to compare.
 
-    A node that is lost meanwhile, or does not answer within a minute, is left out with a warning. Models of the hub are
-    compared where a node has them already.
+    A node that is lost meanwhile, or does not answer, is left out with a warning. Models of the hub are compared where
+    a node has them already.
 
     Raises:
         UserError: names the first node that differs, what differs, and both versions.
@@ -41,7 +84,7 @@ def check_versions(models: HubModels) -> None:
     if len(nodes) < 2:
         return
     here = versions(models)
-    for node, said in ask_nodes(_said_there, list(nodes), dict(models)).items():
+    for node, said in ask_nodes(_versions_there, list(nodes), dict(models)).items():
         where = f"node {nodes[node]}"
         if isinstance(said, Exception):
             raise UserError(f"{where} cannot run the job: {last_line(said)}; {_remedy('raysed')}")
@@ -69,7 +112,7 @@ def versions(models: HubModels) -> dict[str, str | None]:
     of_python = ".".join(platform.python_version_tuple()[:2])
     commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
     libraries = {name: metadata.version(name).partition("+")[0] for name in LIBRARIES}  # without builds such as +cpu
-    return {"Python": of_python, **libraries, "raysed": _digest(), **commits}
+    return {"Python": of_python, **libraries, "raysed": _code_digest(), **commits}
 
 
 def _remedy(what: str) -> str:
@@ -81,8 +124,8 @@ def _remedy(what: str) -> str:
 
 
 @cache
-def _digest() -> str:
-    """Identify the code that was imported: it travels with the job, so no version that is installed describes it."""
+def _code_digest() -> str:
+    """The code travels with the job, so no version that is installed describes it."""
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
@@ -90,5 +133,5 @@ def _digest() -> str:
 
 
 @ray.remote(num_cpus=0, max_retries=0)
-def _said_there(models: HubModels) -> dict[str, str | None]:
+def _versions_there(models: HubModels) -> dict[str, str | None]:
     return versions(models)
