@@ -1,10 +1,8 @@
 """Typed, frozen settings: one block per stage, read from YAML with dotted overrides.
 
-Unknown keys are refused, every default is the papers' value where a paper gives one, and a block has a
-stable hash so that a changed setting invalidates exactly what depends on it.
-
-The docstrings of the settings are the tables of docs/configuration.md, which `make docs` writes. They call None
-`null`, as YAML does, and name pages as `docs/PAGE.md#HEADING`.
+Every default is the papers' value where a paper gives one, and a block's identity changes exactly what depends on it.
+The docstrings of the settings are the tables of docs/configuration.md, which `make docs` writes. They call None `null`,
+as YAML does, and name pages as `docs/PAGE.md#HEADING`.
 """
 
 import hashlib
@@ -53,11 +51,7 @@ CONFIGS = Path(__file__).parent / "configs"
 
 @dataclass(frozen=True)
 class SourceMark:
-    """Marks a setting that names files, a model or a data set.
-
-    Attributes:
-        words: values that name no source, alone or before a colon.
-    """
+    """Marks a setting that names files, a model or a data set; its `words`, alone or before a colon, name no source."""
 
     words: tuple[str, ...] = ()
 
@@ -118,7 +112,7 @@ def _identity(value: Any, as_json: Any) -> Any:
 
 
 def _marks(field: FieldInfo) -> set[Any]:
-    """The marks of a setting, also those deep in its type."""
+    """Return the marks of a setting, also those deep in its type."""
 
     def inside(kind: Any) -> Iterable[Any]:
         yield from getattr(kind, "__metadata__", ())
@@ -132,11 +126,7 @@ _AnyBlock = TypeVar("_AnyBlock", bound=Block)
 
 
 def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str], prefix: str = "") -> _AnyBlock:
-    """Return a block in which every source, also of the blocks inside, is replaced.
-
-    Args:
-        replace: called with the dotted name of the setting and the source; returns what to put there.
-        prefix: dotted name of the block with a dot behind it; empty for a whole configuration.
+    """Return a block in which every source, also of the blocks inside, is replaced by `replace(setting, source)`.
 
     >>> replace_sources(CorpusConfig(source="a.txt"), lambda name, source: f"/data/{source}", "corpus.").source
     '/data/a.txt'
@@ -149,7 +139,7 @@ def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str], prefix
 
 
 def _replaced(value: Any, words: tuple[str, ...] | None, replace: Callable[[str, str], str], name: str) -> Any:
-    """A value with its sources replaced; `words` is None where its texts are none."""
+    """Return a value with its sources replaced; `words` is None where its texts are none."""
     if isinstance(value, Block):
         return replace_sources(value, replace, f"{name}.")
     if isinstance(value, dict):
@@ -182,7 +172,7 @@ def with_absolute_paths(block: _AnyBlock) -> _AnyBlock:
 
 
 def _absolute(path: str) -> str:
-    """A path or pattern below a directory that is there; all else is no local path, or wrong, and stays as it is."""
+    """Return a path or pattern below a directory that is there as an absolute one, and all else as it is."""
     local = os.path.abspath(os.path.expanduser(path))
     fixed, *wild = re.split(r"[*?[]", local, maxsplit=1)
     return local if os.path.exists(local) or (wild and os.path.isdir(os.path.dirname(fixed))) else path
@@ -444,7 +434,7 @@ class MembersConfig(Block):
 
 
 def as_blocks(value: Any) -> Any:
-    """A path, or a list of paths and blocks, as a list of blocks."""
+    """Return a path, or a list of paths and blocks, as a list of blocks."""
     values = value if isinstance(value, list) else [value]
     return [{"source": item} if isinstance(item, str) else item for item in values]
 
@@ -527,14 +517,14 @@ class TeacherConfig(Block):
 
     @property
     def title(self) -> str:
-        """What reports call it: of a path that ends in `model` or the like the part before."""
+        """Return what reports call it: of a path that ends in `model` or the like the part before."""
         parts = [part for part in re.split(r"[/:]", self.path) if part]
         names = [part for part in parts if part not in ("model", "encoder")] or parts
         return self.name or (self.path if self.is_members else names[-1].removesuffix(".parquet"))
 
     @property
     def is_members(self) -> bool:
-        """Whether it is an ensemble of the run itself."""
+        """Return whether it is an ensemble of the run itself."""
         return self.path.split(":")[0] == MEMBERS
 
 
@@ -559,7 +549,7 @@ class CombinationConfig(Block):
 
     @property
     def chooses_on_dev(self) -> bool:
-        """Whether the dev task decides which teachers count, or how much."""
+        """Return whether the dev task decides which teachers count, or how much."""
         return self.leave_out or self.weights == "dev"
 
 
@@ -716,14 +706,14 @@ class _Common(Block):
         return [{"path": t} if isinstance(t, str) else t for t in teachers] if isinstance(teachers, list) else teachers
 
     def report_tasks(self) -> list[str]:
-        """Returns the names of the tasks whose mean is the headline number."""
+        """Return the names of the tasks whose mean is the headline number."""
         chosen = self.evaluation.report or [t for t in self.evaluation.tasks if t != self.evaluation.dev]
         return chosen or list(self.evaluation.tasks)
 
 
 @cache
 def _config() -> type[_Common]:
-    """The settings of a run: what all runs have, and a block for each stage, which its file brings."""
+    """Return the settings of a run: what all runs have, and a block for each stage, which its file brings."""
     blocks = {name: (stage.Settings, stage.Settings()) for name, stage in stages().items()}
     return create_model("Config", __base__=_Common, __module__=__name__, __doc__=_Common.__doc__, **blocks)
 
@@ -740,15 +730,7 @@ if TYPE_CHECKING:
 
 
 def find_config(name: str, directory: Path = CONFIGS) -> Path:
-    """Returns the file behind `--config`.
-
-    Args:
-        name: a path, or the name of a config.
-        directory: of the configs with names; those that come with the package.
-
-    Raises:
-        UserError: there is neither; lists the names.
-    """
+    """Return the file behind `--config`: a path, or the name of a config that comes with the package."""
     for path in (Path(name), directory / f"{name}.yaml"):
         if path.is_file():
             return path
@@ -759,18 +741,7 @@ def find_config(name: str, directory: Path = CONFIGS) -> Path:
 
 
 def load_config(path: Path | None, overrides: Iterable[str] = ()) -> "Config":
-    """Reads a YAML file, and the one that it is based on, and applies overrides.
-
-    Args:
-        path: YAML file; None for the defaults.
-        overrides: items `block.key=value`, the value in YAML syntax.
-
-    Returns:
-        The validated configuration.
-
-    Raises:
-        UserError: unreadable file, malformed override, unknown key or wrong value.
-    """
+    """Read a YAML file, and the one that it is based on, and apply overrides `block.key=value`."""
     data = read_settings(path, _config(), CONFIGS) if path else {}
     for item in overrides:
         apply_override(data, item)
@@ -778,7 +749,7 @@ def load_config(path: Path | None, overrides: Iterable[str] = ()) -> "Config":
 
 
 def make_config(data: Mapping[str, Any]) -> "Config":
-    """Validates a nested mapping.
+    """Validate a nested mapping.
 
     >>> make_config({"ct": {"steps": 5}}).ct.steps
     5
@@ -794,12 +765,12 @@ def make_config(data: Mapping[str, Any]) -> "Config":
 
 
 def dump_config(config: "Config") -> str:
-    """Returns the resolved configuration as YAML."""
+    """Return the resolved configuration as YAML."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
 
 
 def stable_hash(value: Any) -> str:
-    """Returns 16 hex digits that depend on content only: not on key order, process or platform.
+    """Return 16 hex digits that depend on content only: not on key order, process or platform.
 
     >>> stable_hash({"a": 1, "b": 2}) == stable_hash({"b": 2, "a": 1})
     True
@@ -809,7 +780,7 @@ def stable_hash(value: Any) -> str:
 
 
 def derive_seed(*parts: Any) -> int:
-    """Returns a seed that depends on all parts and on nothing else.
+    """Return a seed that depends on all parts and on nothing else.
 
     >>> derive_seed(0, "ct", 1) == derive_seed(0, "ct", 1) != derive_seed(0, "ct", 2)
     True
@@ -818,11 +789,7 @@ def derive_seed(*parts: Any) -> int:
 
 
 def package_folder(path: str) -> str:
-    """Returns the directory behind `package:NAME/DIR`, a folder of an installed Python package; nothing is imported.
-
-    Raises:
-        UserError: there is no such package.
-    """
+    """Return the directory behind `package:NAME/DIR`, a folder of an installed package; nothing is imported."""
     package, _, folder = path.removeprefix(PACKAGE).partition("/")
     if not package.isidentifier():
         problem = f"{path!r} does not name a Python package; write it as {PACKAGE}NAME/DIR"

@@ -1,7 +1,4 @@
-"""Settings as text: YAML files and the file that they are based on, overrides, and a sentence about each mistake.
-
-Knows no setting by name, except for those that are gone: what there is, it asks the model of the settings.
-"""
+"""Settings as text: YAML files and the file that they are based on, overrides, and a sentence about each mistake."""
 
 import difflib
 from collections.abc import Mapping
@@ -32,16 +29,9 @@ BASED_ON = "based_on"
 
 
 def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, Any]:
-    """Reads a YAML file, over the settings of the one that it is based on.
+    """Read a YAML file, over the settings of the one that it is based on, which lies beside it or in `named`.
 
     Blocks are merged setting by setting. A setting replaces the other file's, also where it is a list or a mapping.
-
-    Args:
-        model: of all settings, which says what is a block.
-        named: directory of the configs that `based_on` can name, beside those in the file's own directory.
-
-    Raises:
-        UserError: a file cannot be read; `based_on` names nothing, the file itself, or one that has a `based_on`, too.
     """
     settings = _read_yaml(path)
     if BASED_ON not in settings:
@@ -66,12 +56,7 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any], block: Any) -> dict[str, Any]:
-    """Returns settings over others, block by block and setting by setting.
-
-    Args:
-        below: settings that hold where the others have none.
-        block: the model of both, which says what is a block.
-    """
+    """Return settings over others, block by block and setting by setting; `block` is the model of both."""
     merged = dict(below)
     for key, value in above.items():
         inner = _block_at(block, [key])
@@ -99,8 +84,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses nesting beyond `_DEEPEST` while it reads."""
-
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
@@ -113,12 +96,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _parse(text: str) -> Any:
-    """Parse YAML, unless it is so long, so deep or repeats itself so often that reading it would never end.
-
-    Raises:
-        yaml.YAMLError: the text is not valid, or is one of these.
-        ValueError: a number or a date that Python cannot hold.
-    """
+    """Parse YAML, unless it is so long, so deep or repeats itself so often that reading it would never end."""
     if len(text) > _LONGEST_TEXT:
         raise yaml.YAMLError(f"it has more than {_LONGEST_TEXT:,} characters")
     loader = _Loader(text)
@@ -144,14 +122,7 @@ def _check_size(node: yaml.Node, values: int, depth: int) -> int:
 
 
 def apply_override(data: dict[str, Any], item: str) -> None:
-    """Changes one setting in place.
-
-    Args:
-        item: `block.key=value`, the value in YAML.
-
-    Raises:
-        UserError: the item is written in another way, or leads through a value.
-    """
+    """Change one setting in place: `block.key=value`, the value in YAML."""
     key, equals, text = item.partition("=")
     if not equals or not all(key.split(".")):
         raise UserError(f"--set {item!r}: write it as block.key=value, for example --set ct.steps=1000")
@@ -171,7 +142,7 @@ def apply_override(data: dict[str, Any], item: str) -> None:
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseModel]) -> str:
-    """Returns one sentence about the first setting that is wrong; a misspelt one goes first."""
+    """Return one sentence about the first setting that is wrong; a misspelt one goes first."""
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     keys = _keys(problems[0], data)
     where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
@@ -194,7 +165,7 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
 
 
 def _keys(problem: Any, data: Any) -> list[Any]:
-    """The way to the setting, without what pydantic adds to it, such as the branch of a union that it tried."""
+    """Return the way to the setting, without what pydantic adds to it, such as the branch of a union that it tried."""
     keys = []
     for part in problem["loc"]:
         if isinstance(data, Mapping) and part in data:
@@ -217,7 +188,7 @@ def _fields(block: Any) -> list[str]:
 
 
 def _block_at(block: Any, keys: list[Any]) -> Any:
-    """The type behind keys from a block on: a block, or anything else where there is none."""
+    """Return the type behind keys from a block on: a block, or anything else where there is none."""
     for key in keys:
         if key in _fields(block):
             block = block.model_fields[key].annotation

@@ -7,8 +7,6 @@ import re
 class UserError(ValueError):
     """A wrong setting or input: one sentence that says what would be right, and the place of the mistake.
 
-    The place is kept apart from the problem, so that a caller who knows it better can replace it with `at`.
-
     >>> error = UserError("there is no such file", setting="corpus.source")
     >>> str(error), str(error.at("flow.fit_on"))
     ('corpus.source: there is no such file', 'flow.fit_on: there is no such file')
@@ -36,7 +34,7 @@ class RunFailed(RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    r"""Returns what a message of several lines begins with, or the error's name where it has none.
+    r"""Return what a message of several lines begins with, or the error's name where it has none.
 
     >>> first_line(ValueError("no such file\nat line 3")), first_line(KeyError())
     ('no such file', 'KeyError')
@@ -45,7 +43,7 @@ def first_line(error: BaseException) -> str:
 
 
 def last_line(error: BaseException) -> str:
-    r"""Returns what a message of several lines, such as a worker's traceback, ends with, or the error's name.
+    r"""Return what a message of several lines, such as a worker's traceback, ends with, or the error's name.
 
     >>> last_line(RuntimeError("Traceback\n  File ...\nValueError: no loss\n")), last_line(KeyError())
     ('ValueError: no loss', 'KeyError')
@@ -58,7 +56,7 @@ def _lines(error: BaseException) -> list[str]:
 
 
 def public(text: str) -> str:
-    """Takes user, password and query, which may hold keys, out of the URIs in a text: messages end up in logs.
+    """Take user, password and query, which may hold keys, out of the URIs in a text: messages end up in logs.
 
     >>> public("s3://key:secret@bucket/a.tsv?token=1 does not exist")
     's3://bucket/a.tsv does not exist'

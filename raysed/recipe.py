@@ -22,9 +22,7 @@ class Recipe:
     """A parsed recipe.
 
     Attributes:
-        text: as written.
         members: the stages that train the members, in order; empty for `base` and `teachers`.
-        distils: whether `sed` follows.
         calibration: the stages fitted on frozen embeddings, in order.
     """
 
@@ -68,13 +66,10 @@ def member_stages() -> tuple[str, ...]:
 
 
 def parse_recipe(text: str) -> Recipe:
-    """Reads one recipe.
+    """Read one recipe.
 
     >>> parse_recipe("ct-sed-flow")
     Recipe(text='ct-sed-flow', members=('ct',), distils=True, calibration=('flow',))
-
-    Raises:
-        UserError: names the stage that is wrong and what would be right.
     """
     stages = text.split("-")
     if stages[0] in (BASE, TEACHERS):
@@ -89,14 +84,14 @@ def parse_recipe(text: str) -> Recipe:
 
 
 def parse_recipes(texts: list[str]) -> list[Recipe]:
-    """Reads a list of recipes; the same recipe twice is one."""
+    """Read a list of recipes; the same recipe twice is one."""
     if not texts:
         raise UserError("recipes is empty; name at least one, for example ct-sed-flow")
     return [parse_recipe(text) for text in dict.fromkeys(texts)]
 
 
 def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
-    """Returns the ensembles to train by depth; the prefixes that recipes share occur once.
+    """Return the ensembles to train by depth; the prefixes that recipes share occur once.
 
     >>> member_nodes([parse_recipe("ct-sed"), parse_recipe("ct-sed-flow"), parse_recipe("base-flow")])
     [['ct']]
@@ -107,14 +102,7 @@ def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
 
 
 def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
-    """Returns the ensemble that a teacher which is made of members stands for.
-
-    Args:
-        teacher: of the path `members`, or `members:NODE`.
-
-    Raises:
-        UserError: no recipe trains it, or there are several and none is named.
-    """
+    """Return the ensemble that a teacher of the path `members` or `members:NODE` stands for."""
     nodes = list(dict.fromkeys(recipe.ensemble for recipe in recipes if recipe.members))
     if not nodes:
         raise UserError(f"teachers: {teacher.path} needs a recipe that trains members; add one to recipes, such as ct")

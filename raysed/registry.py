@@ -1,8 +1,7 @@
-"""Stages and calibrations by name: each is one file of a package, found there and listed nowhere.
+"""Stages and calibrations by name: each is one file of a package, found there and listed nowhere, see CONTRIBUTING.md.
 
-A file `raysed/train/stages/NAME.py` holds `STAGE`, and `raysed/train/calibrations/NAME.py` holds `CALIBRATION`; see
-CONTRIBUTING.md. Names are those of the files, so they are known without loading torch. These packages stand above
-whatever asks for them here (settings, recipes), which is why they are imported by name.
+Names are those of the files, so they are known without loading torch. These packages stand above whatever asks for them
+here (settings, recipes), which is why they are imported by name.
 """
 
 import importlib

@@ -1,7 +1,4 @@
-"""Whether settings of different blocks go together: what they alone can tell, before anything heavy is imported.
-
-What needs files, models or machines is checked by `raysed.plan.check`, and what one block can tell by the block itself.
-"""
+"""Whether settings of different blocks go together, as far as they alone can tell; `plan.check` does the rest."""
 
 from __future__ import annotations
 
@@ -16,11 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_settings(config: Config) -> list[Recipe]:
-    """Parses the recipes, and refuses settings that contradict each other or lack what a stage needs.
-
-    Raises:
-        UserError: names the recipe or the settings.
-    """
+    """Parse the recipes, and refuse settings that contradict each other or lack what a stage needs."""
     recipes = parse_recipes(config.recipes)
     if config.export.recipe and config.export.recipe not in config.recipes:
         raise UserError(
@@ -45,11 +38,7 @@ def check_settings(config: Config) -> list[Recipe]:
 
 
 def check_depths(config: Config, layers: int) -> None:
-    """Refuses to pool more layers than there are; `encoder.layers` is checked where the encoder is.
-
-    Raises:
-        UserError: names the setting and the depth.
-    """
+    """Refuse to pool more layers than there are; `encoder.layers` is checked where the encoder is."""
     encoder = "encoder.static" if config.encoder.static else repr(config.encoder.path)
     asked = [("evaluation.layers has", depth, encoder) for depth in config.evaluation.layers]
     asked.append(("evaluation.transfer.layers is", config.evaluation.transfer.layers, "the encoder"))
@@ -59,11 +48,7 @@ def check_depths(config: Config, layers: int) -> None:
 
 
 def check_width(config: Config, width: int) -> None:
-    """Refuses shorter embeddings that are no shorter.
-
-    Raises:
-        UserError: names the setting and the width.
-    """
+    """Refuse shorter embeddings that are no shorter."""
     if config.sed.widths and config.sed.widths[-1] >= width:
         raise UserError(
             f"sed.widths has {config.sed.widths[-1]}, but the learner's embeddings have {width} dimensions, which are "
@@ -72,7 +57,6 @@ def check_width(config: Config, width: int) -> None:
 
 
 def _check_dev(config: Config) -> None:
-    """Choices on the dev task need one."""
     if config.evaluation.dev is not None:
         return
     for stage in stages():
@@ -85,7 +69,6 @@ def _check_dev(config: Config) -> None:
 
 
 def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
-    """Recipes of teachers need some; weights are one for each."""
     recipe = next((recipe.text for recipe in recipes if recipe.ensemble == TEACHERS), None)
     if recipe and not config.teachers:
         raise UserError(f"recipe {recipe!r}: {TEACHERS} names no model; list at least one there")
@@ -107,7 +90,6 @@ def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
 
 
 def _check_static(config: Config, recipes: list[Recipe]) -> None:
-    """A table of vectors learns from teachers; what trains members is made for transformers."""
     recipe = next((recipe.text for recipe in recipes if recipe.members), None)
     if config.encoder.static and recipe:
         raise UserError(
@@ -117,7 +99,6 @@ def _check_static(config: Config, recipes: list[Recipe]) -> None:
 
 
 def _check_stages(config: Config, recipes: list[Recipe]) -> None:
-    """What a stage needs apart from its block of settings."""
     for recipe in recipes:
         for stage in recipe.members:
             for setting, problem in stages()[stage].needs(getattr(config, stage)):
@@ -151,7 +132,7 @@ def _check_learner(config: Config, recipe: Recipe) -> None:
 
 
 def _check_widths(config: Config, recipe: Recipe) -> None:
-    """Short embeddings need targets whose coordinates are in the order of their importance, and stay so."""
+    """Refuse short embeddings whose targets are not in the order of their importance."""
     if not config.sed.widths:
         return
     if recipe.ensemble != TEACHERS:
@@ -177,7 +158,7 @@ def _check_widths(config: Config, recipe: Recipe) -> None:
 
 
 def _check_head(config: Config, recipe: Recipe) -> None:
-    """A head needs targets that may be of another width than the learner."""
+    """Refuse a head where targets cannot be of another width than the learner."""
     head = config.sed.head
     if head is None:
         return
@@ -201,7 +182,6 @@ def _check_head(config: Config, recipe: Recipe) -> None:
 
 
 def _check_fit(config: Config, recipes: list[Recipe]) -> None:
-    """Settings of `flow` and `export` that contradict each other or lack something."""
     tasks = config.evaluation.tasks
     for name in config.flow.fit_tasks or []:
         if name not in tasks:

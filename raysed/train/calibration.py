@@ -1,9 +1,4 @@
-"""The calibration that ends a recipe: one flow, or a chain of affine maps, fitted on unlabelled sentences.
-
-All have the flow's interface, `transform(x_ND)`. Chained ones multiply out to a single affine map, so they cost one
-matrix product and can be exported as one linear layer. An artefact of a run holds one calibration per pooling, or one
-per pooling and task. The fits themselves are in `calibrations/`, a file each.
-"""
+"""The calibration that ends a recipe: one flow, or a chain of affine maps that multiply out to one."""
 
 from collections.abc import Callable, Sequence
 
@@ -25,17 +20,12 @@ def fit_calibration(
     seed: int,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> CalibrationMap:
-    """Fit the calibration that ends a recipe.
+    """Fit the calibration that ends a recipe; a chain's stages are each fitted on what the ones before them give.
 
     Args:
-        stages: e.g. `["flow"]`, or a chain of affine ones, each fitted on what the ones before it give.
         embeddings_ND: rows to fit on; for the flow, rows 2i and 2i + 1 are pairs.
-        natsv_k: directions that `natsv` removes; None where it is no stage.
-        seed: used by `flow`; the others have no randomness.
+        natsv_k: directions that `natsv` removes.
         on_step: as for `raysed.train.flow_fit.fit_flow`; the others do not call it.
-
-    Raises:
-        UserError: unknown or mixed stages, or embeddings that a stage refuses.
 
     >>> x_ND = np.random.default_rng(0).normal(size=(50, 4))
     >>> fit_calibration(["sn", "natsv"], x_ND, FlowConfig(), natsv_k=1, seed=0).width
@@ -52,18 +42,9 @@ def fit_calibration(
 def choose_natsv_k(
     stages: Sequence[str], embeddings_ND: np.ndarray, score: Callable[[Affine], float], most: int = MOST_DIRECTIONS
 ) -> int:
-    """Choose k of a calibration with `natsv` by a score, as BERT-flow does on a validation set (section 4.3).
+    """Return the k of `natsv`, 1 to `most`, by which the whole chain scores best (BERT-flow section 4.3).
 
-    Args:
-        stages: a chain of affine stages, `natsv` among them; the score is that of the whole chain.
-        score: of a fitted calibration; more is better.
-        most: the largest k to try, where the rows allow so many.
-
-    Returns:
-        The k from 1 to `most` of the best score; of equal scores the smallest.
-
-    Raises:
-        UserError: there is no direction to remove, or rows that `fit_sn` refuses.
+    More is better; of equal scores the smallest k wins, and at least one direction is left.
     """
     place = list(stages).index("natsv")
     before = _chain(stages[:place], embeddings_ND) if place else None
@@ -77,7 +58,6 @@ def choose_natsv_k(
 
 
 def _chain(stages: Sequence[str], x_ND: np.ndarray, options: FitOptions | None = None) -> CalibrationMap:
-    """Fit each on what the ones before it give."""
     options = options or FitOptions(FlowConfig(), None, seed=0)
     calibration = calibrations()[stages[0]].fit(x_ND, options)
     for stage in stages[1:]:

@@ -1,8 +1,7 @@
-"""How far embeddings are spread, and whether a training has lost it: the watch for collapse.
+"""The watch for collapse: how far embeddings are spread, and whether a training has lost it.
 
-Learning to agree has trivial solutions: the same vector for every sentence, or vectors along a line. A run on its way
-there shows a falling loss and nothing else, so the spread of the training's own embeddings is logged beside it, and
-judged in the end.
+Learning to agree has trivial solutions, the same vector for every sentence or vectors along a line, on the way to which
+the loss falls.
 """
 
 import statistics
@@ -23,13 +22,11 @@ _WATCHED = {"spread": "the spread", "directions": "the number of directions"}
 
 
 def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
-    """Measures B embeddings of different sentences.
+    """Measure B embeddings of different sentences.
 
-    Returns:
-        `spread`, the standard deviation of the normalised embeddings, mean over dimensions, times the root of D: near 1
-        for directions that are spread evenly, 0 for a single one; `directions`, how many directions carry that
-        deviation (the participation ratio of its principal components; at most B - 1, and 0 where there is none); and
-        `cosine`, the mean over all pairs.
+    `spread` is the standard deviation of the normalised embeddings, mean over dimensions, times the root of D: near 1
+    for directions that are spread evenly, 0 for a single one. `directions` counts those that carry it (the
+    participation ratio of the principal components, at most B - 1). `cosine` is the mean over all pairs.
 
     >>> {name: round(value, 3) for name, value in spread_of(torch.ones(4, 3)).items()}
     {'spread': 0.0, 'directions': 0.0, 'cosine': 1.0}
@@ -48,11 +45,7 @@ def spread_of(emb_BD: torch.Tensor) -> dict[str, float]:
 
 
 def collapse(history: Iterable[Mapping[str, Any]]) -> str | None:
-    """Returns why a training has collapsed, from its history; None where it has not, or is not watched.
-
-    Args:
-        history: entries with what `spread_of` returns, the first one of untouched weights.
-    """
+    """Return why a training has collapsed, from its history, which begins with untouched weights; None if not."""
     watched = [entry for entry in history if "spread" in entry]
     for name, words in _WATCHED.items() if watched else ():
         start, end = watched[0][name], _end(watched, name)

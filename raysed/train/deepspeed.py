@@ -17,7 +17,7 @@ from raysed.train.stages.sed import Distillation, SedConfig
 
 
 def prepare_deepspeed(gpu: bool) -> None:
-    """Readies this process for DeepSpeed, before anything else imports it.
+    """Prepare this process for DeepSpeed, before anything else imports it.
 
     Without a GPU it would compile a shared-memory operation; gloo does the same without a compiler.
     """
@@ -32,16 +32,10 @@ def prepare_deepspeed(gpu: bool) -> None:
 
 
 class DeepSpeedEngine:
-    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `engine.Engine`.
+    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `engine.TorchEngine`.
 
-    Weights and optimizer moments are gathered whole and in fp32 for saving, so a state fits any number of workers and
-    any ZeRO stage. DeepSpeed takes weights over when it is initialised, so it is initialised late, by the first update.
-
-    Args:
-        bf16: autocast the forward pass; weights and moments stay fp32.
-
-    Attributes:
-        is_async: as of `engine.TorchEngine`; with ZeRO, DeepSpeed itself waits for the GPU.
+    Weights and moments are gathered whole and in fp32 for saving, so a state fits any number of workers and any ZeRO
+    stage. DeepSpeed takes weights over when it is initialised, so the first update initialises it.
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
@@ -53,7 +47,7 @@ class DeepSpeedEngine:
         self.is_async = sed.zero_stage == 0 and next(iter(self._parameters.values())).is_cuda
 
     def update(self, batch: TargetBatch, learning_rate: float) -> float | torch.Tensor:
-        """See `engine.Engine`."""
+        """See `engine.TorchEngine.update`."""
         if self._engine is None:
             self._initialise(batch)
         self._set_rate(learning_rate)
@@ -67,10 +61,7 @@ class DeepSpeedEngine:
         return mean if self.is_async else mean.item()
 
     def _step(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss, or not a number where the gradient of all workers is not finite.
-
-        ZeRO looks at that itself, DeepSpeed without ZeRO does not.
-        """
+        """Return the loss, or NaN where a gradient is not finite; DeepSpeed without ZeRO does not look at that."""
         if self._sed.zero_stage:
             self._engine.step()
             return loss if self._engine.was_step_applied() else torch.full_like(loss, math.nan)
@@ -94,14 +85,14 @@ class DeepSpeedEngine:
         in_parts_if_needed(self._objective, backward)
 
     def state_dict(self) -> dict[str, Any]:
-        """See `engine.Engine`; every worker has to call it. Before the first update it is what was loaded."""
+        """Return the state; every worker has to call it. Before the first update it is what was loaded."""
         moments = self._loaded
         if self._engine is not None:
             moments = {name: self._moments(parameter) for name, parameter in self._parameters.items()}
         return {"objective": self.weights(), "moments": moments, "updates": self._updates, "bf16": self._bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `engine.Engine`."""
+        """Put a state back when the first update is made."""
         self._objective.load_state_dict(state["objective"])
         self._updates, self._loaded = state["updates"], state["moments"]
         self._bf16 = state.get("bf16", self._bf16)
@@ -157,9 +148,9 @@ class DeepSpeedEngine:
         return {key: safe_get_full_optimizer_state(parameter, key) for key in _MOMENTS}
 
     def _put_moments(self, batch: TargetBatch, moments: dict[str, dict[str, torch.Tensor]]) -> None:
-        """Put moments back; ZeRO knows whose they are only after a step, so it makes one with rate 0.
+        """ZeRO knows whose moments they are only after a step, so it makes one with rate 0.
 
-        The step's random numbers are given back: the update that follows draws the masks that it would have drawn.
+        Its random numbers are given back: the update that follows draws the masks that it would have drawn.
         """
         from deepspeed.utils import safe_set_full_optimizer_state
 
@@ -187,10 +178,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def _put_own_part(parameter: nn.Parameter, value: torch.Tensor, key: str) -> None:
-    """Sets this worker's part of a moment under ZeRO stage 3.
-
-    DeepSpeed's own function for the whole moment fails where its size is no multiple of the number of workers.
-    """
+    """DeepSpeed's own function fails for stage 3 where a moment's size is no multiple of the number of workers."""
     from deepspeed.utils import safe_get_local_optimizer_state, safe_set_local_optimizer_state
 
     size, rank = safe_get_local_optimizer_state(parameter, key).numel(), torch.distributed.get_rank()

@@ -31,9 +31,8 @@ class Engine(Protocol):
 class TorchEngine:
     """Updates by a torch optimizer in this process.
 
-    Attributes:
-        is_async: whether an update returns before the device has made it, which needs one of torch's fused Adams. On
-            CUDA nothing then waits for the GPU, and whether loss and gradient are finite is decided there.
+    `is_async`: an update returns before the device has made it, which needs one of torch's fused Adams. On CUDA nothing
+    then waits for the GPU, and whether loss and gradient are finite is decided there.
     """
 
     def __init__(
@@ -103,12 +102,9 @@ def step_if_finite(
     is_async: bool,
     step: Callable[[torch.Tensor], None],
 ) -> torch.Tensor:
-    """Return the loss, or not a number: a broken gradient must not reach the weights, nor the saved states.
+    """Update by `step`, given the norm of the gradient, and return the loss; or NaN, leaving the weights as they are.
 
-    Args:
-        optimizer: what `step` uses; with `is_async` one of torch's fused Adams.
-        is_async: whether the device decides, so that nobody waits for it.
-        step: makes the update, given the norm of the gradient.
+    With `is_async` the device decides, and the optimizer must be one of torch's fused Adams.
     """
     norm = gradient_norm(parameters)
     is_broken = ~torch.isfinite(loss + norm)

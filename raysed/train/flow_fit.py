@@ -1,16 +1,8 @@
-"""The normalizing flow of BERT-flow: an invertible map that makes sentence embeddings look Gaussian.
+"""The fit of BERT-flow, an invertible map that makes sentence embeddings look Gaussian.
 
-The architecture is Glow's with additive coupling on vectors: each step standardises the channels (actnorm),
-reverses their order, and adds a small network of the first half to the second half. Between two levels, half
-of the channels leave the flow as they are. Fitting maximises the likelihood of embeddings that were computed
-once, so it takes seconds; the encoder is never touched.
-
-Where the paper and its released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels and starts
-from the data's own means and deviations; `released` has 3 levels and starts from small random values, because
-the released script defines that initialisation and never runs it.
-
-Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3.2,
-table 7 and appendices A and B.
+Where paper and released code disagree, `FlowConfig.variant` chooses: `paper` has 2 levels and starts from the data's
+own means and deviations; `released` has 3 and starts from small random values, because the released script never runs
+its initialisation. Source: Li et al., EMNLP 2020, section 3.2, table 7 and appendices A and B.
 """
 
 import math
@@ -60,31 +52,19 @@ def fit_flow(
     seed: int,
     on_step: Callable[[int, dict[str, float]], None] | None = None,
 ) -> Flow:
-    """Fits a flow to embeddings by maximum likelihood (BERT-flow section 3.2 and appendix B).
+    """Fit a flow to embeddings by maximum likelihood (BERT-flow section 3.2 and appendix B).
 
-    Rows 2i and 2i + 1 are a pair (A, B), as in the released code; pairs are shuffled anew for every epoch.
-    The loss is the mean bits per dimension of the As plus that of the Bs. The rate is constant; the gradient
-    norm is clipped at 1.
+    Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is left out, and pairs
+    are shuffled anew for every epoch. The loss is the mean bits per dimension of the As plus that of the Bs. The
+    embeddings are computed once, with the encoder's dropout off; the released code runs the encoder in every step, with
+    its dropout on.
 
-    The embeddings are computed once, with the encoder's dropout off. The released code runs the encoder in
-    every step, with its dropout on.
-
-    On a CPU the fit takes one thread: its operations are so small that a second one gains a seventh of the time, and
-    loses several times of it where other processes want the cores, too. The result is a function of the arguments
-    alone there, bit for bit.
+    On a CPU the fit takes one thread, because a second one gains a seventh of the time, and loses several times of it
+    where other processes want the cores. The result is a function of the arguments alone there, bit for bit.
 
     Args:
-        embeddings_ND: rows to fit on; a last row without a partner is left out. A tensor stays on its device.
-        config: `variant`, `depth`, `hidden`, `learning_rate`, `epochs`, `batch_size` (pairs).
         seed: of the initial weights, the initialisation rows and the order of pairs.
-        on_step: called after update 1, 2, ... with `loss`, `bits_per_dim` (half of the loss) and
-            `gradient_norm`.
-
-    Returns:
-        The flow, on the embeddings' device, in evaluation mode.
-
-    Raises:
-        UserError: fewer than two rows, NaN or infinite rows, an impossible width, or a fit that diverges.
+        on_step: called after update 1, 2, ... with `loss`, `bits_per_dim` (half of the loss) and `gradient_norm`.
     """
     x_ND = _pairs_of_rows(embeddings_ND)
     generator = torch.Generator().manual_seed(seed)
@@ -106,7 +86,6 @@ def fit_flow(
 
 
 def _divergence(step: int, x_ND: Tensor, config: FlowConfig) -> str:
-    """What to say of a loss that is not finite: at the first update the rate has had no effect yet."""
     if step == 1:
         return (
             f"the flow's loss is not finite before the first update: the embeddings (largest value "
@@ -119,10 +98,7 @@ def _divergence(step: int, x_ND: Tensor, config: FlowConfig) -> str:
 
 
 def distinct_pairs(pairs: int, config: FlowConfig) -> int:
-    """Returns how many of the pairs a fit uses at all: fewer than there are where `epochs` is below 1.
-
-    Args:
-        config: `epochs` and `batch_size` count.
+    """Return how many of the pairs a fit uses at all: fewer than there are where `epochs` is below 1.
 
     >>> distinct_pairs(1000, FlowConfig(epochs=0.15)), distinct_pairs(1000, FlowConfig(epochs=2))
     (128, 1000)
@@ -145,7 +121,7 @@ def _pairs_of_rows(embeddings_ND: np.ndarray | Tensor) -> Tensor:
 
 
 def _batches(pairs: int, config: FlowConfig, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yields the pairs of each update: whole batches of a stream of epochs, each in its own order."""
+    """Yield the pairs of each update: whole batches of a stream of epochs, each in its own order."""
     size, updates = _updates(pairs, config)
     order = torch.empty(0, dtype=torch.long)
     for _ in range(updates):
@@ -156,7 +132,7 @@ def _batches(pairs: int, config: FlowConfig, generator: torch.Generator) -> Iter
 
 
 def _updates(pairs: int, config: FlowConfig) -> tuple[int, int]:
-    """Pairs per update, and updates in all."""
+    """Return the pairs per update, and the updates in all."""
     size = min(config.batch_size, pairs)
     # The small term keeps a product such as 0.29 * 100 from being cut to 28.
     return size, max(1, int(pairs * config.epochs / size + 1e-9))

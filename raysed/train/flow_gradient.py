@@ -10,24 +10,19 @@ from raysed.model import glow
 
 
 class FlowObjective:
-    """The loss of a batch, its gradient written out: less than half of autograd's time on a CPU.
+    """The loss of a batch, its gradient written out.
 
     The time goes into memory, so whatever is as wide as a batch is made once and overwritten; all batches have one
-    size. Parameters lie in one vector, and so do gradients: clipping and the optimizer are a few kernels.
+    size. Parameters lie in one vector, and so do gradients (`vector` and its `grad`): clipping and the optimizer are a
+    few kernels.
 
-    No batch is ever reversed. Reversed are instead, once, the parameters of what would see reversed channels, and
-    every other step keeps the right half instead of the left one.
+    No batch is ever reversed. Reversed are instead, once, the parameters of what would see reversed channels, and every
+    other step keeps the right half instead of the left one.
 
     An actnorm y = (x + shift) * exp(3 * log_scale) has the gradients scale * sum(dy) and 3 * sum(dy * y), sums over
     rows. The steps write the sums; the factors are applied to those of all steps at once.
 
     Shapes: B rows, D channels of a level, H = hidden; d before a name: the loss's gradient by it.
-
-    Args:
-        flow: fitted by this object alone, until `write_back`.
-
-    Attributes:
-        vector: all parameters; `backward` sets its `grad`.
     """
 
     def __init__(self, flow: glow.Glow, rows: int):
@@ -55,14 +50,14 @@ class FlowObjective:
         self.latents.append((step.kept, step.dkept))
 
     def _parts(self, vector: Tensor) -> list[Tensor]:
-        """Returns the views of a vector that have the shapes of the flow's parameters."""
+        """Return the views of a vector that have the shapes of the flow's parameters."""
         parameters = list(self.flow.parameters())
         parts = vector.split([parameter.numel() for parameter in parameters])
         return [part.view_as(parameter) for part, parameter in zip(parts, parameters)]
 
     @torch.inference_mode()
     def backward(self, x_BD: Tensor) -> Tensor:
-        """Returns the loss and sets the gradient."""
+        """Return the loss and set the gradient."""
         norms = slice(0, self.flow.norm_width)
         torch.mul(self.log_scale, glow.LOG_SCALE_FACTOR, out=self.scale)
         nats = self.flow.width / 2 * math.log(2 * math.pi) - self.scale[norms].sum()
@@ -82,7 +77,7 @@ class FlowObjective:
 
     @torch.no_grad()
     def write_back(self) -> None:
-        """Gives the flow the parameters as they are now."""
+        """Give the flow the parameters as they are now."""
         for parameter, part in zip(self.flow.parameters(), self._parts(self.vector)):
             parameter.copy_(part)
         _reverse_parameters_(self.flow)
@@ -90,7 +85,7 @@ class FlowObjective:
 
 @torch.no_grad()
 def _reverse_parameters_(flow: glow.Glow) -> None:
-    """Turns to the order of channels of a flow that reverses nothing, or from it."""
+    """Turn to the order of channels of a flow that reverses nothing, or from it."""
     for vector in (flow.shift, flow.log_scale):
         pieces = vector.split(flow.sizes)
         for index in range(flow.steps):
@@ -105,10 +100,9 @@ def _reverse_parameters_(flow: glow.Glow) -> None:
 class _Step:
     """One step of the flow: views into what the steps share, and what `backward` needs of `forward`.
 
-    Autograd would allocate every intermediate result anew, and writing to fresh memory is what takes the time. Here all
-    results go into buffers that are made once, so the order of the lines matters: most of them overwrite the input of
-    an earlier one. `tests/train/test_flow.py` compares loss and gradients with autograd's in float64; run it
-    (`test_loss_and_gradient_are_those_of_autograd`) after any change.
+    Autograd would allocate every result anew, and writing to fresh memory is what takes the time. Here all results go
+    into buffers that are made once, so the order of the lines matters: most of them overwrite the input of an earlier
+    one. Run `test_loss_and_gradient_are_those_of_autograd` after any change.
 
     Args:
         keeps_right: whether the right half of the channels is the one that is kept.
@@ -139,7 +133,6 @@ class _Step:
         self.moved_offset, self.moved_dots = halves(self.offset[0])[1], halves(self.dots[0])[1]
 
     def forward(self, x_BD: Tensor) -> Tensor:
-        """Returns the input of the next step."""
         first, second, last = self.weights
         self.moved_offset.add_(self.offset[3])
         torch.mul(last, self.scale[3][:, None], out=self.scaled_last)
@@ -150,7 +143,7 @@ class _Step:
         return self.output
 
     def backward(self) -> None:
-        """Writes sums, dots and the gradients of the weights."""
+        """Write sums, dots and the gradients of the weights."""
         first, second, last = self.gradients
         torch.mm(self.dmoved.T, self.hidden2_BH, out=last)
         torch.sum(self.dmoved, 0, out=self.sums[3])
@@ -168,7 +161,7 @@ class _Step:
         self.dy.mul_(self.scale[0])
 
     def _through_actnorm(self, place: int, d_BH: Tensor, y_BH: Tensor) -> Tensor:
-        """Carries the gradient back through ReLU, whose output is y, and an inner actnorm."""
+        """Carry the gradient back through ReLU, whose output is y, and an inner actnorm."""
         d_BH.mul_(y_BH.sign())
         torch.sum(d_BH, 0, out=self.sums[place])
         torch.sum(d_BH * y_BH, 0, out=self.dots[place])

@@ -11,14 +11,7 @@ _STATISTICS = {"mean": statistics.fmean, "max": max}
 
 @dataclass(frozen=True)
 class Choice:
-    """The bound whose models become the ensemble.
-
-    Attributes:
-        lower_bound: the winner; of equal ones the smallest.
-        score: statistic of its models' dev scores.
-        runner_up: the next best bound, None where there is no other.
-        margin: how much better than that the winner is.
-    """
+    """The bound whose models become the ensemble, and by how much it is better than the next best."""
 
     lower_bound: float
     score: float
@@ -27,11 +20,7 @@ class Choice:
 
 
 def choose_bound(scores: Mapping[float, Sequence[float]], statistic: str = "mean") -> Choice:
-    """Chooses the bound whose models have the best dev scores.
-
-    Args:
-        scores: dev scores of each bound's models; every bound has at least one.
-        statistic: `mean` or `max` over a bound's models.
+    """Choose the bound whose models have the best dev scores; of equal ones the smallest.
 
     >>> choose_bound({0.0: [70, 72], 0.5: [75, 73], 0.9: [60, 76]})
     Choice(lower_bound=0.5, score=74.0, runner_up=0.0, margin=3.0)
@@ -54,16 +43,13 @@ class Task(NamedTuple):
 class Ladder:
     """Hands out the trainings of a grid, and decides which bounds climb (asynchronous successive halving).
 
-    A bound is judged by all of its models together. It climbs from a rung to the next when it is among the best
-    `1 / reduction` of the bounds that have reached the rung so far; where none is, another bound starts; and when every
+    A bound is judged by all of its models together. It climbs from a rung to the next when it is among the best `1 /
+    reduction` of the bounds that have reached the rung so far; where none is, another bound starts; and when every
     bound has been tried, the best one of the highest rung climbs on. With a single rung, every bound is trained to the
-    end.
-
-    Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", algorithm 2.
+    end. Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", algorithm 2.
 
     Args:
         rungs: updates at each rung, rising; the last is the whole training.
-        statistic: how the models of a bound are put together.
         needed: models without which a bound is out; fewer may fail.
     """
 
@@ -85,7 +71,7 @@ class Ladder:
         self._scores: list[dict[float, dict[int, float | None]]] = [{} for _ in self.rungs]
 
     def next(self) -> Task | None:
-        """Returns a training to start now; None where others have to end first, or all is done."""
+        """Return a training to start now; None where others have to end first, or all is done."""
         if not self._tasks:
             self._climb()
         if not self._tasks:
@@ -95,25 +81,21 @@ class Ladder:
         return task
 
     def record(self, task: Task, score: float | None) -> None:
-        """Notes how a training ended: its dev score so far, None for a failure.
-
-        Args:
-            score: x100; None: it has failed.
-        """
+        """Note how a training ended: its dev score so far, x100, None for a failure."""
         self._running.discard(task)
         self._scores[self.rungs.index(task.until)][task.lower_bound][task.index] = score
 
     def put_back(self, task: Task) -> None:
-        """Takes a training back that was handed out and not begun."""
+        """Take a training back that was handed out and not begun."""
         self._running.discard(task)
         self._tasks.append(task)
 
     def left(self) -> int:
-        """Returns how many trainings may still be handed out, were every bound to climb to the end."""
+        """Return how many trainings may still be handed out, were every bound to climb to the end."""
         return len(self._waiting) * self._models + len(self._tasks)
 
     def reached(self) -> dict[float, tuple[int, list[float]]]:
-        """Returns, for every bound that was judged, its highest rung in updates and the scores of its models there."""
+        """Return, for every bound that was judged, its highest rung in updates and the scores of its models there."""
         result = {}
         for rung, updates in enumerate(self.rungs):
             for bound, of_bound in self._scores[rung].items():
@@ -122,14 +104,14 @@ class Ladder:
         return result
 
     def updates(self) -> int:
-        """Returns how many updates the models of the grid have made together."""
+        """Return how many updates the models of the grid have made together."""
         highest: dict[tuple[float, int], int] = {}
         for updates, of_rung in zip(self.rungs, self._scores):
             highest |= {(bound, index): updates for bound, models in of_rung.items() for index in models}
         return sum(highest.values())
 
     def _climb(self) -> None:
-        """Puts the models of one more bound into the queue: one that climbs, or one that starts."""
+        """Queue the models of one more bound: one that climbs, or one that starts."""
         for rung in reversed(range(len(self.rungs) - 1)):
             ranked = self._ranked(rung)
             best = [bound for bound in ranked[: len(ranked) // self._reduction] if bound not in self._scores[rung + 1]]
@@ -154,7 +136,7 @@ class Ladder:
         self._tasks += [Task(bound, index, self.rungs[rung]) for index in survivors]
 
     def _ranked(self, rung: int) -> list[float]:
-        """The bounds that have all their models through a rung, best first; those with too many failures are out."""
+        """Return the bounds with all their models through a rung, best first; those with too many failures are out."""
         values = {}
         for bound, of_bound in self._scores[rung].items():
             scores = [score for score in of_bound.values() if score is not None]
@@ -168,10 +150,7 @@ class Ladder:
 
 
 def rungs_of(steps: int, count: int, reduction: int, evaluate_every: int) -> list[int]:
-    """Returns the updates at each rung: multiples of `evaluate_every`, because a score is needed there.
-
-    Args:
-        reduction: the part of bounds that climb is one in so many.
+    """Return the updates at each rung: multiples of `evaluate_every`, because a score is needed there.
 
     >>> rungs_of(1440, 3, 3, 50), rungs_of(90, 3, 3, 50), rungs_of(100, 1, 3, 50)
     ([200, 500, 1440], [50, 90], [100])

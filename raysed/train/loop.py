@@ -1,8 +1,7 @@
 """The one training loop: update, evaluate, save, continue exactly.
 
-The same lines run in a unit test, in a Ray Tune trial and in a Ray Train worker, because everything that differs is
-handed in. Batches are a function of the step, and every source of randomness is seeded from (seed, step) before each
-update; so the state to save is weights, optimizer and step, and a continued run is the undisturbed run.
+Batches are a function of the step, and all randomness is seeded from (seed, step) before each update; so the state to
+save is weights, optimizer and step, and a continued run is the undisturbed run.
 """
 
 import math
@@ -35,19 +34,14 @@ class Run:
     When its `with` is left, no state is half saved.
 
     Args:
-        objective: an `EncoderObjective`, or what has its methods; left holding the kept weights.
+        objective: left holding the kept weights.
         batch_at: the batch of a step; must not depend on anything else.
         evaluate: dev score of a candidate, x100; without it the last weights are kept.
-        checkpoints: where states are saved and looked for.
-        is_writer: whether this process writes them (rank 0); every rank takes part in gathering.
+        is_writer: whether this process writes states (rank 0); every rank takes part in gathering.
         on_metrics: called with each new entry of the history.
         until: stop here and save the state, so that another training goes on; None: go to the end.
         warned: whether this machine is about to be taken away. Every rank asks every ten updates, and as long as the
             answer is yes, the state is saved as often.
-
-    Raises:
-        UserError: the loss or its gradient is not finite; names the step and the sentences.
-        ValueError: the plan keeps a candidate that is not there.
     """
 
     def __init__(
@@ -105,11 +99,7 @@ class Run:
         return self._plan.learning_rate(self._step)
 
     def count(self, batch: Any, loss: float | torch.Tensor) -> None:
-        """Count an update that was made: log, evaluate and save where that is due.
-
-        Raises:
-            UserError: a loss that is known by now is not finite.
-        """
+        """Count an update that was made: log, evaluate and save where that is due."""
         rate = self.learning_rate()
         self._pending.append((self._step, getattr(batch, "ids", ()), loss))
         self._step = self._result.steps = self._step + 1
@@ -137,7 +127,6 @@ class Run:
             self._writer.join()
 
     def _logged(self, loss: float | torch.Tensor, rate: float) -> Metrics | None:
-        """The history's new entry if there is one."""
         evaluates = self._selection.is_due(self._step)
         is_logged = evaluates or self._step % self._plan.log_every == 0 or self._step == self._plan.steps
         is_looked_at = is_logged or self._step == 1
@@ -153,11 +142,7 @@ class Run:
         return entry
 
     def _synchronize(self) -> float:
-        """Wait for the updates so far; return the newest loss.
-
-        Raises:
-            UserError: a loss is not finite; names the step and the sentences.
-        """
+        """Wait for the updates so far; return the newest loss, if all are finite."""
         losses = [loss for _, _, loss in self._pending]
         if losses and isinstance(losses[0], torch.Tensor):
             losses = torch.stack(losses).tolist()
@@ -203,6 +188,5 @@ class Run:
 
 
 def _row_names(ids: Iterable[int]) -> str:
-    """The sentence ids of a batch, if it has any."""
     ids = list(dict.fromkeys(map(int, ids)))
     return f" (sentence ids {', '.join(map(str, ids[:_NAMED_ROWS]))}{', …' * (len(ids) > _NAMED_ROWS)})" if ids else ""

@@ -1,7 +1,6 @@
-"""The memory that a training needs, from the sizes of its encoder and its batches.
+"""The memory that a training needs, in bytes, from the sizes of its encoder and its batches.
 
-Numbers are bytes. What an update keeps for its gradients was counted on the tensors that torch saves; a test counts
-them again.
+What an update keeps for its gradients was counted on the tensors that torch saves; a test counts them again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ _SLACK = 1.1
 def member_need(
     stage: Stage, settings: Block, members: MembersConfig, shape: Shape, tokens: float, *, gpu: bool, bf16: bool
 ) -> Need:
-    """Return what a member needs, or a stack of them (see `members.stack`).
-
-    Args:
-        bf16: whether the forward pass is in bf16.
-    """
+    """Return what a member needs, or a stack of them (see `members.stack`)."""
     size = stage.size(settings, shape)
     dropout = bool(getattr(settings, "dropout", False))
     states = saved_per_token(shape, bf16=bf16, dropout=dropout) * tokens + _on_the_way(shape) * tokens
@@ -47,12 +42,7 @@ def member_need(
 
 
 def learner_need(sed: SedConfig, shape: Shape, tokens: float, workers: int, *, gpu: bool, bf16: bool) -> Need:
-    """Return what a worker of a learner needs; ZeRO shares moments, gradients and weights among them.
-
-    Args:
-        tokens: of one worker's part of a batch.
-        bf16: whether the forward pass is in bf16.
-    """
+    """Return what a worker of a learner needs for its `tokens`; ZeRO shares moments, gradients and weights."""
     stage, size = sed.zero_stage, shape.parameters
     shared = {"moments": stage >= 1, "gradients": stage >= 2, "weights": stage >= 3}
     parts = {"moments": _ADAM * size, "gradients": _FP32 * size, "weights": _FP32 * size}
@@ -75,11 +65,9 @@ def _trained(size: Size, shape: Shape) -> int:
 def saved_per_token(shape: Shape, *, bf16: bool, dropout: bool) -> float:
     """Return the bytes that an update keeps for its gradients, for each token of a batch.
 
-    A block keeps its input, queries, keys, values, what attention gives, both sums before a normalisation and the
-    first one's result, each as wide as the states, and the inner layer before and after its activation.
-
-    Args:
-        bf16: whether the forward pass is in bf16; sums, normalisations and, on CPUs, attention stay in fp32.
+    A block keeps its input, queries, keys, values, what attention gives, both sums before a normalisation and the first
+    one's result, each as wide as the states, and the inner layer before and after its activation. With bf16, sums,
+    normalisations and, on CPUs, attention stay in fp32.
     """
     block = 39 * shape.width + 5 * shape.inner if bf16 else _FP32 * (8 * shape.width + 2 * shape.inner)
     masks = 6 * shape.width if dropout else 0

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 class EncoderObjective(nn.Module):
-    """A module that turns a batch into a loss over encoders.
-
-    Training mode reaches the encoders only where their dropout is wanted.
-    """
+    """A module that turns a batch into a loss over encoders, which are in training mode where dropout is wanted."""
 
     def __init__(self, dropout: bool):
         super().__init__()
@@ -52,21 +49,14 @@ class EncoderObjective(nn.Module):
 
 
 class EmbeddingObjective(EncoderObjective):
-    """An objective whose loss is one of embeddings, which need not be computed by its encoders one by one.
-
-    See `raysed.train.stack`, where those of several members are computed together.
-    """
+    """An objective whose loss is one of embeddings, which `train.stack` computes for several members together."""
 
     def passes(self, batch: Any) -> list[tuple[nn.Module, PackedTokens]]:
         """Return every encoder once, in the order of `encoders()`, with the sentences that it embeds."""
         raise NotImplementedError
 
     def loss_of(self, batch: Any, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the loss.
-
-        Args:
-            embeddings: what each of `passes` gives, emb_BD.
-        """
+        """Return the loss, given what each of `passes` gives, emb_BD."""
         raise NotImplementedError
 
     def loss(self, batch: Any) -> torch.Tensor:

@@ -10,17 +10,11 @@ from torch import nn
 class UncorrectedAdamW(torch.optim.AdamW):
     """Adam without bias correction, with decoupled weight decay (BERT's own optimizer; SBERT and BERT-flow use it).
 
-    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + decay * p), betas 0.9 and 0.999. Because m and v start at
-    zero and are not corrected, the first updates are about three times the rate. The bias correction of Adam
-    vanishes as the step count grows, so torch's fused kernel gives exactly this when it is told that many steps
-    have passed.
+    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + decay * p), betas 0.9 and 0.999. Because m and v start at zero
+    and are not corrected, the first updates are about three times the rate. Adam's correction vanishes as the step
+    count grows, so torch's fused kernel gives exactly this when it is told that many steps have passed.
 
     The moments are made at once, so the parameters must be on their device already.
-
-    Args:
-        parameters: parameters, or groups of them, each with a `weight_decay` of its own where it differs.
-        learning_rate: rate of the updates; the training loop sets its own for each.
-        weight_decay: of the groups that do not have one.
     """
 
     def __init__(
@@ -44,12 +38,8 @@ class RMSprop(torch.optim.AdamW):
     alone, and the updates that a row has missed are made good when it is met again. That is exact.
 
     For everything else this is Adam whose first moment is the gradient (beta 0) and whose moments are not corrected, so
-    torch's fused kernel does it in one pass.
-
-    Its state is made at once, so the parameters must be on their device already.
-
-    Args:
-        sparse: those of the parameters whose gradients will be sparse.
+    torch's fused kernel does it in one pass. Its state is made at once, so the parameters must be on their device
+    already; those in `sparse` will have sparse gradients.
     """
 
     def __init__(
@@ -62,7 +52,7 @@ class RMSprop(torch.optim.AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Makes one update; gradients may be sparse, and are gone afterwards where they were."""
+        """Make one update; gradients may be sparse, and are gone afterwards where they were."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -73,7 +63,7 @@ class RMSprop(torch.optim.AdamW):
         return super().step(closure)
 
     def _prepare(self, parameter: nn.Parameter, alpha: float) -> None:
-        """Makes the state for the other kind of gradient where those change, as between CPU and GPU."""
+        """Make the state for the other kind of gradient where those change, as between CPU and GPU."""
         is_sparse, state = parameter.grad.is_sparse, self.state[parameter]
         if state and ("seen" in state) == is_sparse:
             return
@@ -95,27 +85,21 @@ class RMSprop(torch.optim.AdamW):
 
 
 def bert_optimizer(module: nn.Module, weight_decay: float) -> UncorrectedAdamW:
-    """Returns BERT's optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one.
-
-    Args:
-        weight_decay: decoupled; not of biases and normalisations.
-    """
+    """Return BERT's optimizer of a module's trainable parameters; its rate is 1 until the training loop sets one."""
     return UncorrectedAdamW(_groups(module, weight_decay), learning_rate=1.0)
 
 
 def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
-    """Returns Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its rate is 1, too."""
+    """Return Adam with bias correction, decoupled decay and epsilon 1e-6 (BSL table 8); its rate is 1, too."""
     optimizer = torch.optim.AdamW(_groups(module, weight_decay), lr=1.0, eps=1e-6, fused=True)
     make_moments(optimizer)
     return optimizer
 
 
 def make_moments(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor] | None = None) -> None:
-    """Makes the state of a fused Adam, as torch does in the first update; so no update fails for want of its memory.
+    """Make the state of a fused Adam, as torch does in the first update; so no update fails for want of its memory.
 
-    Args:
-        optimizer: torch's Adam or AdamW; what has state already is left as it is.
-        parameters: that it will be given; None: those that it has.
+    `parameters` are those that it will be given, if not those that it has.
     """
     if parameters is None:
         parameters = (p for group in optimizer.param_groups for p in group["params"])
@@ -125,10 +109,7 @@ def make_moments(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Te
 
 
 def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Biases and the weights of normalisations are not decayed.
-
-    They are the parameters of fewer than two dimensions, whatever an architecture calls them.
-    """
+    """Do not decay biases and normalisations: the parameters of fewer than two dimensions, whatever they are called."""
     trained = [p for p in module.parameters() if p.requires_grad]
     return [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
@@ -137,7 +118,7 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
 
 def _late_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """The state of a fused Adam that believes to be at its end, so that it corrects no bias."""
+    """Return the state of a fused Adam that believes to be at its end, so that it corrects no bias."""
     return _moments(parameter, steps=1e9)
 
 
@@ -150,7 +131,7 @@ def _moments(parameter: nn.Parameter, steps: float) -> dict[str, torch.Tensor]:
 
 
 def _rows_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """The state for sparse gradients; counts are floats, because loading gives everything the parameter's type."""
+    """Return the state for sparse gradients; counts are floats, because loading gives all the parameter's type."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
         "seen": torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device),

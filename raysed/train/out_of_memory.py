@@ -30,13 +30,7 @@ def in_parts_if_needed(objective: nn.Module, action: Callable[[], _Result]) -> _
     """Do something with a batch; if memory runs out, halve what encoders process at once and try again.
 
     The batch and its loss stay the same, in-batch negatives included: only the encoders' inner states are held for one
-    part of the batch at a time, and computed twice.
-
-    Args:
-        action: what to do; without effects that a second try would have to undo.
-
-    Raises:
-        UserError: the smallest part is too large.
+    part of the batch at a time, and computed twice. `action` must have no effects that a second try would have to undo.
     """
     # The failed try has used up random numbers. Putting the states back, that of the model's GPU included, gives every
     # try the same negatives and hidden words, so that an update does not depend on how much memory there is. With
@@ -87,11 +81,7 @@ def _halve_parts(objective: nn.Module) -> None:
 
 @contextmanager
 def oom_as_user_error(objective: nn.Module) -> Iterator[None]:
-    """Turn a lack of memory into a sentence where nothing can be done in parts and no try can be repeated.
-
-    Raises:
-        UserError: memory has run out.
-    """
+    """Turn a lack of memory into a sentence where nothing can be done in parts and no try can be repeated."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:

@@ -10,16 +10,12 @@ class Plan:
     """What one training does.
 
     Attributes:
-        steps: updates in all.
         learning_rate: rate of an update, by step (0-based).
-        seed: of everything random in an update.
         evaluate_every: updates between evaluations; the last update is always evaluated.
-        checkpoint_every: updates between saved states.
         log_every: updates between entries of the loss in the history.
         keep: name of the candidate that is the result, or `best`: the best one at its best evaluation.
         patience: with `best`, the training ends after so many evaluations without a better score; None: never.
-        held_out: batches that nothing is learnt from; where there are some, the loss on them, not the dev score, says
-            which evaluation is the best.
+        held_out: batches that nothing is learnt from; the loss on them, not the dev score, then says what is best.
     """
 
     steps: int
@@ -34,11 +30,7 @@ class Plan:
 
 
 def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:
-    """Linear rise over the first share of the steps, then constant or a linear fall to zero.
-
-    Args:
-        warmup: share of the updates, 0 to 1.
-        decay: `constant` or `linear`.
+    """Rise linearly over the first share of the steps, then stay or fall linearly to zero.
 
     >>> [round(warmup_schedule(1.0, 10, 0.2, "linear")(step), 3) for step in (0, 1, 2, 9)]
     [0.5, 1.0, 1.0, 0.125]

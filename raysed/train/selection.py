@@ -22,12 +22,11 @@ class Result:
         history: one entry per logged step: step, loss, learning_rate, what the objective measures and, where evaluated,
             scores by candidate and the loss on held-out batches. With measures the first update is logged, too: it saw
             the untouched weights.
-        kept: name of the candidate that was kept; its module holds the kept weights.
-        kept_step: after how many updates.
+        kept: name of the candidate whose module holds the kept weights, those after `kept_step` updates.
         score: its dev score, None without a dev task.
         resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
         steps: updates made so far.
-        held_out: the lowest loss on held-out batches, where there are some.
+        held_out: the lowest loss on held-out batches.
     """
 
     history: list[Metrics] = field(default_factory=list)
@@ -45,11 +44,7 @@ class Result:
 
 
 class Selection:
-    """Evaluates the candidates of an objective, and holds the weights of the best one so far.
-
-    Attributes:
-        best: those weights, on the CPU; empty where the plan keeps the last ones.
-    """
+    """Evaluates the candidates of an objective, and holds the weights of the best one so far on the CPU."""
 
     def __init__(self, objective: nn.Module, plan: Plan, evaluate: Callable[[nn.Module], float] | None):
         names = list(objective.candidates())
@@ -93,7 +88,6 @@ class Selection:
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:
-        """The mean over the sentences of all held-out batches."""
         self._objective.eval()
         losses = [self._objective.loss(batch).item() for batch in self._plan.held_out]
         loss = float(np.average(losses, weights=[len(batch.ids) for batch in self._plan.held_out]))
@@ -123,12 +117,8 @@ def before_training(
 ) -> list[Metrics]:
     """Return the history's entry of the untouched weights, step 0, or nothing without a dev task.
 
-    The entry is for people who look at the curve. It counts neither for the choice of the weights that are kept, nor
-    for early stopping.
-
-    Args:
-        objective: its candidates all have the weights of `start`.
-        known: the dev score of `start`, if it has been computed already.
+    It is for people who look at the curve, and counts neither for the choice of weights nor for early stopping. `known`
+    is the dev score of `start`, if it has been computed already.
     """
     if evaluate is None:
         return []

@@ -1,10 +1,9 @@
 """Members that train as one program: an update of four starts 1.6 times the GPU kernels of one, not four times.
 
-There is one forward and one backward pass with a batch of weights. A small encoder does not fill a GPU: most of an
-update's time goes by while its many small kernels are started. Encoders of the same architecture whose batches have the
-same shape start them once for all: `torch.func.vmap` adds a dimension to every weight and every product. Losses,
-gradient norms, optimizers, dev scores and checkpoints stay those of each member, so its result is that of a training
-alone, up to rounding; but where dropout is on, it draws other masks.
+A small encoder does not fill a GPU: most of an update's time goes by while its many small kernels are started. Encoders
+of the same architecture whose batches have the same shape start them once for all: `torch.func.vmap` adds a dimension
+to every weight and every product. Losses, gradient norms, optimizers, dev scores and checkpoints stay those of each
+member, so its result is that of a training alone, up to rounding; but where dropout is on, it draws other masks.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +27,9 @@ from raysed.train.selection import Result
 
 
 def can_be_stacked(engine: Any) -> bool:
-    """Returns whether a training's encoders may be part of a stack.
+    """Return whether a training can be part of a stack: one of embeddings, by encoders that take packed rows.
 
-    Args:
-        engine: of the training. Its objective has to be one of embeddings, and its encoders have to take packed rows:
-            padded batches, and tables of vectors, have no shape that could be made equal.
+    Padded batches, and tables of vectors, have no shape that could be made equal.
     """
     return (
         isinstance(engine, TorchEngine)
@@ -42,16 +39,10 @@ def can_be_stacked(engine: Any) -> bool:
 
 
 def train_together(runs: Sequence[Run]) -> list[Result]:
-    """Trains several members to their ends, as `loop.train` does one.
+    """Train several members to their ends, as `loop.train` does one.
 
-    They need not be at the same update: one that was saved later, or stops earlier, leaves the others alone.
-
-    Args:
-        runs: of engines of one kind, see `can_be_stacked`.
-
-    Raises:
-        UserError: what is wrong with one of them, see `Run`; nothing of the others is lost but updates after their
-            newest states.
+    They need not be at the same update: one that was saved later, or stops earlier, leaves the others alone. If one
+    fails, the others lose only what came after their newest states.
     """
     with ExitStack() as opened:
         for run in runs:
@@ -72,7 +63,7 @@ def train_together(runs: Sequence[Run]) -> list[Result]:
 
 
 def _updates_of(runs: Sequence[Run]) -> tuple[Callable[[Sequence[Any], Sequence[float]], list], Callable[[], None]]:
-    """What makes one update of all, and what is to be done when there are no more; the last one trains alone."""
+    """Return what makes one update of all, and what to do when there are no more; the last one trains alone."""
     if len(runs) > 1:
         stack = Stack([run.engine for run in runs])
         return stack.update, stack.part
@@ -81,13 +72,7 @@ def _updates_of(runs: Sequence[Run]) -> tuple[Callable[[Sequence[Any], Sequence[
 
 
 class Stack:
-    """Updates of several members at once.
-
-    Their encoders' weights become views of larger tensors, one for all weights of a name, until `part` is called.
-
-    Args:
-        engines: of the members, see `can_be_stacked`.
-    """
+    """Updates of several members at once; until `part`, all encoders' weights of a name are views of one tensor."""
 
     def __init__(self, engines: Sequence[TorchEngine]):
         self._engines = engines
@@ -100,11 +85,7 @@ class Stack:
         self._weights = _joined([dict(encoder.named_parameters()) for encoder in self._encoders])
 
     def update(self, batches: Sequence[Any], rates: Sequence[float]) -> list[float | torch.Tensor]:
-        """Makes one update of every member; returns their losses, see `loop.Engine`.
-
-        Args:
-            batches: of each member, what its objective takes.
-        """
+        """Make one update of every member; return their losses, see `engine.TorchEngine.update`."""
         for engine, rate in zip(self._engines, rates):
             engine.prepare(rate)
             engine.optimizer.zero_grad(set_to_none=True)
@@ -115,13 +96,12 @@ class Stack:
             return [engine.finish(loss) for engine, loss in zip(self._engines, losses)]
 
     def part(self) -> None:
-        """Gives every encoder weights of its own again."""
+        """Give every encoder weights of its own again."""
         for encoder in self._encoders:
             for parameter in encoder.parameters():
                 parameter.data, parameter.grad = parameter.data.clone(), None
 
     def _gradients(self, batches: Sequence[Any]) -> list[torch.Tensor]:
-        """Computes the gradient of every member; returns the losses."""
         engine = self._engines[0]
         passes = [engine.objective.passes(batch) for engine, batch in zip(self._engines, batches)]
         device = next(iter(self._weights.values())).device
@@ -139,7 +119,7 @@ class Stack:
         return [loss.detach() for loss in losses]
 
     def _embed(self, tokens: Sequence[PackedTokens], device: torch.device) -> torch.Tensor:
-        """Embeds the sentences of every encoder, [E, B, D]."""
+        """Embed the sentences of every encoder, [E, B, D]."""
         self._template.train(self._encoders[0].training)
         tensors = of_equal_shape(tokens)
         with AttentionBy(_attend):
@@ -153,10 +133,9 @@ class Stack:
 
 
 def of_equal_shape(tokens: Sequence[PackedTokens]) -> tuple[torch.Tensor, ...]:
-    """Returns E packed batches of B sentences as [E, R, L] and [E, B], with empty places where one is smaller.
+    """Return E packed batches of B sentences as [E, R, L] and [E, B], with empty places where one is smaller.
 
-    Returns:
-        input_ids, position_ids, segments and lengths, in the order of `PackedTokens`.
+    The tensors have the order of the fields of `PackedTokens`.
     """
     rows, columns = (max(of_one.input_ids.shape[axis] for of_one in tokens) for axis in (0, 1))
 
@@ -172,7 +151,7 @@ def of_equal_shape(tokens: Sequence[PackedTokens]) -> tuple[torch.Tensor, ...]:
 
 
 def _joined(parameters: Sequence[Mapping[str, nn.Parameter]]) -> dict[str, torch.Tensor]:
-    """One tensor for the weights of a name of all encoders, [E, ...], which then are views of it."""
+    """Return one tensor for the weights of a name of all encoders, [E, ...], which then are views of it."""
     joined = {}
     for name, first in parameters[0].items():
         stacked = torch.stack([of_one[name].detach() for of_one in parameters])
@@ -209,7 +188,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[torch.Tensor, int]:
-        """Puts the dimension of the members, M, into that of the rows, R, and takes it out again."""
+        """Put the dimension of the members, M, into that of the rows, R, and take it out again."""
         *tensors, options = inputs
         folded = [
             tensor if tensor is None or dim is None else tensor.movedim(dim, 0).flatten(0, 1)

@@ -1,7 +1,4 @@
-"""What a stage is, and what stages that tune an encoder by epochs of batches have in common.
-
-Settings are made of these files (see `raysed.config`), so nothing here loads transformers, Ray or DeepSpeed.
-"""
+"""What a stage is. Settings are made of these files, so nothing here loads transformers, Ray or DeepSpeed."""
 
 from __future__ import annotations
 
@@ -30,14 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Start:
-    """Where a training starts from.
-
-    Attributes:
-        encoder: its weights, on the device that trains.
-        data: directories of what it learns from, by table, see `Stage.tables`.
-        seed: of its batches and of everything random in its updates.
-        lower_bound: of a grid model.
-    """
+    """Where a training starts from: weights on the device that trains, and directories by table (`Stage.tables`)."""
 
     encoder: Encoder
     tokenizer: PreTrainedTokenizerBase
@@ -83,11 +73,9 @@ class Stage:
 
     Attributes:
         name: in recipes, and of its block of settings.
-        Settings: the block.
         words: what it trains for, completing "the members were trained by ...".
         labels: what its labels are called in reports, None where it needs none.
         stackable: whether several members can train as one program, see `raysed.train.stack`; for losses of embeddings.
-        sentences_per_row: sentences of a row of a batch.
         is_grid: whether it trains models for each of several bounds, of which one is chosen.
     """
 
@@ -200,11 +188,7 @@ class TuningConfig(Block):
 
 
 class TunedStage(Stage):
-    """A stage of epochs of shuffled batches; a subclass says what its batches and its objective are.
-
-    Attributes:
-        corrects_bias: whether its Adam corrects the bias of its moments, as BERT's own does not.
-    """
+    """A stage of epochs of shuffled batches; `corrects_bias`: its Adam does so, as BERT's own does not."""
 
     corrects_bias: ClassVar[bool] = False
 

@@ -30,7 +30,7 @@ def broadcast_from_rank0(value: float, device: torch.device) -> float:
 
 
 class BackgroundWriter:
-    """Writes in a thread while training goes on, one state at a time; whatever happens, none is left half written."""
+    """Write in a thread while training goes on, one state at a time; whatever happens, none is left half written."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 class TwoViewsConfig(TuningConfig):
-    """What `bsl` and `contrastive` have in common.
-
-    Attributes:
-        block: name of the block, for messages.
-    """
+    """What `bsl` and `contrastive` have in common."""
 
     block: ClassVar[str]
 

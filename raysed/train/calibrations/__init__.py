@@ -1,7 +1,4 @@
-"""Calibrations of embeddings, a file each: how it is fitted, and what people read about it.
-
-They are found by `raysed.registry`; nothing lists them. CONTRIBUTING.md shows how to add one.
-"""
+"""Calibrations, a file each, which `raysed.registry` finds. CONTRIBUTING.md shows how to add one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +18,7 @@ _BLOCK_ROWS = 8192
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What fits may need beside embeddings.
-
-    Attributes:
-        natsv_k: directions that `natsv` removes; None where it is no stage.
-        on_step: as for `raysed.train.flow_fit.fit_flow`; other fits have no steps.
-    """
+    """What fits may need beside embeddings, see `raysed.train.calibration.fit_calibration`."""
 
     flow: FlowConfig
     natsv_k: int | None
@@ -54,11 +46,7 @@ class Calibration:
 
 
 def mean_and_covariance(x_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean and the covariance (divided by N) in float64, a block of rows at a time.
-
-    Raises:
-        UserError: no rows, or NaN or infinite ones.
-    """
+    """Return the mean and the covariance (divided by N) in float64, a block of rows at a time."""
     require_finite(x_ND)
     if not len(x_ND):
         raise UserError("there are no sentences to fit a calibration on; flow.fit_on must provide some")

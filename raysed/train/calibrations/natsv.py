@@ -1,7 +1,4 @@
-"""Nulling of the directions of largest variance, a baseline of BERT-flow (section 4.3 and table 5).
-
-After Arora et al. 2017 and Mu et al. 2017.
-"""
+"""Nulling of the directions of largest variance, a baseline of BERT-flow (section 4.3; Arora and Mu 2017)."""
 
 import numpy as np
 
@@ -16,11 +13,8 @@ MOST_DIRECTIONS = 20
 def fit_natsv(x_ND: np.ndarray, k: int) -> Affine:
     """Remove the mean and the projections on the k directions of largest variance.
 
-    These are the top k singular vectors of the centred rows (Mu et al. 2017; BERT-flow does not say whether
-    it centres). BERT-flow chooses k from 1 to 20 on a validation set: 10 alone, 6 after `sn`.
-
-    Raises:
-        UserError: k does not leave a direction, or rows that `fit_sn` refuses.
+    These are the top k singular vectors of the centred rows (Mu et al. 2017; BERT-flow does not say whether it
+    centres). BERT-flow chooses k from 1 to 20 on a validation set: 10 alone, 6 after `sn`.
     """
     return without_top(*directions(x_ND, k), k)
 

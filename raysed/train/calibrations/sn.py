@@ -7,10 +7,7 @@ from raysed.train.calibrations import Calibration, FitOptions, inverse_deviation
 
 
 def fit_sn(x_ND: np.ndarray) -> Affine:
-    """Standard normalization: (x - mean) / standard deviation, per channel. A constant channel becomes zero.
-
-    Raises:
-        UserError: no rows, or NaN or infinite ones.
+    """Standardise each channel: (x - mean) / standard deviation. A constant channel becomes zero.
 
     >>> fit_sn(np.array([[0.0, 5.0], [2.0, 5.0]])).transform(np.array([[0.0, 5.0], [4.0, 7.0]])).tolist()
     [[-1.0, 0.0], [3.0, 0.0]]

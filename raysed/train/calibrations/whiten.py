@@ -9,12 +9,8 @@ from raysed.train.calibrations import Calibration, FitOptions, inverse_deviation
 def fit_whiten(x_ND: np.ndarray) -> Affine:
     """Map to zero mean and identity covariance: x -> (x - mean) @ covariance**-0.5.
 
-    Of the maps that do this it is the symmetric one, which moves the embeddings least; all of them give the
-    same cosines. Directions without variance (see `VARIANCE_FLOOR`; there are some whenever there are fewer
-    rows than channels) become zero instead of being blown up.
-
-    Raises:
-        UserError: no rows, or NaN or infinite ones.
+    Of the maps that do this it is the symmetric one, which moves the embeddings least; all give the same cosines.
+    Directions without variance, which there are whenever there are fewer rows than channels, become zero.
     """
     mean_D, covariance_DD = mean_and_covariance(x_ND)
     variances_D, directions_DD = np.linalg.eigh(covariance_DD)

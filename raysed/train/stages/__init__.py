@@ -1,4 +1,1 @@
-"""The stages of a recipe that train, a file each: settings, batches, objective, optimizer, sizes and words.
-
-They are found by `raysed.registry`; nothing lists them. CONTRIBUTING.md shows how to add one.
-"""
+"""Stages that train, a file each, which `raysed.registry` finds. CONTRIBUTING.md shows how to add one."""

@@ -1,8 +1,7 @@
 """Bootstrapped sentence representations (BSL section 3): an online network predicts what a slow copy of it says.
 
-The online encoder sees one view of a sentence, and its predictor guesses the embedding that the target encoder gives to
-the other view. The target is a moving average of the online encoder and gets no gradient, which together with the
-predictor keeps both from agreeing on one vector for everything.
+It sees one view of a sentence and guesses the embedding that the target gives to the other view. The target is a moving
+average of the online encoder and gets no gradient, which together with the predictor keeps both from collapsing.
 """
 
 from __future__ import annotations
@@ -68,7 +67,6 @@ class Bootstrap(EncoderObjective):
         momentum: share of the target that an update leaves as it is, 0 to 1 (BSL equation 4).
         squared: the loss as the released code has it, the sum of both squared distances: four times the paper's, plus a
             constant.
-        dropout: whether dropout is on in both encoders while they train, as in the released code.
     """
 
     def __init__(
@@ -88,9 +86,8 @@ class Bootstrap(EncoderObjective):
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2).
 
-        Args:
-            batch: 2 B sentences, the B first views and then the B second ones: one forward per network is enough. The
-                predictor sees each view alone, so that its batch normalisation has the statistics of one view.
+        The batch has the B first views and then the B second ones. The predictor sees each view alone, so that its
+        batch normalisation has the statistics of one view.
         """
         batch = batch.to(self.online.transformer.device)
         first_BD, second_BD = self.online(batch).chunk(2)
@@ -104,21 +101,21 @@ class Bootstrap(EncoderObjective):
 
     @torch.no_grad()
     def after_update(self) -> None:
-        """Moves the target towards the online encoder: target = momentum * target + (1 - momentum) * online."""
+        """Move the target towards the online encoder: target = momentum * target + (1 - momentum) * online."""
         pairs = zip(self.target.parameters(), self.online.parameters())
         for target, online in pairs:
             target.lerp_(online.to(target.dtype), 1 - self.momentum)
 
     def candidates(self) -> dict[str, nn.Module]:
-        """The online encoder."""
+        """Return the online encoder."""
         return {"encoder": self.online}
 
     def encoders(self) -> list[nn.Module]:
-        """Both networks."""
+        """Return both networks."""
         return [self.online, self.target]
 
     def measures(self) -> dict[str, float]:
-        """How far the first views of the last batch are spread, see `collapse.spread_of`."""
+        """Return how far the first views of the last batch are spread, see `collapse.spread_of`."""
         return spread_of(self._embeddings)
 
 
@@ -127,9 +124,6 @@ def make_predictor(config: BslConfig, width: int) -> nn.Module:
 
     `paper`: one MLP of three linear layers, batch normalisation and ReLU after the first two. `released`: three MLPs in
     a row, each normalised after its first layer only.
-
-    Args:
-        config: kind and width of the hidden layers.
     """
     hidden = width * (config.expansion or _EXPANSION[config.predictor])
     if config.predictor == "none":

@@ -1,4 +1,4 @@
-"""In-batch contrastive learning over two views: each sentence finds its other view among those of the batch.
+"""In-batch contrastive learning: each sentence finds its other view among those of the batch.
 
 With the same sentence twice, told apart by dropout alone, it is SimCSE (Gao et al. 2021); with the other views of both
 sides as negatives it is SimCLR's loss, with which BSL table 7 compares.
@@ -59,10 +59,8 @@ class ContrastiveConfig(TwoViewsConfig):
 class Contrastive(EmbeddingObjective):
     """Mean cross entropy of finding the other view, by cosines over a temperature.
 
-    Args:
-        both_views: whether a first view is told apart from the other sentences' first views too, 2 (B - 1) negatives,
-            and second views search as well; otherwise first views search among the B second views.
-        dropout: whether the encoder's dropout is on while it trains.
+    With `both_views`, a first view is told apart from the other sentences' first views too, 2 (B - 1) negatives, and
+    second views search as well; otherwise first views search among the B second views.
     """
 
     def __init__(self, encoder: Encoder, temperature: float = 0.05, both_views: bool = False, dropout: bool = True):
@@ -71,20 +69,11 @@ class Contrastive(EmbeddingObjective):
         self._embeddings = torch.empty(0)
 
     def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
-        """One pass for both views.
-
-        Args:
-            batch: 2 B sentences, the B first views and then the B second ones.
-        """
+        """Return one pass for 2 B sentences, the B first views and then the B second ones."""
         return [(self.encoder, batch)]
 
     def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the mean over the searching views.
-
-        Args:
-            batch: see `passes`.
-            embeddings: of both views, [2 B, D].
-        """
+        """Return the mean over the searching views."""
         (emb_SD,) = embeddings
         self._embeddings = emb_SD[: len(emb_SD) // 2].detach()
         with torch.autocast(emb_SD.device.type, enabled=False):
@@ -92,11 +81,11 @@ class Contrastive(EmbeddingObjective):
             return self._among_all(unit_SD) if self.both_views else self._among_second(unit_SD)
 
     def candidates(self) -> dict[str, nn.Module]:
-        """The encoder."""
+        """Return the encoder."""
         return {"encoder": self.encoder}
 
     def measures(self) -> dict[str, float]:
-        """How far the first views of the last batch are spread, see `collapse.spread_of`."""
+        """Return how far the first views of the last batch are spread, see `collapse.spread_of`."""
         return spread_of(self._embeddings)
 
     def _among_second(self, unit_SD: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones.
 
-Numbers of SED appendix B.2; what is absent there (dropout off, maximum length, RMSprop's constants, the boundaries of
-the learning rate) follows the released code. The variant `in_batch` is that of sentence-transformers.
+Numbers of SED appendix B.2; what is absent there follows the released code. `in_batch` is that of
+sentence-transformers.
 """
 
 from __future__ import annotations
@@ -71,14 +71,7 @@ class CtConfig(Block):
 
 
 class PairBatch(NamedTuple):
-    """P pairs of sentences: side 1 goes to the first model, side 2 to the second.
-
-    Attributes:
-        first: P packed sentences.
-        second: P packed sentences.
-        labels: 1 where both are the same sentence, else 0, float [P].
-        ids: the ids of all 2 P sentences.
-    """
+    """P pairs, side 1 for the first model, side 2 for the second; labels [P] are 1.0 where both are the same."""
 
     first: PackedTokens
     second: PackedTokens
@@ -87,12 +80,7 @@ class PairBatch(NamedTuple):
 
 
 class _TwoModels(EmbeddingObjective):
-    """Two copies of an encoder that are both trained, with sparse gradients: see `ct_optimizer`.
-
-    Args:
-        encoder: becomes the second model; the first is a copy.
-        dropout: whether their dropout is on while they train.
-    """
+    """Two copies of an encoder that are both trained, with sparse gradients; the given one becomes the second."""
 
     def __init__(self, encoder: Encoder, dropout: bool = False):
         super().__init__(dropout)
@@ -102,20 +90,15 @@ class _TwoModels(EmbeddingObjective):
         self.eval()
 
     def candidates(self) -> dict[str, nn.Module]:
-        """Both models; which one is kept is a setting."""
+        """Return both models; which one is kept is a setting."""
         return {"first": self.first, "second": self.second}
 
 
 class ContrastiveTension(_TwoModels):
-    """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs.
-
-    Args:
-        encoder: becomes the second model; the first is a copy. Both are trained.
-        dropout: whether their dropout is on while they train; the released code has it off.
-    """
+    """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs."""
 
     def passes(self, batch: PairBatch) -> list[tuple[nn.Module, PackedTokens]]:
-        """Each model embeds its side of the pairs."""
+        """Return each model with its side of the pairs."""
         return [(self.first, batch.first), (self.second, batch.second)]
 
     def loss_of(self, batch: PairBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -128,11 +111,8 @@ class ContrastiveTension(_TwoModels):
 class InBatchContrastiveTension(_TwoModels):
     """Each model finds its sentence among the other model's: the rest of the batch are the negatives.
 
-    The logits are cosines times a learnt scale; the loss is the mean cross entropy of both directions.
-
-    Args:
-        encoder: becomes the second model; the first is a copy. Both are trained.
-        dropout: whether their dropout is on while they train: without it, equal models solve this too easily.
+    The logits are cosines times a learnt scale; the loss is the mean cross entropy of both directions. Without dropout,
+    equal models solve this too easily.
     """
 
     def __init__(self, encoder: Encoder, scale: float = 20.0, dropout: bool = True):
@@ -141,7 +121,7 @@ class InBatchContrastiveTension(_TwoModels):
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=encoder.transformer.device))
 
     def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
-        """Both models embed all sentences."""
+        """Return both models with all sentences."""
         return [(self.first, batch), (self.second, batch)]
 
     def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -156,12 +136,7 @@ class InBatchContrastiveTension(_TwoModels):
 class PairSampler:
     """Batches of CT: in each group one sentence with itself, then pairs of other sentences.
 
-    All draws are uniform, with replacement and independent of each other: a negative pair shares no sentence with the
-    positive one of its group.
-
-    Args:
-        config: groups per batch and negatives per group.
-        seed: of the draws; a batch depends on (seed, step) only.
+    All draws are uniform, with replacement and independent of each other; a batch depends on (seed, step) only.
     """
 
     def __init__(self, table: TokenTable, config: CtConfig, seed: int):
@@ -190,18 +165,13 @@ class PairSampler:
 
 
 class SentenceSampler:
-    """Batches of different sentences, drawn uniformly and anew for every step.
-
-    Args:
-        batch_size: sentences per batch; all of the corpus where it has fewer.
-        seed: of the draws; a batch depends on (seed, step) only.
-    """
+    """Batches of different sentences, drawn uniformly; a batch depends on (seed, step) only."""
 
     def __init__(self, table: TokenTable, batch_size: int, seed: int):
         self.table, self.batch_size, self.seed = table, min(batch_size, len(table)), seed
 
     def rows(self, step: int) -> np.ndarray:
-        """Return the table rows of the batch of a step, [B]."""
+        """Return the table rows of the batch of a step, [B]; all of a corpus that has fewer."""
         return np.random.default_rng([self.seed, step]).choice(len(self.table), self.batch_size, replace=False)
 
     def __call__(self, step: int) -> PackedTokens:
@@ -214,15 +184,7 @@ class SentenceSampler:
 def contrastive_tension(
     config: CtConfig, encoder: Encoder, table: TokenTable, seed: int
 ) -> tuple[nn.Module, Callable[[int], PairBatch | PackedTokens]]:
-    """Chooses by `config.variant`.
-
-    Args:
-        config: variant, sizes of the batch, scale and dropout.
-        encoder: becomes the second model.
-
-    Returns:
-        The objective, and the batch of a step.
-    """
+    """Return the objective of `config.variant`, and the batch of a step."""
     if config.variant == "pairs":
         return ContrastiveTension(encoder, bool(config.dropout)), PairSampler(table, config, seed)
     objective = InBatchContrastiveTension(encoder, config.scale, dropout=config.dropout is not False)
@@ -230,13 +192,13 @@ def contrastive_tension(
 
 
 def ct_optimizer(objective: nn.Module) -> torch.optim.Optimizer:
-    """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
+    """Return RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
     sparse = [m.weight for m in objective.modules() if isinstance(m, nn.Embedding) and m.sparse]
     return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7, sparse=sparse)
 
 
 def ct_schedule(config: CtConfig) -> Callable[[int], float]:
-    """Piecewise constant learning rate in updates: rate i holds while step <= boundary i, steps counted from 0.
+    """Return the piecewise constant rate: rate i holds while step <= boundary i, steps counted from 0.
 
     >>> rate = ct_schedule(CtConfig())
     >>> rate(500), rate(501), rate(49_999)
@@ -257,7 +219,6 @@ class _Ct(Stage):
     stackable = True
 
     def rows_per_update(self, settings: CtConfig) -> int:
-        """Pairs, or sentences that both models embed."""
         return settings.batch_size if settings.variant == "in_batch" else settings.groups * (1 + settings.negatives)
 
     def steps(self, settings: CtConfig, rows: int) -> int:

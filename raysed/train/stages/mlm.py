@@ -33,12 +33,7 @@ class MlmConfig(TuningConfig):
 
 
 class MaskedLM(EncoderObjective):
-    """Predicts the masked tokens through BERT's head, whose output matrix is the input embedding.
-
-    Args:
-        special_ids: tokens that are never masked.
-        rate: share of the other tokens that is predicted.
-    """
+    """Predicts a share `rate` of the tokens through BERT's head, whose output matrix is the input embedding."""
 
     def __init__(
         self, encoder: Encoder, mask_id: int, special_ids: list[int], rate: float = 0.15, dropout: bool = True
@@ -70,7 +65,7 @@ class MaskedLM(EncoderObjective):
         return F.cross_entropy(logits_PV, wanted_P, reduction="sum") / max(len(places_P), 1)
 
     def candidates(self) -> dict[str, nn.Module]:
-        """The encoder; the head is thrown away."""
+        """Return the encoder; the head is thrown away."""
         return {"encoder": self.encoder}
 
     def _choose(self, batch: PackedTokens) -> torch.Tensor:
@@ -100,7 +95,6 @@ class _Mlm(TunedStage):
         return EpochBatches(read_tokens(start.data["corpus"]), settings.batch_size, start.seed)
 
     def size(self, settings: MlmConfig, shape: Shape) -> Size:
-        """Logits over the vocabulary for the tokens that are hidden."""
         return Size(outputs_per_token=settings.rate * shape.vocabulary)
 
 

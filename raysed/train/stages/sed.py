@@ -129,7 +129,7 @@ class SedConfig(Block):
 
     @property
     def losses(self) -> dict[str, float]:
-        """The losses by name, with their weights."""
+        """Return the losses by name, with their weights."""
         return {self.loss: 1.0} if isinstance(self.loss, str) else dict(self.loss)
 
     @model_validator(mode="after")
@@ -146,14 +146,9 @@ class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
     With `widths` it is the mean of the distances of the first coordinates, for each width and the full one (Kusupati et
-    al., "Matryoshka Representation Learning", 2022, with equal weights). The first d coordinates of an embedding are
-    compared with those of its target, which mean something if the target's coordinates are in the order of their
-    importance. `similarity` compares their cosines with those of the full targets at every width: it needs no
-    coordinates of targets, and those cosines are what a short embedding is to give.
-
-    Args:
-        dropout: whether its dropout is on while it trains.
-        losses: names from `LOSSES` and their weights; None: the mean squared error alone.
+    al., "Matryoshka Representation Learning", 2022, with equal weights), which mean something if the target's
+    coordinates are in the order of their importance. `similarity` compares cosines with those of the full targets at
+    every width: it needs no coordinates of targets, and those cosines are what a short embedding is to give.
     """
 
     def __init__(
@@ -179,7 +174,6 @@ class Distillation(EncoderObjective):
         return batch.weight * sum(self._loss(emb_BD[:, :width], target_BD) for width in widths) / len(widths)
 
     def _loss(self, emb_Bd: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
-        """Of embeddings that may be cut to their first coordinates."""
         target_Bd = target_BD[:, : emb_Bd.shape[1]]
         return sum(
             weight * LOSSES[name](emb_Bd, target_BD if name in _OF_ANY_WIDTH else target_Bd)
@@ -191,7 +185,7 @@ class Distillation(EncoderObjective):
         return self(batch)
 
     def candidates(self) -> dict[str, nn.Module]:
-        """The learner."""
+        """Return the learner."""
         return {"learner": self.learner}
 
 
@@ -201,12 +195,10 @@ class _Sed(Stage):
     sentences_per_row = 1
 
     def steps(self, settings: SedConfig, rows: int) -> int:
-        """Return the updates of a learner of so many sentences."""
         per_epoch = rows // min(settings.batch_size, rows)
         return max(1, int(per_epoch * settings.epochs))
 
     def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Setup:
-        """Prepare one worker's part of the training of a learner, whose only data is the target table."""
         from raysed.data.targets import TargetBatches, held_out_batches
         from raysed.model.head import START
         from raysed.model.precision import uses_bf16

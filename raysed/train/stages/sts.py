@@ -72,11 +72,7 @@ def target_of(score: Any, lower_bound: float) -> Any:
 
 
 class CosineRegression(Siamese):
-    """Mean over the pairs of (cosine - target) squared.
-
-    Args:
-        lower_bound: target of the lowest score; that of the highest is 1.
-    """
+    """Mean over the pairs of (cosine - target) squared, see `target_of`."""
 
     def __init__(self, encoder: Encoder, lower_bound: float, dropout: bool = True):
         super().__init__(encoder, dropout)
