@@ -41,7 +41,8 @@ def secret_in(value: Any) -> str | None:
 
 def names_secret(name: str) -> bool:
     """Whether a parameter of this name is likely to hold a secret."""
-    return bool(_SECRET.search(_in_words(name)))
+    # As words_like_these: `X-Amz-Signature`, `AWSAccessKeyId`.
+    return bool(_SECRET.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()))
 
 
 def _secret_in_uri(text: str) -> str | None:
@@ -66,8 +67,3 @@ def _has_password(rest: str) -> bool:
         return ":" in user
     port = authority.rpartition(":")[2] if ":" in authority and not authority.endswith("]") else ""
     return "@" in rest and bool(port) and not port.isdigit()
-
-
-def _in_words(name: str) -> str:
-    """A parameter's name as `words_like_these`: of `X-Amz-Signature`, and of `AWSAccessKeyId`."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()

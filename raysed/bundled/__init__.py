@@ -7,27 +7,30 @@ from pathlib import Path
 
 ENCODER = Path(__file__).parent / "encoder"
 """Directory of the bundled encoder, in Hugging Face layout."""
+CORPUS = Path(__file__).parent / "corpus.txt"
 PREFIX = "bundled:"
 """How a setting names package data: `bundled:encoder`, `bundled:everyday`, `bundled:dev`."""
 SPLITS = ("train", "dev", "test")
 
 
 def corpus() -> list[str]:
-    """Returns 6,000 distinct sentences of 4 to 25 words, none of them part of a graded pair.
+    """Return 6,000 distinct sentences of 4 to 25 words, none of them part of a graded pair.
 
     >>> for sentence in corpus()[:2]:
     ...     print(sentence)
     A researcher designing a website without help in the workshop.
     A young woman rehearsing the dance on stage.
     """
-    return _lines("corpus.txt")
+    return CORPUS.read_text(encoding="utf-8").splitlines()
+
+
+def pairs_file(split: str) -> Path:
+    """Return where the graded pairs of `train` (600), `dev` (400) or `test` (500) lie: score 0 to 5, two sentences."""
+    return Path(__file__).parent / f"{split}.tsv"
 
 
 def pairs(split: str) -> list[tuple[float, str, str]]:
-    """Returns the graded pairs of `train` (600), `dev` (400) or `test` (500): (score 0 to 5, sentence, sentence).
-
-    Raises:
-        KeyError: another split.
+    """Return the graded pairs of a split: (score 0 to 5, sentence, sentence).
 
     >>> for part in pairs("dev")[2]:
     ...     print(part)
@@ -35,11 +38,5 @@ def pairs(split: str) -> list[tuple[float, str, str]]:
     The company hired a director and a manager went over some figures.
     The figures are checked by a manager and the employee is employed by the company.
     """
-    if split not in SPLITS:
-        raise KeyError(split)
-    rows = [line.split("\t") for line in _lines(f"{split}.tsv")[1:]]
+    rows = [line.split("\t") for line in pairs_file(split).read_text(encoding="utf-8").splitlines()[1:]]
     return [(float(score), first, second) for score, first, second in rows]
-
-
-def _lines(name: str) -> list[str]:
-    return (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()

@@ -12,21 +12,16 @@ from raysed.errors import UserError
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """N texts with one label each.
-
-    Attributes:
-        labels: class ids, int64 [N].
-        classes: names of the classes, by id.
-        test: which texts are to be predicted, bool [N]; None where the source does not divide them.
-        unlabelled: rows left out because they have no label.
-        empty: rows left out because they have no text.
-    """
+    """N texts with one label each; rows left out are `unlabelled` or `empty`."""
 
     name: str
     texts: list[str]
     labels: np.ndarray
+    """Class ids, int64 [N]."""
     classes: list[str]
+    """Names of the classes, by id."""
     test: np.ndarray | None = None
+    """Which texts are to be predicted, bool [N]; None where the source does not divide them."""
     unlabelled: int = 0
     empty: int = 0
 
@@ -55,19 +50,14 @@ def classes_schema(config: TaskConfig, setting: str) -> Schema:
     )
 
 
-def load_classes(name: str, config: TaskConfig, setting: str | None = None) -> LabelledTexts:
+def load_classes(name: str, config: TaskConfig) -> LabelledTexts:
     """Read texts with a label: a file or a hub dataset with a column for each.
 
     Where a column `split` has rows of `test` and of another name, the test rows are what is predicted; `config.split`
-    takes the rows of one split alone. Rows without text or label are left out and counted.
-
-    Args:
-        setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
-
-    Raises:
-        UserError: the source cannot be read, all texts have one label, or a label has fewer than five texts.
+    takes the rows of one split alone. Rows without text or label are left out and counted. At least two labels are
+    needed, and five texts of each.
     """
-    setting = setting or f"evaluation.tasks.{name}"
+    setting = f"evaluation.tasks.{name}"
     rows = read_source(config, classes_schema(config, setting), "test")
     labels = ["" if value is None else str(value).strip() for value in rows.columns["label"]]
     texts, names = rows.texts("text"), rows.classes.get("label")

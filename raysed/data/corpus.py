@@ -1,20 +1,20 @@
 """Unlabelled sentences from text, JSONL, CSV, TSV, Parquet or the hub, as one clean stream with stable ids.
 
-`check_corpus` finds what is wrong before a run starts, `sentence_chunks` reads, `corpus_fingerprint` says
-whether the inputs are still the same. Nothing here holds a whole corpus: files are read block by block,
-duplicates are known by 8-byte hashes, and a random draw of k sentences keeps about k of them at a time.
+Nothing here holds a whole corpus: files are read block by block, duplicates are known by 8-byte hashes, and a random
+draw of k sentences keeps about k of them at a time.
 """
 
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 
+from raysed import bundled
 from raysed.config import CorpusConfig
 from raysed.data.rows import Schema, rows
 from raysed.data.sources import File, Hub, find
@@ -33,18 +33,16 @@ _MAX_COMPOSED = 4
 """So many characters at most become one in NFC (Unicode Standard Annex 15, table 12)."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
-_Block = list[str | None]
-"""Some texts as they stand in the source; None where a field is null."""
+Source = File | Hub
 _Chunk = tuple[np.ndarray, list[str]]
 """Hashes, uint64 [B], and the B clean sentences they belong to."""
 
 
 @dataclass
 class CorpusReport:
-    """What became of every line (or record) of the corpus.
+    """What became of every line (or record) of the corpus: `usable`, or one of those before it.
 
-    `lines` is the sum of `empty`, `too_short`, `too_long`, `duplicates` and `usable`; `kept` is `usable`, or
-    what was drawn of it.
+    `kept` is `usable`, or what was drawn of it.
     """
 
     lines: int = 0
@@ -70,11 +68,7 @@ class CorpusReport:
 
 
 def check_corpus(config: CorpusConfig) -> None:
-    """Open every file and read its first block.
-
-    Raises:
-        UserError: nothing at `corpus.source`, unknown ending, only empty files, no such column, broken data.
-    """
+    """Open every file and read its first block; there must be some text, and no broken data so far."""
     sources = find_sources(config)
     if not any([next(_blocks(source, config), None) is not None for source in sources]):
         raise UserError(f"no sentences in {_names(sources)}; name text that has some", setting=_SETTING)
@@ -88,19 +82,14 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
     order or on how they are spread over files; it comes in random order, after all has been read.
 
     Memory: 8 MB per million distinct sentences, three times that while hashes are merged; with a draw of k at
-    most 20 million hashes (or 1.25 k) and 1.25 k sentences. Two different sentences share a 64-bit hash, so
-    that one of them is lost, with a probability below 0.03 % in a corpus of 100 million.
-
-    Args:
-        report: a fresh one, which is complete when the iterator ends.
+    most 20 million hashes (or 1.25 k) and 1.25 k sentences. That two of 100 million sentences share a hash, so that
+    one is lost, has a probability below 0.03 %.
 
     Yields:
-        ids, int64 [B], counted from 0 without gaps; and the B sentences, a few thousand at a time.
-
-    Raises:
-        UserError: as `check_corpus`; broken data further on; no usable sentence, or fewer than to be drawn.
+        ids, int64 [B], counted from 0 without gaps; and the B sentences, a few thousand at a time. `report`, a fresh
+        one, is complete when the iterator ends.
     """
-    chunks = _usable_chunks(find_sources(config), config, seed, report)
+    chunks = _usable_chunks(config, seed, report)
     if config.sentences is not None:
         chunks = _draw(chunks, config.sentences, report)
     for _, sentences in chunks:
@@ -110,7 +99,10 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
     """Return what identifies the inputs, to tell whether earlier results still hold: see `File` and `Hub.identity`."""
-    return {"sources": [source.identity() for source in find_sources(config)]}
+    identities = {source.name: source.identity() for source in find_sources(config)}
+    if BUNDLED in identities:
+        identities[BUNDLED] = {"bundled": BUNDLED, "digest": identities[BUNDLED]["digest"]}
+    return {"sources": list(identities.values())}
 
 
 def clean(text: str, max_characters: int = sys.maxsize) -> str:
@@ -128,18 +120,24 @@ def clean(text: str, max_characters: int = sys.maxsize) -> str:
     return unicodedata.normalize("NFC", text) if len(text) <= _MAX_COMPOSED * max_characters else text
 
 
-def _usable_chunks(
-    sources: "Sequence[Source]", config: CorpusConfig, seed: int, report: CorpusReport
-) -> Iterator[_Chunk]:
+def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[_Chunk]:
     """Yield every sentence that may be kept, with its seeded hash (uint64)."""
-    drawn = config.sentences
+    sources, drawn, candidates = find_sources(config), config.sentences, 0
     seen = _SeenHashes(limit=None if drawn is None else max(drawn, _DRAW_HASHES))
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
-    candidates = 0
     for block in (block for source in sources for block in _blocks(source, config)):
-        sentences = _clean_block(block, config, report)
+        cleaned = [clean(text, config.max_characters) if text else "" for text in block]
+        lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
+        short, long = lengths < config.min_characters, lengths > config.max_characters
+        empty = int((lengths == 0).sum())
+        report.lines += len(block)
+        report.empty += empty
+        report.too_short += int(short.sum()) - empty
+        report.too_long += int(long.sum())
+        sentences = [cleaned[row] for row in np.flatnonzero(~(short | long))]
         candidates += len(sentences)
-        keys = _hash(sentences, salt)
+        digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in sentences)
+        keys = np.frombuffer(digests, "<u8")
         fresh = np.flatnonzero(seen.add(keys))
         report.usable, report.estimated = min(seen.distinct(), candidates), seen.ceiling is not None
         report.duplicates = candidates - report.usable
@@ -149,31 +147,13 @@ def _usable_chunks(
         raise UserError(f"no usable sentence in {_names(sources)} ({report.summary()})", setting=_SETTING)
 
 
-def _clean_block(block: _Block, config: CorpusConfig, report: CorpusReport) -> list[str]:
-    cleaned = [clean(text, config.max_characters) if text else "" for text in block]
-    lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
-    short, long = lengths < config.min_characters, lengths > config.max_characters
-    empty = int((lengths == 0).sum())
-    report.lines += len(block)
-    report.empty += empty
-    report.too_short += int(short.sum()) - empty
-    report.too_long += int(long.sum())
-    return [cleaned[row] for row in np.flatnonzero(~(short | long))]
-
-
-def _hash(sentences: list[str], salt: bytes) -> np.ndarray:
-    digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in sentences)
-    return np.frombuffer(digests, "<u8")
-
-
 class _SeenHashes:
     """A set of uniform 64-bit hashes in 8 bytes each: sorted arrays, each at most half as long as the one before.
 
     A Python set would take ten times the memory. Halving keeps the arrays few (a search in each) and the merges cheap
     (each hash is merged once per doubling). With a limit only the smallest hashes are remembered, 1 to 1.25 times as
     many: all those below `ceiling`; how densely they lie gives the number of all (k minimum values, Bar-Yossef et
-    al. 2002). `test_seen_hashes_is_a_set` compares with a plain set, `test_draw_without_remembering_all_hashes` checks
-    the estimate.
+    al. 2002).
     """
 
     def __init__(self, limit: int | None):
@@ -214,8 +194,7 @@ class _SeenHashes:
 def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
     """Draw the sentences with the smallest hashes, which is a uniform draw whatever the order of reading.
 
-    The hashes are those by which duplicates are known, so a draw costs nothing more; they are seeded, so each seed
-    draws others. `test_draw_is_uniform` counts over 200 seeds.
+    The hashes are those by which duplicates are known, so a draw costs nothing more; each seed draws others.
     """
     keys, sentences = np.empty(0, np.uint64), []
     waiting: list[np.ndarray] = []
@@ -243,29 +222,6 @@ def _smallest(keys: np.ndarray, sentences: list[str], count: int) -> _Chunk:
     return keys[order], [sentences[row] for row in order]
 
 
-# Where sentences come from ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Bundled:
-    """The corpus of the package."""
-
-    name: str = BUNDLED
-
-    def sentences(self) -> list[str]:
-        from raysed import bundled
-
-        return bundled.corpus()
-
-    def identity(self) -> dict[str, Any]:
-        text = "".join(f"{sentence}\n" for sentence in self.sentences())
-        return {"bundled": self.name, "digest": blake2b(text.encode(), digest_size=8).hexdigest()}
-
-
-Source = File | Hub | _Bundled
-"""Each has a name for people."""
-
-
 def find_sources(config: CorpusConfig) -> list[Source]:
     """Return what `corpus.source` names: files, sorted within a directory, datasets of the hub, the bundled corpus."""
     items = [config.source] if isinstance(config.source, str) else config.source
@@ -276,16 +232,15 @@ def find_sources(config: CorpusConfig) -> list[Source]:
         if item.startswith("bundled:") and item != BUNDLED:
             raise UserError(f"{item} is unknown; the bundled corpus is {BUNDLED}", setting=_SETTING)
         hub = Hub(item, config.name, config.split, streaming=True)
-        named = [_Bundled()] if item == BUNDLED else find(item, _SETTING, "sentences", hub, several=True)
+        named = find(str(bundled.CORPUS) if item == BUNDLED else item, _SETTING, "sentences", hub, several=True)
+        if item == BUNDLED:
+            named = [replace(named[0], name=BUNDLED)]
         found |= {source.name: source for source in named}
     return list(found.values())
 
 
-def _blocks(source: Source, config: CorpusConfig) -> Iterator[_Block]:
-    """Yield some thousand texts at a time, never none."""
-    if isinstance(source, _Bundled):
-        sentences = source.sentences()
-        return (sentences[start : start + _ROWS] for start in range(0, len(sentences), _ROWS))
+def _blocks(source: Source, config: CorpusConfig) -> Iterator[list[str | None]]:
+    """Yield some thousand texts at a time, never none; null is None."""
     names = [config.column] if config.column else COLUMNS
     schema = Schema(
         setting=_SETTING,
@@ -295,11 +250,10 @@ def _blocks(source: Source, config: CorpusConfig) -> Iterator[_Block]:
         text=("sentence",),
         remedy="; name another column in corpus.column",
         bare=("sentence",),
-        blanks=True,
     )
     return (block.columns["sentence"] for block in rows(source, schema))
 
 
-def _names(sources: Sequence[Source]) -> str:
+def _names(sources: list[Source]) -> str:
     more = f" and {len(sources) - 3:,} more" if len(sources) > 3 else ""
     return ", ".join(source.name for source in sources[:3]) + more

@@ -12,6 +12,8 @@ from raysed.data.rows import Rows, Schema, read, read_lines, read_source
 from raysed.data.sources import local_file
 from raysed.errors import UserError, public
 
+PAIR = ("first", "second")
+"""The fields of the two sentences in a schema."""
 SENTENCE_COLUMNS = (
     ("premise", "hypothesis"),
     ("sentence1", "sentence2"),
@@ -19,32 +21,19 @@ SENTENCE_COLUMNS = (
     ("sentence_a", "sentence_b"),
 )
 """What the two sentences of a pair are often called."""
-
-PAIR = ("first", "second")
-"""The fields of the two sentences in a schema."""
-
-GRADED_COLUMNS = (
-    *SENTENCE_COLUMNS,
-    ("sentence_1", "sentence_2"),
-    ("text_1", "text_2"),
-    ("text_a", "text_b"),
-)
-"""What the sentences of graded pairs are often called; the first pair that is there is taken."""
-
+GRADED_COLUMNS = (*SENTENCE_COLUMNS, ("sentence_1", "sentence_2"), ("text_1", "text_2"), ("text_a", "text_b"))
+"""The same for graded pairs; the first pair that is there is taken."""
 GOLD_COLUMNS = ("score", "similarity_score", "relatedness_score", "similarity", "relatedness", "label")
 """The same for their score."""
-
-Subset = tuple[list[str], list[str], np.ndarray]
+FEWEST = 3
+"""The correlation of two pairs is 1 or -1 whatever the model says."""
 
 _ALL = "all"
 """The subset of pairs that are not divided."""
-
 _TELLING = 20
 """So many scores tell whether they fill the range that they should have; fewer may lie close together by chance."""
-
 _PART = 1 / 3
 """Scores of real data fill at least so much of their range: SICK's go from 1 to 5, those of STS from 0 to 5."""
-
 _ARGUMENTS = Schema(
     setting="",
     kind="graded pairs",
@@ -53,16 +42,13 @@ _ARGUMENTS = Schema(
     latin=True,
 )
 
-FEWEST = 3
-"""The correlation of two pairs is 1 or -1 whatever the model says."""
-
 
 @dataclass(frozen=True)
 class StsTask:
     """Sentence pairs with gold scores."""
 
     name: str
-    subsets: dict[str, Subset]
+    subsets: dict[str, tuple[list[str], list[str], np.ndarray]]
     """Subset name to (first sentences, second sentences, gold scores as float64 [P])."""
     dropped: int = 0
     """Pairs left out because their gold score is blank."""
@@ -76,32 +62,19 @@ class StsTask:
 
 
 def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
-    """Read the pairs that a model is to be scored on, see `read_graded`.
-
-    Args:
-        name: what the task is called in reports.
-        setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
-
-    Raises:
-        UserError: as `read_graded`; or there are too few pairs, or all scores are equal, so that no correlation is
-            defined.
-    """
+    """Read the pairs that a model is to be scored on, see `read_graded`; a correlation must be defined."""
     setting = setting or f"evaluation.tasks.{name}"
     task = _read_task(name, config, setting, "test")
-    gold_P, source = gold_of(task), public(config.source)
+    gold_P, source, problem = gold_of(task), public(config.source), ""
     if len(gold_P) < FEWEST:
         pairs = "1 pair" if len(gold_P) == 1 else f"{len(gold_P):,} pairs"
-        raise UserError(
-            f"{source} has {pairs} with a score, but a correlation needs at least {FEWEST}; add some, or leave the "
-            "task out",
-            setting=setting,
-        )
-    if np.ptp(gold_P) == 0:
-        raise UserError(
-            f"all {len(gold_P):,} pairs of {source} have the score {gold_P[0]:g}, so no correlation is defined; check "
-            f"which column holds the score ({setting}.columns)",
-            setting=setting,
-        )
+        problem = f"{source} has {pairs} with a score, but a correlation needs at least {FEWEST}"
+        problem += "; add some, or leave the task out"
+    elif np.ptp(gold_P) == 0:
+        problem = f"all {len(gold_P):,} pairs of {source} have the score {gold_P[0]:g}, so no correlation is defined"
+        problem += f"; check which column holds the score ({setting}.columns)"
+    if problem:
+        raise UserError(problem, setting=setting)
     _check_range(gold_P, config, setting)
     return task
 
@@ -122,17 +95,14 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     - `bundled:train`, `bundled:dev` or `bundled:test`;
     - a dataset of the Hugging Face hub, with columns as in a file.
 
-    A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences.
+    A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Scores that fill too little
+    of their range are refused: it must be that of other data.
 
     Args:
         split: of a hub dataset, where `config` names none.
 
     Returns:
         The task, its subsets in the order in which they first appear (directories: by name).
-
-    Raises:
-        UserError: the source cannot be read, a score is no number or out of range, no scored pair is left, or the
-            scores fill so little of their range that it must be that of other data.
     """
     task = _read_task(name, config, setting, split)
     _check_range(gold_of(task), config, setting)
@@ -185,7 +155,14 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
     """Yield the parts of a source, with the columns subset, score, first and second."""
     path = Path(config.source).expanduser()
     if config.source.startswith("bundled:"):
-        yield _read_bundled(config.source, setting)
+        from raysed import bundled
+
+        split = config.source.removeprefix("bundled:")
+        if split not in bundled.SPLITS:
+            problem = f"{config.source} does not exist; use bundled:train, bundled:dev or bundled:test"
+            raise UserError(problem, setting=setting)
+        file = replace(local_file(bundled.pairs_file(split)), name=config.source)
+        yield read(file, graded_schema(TaskConfig(source=config.source), setting))
     elif path.is_dir():
         arguments = sorted(path.glob("ArgPairs_*.csv"))
         # Some copies of SentEval have a file of all subsets together beside the subsets.
@@ -231,7 +208,9 @@ def _read_graded_lines(path: Path) -> Rows:
     broken = next((number for number, row in enumerate(cells, start=1) if len(row) != 2), None)
     if broken:
         raise UserError(f"{path}, line {broken}: {len(cells[broken - 1])} tab-separated columns instead of 2")
-    return _rows(str(gold_path), "line", subset, golds, [first for first, _ in cells], [second for _, second in cells])
+    columns = {"subset": [subset] * len(golds), "score": golds}
+    columns |= {side: [row[place] for row in cells] for place, side in enumerate(PAIR)}
+    return Rows(str(gold_path), "line", range(1, len(golds) + 1), columns)
 
 
 def _read_arguments(path: Path) -> Rows:
@@ -239,20 +218,6 @@ def _read_arguments(path: Path) -> Rows:
     # A quoted cell may hold line ends, which tables of pairs cannot.
     columns = {name: [" ".join(cell.split()) for cell in rows.columns[name]] for name in (*PAIR, "score")}
     return replace(rows, columns={**columns, "subset": [path.stem.removeprefix("ArgPairs_")] * len(rows)})
-
-
-def _read_bundled(source: str, setting: str) -> Rows:
-    from raysed import bundled
-
-    split = source.removeprefix("bundled:")
-    if split not in ("train", "dev", "test"):
-        raise UserError(f"{setting}: {source} does not exist; use bundled:train, bundled:dev or bundled:test")
-    return _rows(source, "pair", _ALL, *map(list, zip(*bundled.pairs(split))))
-
-
-def _rows(name: str, unit: str, subset: str, scores: list, first: list[str], second: list[str]) -> Rows:
-    columns = {"subset": [subset] * len(scores), "score": scores, "first": first, "second": second}
-    return Rows(name, unit, range(1, len(scores) + 1), columns)
 
 
 def gold_of(task: StsTask) -> np.ndarray:

@@ -15,11 +15,13 @@ import torch
 from raysed.data.batches import EpochBatches
 from raysed.data.pairs import PairRows
 from raysed.data.parquet import open_table
-from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenized_parts
+from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+_AT_ONCE = 1 << 16
+"""Sentences that are tokenised at once: Python's lists of tokens take ten times the memory of the table."""
 _FILE = "part-00000.parquet"
 _TEXT = ("sentence1", "sentence2")
 _TOKENS = ("input_ids1", "input_ids2")
@@ -27,15 +29,12 @@ _TOKENS = ("input_ids1", "input_ids2")
 
 @dataclass(frozen=True)
 class PairTable:
-    """P tokenised pairs; the ids of both sides are the pairs'.
-
-    Attributes:
-        labels: class ids, int64 [P], or scores of 0 to 1, float64 [P]; None of views.
-    """
+    """P tokenised pairs; the ids of both sides are the pairs'."""
 
     first: TokenTable
     second: TokenTable
     labels: np.ndarray | None = None
+    """Class ids, int64 [P], or scores of 0 to 1, float64 [P]; None of views."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -61,22 +60,19 @@ def write_pairs(
 ) -> None:
     """Tokenise P pairs into a Parquet file: id, both texts, the tokens of both, and the label where there is one.
 
-    Row group by row group, so that the tokens of one group at a time are in memory.
-
-    Args:
-        max_length: tokens per sentence, special tokens included.
-        report: counts of the 2 P sentences are added to it.
+    `report` counts 2 P sentences.
     """
     fields = [("id", pa.int64()), *((name, pa.string()) for name in _TEXT)]
     fields += [(name, pa.large_list(pa.int32())) for name in _TOKENS]
     if rows.labels is not None:
         fields.append(("label", pa.from_numpy_dtype(rows.labels.dtype)))
     schema = pa.schema(fields)
-    sides = (tokenized_parts(tokenizer, side, max_length, report) for side in (rows.first, rows.second))
     with pq.ParquetWriter(Path(directory) / _FILE, schema) as writer:
-        for first, second in zip(*sides):
-            group = slice(first.ids[0], first.ids[-1] + 1)
-            columns = [first.ids, rows.first[group], rows.second[group], first.to_arrow(), second.to_arrow()]
+        for start in range(0, len(rows), _AT_ONCE):
+            group = slice(start, start + _AT_ONCE)
+            sides = [rows.first[group], rows.second[group]]
+            tokens = [tokenize(tokenizer, side, max_length, report=report).to_arrow() for side in sides]
+            columns = [np.arange(start, start + len(sides[0])), *sides, *tokens]
             columns += [] if rows.labels is None else [rows.labels[group]]
             writer.write_table(pa.table(columns, schema=schema))
 
@@ -90,12 +86,9 @@ def read_pairs(directory: Path) -> PairTable:
 
 
 class LabelledBatch(NamedTuple):
-    """B labelled pairs.
+    """B pairs with their class ids, int64 [B], or scores, float [B].
 
-    Attributes:
-        tokens: 2 B sentences, the B first ones of the pairs and then the B second ones: one forward is enough.
-        labels: class ids, int64 [B], or scores, float [B].
-        ids: the pairs' ids, [B].
+    The tokens are those of 2 B sentences, the B first ones and then the B second ones: one forward is enough.
     """
 
     tokens: PackedTokens
@@ -104,9 +97,9 @@ class LabelledBatch(NamedTuple):
 
 
 class PairBatches(EpochBatches):
-    """Batches of a shuffled `PairTable`: 2 B sentences, the B first ones and then the B second ones."""
+    """Batches of a shuffled `PairTable`."""
 
     def batch(self, rows: PairTable) -> LabelledBatch | PackedTokens:
-        """Return the sentences of B pairs, with their labels where there are some."""
+        """Return the first sentences of B pairs and then the second ones, with labels where there are some."""
         tokens = pack(TokenTable.concatenate([rows.first, rows.second]))
         return tokens if rows.labels is None else LabelledBatch(tokens, torch.from_numpy(rows.labels), rows.first.ids)

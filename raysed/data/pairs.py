@@ -1,7 +1,6 @@
 """Sentence pairs as text: with a class (NLI), with a score (STS), or two views of one meaning.
 
-`load_nli`, `load_graded` and `load_views` read them from what the settings name; all become `PairRows`, which
-`pair_table.write_pairs` tokenises.
+All become `PairRows`, which `pair_table.write_pairs` tokenises.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from hashlib import blake2b
 import numpy as np
 
 from raysed.config import PairSource, TaskConfig, ViewsConfig
-from raysed.data.graded import PAIR, SENTENCE_COLUMNS, gold_of, read_graded
+from raysed.data.graded import PAIR, SENTENCE_COLUMNS, read_graded
 from raysed.data.rows import Rows, Schema, read_source
 from raysed.errors import UserError, public
 
@@ -33,11 +32,8 @@ _VIEWS = Schema(
     kind="pairs of views",
     wanted={
         PAIR: [
-            ("view1", "view2"),
-            *SENTENCE_COLUMNS,
-            ("english", "non_english"),
-            ("anchor", "positive"),
-            ("source", "target"),
+            *(("view1", "view2"), *SENTENCE_COLUMNS),
+            *(("english", "non_english"), ("anchor", "positive"), ("source", "target")),
         ]
     },
     needed="view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name)",
@@ -49,19 +45,14 @@ _VIEWS = Schema(
 
 @dataclass(frozen=True)
 class PairRows:
-    """P pairs of sentences.
-
-    Attributes:
-        first: first sentences, or premises, or first views.
-        second: the others.
-        labels: classes, int64 [P] (see `CLASSES`); or scores of 0 to 1, float64 [P]; None of views.
-        left_out: how many pairs were left out, by what is wrong with them.
-    """
+    """P pairs of sentences, or of premise and hypothesis, or of two views."""
 
     first: list[str]
     second: list[str]
     labels: np.ndarray | None = None
+    """Classes, int64 [P] (see `CLASSES`); or scores of 0 to 1, float64 [P]; None of views."""
     left_out: Mapping[str, int] = field(default_factory=dict)
+    """How many pairs were left out, by what is wrong with them."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -108,25 +99,24 @@ def load_nli(sources: Sequence[PairSource]) -> PairRows:
 
     A class is a name or the id of the hub (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids,
     these names count. Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
-
-    Raises:
-        UserError: nothing to read, what `read_source` says, an unknown class, or no pair.
     """
     if not sources:
         raise UserError("nli.train is empty; name at least one file or hub dataset of labelled sentence pairs")
-    pairs: list[tuple[str, str, int]] = []
+    firsts, seconds, labels = [], [], []
     left_out = {"without a label": 0, "with an empty sentence": 0}
-    for source in (read_source(source, _NLI) for source in sources):
-        for first, second, label in zip(source.texts("first"), source.texts("second"), _class_ids(source)):
+    for source in sources:
+        table = read_source(source, _NLI)
+        for first, second, label in zip(table.texts("first"), table.texts("second"), _class_ids(table)):
             if label is None:
                 left_out["without a label"] += 1
             elif not (first.strip() and second.strip()):
                 left_out["with an empty sentence"] += 1
             else:
-                pairs.append((first.strip(), second.strip(), label))
-    labels = np.array([label for *_, label in pairs], np.int64)
-    rows = PairRows([first for first, *_ in pairs], [second for _, second, _ in pairs], labels, left_out)
-    if not len(rows):
+                firsts.append(first.strip())
+                seconds.append(second.strip())
+                labels.append(label)
+    rows = PairRows(firsts, seconds, np.array(labels, np.int64), left_out)
+    if not labels:
         names = ", ".join(public(source.source) for source in sources)
         raise UserError(f"{names} has no usable pair ({rows.summary()})", setting="nli.train")
     return rows
@@ -163,14 +153,12 @@ def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
             problem = "it is null; targets need the lowest and the highest score, such as [0, 5]"
             raise UserError(problem, setting=f"{setting}.score_range")
         task, (low, high) = read_graded(setting, source, setting, split="train"), source.score_range
-        scores.append((gold_of(task) - low) / (high - low))
-        first += [text for subset in task.subsets.values() for text in subset[0]]
-        second += [text for subset in task.subsets.values() for text in subset[1]]
+        for firsts, seconds, gold_P in task.subsets.values():
+            first += firsts
+            second += seconds
+            scores.append((gold_P - low) / (high - low))
         dropped += task.dropped
     return PairRows(first, second, np.concatenate(scores), {"without a score": dropped})
-
-
-# Two views of the same meaning ------------------------------------------------------------------------------
 
 
 def load_views(config: ViewsConfig) -> PairRows:
@@ -179,9 +167,6 @@ def load_views(config: ViewsConfig) -> PairRows:
     The two columns are those that a source's `columns` name, or the first of `_VIEWS.wanted` that are there.
     Tab-separated text of two columns needs no header: a first line without such names is a pair like the others, as in
     the released `back_translated_nli.txt` of BSL.
-
-    Raises:
-        UserError: nothing to read, what `read_source` says, a source without a pair, or what `usable` says.
     """
     if not config.files:
         raise UserError("views.files is empty; name at least one file or hub dataset of pairs of views")
@@ -212,13 +197,8 @@ def entailment(rows: PairRows, max_unusable: float) -> PairRows:
 def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable: float) -> PairRows:
     """Take the pairs that something can be learnt from: two views that are not empty and differ.
 
-    Blanks at the ends of a view go, and do not make views differ.
-
-    Args:
-        max_unusable: largest share of the pairs that may be left out, see `views.max_unusable`.
-
-    Raises:
-        UserError: more are left out, or there is no pair.
+    Blanks at the ends of a view go, and do not make views differ. `max_unusable` is the largest share that may be left
+    out.
 
     >>> usable(["Hi. ", "", "Yes."], ["Hi.", "No.", "Right."], "views", max_unusable=0.7).summary()
     '1 pairs; left out: 1 with an empty view, 1 with two identical views'

@@ -15,7 +15,7 @@ from raysed.errors import UserError
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Q queries over N documents.
+    """Q queries over N documents; a model embeds both with their prompts before them.
 
     Attributes:
         queries: texts, Q; each has at least one relevant document.
@@ -24,8 +24,6 @@ class RetrievalTask:
         relevant: rows of `documents`, int64 [J].
         gains: how relevant they are, float64 [J], all above 0.
         left_out: queries without a relevant document.
-        query_prompt: put before every query that a model embeds.
-        document_prompt: put before every document that a model embeds.
     """
 
     name: str
@@ -60,22 +58,15 @@ def is_retrieval(source: str) -> bool:
     return any((Path(source).expanduser() / f"{DOCUMENTS}{end}").is_file() for end in ("", ".gz"))
 
 
-def load_retrieval(name: str, config: TaskConfig, setting: str | None = None) -> RetrievalTask:
+def load_retrieval(name: str, config: TaskConfig) -> RetrievalTask:
     """Read a retrieval task: a directory in BEIR's layout, or three files.
 
     A directory has `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/SPLIT.tsv` (query-id,
     corpus-id, score). Three files, of any format that has names for its columns, are the documents (`source`), the
     `queries` and the judgements (`qrels`). A document's title stands before its text. A judgement of 0 or less says
     that a document is not relevant. Queries without a relevant document are left out and counted.
-
-    Args:
-        setting: that names the source, for messages; None: `evaluation.tasks.NAME`.
-
-    Raises:
-        UserError: a file is missing or broken, an id is there twice, a judgement names an id that is not there, or no
-            query or no document is left.
     """
-    setting = setting or f"evaluation.tasks.{name}"
+    setting = f"evaluation.tasks.{name}"
     documents, queries, judgements = (read(file, schema) for file, schema in _files(config, setting))
     document_of, query_of = (_by_id(rows) for rows in (documents, queries))
     if not document_of:
@@ -84,10 +75,10 @@ def load_retrieval(name: str, config: TaskConfig, setting: str | None = None) ->
     kept = [query for query in query_of if query in relevant]
     if not kept:
         raise UserError(f"{setting}: {judgements.name} names no relevant document for any query of {queries.name}")
-    titles, texts = documents.texts("title"), documents.texts("text")
+    titles, texts, query_texts = documents.texts("title"), documents.texts("text"), queries.texts("text")
     return RetrievalTask(
         name,
-        [queries.texts("text")[query_of[query]] for query in kept],
+        [query_texts[query_of[query]] for query in kept],
         [f"{title} {text}".strip() for title, text in zip(titles, texts)],
         list(document_of),
         np.cumsum([0, *(len(relevant[query]) for query in kept)]),
@@ -116,7 +107,7 @@ def _files(config: TaskConfig, setting: str) -> list[tuple[File, Schema]]:
     for (key, place), (kind, wanted, optional, text) in zip(places.items(), _COLUMNS):
         name = setting if key == "source" else f"{setting}.{key}"
         needed = " and ".join(choices[0][0] for choices in wanted.values())
-        schema = Schema(name, kind, wanted, needed, optional=optional, text=text)
+        schema = Schema(name, kind, wanted, needed, optional, text)
         found.append((find(place, name, kind, Hub(place, config.name, config.split or "test"))[0], schema))
     return found
 
@@ -146,7 +137,7 @@ def _present(folder: Path, name: str, setting: str) -> Path:
 
 
 def _judgements(folder: Path, split: str | None, setting: str) -> Path:
-    """Return the file of the split that is asked for; the test split, or the only one there is, where none is."""
+    """Return the file of the split that is asked for, or else of the test split, or of the only one there is."""
     splits = {path.name.removesuffix(".tsv"): path for path in sorted(folder.glob("*.tsv"))}
     wanted = split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
     if wanted not in splits:
@@ -176,9 +167,8 @@ def _relevant(
     for place, (query, document, gain) in enumerate(zip(*columns)):
         for known, value, file in ((queries, query, of_queries), (documents, document, of_documents)):
             if str(value) not in known:
-                raise UserError(
-                    f"{judgements.where(place)}: the id {str(value)!r} is not in {file}; add it, or leave the line out"
-                )
+                problem = f"the id {str(value)!r} is not in {file}; add it, or leave the line out"
+                raise UserError(f"{judgements.where(place)}: {problem}")
         if gain is None or gain > 0:
             found.setdefault(str(query), {})[documents[str(document)]] = 1.0 if gain is None else gain
     return found

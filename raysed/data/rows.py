@@ -1,8 +1,7 @@
 """The one reader of rows: text with or without a header, JSONL, Parquet, and datasets of the hub.
 
-A `Schema` says which columns are wanted and what they may be called. `rows` reads a source block by block, so that no
-file is in memory as a whole; `read` puts the blocks together. Errors name the file and the line (or row), which is why
-text is read here and not by a library: those count rows, and not all of them. An ending means the same for all schemas:
+Errors name the file and the line (or row), which is why text is read here and not by a library: those count rows, and
+not all of them. An ending means the same for all schemas:
 
 - `.csv` and `.tsv`: text with a header. Columns are separated by commas, with quoting (RFC 4180), or by tabs, without:
   as the header shows, and as the ending says where the header shows neither.
@@ -18,16 +17,17 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raysed.config import PairSource, TaskConfig
 from raysed.data.parquet import refuse_code
 from raysed.data.sources import File, Hub, find, local_file, readable
 from raysed.errors import UserError, first_line
@@ -43,20 +43,16 @@ _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Schema:
-    """Which columns are wanted of a source.
+    """Which columns are wanted of a source; `setting`, `kind`, `needed` (the columns) and `remedy` are for messages.
 
     Attributes:
-        setting: that names the sources, for messages.
-        kind: what a source holds, for messages.
         wanted: groups of fields to the names that their columns may have; the first names that are all there are
             taken. A name in lower case finds any case.
-        needed: these columns in words, for messages.
         optional: further fields to the names of their columns, which a source or an object of JSONL may lack: null.
         text: fields that hold text or null.
-        remedy: what to do where a column is missing or no text, for messages.
-        bare: fields by their places in a `.txt` file, which then has no header.
+        bare: fields by their places in a `.txt` file, which then has no header. Where that is one field, a line is its
+            value: blank lines count, as rows of nulls, and an empty file needs no header.
         loose: whether `.txt` and `.tsv` files may begin with a header or without one; needs `bare`.
-        blanks: whether blank lines count, as rows of nulls, and text may lack even the header.
         latin: whether text that is not UTF-8 is taken for Latin-1.
     """
 
@@ -69,7 +65,6 @@ class Schema:
     remedy: str = ""
     bare: Sequence[str] = ()
     loose: bool = False
-    blanks: bool = False
     latin: bool = False
 
     @cached_property
@@ -77,9 +72,13 @@ class Schema:
         """All fields, those that must be there first."""
         return [*chain.from_iterable(self.wanted), *self.optional]
 
-    def find(self, names: Iterable[str]) -> list[str | None] | None:
+    @property
+    def blanks(self) -> bool:
+        """Whether blank lines count."""
+        return len(self.bare) == 1
+
+    def find(self, names: Collection[str]) -> list[str | None] | None:
         """Return the name of each field's column, None where an optional one is absent; None where a needed one is."""
-        names = list(names)
         known = {name.strip().lower(): name for name in names} | {name: name for name in names}
         found: list[str | None] = []
         for choices in self.wanted.values():
@@ -89,32 +88,24 @@ class Schema:
             found += map(known.get, choice)
         return found + [known.get(name) for name in self.optional.values()]
 
-    def columns(self, names: Iterable[str], where: str) -> list[str | None]:
+    def columns(self, names: Collection[str], where: str) -> list[str | None]:
         """Return what `find` returns, or raise a UserError where a needed column is missing."""
-        names = list(names)
-        columns = self.find(names)
-        if columns is None:
+        if (columns := self.find(names)) is None:
             raise UserError(f"{where}: columns {self.needed} are needed, found {_listed(names)}{self.remedy}")
         return columns
 
 
 @dataclass(frozen=True)
 class Rows:
-    """N rows of a source.
-
-    Attributes:
-        name: of the source, as the user is shown it.
-        unit: `line` or `row`.
-        numbers: lines or rows as the user counts them, [N].
-        columns: values by field, [N] each; all None where the source lacks an optional column.
-        classes: names of the values that are numbers, by field, where the source says them.
-    """
+    """N rows of a source; `name`, `unit` (`line` or `row`) and `numbers` [N] are what the user is shown."""
 
     name: str
     unit: str
     numbers: Sequence[int]
     columns: Mapping[str, list[Any]]
+    """Values by field, [N] each; all None where the source lacks an optional column."""
     classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Names of the values that are numbers, by field, where the source says them."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -128,44 +119,25 @@ class Rows:
         return [text or "" for text in self.columns[name]]
 
     def numbers_of(self, name: str, remedy: str) -> list[float | None]:
-        """Return a field's values as finite numbers, None where they are null or blank, [N].
-
-        Args:
-            remedy: what to do about a value that is no number, for messages.
-        """
+        """Return a field's values as finite numbers, None where they are null or blank, [N]."""
         found: list[float | None] = []
         for place, value in enumerate(self.columns[name]):
             text = "" if value is None else str(value).strip()
             try:
                 number = float(text) if text else None
+                problem = "" if number is None or math.isfinite(number) else f"is not finite; {remedy}"
             except ValueError:
-                shown = f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r}"
+                problem = f"is not a number; {remedy}"
                 if re.fullmatch(r"[+-]?\d*,\d+", text):
-                    raise UserError(f"{shown} has a decimal comma; write {text.replace(',', '.')}") from None
-                raise UserError(f"{shown} is not a number; {remedy}") from None
-            if number is not None and not math.isfinite(number):
-                raise UserError(f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r} is not finite; {remedy}")
+                    problem = f"has a decimal comma; write {text.replace(',', '.')}"
+            if problem:
+                raise UserError(f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r} {problem}")
             found.append(number)
         return found
 
 
-class SourceConfig(Protocol):
-    """Settings of one source, such as `config.NliSource`."""
-
-    source: str
-    split: str | None
-    name: str | None
-
-
-# Whole sources, blocks, lines -------------------------------------------------------------------------------
-
-
-def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> Rows:
-    """Read one source: a file, or the rows of it that are of `config.split`; or a split of a hub dataset.
-
-    Args:
-        split: of a hub dataset, where the source names none.
-    """
+def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "train") -> Rows:
+    """Read one source: a file, or the rows of it that are of `config.split`; or this or `split` of a hub dataset."""
     hub = Hub(config.source, config.name, config.split or split)
     (source,) = find(config.source, schema.setting, schema.kind, hub)
     if config.split is None or source is hub:
@@ -177,9 +149,8 @@ def read_source(config: SourceConfig, schema: Schema, split: str = "train") -> R
     places = [place for place, value in enumerate(splits) if value == config.split]
     if not places:
         known = ", ".join(sorted({repr(value) for value in splits})) or "none"
-        raise UserError(
-            f"{schema.setting}: {source.name} has no rows of the split {config.split!r}; its splits are {known}"
-        )
+        problem = f"{source.name} has no rows of the split {config.split!r}; its splits are {known}"
+        raise UserError(problem, setting=schema.setting)
     taken = {name: [values[place] for place in places] for name, values in table.columns.items()}
     return replace(table, numbers=[table.numbers[place] for place in places], columns=taken)
 
@@ -193,12 +164,7 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 
 
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
-    """Yield a source's rows, some thousand at a time, never none.
-
-    Raises:
-        UserError: it cannot be read; a column is missing; a line has too few or too many cells; broken JSON, quoting,
-            encoding or text.
-    """
+    """Yield a source's rows, some thousand at a time, never none."""
     if isinstance(source, Hub):
         reader = _read_hub
     else:
@@ -222,11 +188,7 @@ def column_names(file: File) -> list[str]:
 
 
 def read_lines(path: Path, latin: bool = False) -> list[str]:
-    """Return a text file's lines without their ends; other Unicode line separators stay in their line.
-
-    Args:
-        latin: whether a file that is not UTF-8 is taken for Latin-1.
-    """
+    """Return a text file's lines without their ends; other Unicode line separators stay in their line."""
     return [line for _, line in _lines(local_file(path), latin)]
 
 
@@ -241,15 +203,13 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
             raise UserError(f"{block.where(place)}: half a surrogate pair (\\ud800 to \\udfff) is not valid text")
 
 
-def _listed(names: Iterable[str]) -> str:
-    """Return the names, shortened: where a header is missing they are sentences."""
+def _listed(names: Collection[str]) -> str:
+    """Return names, shortened: where a header is missing they are sentences."""
     return ", ".join(n if len(n) <= _MAX_SHOWN else f"{n[:_MAX_SHOWN]}..." for n in names) or "none"
 
 
-# Text and JSONL: records are a line's number and its values by field, None for a blank line -----------------
-
-
 def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
+    """Put records together, which are a line's number and its values by field, None for a blank line."""
     if file.ending == ".txt" and len(schema.bare) == 1:  # a line is a value, tabs included
         for first, lines in _line_blocks(file, schema.latin):
             yield Rows(file.name, "line", range(first, first + len(lines)), {schema.bare[0]: lines})
@@ -279,11 +239,17 @@ def _text_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None
         places = [None if name is None else header.index(name) for name in columns]
         # Released files have rows that lack their last columns, which may be none of those wanted.
         least, count = max(place for place in places if place is not None) + 1, len(header)
+        expected = f"tab-separated columns, but the header has {count}"
+        if separator == ",":
+            expected = f"fields, but the header has {count}; quote fields that contain a comma"
     else:
         places = [schema.bare.index(name) if name in schema.bare else None for name in schema.fields]
+        expected = f"tab-separated columns instead of {count}"
+        if schema.loose:
+            expected += f"; separate them by tabs, or name the columns in the first line: {schema.needed}"
     for number, row in cells:
         if row and not least <= len(row) <= count:
-            raise UserError(f"{file.name}, line {number}: {_wrong_width(len(row), count, separator, schema)}")
+            raise UserError(f"{file.name}, line {number}: {len(row)} {expected}")
         yield number, [None if place is None else row[place] for place in places] if row else None
 
 
@@ -308,17 +274,8 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
     return None if schema.loose and not is_tabbed else "\t"
 
 
-def _wrong_width(found: int, count: int, separator: str | None, schema: Schema) -> str:
-    if separator == ",":
-        return f"{found} fields, but the header has {count}; quote fields that contain a comma"
-    if separator:
-        return f"{found} tab-separated columns, but the header has {count}"
-    hint = f"; separate them by tabs, or name the columns in the first line: {schema.needed}" if schema.loose else ""
-    return f"{found} tab-separated columns instead of {count}{hint}"
-
-
 def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the line (counted from `number`) on which a row begins, and its cells, which may hold line ends."""
+    """Yield the line (counted from `number`) on which a row begins, and its cells."""
     reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
         for row in reader:
@@ -331,8 +288,7 @@ def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) 
 
 def _json_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None]]:
     """The first record says what the columns are called."""
-    columns: list[str | None] = []
-    needed = len(schema.fields) - len(schema.optional)
+    columns, needed = [], len(schema.fields) - len(schema.optional)
     for number, line in _lines(file, schema.latin):
         if not line.strip():
             yield number, None
@@ -364,8 +320,14 @@ def _line_blocks(file: File, latin: bool) -> Iterator[tuple[int, list[str]]]:
     r"""Yield the number of the first line (from 1) and some lines, without the \n or \r\n that ends them."""
     number, rest = 1, b""
     opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
-    with readable(file.name), opened() as raw:
-        stream = _as_utf8(raw.read()) if latin else raw
+    with readable(file.name), opened() as stream:
+        if latin:  # the files of benchmarks, which are small
+            data = stream.read()
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                data = data.decode("latin-1").encode()
+            stream = io.BytesIO(data)
         while data := stream.read(_BLOCK_BYTES):
             head, newline, rest = (rest + data).rpartition(b"\n")
             if newline:
@@ -373,21 +335,10 @@ def _line_blocks(file: File, latin: bool) -> Iterator[tuple[int, list[str]]]:
                 yield number, lines
                 number += len(lines)
             elif len(rest) > _MAX_LINE_BYTES:
-                limit = f"{_MAX_LINE_BYTES >> 20} MiB"
-                raise UserError(
-                    f"{file.name}, line {number} is longer than {limit}; put one sentence or record per line"
-                )
+                limit = f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence or record per line"
+                raise UserError(f"{file.name}, line {number} is longer than {limit}")
     if rest:
         yield number, _decode(rest, file.name, number)
-
-
-def _as_utf8(data: bytes) -> io.BytesIO:
-    """The files of benchmarks that may be Latin-1 are small."""
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        data = data.decode("latin-1").encode()
-    return io.BytesIO(data)
 
 
 def _decode(data: bytes, name: str, number: int) -> list[str]:
@@ -398,9 +349,6 @@ def _decode(data: bytes, name: str, number: int) -> list[str]:
     except UnicodeDecodeError as error:
         line, byte = number + data.count(b"\n", 0, error.start), data[error.start]
         raise UserError(f"{name}, line {line}: not valid UTF-8 (byte 0x{byte:02x}); save the file as UTF-8") from None
-
-
-# Parquet and the hub ----------------------------------------------------------------------------------------
 
 
 def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import blake2b
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -34,7 +35,7 @@ class File:
 
     @property
     def ending(self) -> str:
-        """What tells the format, see `ending`."""
+        """What tells the format."""
         return ending(self.path)
 
     def identity(self) -> dict[str, Any]:
@@ -69,25 +70,26 @@ class Hub:
 
 
 def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) -> list[File | Hub]:
-    """Return what a setting names: files, sorted, or else the dataset of the hub.
+    """Return what a setting names: files with a known ending, sorted, or else the dataset `hub` of that id.
 
     Args:
-        item: the setting's value: a path, a URI or the id of a dataset.
-        hub: the dataset that `item` may be.
         several: whether directories and patterns may be named.
-
-    Raises:
-        UserError: nothing is there, no file with a known ending, or the URI holds credentials.
     """
     refuse_secret(item, setting)
     with readable(f"{setting}: {public(item)}"):
-        filesystem, path, scheme = _locate(item)
+        scheme, filesystem, path = "", pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or item[:1]
+        if "://" in item:
+            filesystem, path = pafs.FileSystem.from_uri(item)
+            scheme, path = f"{item.partition('://')[0]}://", path.rstrip("/") or "/"
         info = filesystem.get_file_info(path)
-        infos = [info]
+        infos = [] if info.type == pafs.FileType.NotFound else [info]
         if several and info.type == pafs.FileType.Directory:
             infos = _list(filesystem, path, ["**"])
-        elif info.type == pafs.FileType.NotFound:
-            infos = _list_pattern(filesystem, path) if several else []
+        elif several and not infos:
+            parts = path.split("/")
+            plain = list(takewhile(lambda part: not re.search(r"[*?[]", part), parts))
+            root = "/".join(plain) or ("/" if path.startswith("/") else ".")
+            infos = _list(filesystem, root, parts[len(plain) :])
     known = [i for i in infos if i.type != pafs.FileType.Directory and ending(i.path) in ENDINGS]
     if known:
         files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
@@ -127,23 +129,6 @@ def readable(name: str) -> Iterator[None]:
         yield
     except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         raise UserError(f"{name} cannot be read: {public(first_line(error))}") from None
-
-
-def _locate(item: str) -> tuple[pafs.FileSystem, str, str]:
-    """Return file system, path in it, and the prefix that makes paths into names."""
-    scheme, separator, _ = item.partition("://")
-    if not separator:
-        return pafs.LocalFileSystem(), os.path.expanduser(item).rstrip("/") or item[:1], ""
-    filesystem, path = pafs.FileSystem.from_uri(item)
-    return filesystem, path.rstrip("/") or "/", f"{scheme}://"
-
-
-def _list_pattern(filesystem: pafs.FileSystem, path: str) -> list[pafs.FileInfo]:
-    parts = path.split("/")
-    wild = next((index for index, part in enumerate(parts) if re.search(r"[*?[]", part)), None)
-    if wild is None:
-        return []
-    return _list(filesystem, "/".join(parts[:wild]) or ("/" if path.startswith("/") else "."), parts[wild:])
 
 
 def _list(filesystem: pafs.FileSystem, root: str, patterns: list[str]) -> list[pafs.FileInfo]:

@@ -1,8 +1,4 @@
-"""What a user's own files hold: columns, counts, lengths, samples, and what in them will hurt.
-
-`survey_corpus` reads sentences as a run does, but stops after the first rows of much text; `survey_pairs` reads graded
-pairs.
-"""
+"""What a user's own files hold: columns, counts, lengths, samples, and what in them will hurt."""
 
 import re
 import zlib
@@ -36,15 +32,12 @@ class Survey:
     """What a corpus holds.
 
     Attributes:
-        source: as the user named it.
         size: of all files in bytes; None if something is no file.
         columns: of the first file that has some.
-        column: the setting `corpus.column`; None if its default finds the sentences.
-        guessed: whether that is a guess.
+        column: the setting `corpus.column`, which may be guessed; None if its default finds the sentences.
         taken: the column that was read; None if each line is a sentence.
         tabbed: whether most lines without columns hold tabs.
-        complete: whether all rows were read.
-        sentences: how many there are; estimated if not all rows were read.
+        sentences: how many there are; estimated if the survey is not complete.
         lengths_N: characters of the sentences that were read.
         sample: some of these sentences, evenly spread.
     """
@@ -67,15 +60,11 @@ class Survey:
         """Return a sentence for everything that will hurt."""
         report, found = self.report, []
         if self.sentences < FEW_SENTENCES:
-            found.append(
-                f"{self.sentences:,} sentences are few; with less than {FEW_SENTENCES:,} a model learns these by heart "
-                "and little about others"
-            )
+            learns = f"with less than {FEW_SENTENCES:,} a model learns these by heart and little about others"
+            found.append(f"{self.sentences:,} sentences are few; {learns}")
         if report.too_long * 100 > report.lines:
-            found.append(
-                f"{report.too_long:,} of {report.lines:,} rows are too long for sentences and are left out; cut text "
-                "into sentences, one per row"
-            )
+            too_long = f"{report.too_long:,} of {report.lines:,} rows are too long for sentences and are left out"
+            found.append(f"{too_long}; cut text into sentences, one per row")
         if report.duplicates * 2 > report.lines:
             found.append(f"{report.duplicates:,} of {report.lines:,} rows are duplicates, which a run leaves out")
         if sum(map(bool, map(_IDENTIFIER.fullmatch, self.sample))) * 2 > len(self.sample):
@@ -87,18 +76,14 @@ class Survey:
 
 
 def survey_corpus(source: Sequence[str], column: str | None = None, first: int = FIRST_ROWS) -> Survey:
-    """Read a corpus, or its first rows.
-
-    Args:
-        source: as `corpus.source`.
-        column: that holds the sentences; None: `sentence` or `text`, or else the column with the longest text.
-        first: after how many rows to stop reading.
-
-    Raises:
-        UserError: nothing is there, it cannot be read, no column holds text, or no row is a sentence.
-    """
+    """Read a corpus as a run does, or its first rows; without `column`, guess one if none is `sentence` or `text`."""
     found = find_sources(CorpusConfig(source=list(source)))
-    columns, taken = _columns(found, column)
+    columns, taken = [], column
+    if table := next((file for file in found if isinstance(file, File) and file.ending != ".txt"), None):
+        columns = column_names(table)
+        known = {name.strip().lower(): name for name in columns}
+        taken = column or next((known[name] for name in COLUMNS if name in known), None)
+        taken = taken or _longest_text(table, columns)
     setting = taken if column or (taken and taken.strip().lower() not in COLUMNS) else None
     config, report, sentences = CorpusConfig(source=list(source), column=setting), CorpusReport(), []
     complete = True
@@ -132,17 +117,6 @@ def survey_corpus(source: Sequence[str], column: str | None = None, first: int =
         lengths_N=np.array([len(sentence) for sentence in sentences]),
         sample=sentences[:: max(1, len(sentences) // SAMPLE)],
     )
-
-
-def _columns(sources: Sequence[Source], column: str | None) -> tuple[list[str], str | None]:
-    """The columns of the first file that has some, and the one to read."""
-    file = next((file for file in sources if isinstance(file, File) and file.ending != ".txt"), None)
-    if file is None:
-        return [], column
-    names = column_names(file)
-    known = {name.strip().lower(): name for name in names}
-    taken = column or next((known[name] for name in COLUMNS if name in known), None)
-    return names, taken or _longest_text(file, names)
 
 
 def _longest_text(file: File, names: Sequence[str]) -> str:
@@ -192,13 +166,7 @@ def _rows_of(file: File) -> int:
 
 @dataclass(frozen=True)
 class PairsSurvey:
-    """What a file of graded pairs holds.
-
-    Attributes:
-        pairs: with a score.
-        blank: without one; they are left out.
-        duplicates: pairs that were there before, whichever sentence is first.
-    """
+    """What a file of graded pairs holds: those with a score, those left out because it is blank, and repeated ones."""
 
     source: str
     pairs: int
@@ -206,7 +174,6 @@ class PairsSurvey:
     lowest: float
     highest: float
     duplicates: int
-    subsets: int = 1
 
     @property
     def usable(self) -> bool:
@@ -230,18 +197,13 @@ class PairsSurvey:
         if self.pairs < FEW_PAIRS:
             found.append(f"{self.pairs} pairs of {self.source} are few; differences between models will be mostly luck")
         if self.duplicates * 20 > self.pairs:
-            found.append(
-                f"{self.duplicates:,} of the {self.pairs:,} pairs of {self.source} repeat others, and count again"
-            )
+            repeated = f"{self.duplicates:,} of the {self.pairs:,} pairs of {self.source}"
+            found.append(f"{repeated} repeat others, and count again")
         return found
 
 
 def survey_pairs(source: str) -> PairsSurvey:
-    """Read graded pairs.
-
-    Raises:
-        UserError: nothing is there, it cannot be read, a column is missing, or no pair has a score.
-    """
+    """Read graded pairs."""
     try:
         task = read_graded("pairs", TaskConfig(source=source, score_range=None), "--pairs")
     except UserError as error:
@@ -255,5 +217,4 @@ def survey_pairs(source: str) -> PairsSurvey:
         lowest=float(gold_P.min()),
         highest=float(gold_P.max()),
         duplicates=len(pairs) - len(set(pairs)),
-        subsets=len(task.subsets),
     )

@@ -1,6 +1,7 @@
 """Target tables, and the batches that learners read from them."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -28,15 +29,12 @@ TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Sentences of one worker with their targets, [B, D].
-
-    Attributes:
-        weight: its sentences over the mean of all workers, so that the mean of their losses is that of the batch.
-    """
+    """Sentences of one worker with their targets, [B, D]."""
 
     tokens: PackedTokens
     targets: torch.Tensor
     weight: float = 1.0
+    """Its sentences over the mean of all workers, so that the mean of their losses is that of the batch."""
 
     @property
     def ids(self) -> np.ndarray:
@@ -51,8 +49,8 @@ class TargetBatches:
     any step can be reached at once.
 
     Args:
-        batch_size: sentences per update over all workers; the last, partial batch of an epoch is dropped.
-        world: number of workers; each takes its part of every batch, as equal as can be.
+        batch_size: sentences per update over all `world` workers, each of which takes a part, as equal as can be; the
+            last, partial batch of an epoch is dropped.
         offset: subtracted from every target [D] (`sed.target: centred_mean`), or None.
         held_out: whether the rows that `held_out_batches` has are left out.
     """
@@ -88,20 +86,17 @@ class TargetBatches:
         epoch, index = divmod(step, self.per_epoch)
         first = index * self.batch_size
         pieces, wanted = [], np.arange(first, first + self.batch_size)[self._part]
-        for window, start, stop in self._windows(epoch):
+        ends = np.concatenate([[0], np.cumsum(self._group_rows[self._group_order(epoch)])]).tolist()
+        edges = ends[:: self._window]
+        if edges[-1] != ends[-1]:
+            edges.append(ends[-1])
+        for window, (start, stop) in enumerate(pairwise(edges)):
             inside = wanted[(wanted >= start) & (wanted < stop)] - start
             if len(inside):
                 pieces.append(self._rows(epoch, window, inside))
         tokens = pieces[0][0] if len(pieces) == 1 else TokenTable.concatenate([piece[0] for piece in pieces])
         targets_BD = torch.from_numpy(np.concatenate([piece[1] for piece in pieces]))
         return TargetBatch(pack(tokens), targets_BD, self._weight)
-
-    def _windows(self, epoch: int) -> list[tuple[int, int, int]]:
-        """Number, first and last place in the epoch's order of every window."""
-        sizes = self._group_rows[self._group_order(epoch)]
-        edges = np.concatenate([[0], np.cumsum(sizes)])[:: self._window].tolist()
-        edges = edges if edges[-1] == sizes.sum() else [*edges, int(sizes.sum())]
-        return [(i, edges[i], edges[i + 1]) for i in range(len(edges) - 1)]
 
     def _group_order(self, epoch: int) -> np.ndarray:
         return np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows))
@@ -122,9 +117,6 @@ def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None
     """Return the batches that tell how well a learner does on sentences which it has not learnt from.
 
     They are the last rows of every row group: a twentieth of all, or 2,000 where that is fewer.
-
-    Args:
-        offset: as for `TargetBatches`.
     """
     groups = RowGroups(directory)
     first = groups.sizes - _held_out_rows(groups.sizes)
@@ -143,7 +135,7 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
 
 
 class TargetWriter:
-    """Write a target table as rows come, and keeps the checks that need all of them: ids, finiteness, the mean.
+    """Write a target table as rows come, and check that each sentence came once and is finite.
 
     The table is `part-00000.parquet` and so on, of 64 row groups of 4,096 rows each; `mean.npy` is its mean target
     [D] in float64.
@@ -159,15 +151,11 @@ class TargetWriter:
         self.rows = 0
 
     def add(self, table: pa.Table) -> None:
-        """Take rows with id, input_ids and target, the latter in the precision that they are to have.
-
-        Raises:
-            UserError: a target is not finite; names the sentence ids.
-        """
+        """Take rows with id, input_ids and target, the latter in the precision that they are to have."""
         if not len(table):
             return
         targets_BD = matrix(table.column("target"))
-        if failure := not_finite(table, targets_BD):
+        if failure := _not_finite(table, targets_BD):
             raise UserError(failure)
         self._ids.append(table.column("id").to_numpy())
         self._sum = self._sum + targets_BD.sum(axis=0, dtype=np.float64)
@@ -176,19 +164,13 @@ class TargetWriter:
         self._flush(ROWS_PER_GROUP)
 
     def close(self, expected: int) -> None:
-        """End the table.
-
-        Raises:
-            RuntimeError: rows were lost, repeated or mixed up on the way.
-        """
+        """End the table; raise a RuntimeError where rows were lost or repeated on the way."""
         self._flush(1)
         if self._writer:
             self._writer.close()
-        ids = np.concatenate(self._ids) if self._ids else np.empty(0, np.int64)
-        if self.rows != expected or len(np.unique(ids)) != expected:
-            raise RuntimeError(
-                f"{expected} sentences went in, {self.rows} rows with {len(np.unique(ids))} ids came out"
-            )
+        distinct = len(np.unique(np.concatenate(self._ids))) if self._ids else 0
+        if self.rows != expected or distinct != expected:
+            raise RuntimeError(f"{expected} sentences went in, {self.rows} rows with {distinct} ids came out")
         np.save(self._directory / "mean.npy", self._sum / expected)
 
     def _flush(self, at_least: int) -> None:
@@ -206,8 +188,8 @@ class TargetWriter:
             self._waiting = [rest] if len(rest) else []
 
 
-def not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
-    """Return a sentence that names the sentences whose targets are not finite; empty where all are."""
+def _not_finite(table: pa.Table, targets_BD: np.ndarray) -> str:
+    """Return what names the sentences whose targets are not finite; empty where all are."""
     broken = ~np.isfinite(targets_BD).all(axis=1)
     if not broken.any():
         return ""
@@ -219,13 +201,10 @@ def with_targets(table: pa.Table, targets_BD: np.ndarray, precision: TargetPreci
     """Return the rows with their targets, as a target table has them.
 
     fp16 rounds to 11 binary digits, so a number is off by at most 1/2048 of itself, or by 3e-8 where that is more.
-
-    Raises:
-        UserError: a target is not finite, or too large for the precision; names the sentence ids.
     """
     with np.errstate(over="ignore"):
         rounded_BD = targets_BD.astype(TARGET_TYPES[precision], copy=False)
-    if failure := not_finite(table, rounded_BD):
+    if failure := _not_finite(table, rounded_BD):
         if np.isfinite(targets_BD).all():
             most = f"{np.finfo(rounded_BD.dtype).max:,.0f}"
             failure += f" in {precision}, which ends at {most}; set sed.target_precision to fp32"

@@ -1,8 +1,7 @@
 """Sentences as token ids: tokenised once, kept as flat arrays, packed without padding.
 
-A batch of sentences is laid out in a few rows of equal length; every row holds several whole sentences, position ids
-restart at each, and attention never crosses a sentence boundary. Wikipedia sentences average 25 tokens with a tail
-past 75, so this saves about half of the arithmetic of a batch that is padded to its longest sentence.
+A batch is a few rows of equal length; each holds several whole sentences, position ids restart at each, and attention
+never crosses their boundaries. That saves about half of the arithmetic of padding to the longest sentence (Wikipedia).
 """
 
 from __future__ import annotations
@@ -28,11 +27,7 @@ ROW_TOKENS = 128
 _SENTENCES_PER_ROW = 4
 """Enough to fill rows to 96 %; more would only make attention, and the dropout in it, dearer."""
 _ROW_STEP = 8
-"""Row lengths are multiples of this, at a price of 4 % of the places: batches of few different sizes reuse oneDNN's
-programs, one of which takes milliseconds to write for AMX, and GPUs want such lengths."""
-
-_AT_ONCE = 1 << 16
-"""Sentences that are tokenised at once where there may be many."""
+"""Row lengths are multiples of this: few different sizes reuse oneDNN's programs, and GPUs want such lengths."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, and the type of their numbers."""
@@ -42,17 +37,14 @@ SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("in
 
 @dataclass(frozen=True)
 class TokenTable:
-    """N tokenised sentences without per-sentence objects.
-
-    Attributes:
-        ids: sentence ids, int64 [N].
-        input_ids: all tokens, special tokens included, one sentence after the other, int32 [T].
-        offsets: where each sentence starts, int64 [N + 1].
-    """
+    """N tokenised sentences without per-sentence objects."""
 
     ids: np.ndarray
+    """Sentence ids, int64 [N]."""
     input_ids: np.ndarray
+    """All tokens, special tokens included, one sentence after the other, int32 [T]."""
     offsets: np.ndarray
+    """Where each sentence starts, int64 [N + 1]."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -75,11 +67,9 @@ class TokenTable:
     def concatenate(cls, tables: Sequence[TokenTable]) -> TokenTable:
         """Return the sentences of all tables, one table after the other."""
         lengths = np.concatenate([table.lengths for table in tables])
-        return cls(
-            np.concatenate([table.ids for table in tables]),
-            np.concatenate([table.input_ids for table in tables]),
-            np.concatenate([[0], np.cumsum(lengths)]),
-        )
+        ids = np.concatenate([table.ids for table in tables])
+        input_ids = np.concatenate([table.input_ids for table in tables])
+        return cls(ids, input_ids, np.concatenate([[0], np.cumsum(lengths)]))
 
     @classmethod
     def from_lists(cls, token_lists: Sequence[Sequence[int]], ids: np.ndarray | None = None) -> TokenTable:
@@ -151,33 +141,19 @@ def tokenize(
     """Turn sentences into token ids with special tokens, cut to `max_length` tokens; ids are 0..N-1 where absent."""
     options: dict[str, Any] = dict(return_attention_mask=False, return_token_type_ids=False, verbose=False)
     token_lists = tokenizer(list(sentences), **options)["input_ids"] if len(sentences) else []
-    lost = 0
+    report = report or LengthReport(max_length)
     long = [i for i, tokens in enumerate(token_lists) if len(tokens) > max_length]
     if long:
         # Cut by the tokenizer, because the closing special token has to stay.
         cut = tokenizer([sentences[i] for i in long], truncation=True, max_length=max_length, **options)
         for i, tokens in zip(long, cut["input_ids"]):
-            lost += len(token_lists[i]) - len(tokens)
+            report.lost_tokens += len(token_lists[i]) - len(tokens)
             token_lists[i] = tokens
     table = TokenTable.from_lists(token_lists, ids)
-    if report is not None:
-        report.sentences += len(table)
-        report.tokens += len(table.input_ids)
-        report.truncated_sentences += len(long)
-        report.lost_tokens += lost
+    report.sentences += len(table)
+    report.tokens += len(table.input_ids)
+    report.truncated_sentences += len(long)
     return table
-
-
-def tokenized_parts(
-    tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str], max_length: int, report: LengthReport | None = None
-) -> Iterator[TokenTable]:
-    """Yield the tokens of N sentences as tables of 65,536, ids 0..N-1.
-
-    In parts, because the lists of Python numbers in between take ten times the memory of the table.
-    """
-    for start in range(0, len(sentences), _AT_ONCE):
-        part = sentences[start : start + _AT_ONCE]
-        yield tokenize(tokenizer, part, max_length, np.arange(start, start + len(part)), report)
 
 
 @dataclass(frozen=True)
@@ -201,10 +177,6 @@ class PackedTokens:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def attention_mask(self) -> torch.Tensor:
-        """Return `same_sentence` of its segments."""
-        return same_sentence(self.segments)
-
     def to(self, device: torch.device | str) -> PackedTokens:
         """Return the same batch on another device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
@@ -220,14 +192,11 @@ def same_sentence(segments: torch.Tensor) -> torch.Tensor:
 
 
 def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
-    """Lay sentences out in few rows of about equal length.
+    """Lay sentences out in few rows of about equal length; sentence b of the batch is row b of `table`.
 
     Args:
         row_tokens: rows are not filled beyond this, unless one sentence alone is longer; None: four sentences of mean
             length, at most `ROW_TOKENS`, then up to the next multiple of eight.
-
-    Returns:
-        The packed batch; sentence b of it is row b of `table`.
 
     >>> pack(TokenTable.from_lists([[7, 8, 9], [5], [6, 4]]), row_tokens=4).input_ids.tolist()
     [[7, 8, 9], [6, 4, 5]]
@@ -239,9 +208,8 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     rows, columns, longest = _places(lengths, row_tokens)
     row_length = -(-longest // step) * step
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
-    # Flat position of every token in the [R, L] layout: that of its sentence's first token, repeated for each of its
-    # tokens, plus its place in the sentence. One assignment then moves all tokens, without a loop over sentences in
-    # every batch. Check: test_packing_places_every_token_once in tests/data/test_tokens.py.
+    # Flat position of every token in the [R, L] layout: that of its sentence's first token plus its place in the
+    # sentence. One assignment then moves all tokens, without a loop over sentences.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
     flat = np.repeat(rows * row_length + columns, lengths) + within
     input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -294,11 +262,9 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
 
 
 class FlatTokens:
-    """Write the tokens of a table as flat files, which processes map into memory and share.
+    """Write the arrays of a `TokenTable` as flat little-endian files, which processes map into memory and share.
 
-    Args:
-        directory: gets `_ids.i64`, `_tokens.i32` and `_offsets.i64`, the arrays of `TokenTable` as little-endian
-            numbers. pyarrow passes over files of such names where it reads the directory as a table.
+    pyarrow passes over files of such names where it reads the directory as a table.
     """
 
     def __init__(self, directory: Path):
@@ -330,9 +296,8 @@ def read_tokens(directory: Path) -> TokenTable:
     """
     if not (directory / "_tokens.i32").is_file():
         return TokenTable.from_arrow(read_table(directory, columns=["id", "input_ids"]))
-    ids, tokens, offsets = (_mapped(directory / name, kind) for name, kind in _FLAT.items())
-    return TokenTable(ids, tokens, offsets)
-
-
-def _mapped(path: Path, kind: str) -> np.ndarray:
-    return np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind)
+    arrays = []
+    for name, kind in _FLAT.items():
+        path = directory / name
+        arrays.append(np.asarray(np.memmap(path, kind, mode="r")) if path.stat().st_size else np.empty(0, kind))
+    return TokenTable(*arrays)

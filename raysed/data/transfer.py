@@ -1,6 +1,6 @@
 """SentEval's transfer tasks, read from its `data/downstream` or from tables of SICK and STS-B."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,12 +30,7 @@ _DRAWN = {"test": 3, "dev": 10}
 
 
 class Split(NamedTuple):
-    """N examples.
-
-    Attributes:
-        sides: the sentences, or the first and the second sentences of pairs; N each.
-        labels: classes int64 [N], or scores float64 [N].
-    """
+    """N examples: sentences, or first and second ones of pairs, with classes int64 [N] or scores float64 [N]."""
 
     sides: tuple[list[str], ...]
     labels: np.ndarray
@@ -43,19 +38,14 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class TransferTask:
-    """One task.
-
-    Attributes:
-        name: as in SentEval, e.g. `MR`.
-        kind: `nested` has the one split `all`; `folds` has train and test; `split` and `regression` have dev, too.
-        splits: name to examples.
-        note: what is not as in SentEval; empty where nothing is.
-    """
+    """One task, named as in SentEval."""
 
     name: str
     kind: Kind
+    """`nested` has the one split `all`; `folds` has train and test; `split` and `regression` have dev, too."""
     splits: Mapping[str, Split]
     note: str = ""
+    """What is not as in SentEval; empty where nothing is."""
 
     @property
     def protocol(self) -> str:
@@ -70,12 +60,7 @@ Parse = Callable[[str, str], Example]
 
 
 class _Source(NamedTuple):
-    """Where a task lies: in SentEval's files, or in tables that one pattern finds.
-
-    Attributes:
-        files: (split, path, parser) of each file; its examples are appended to the split.
-        header: whether the first line of each file is skipped.
-    """
+    """Where a task lies: in SentEval's files (split, path, parser), maybe with headers, or in tables of a pattern."""
 
     kind: Kind
     files: list[tuple[str, str, Parse]]
@@ -97,25 +82,21 @@ def load_transfer(config: TransferConfig) -> list[TransferTask]:
 
     Returns:
         The tasks in the order of `tasks`, or all that the source holds in SentEval's order; empty without a source.
-
-    Raises:
-        UserError: an unknown name, no such directory, a file that is missing or malformed, or too few examples.
     """
     for name in config.tasks or []:
         if name not in _SOURCES:
             raise UserError(f"evaluation.transfer.tasks names {name!r}; the tasks are {', '.join(_SOURCES)}")
+    if config.source is None and config.tasks:
+        problem = "evaluation.transfer.tasks needs evaluation.transfer.source; set it to SentEval's data/downstream"
+        raise UserError(problem)
     if config.source is None:
-        if config.tasks:
-            raise UserError(
-                "evaluation.transfer.tasks needs evaluation.transfer.source; set it to SentEval's data/downstream"
-            )
         return []
     source = Path(config.source).expanduser()
     if not source.is_dir():
         raise UserError(f"evaluation.transfer.source: {source} is not a directory; name SentEval's data/downstream")
     names = config.tasks
     if names is None:
-        names = [name for name in _SOURCES if _folder(source, name).is_dir() or _tables(source, name)]
+        names = [name for name in _SOURCES if _places(source, name)]
         if not names:
             raise UserError(
                 f"evaluation.transfer.source: {source} has no task; it must have folders such as MR or SICK "
@@ -124,28 +105,26 @@ def load_transfer(config: TransferConfig) -> list[TransferTask]:
     return [_load(source, name, config.seed) for name in dict.fromkeys(names)]
 
 
-def _folder(source: Path, name: str) -> Path:
-    return (source / _SOURCES[name].files[0][1]).parent
-
-
-def _tables(source: Path, name: str) -> list[Path]:
-    pattern = _SOURCES[name].tables
+def _places(source: Path, name: str) -> list[Path]:
+    """Return the task's folder of SentEval, or else its tables; empty where there is neither."""
+    folder, pattern = (source / _SOURCES[name].files[0][1]).parent, _SOURCES[name].tables
+    if folder.is_dir():
+        return [folder]
     return (sorted(source.glob(pattern)) or sorted(source.glob(f"*/{pattern}"))) if pattern else []
 
 
 def _load(source: Path, name: str, seed: int) -> TransferTask:
-    spec, folder, tables = _SOURCES[name], _folder(source, name), _tables(source, name)
-    where, note = (folder, "") if folder.is_dir() or not tables else (tables[0], "")
-    if where is folder:
+    spec, places, note = _SOURCES[name], _places(source, name), ""
+    if places and not places[0].is_dir():
+        examples, note = spec.read_tables(places, seed)
+    else:
         examples: dict[str, list[Example]] = {split: [] for split, _, _ in spec.files}
         for split, file, parse in spec.files:
             lines = read_lines(_present(source / file), latin=True)
             for number, line in list(enumerate(lines, start=1))[spec.header :]:
                 examples[split].append(parse(line, f"{source / file}, line {number}"))
-    else:
-        examples, note = spec.read_tables(tables, seed)
     task = TransferTask(name, spec.kind, {split: _split(found) for split, found in examples.items()}, note)
-    _check_size(task, where)
+    _check_size(task, places[0])
     return task
 
 
@@ -184,9 +163,6 @@ def _present(path: Path) -> Path:
     return path
 
 
-# -- lines of SentEval's files ---------------------------------------------------------------------------------------
-
-
 def _parse_question(line: str, where: str) -> Example:
     label, _, rest = line.partition(":")
     if label not in _QUESTION_TYPES or " " not in rest:
@@ -196,12 +172,12 @@ def _parse_question(line: str, where: str) -> Example:
 
 def _parse_binary(line: str, where: str) -> Example:
     sentence, _, label = line.strip().rpartition("\t")
-    return _class(label, where, 2), (sentence,)
+    return _named(label, where, ("0", "1"), "0 to 1"), (sentence,)
 
 
 def _parse_fine(line: str, where: str) -> Example:
     label, _, sentence = line.strip().partition(" ")
-    return _class(label, where, 5), (sentence,)
+    return _named(label, where, tuple("01234"), "0 to 4"), (sentence,)
 
 
 def _parse_cells(line: str, where: str, columns: tuple[int, int, int], label: Callable[[str, str], float]) -> Example:
@@ -213,16 +189,11 @@ def _parse_cells(line: str, where: str, columns: tuple[int, int, int], label: Ca
     return label(value, where), (first, second)
 
 
-def _class(text: str, where: str, classes: int) -> int:
-    if text not in map(str, range(classes)):
-        raise UserError(f"{where}: label {text!r} is not one of 0 to {classes - 1}")
-    return int(text)
-
-
-def _entailment(text: str, where: str) -> int:
-    if text.strip().lower() not in _ENTAILMENT:
-        raise UserError(f"{where}: label {text!r} is not one of {', '.join(_ENTAILMENT)}")
-    return _ENTAILMENT.index(text.strip().lower())
+def _named(text: str, where: str, names: Sequence[str], known: str = "") -> int:
+    """Return the place of a label among the names of the classes."""
+    if text.strip().lower() not in names:
+        raise UserError(f"{where}: label {text!r} is not one of {known or ', '.join(names)}")
+    return names.index(text.strip().lower())
 
 
 def _score(text: str, where: str, low: float) -> float:
@@ -233,9 +204,6 @@ def _score(text: str, where: str, low: float) -> float:
     if not low <= value <= 5:
         raise UserError(f"{where}: score {text} is outside the range {low:g} to 5")
     return value
-
-
-# -- tables ----------------------------------------------------------------------------------------------------------
 
 
 def _read_sick_tables(
@@ -276,9 +244,6 @@ def _read_sts_benchmark_tables(paths: list[Path], seed: int) -> tuple[dict[str, 
     return examples, ""
 
 
-# -- sources ---------------------------------------------------------------------------------------------------------
-
-
 def _opposites(first: str, second: str) -> _Source:
     """Two files with a sentence per line; those of the first one are class 1."""
     return _Source(
@@ -286,9 +251,8 @@ def _opposites(first: str, second: str) -> _Source:
     )
 
 
-def _splits(pattern: str, names: Iterable[str], parse: Parse) -> list[tuple[str, str, Parse]]:
+def _splits(pattern: str, names: Sequence[str], parse: Parse) -> list[tuple[str, str, Parse]]:
     """Files of train, dev and test, or of train and test, by their names."""
-    names = list(names)
     splits = ("train", "dev", "test") if len(names) == 3 else ("train", "test")
     return [(split, pattern.format(name), parse) for split, name in zip(splits, names)]
 
@@ -300,7 +264,7 @@ def _sick(kind: Kind, column: int, name: str, label: Callable[[str, str], float]
 
 
 _THREE = ("train", "dev", "test")
-_PARAPHRASE: Parse = partial(_parse_cells, columns=(3, 4, 0), label=partial(_class, classes=2))
+_PARAPHRASE: Parse = partial(_parse_cells, columns=(3, 4, 0), label=partial(_named, names=("0", "1"), known="0 to 1"))
 _SIMILARITY: Parse = partial(_parse_cells, columns=(5, 6, 4), label=partial(_score, low=0.0))
 _SOURCES = {
     "MR": _opposites("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
@@ -311,7 +275,7 @@ _SOURCES = {
     "SST5": _Source("split", _splits("SST/fine/sentiment-{}", _THREE, _parse_fine)),
     "TREC": _Source("folds", _splits("TREC/{}.label", ("train_5500", "TREC_10"), _parse_question)),
     "MRPC": _Source("folds", _splits("MRPC/msr_paraphrase_{}.txt", ("train", "test"), _PARAPHRASE), header=True),
-    "SICKEntailment": _sick("split", 4, "label", _entailment),
+    "SICKEntailment": _sick("split", 4, "label", partial(_named, names=_ENTAILMENT)),
     "SICKRelatedness": _sick("regression", 3, "relatedness", partial(_score, low=1.0)),
     "STSBenchmark": _Source(
         "regression",
@@ -321,4 +285,3 @@ _SOURCES = {
     ),
 }
 TASKS = tuple(_SOURCES)
-"""The names of all tasks."""

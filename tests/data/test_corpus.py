@@ -5,10 +5,8 @@ import gzip
 import json
 import os
 import random
-import sys
 import time
 import tracemalloc
-import types
 import unicodedata
 from itertools import pairwise
 from pathlib import Path
@@ -188,16 +186,14 @@ def test_file_uri(tmp_path, tail):
     assert source["file"] == "a.txt"
 
 
-def test_bundled_corpus(monkeypatch):
-    bundled = types.ModuleType("raysed.bundled")
-    bundled.corpus = lambda: ["One sentence.", "Another one."]
-    monkeypatch.setitem(sys.modules, "raysed.bundled", bundled)
-    monkeypatch.setattr(sys.modules["raysed"], "bundled", bundled, raising=False)
+def test_bundled_corpus(tmp_path, monkeypatch):
+    path = write(tmp_path / "corpus.txt", "One sentence.\nAnother one.\n")
+    monkeypatch.setattr("raysed.bundled.CORPUS", path)
     check("bundled:everyday")
     assert read("bundled:everyday")[0] == ["One sentence.", "Another one."]
     before = corpus_fingerprint(CorpusConfig())
     assert before == corpus_fingerprint(CorpusConfig())
-    bundled.corpus = lambda: ["One sentence. Another", " one."]
+    write(path, "One sentence. Another\n one.\n")
     assert before != corpus_fingerprint(CorpusConfig())
     assert "bundled:everyday" in message(check, "bundled:else")
 

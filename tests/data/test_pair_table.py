@@ -30,7 +30,7 @@ def token_pairs(table: PairTable) -> list[tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("labels", LABELS, ids=["views", "classes", "scores"])
 def test_pairs_come_back_from_their_file(tiny_tokenizer, make_sentences, tmp_path, monkeypatch, labels, at_once):
     """Row group by row group; both sides are counted, and cut; labels keep their type."""
-    monkeypatch.setattr("raysed.data.tokens._AT_ONCE", at_once)
+    monkeypatch.setattr("raysed.data.pair_table._AT_ONCE", at_once)
     rows, report = PairRows(make_sentences(30, 1), make_sentences(30, 2), labels), LengthReport(8)
     write_pairs(rows, tiny_tokenizer, 8, tmp_path, report)
     expected = [tokenize(tiny_tokenizer, side, 8) for side in (rows.first, rows.second)]
@@ -53,7 +53,7 @@ def test_pairs_come_back_from_their_file(tiny_tokenizer, make_sentences, tmp_pat
 
 def test_few_sentences_are_tokenised_at_once(tiny_tokenizer, make_sentences, tmp_path, monkeypatch):
     """Memory does not grow with the pairs: each part of both sides is written before the next one begins."""
-    monkeypatch.setattr("raysed.data.tokens._AT_ONCE", 7)
+    monkeypatch.setattr("raysed.data.pair_table._AT_ONCE", 7)
     events = []
 
     class Spy:

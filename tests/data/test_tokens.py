@@ -20,6 +20,7 @@ from raysed.data.tokens import (
     batches_by_tokens,
     pack,
     read_tokens,
+    same_sentence,
     tokenize,
 )
 
@@ -129,7 +130,7 @@ def test_little_is_left_empty(make_table):
 def test_attention_stays_within_a_sentence(sentences, row_tokens):
     """Places see each other where they are of one sentence, or both empty: no row of the softmax is empty."""
     packed = pack(TokenTable.from_lists(sentences), row_tokens)
-    mask, segments = packed.attention_mask(), packed.segments.tolist()
+    mask, segments = same_sentence(packed.segments), packed.segments.tolist()
     assert mask.dtype == torch.bool and mask.shape[1:2] == (1,)
     assert mask[:, 0].tolist() == [[[a == b for b in row] for a in row] for row in segments]
     assert mask.any(-1).all()
