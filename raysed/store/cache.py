@@ -25,11 +25,7 @@ _leases: dict[tuple[int, Path], int] = {}
 
 
 def directory() -> Path:
-    """Return where copies lie, which nobody else can read or write.
-
-    Raises:
-        UserError: somebody else has made it.
-    """
+    """Return where copies lie, which nobody else can read or write."""
     path = Path(tempfile.gettempdir(), f"raysed-cache-{os.getuid()}")
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
@@ -41,14 +37,13 @@ def directory() -> Path:
 
 
 def lease(key: str) -> Path:
-    """Return where a copy lies or will lie; from now on nobody removes it while this process lives."""
+    """Return the path of a copy, there or not; nobody removes it while this process lives."""
     place = directory()
     with _locked(place):
         if (os.getpid(), place) not in _leases:
             (place / _LEASES).mkdir(exist_ok=True)
-            file = os.open(
-                place / _LEASES / uuid.uuid4().hex, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600
-            )
+            flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+            file = os.open(place / _LEASES / uuid.uuid4().hex, flags, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX)
             _leases[os.getpid(), place] = file
         os.write(_leases[os.getpid(), place], f"{key}\n".encode())

@@ -18,21 +18,14 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The newest states of one training; a damaged one is passed over for the one before.
-
-    Args:
-        keep: number of newest states to retain.
-    """
+    """The `keep` newest states of one training; a damaged one is passed over for the one before."""
 
     def __init__(self, storage: Storage, name: str, depends: dict[str, Any], keep: int):
         self._storage, self._name, self._depends, self._keep = storage, name, depends, keep
         self._starts = f"{name}/starts.json"
 
     def save(self, step: int, write: Writer) -> None:
-        """Publish the state after `step` updates, then remove all but the newest few.
-
-        States with other dependencies, and later ones that could not be continued, go as well.
-        """
+        """Publish the state after `step` updates; remove older ones, later ones, and those with other dependencies."""
         self._storage.commit(f"{self._name}/step-{step:09d}", write, self._depends, {"step": step})
         entries = self._storage.entries(self._name)
         usable = [e.name for e in entries if e.depends == self._depends and _step(e) <= step]
@@ -41,11 +34,7 @@ class Checkpoints:
                 self._storage.remove(entry.name)
 
     def begin(self, job: str) -> int:
-        """Count a start of the training; return the number of earlier ones in this job without a new state since.
-
-        Args:
-            job: id of one start of the command.
-        """
+        """Count a start of the training; return the number of earlier ones in this job without a new state since."""
         steps = [_step(entry) for entry in self._storage.entries(self._name) if entry.depends == self._depends]
         start = {"job": job, "step": max(steps, default=0)}
         before = self._storage.read_json(self._starts)
@@ -67,11 +56,7 @@ class Checkpoints:
         return None
 
     def at(self, step: int) -> Path:
-        """Return the directory of the state that `newest` named in another process.
-
-        Raises:
-            FileNotFoundError: it is missing or damaged.
-        """
+        """Return the directory of the state that `newest` named in another process."""
         return self._storage.fetch(f"{self._name}/step-{step:09d}")
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
 """Files of a run on a local disk or on any pyarrow filesystem, by names that cannot lead out of the run.
 
-A small file is replaced at once: readers see the old bytes or the new ones. Only "does not exist" says that something
-is missing. Every other error of a disk or network is retried for some seconds, then raised.
+Only "does not exist" says that something is missing. Every other error of a disk or network is retried for some
+seconds, then raised.
 """
 
 import errno
@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import IO, TypeVar
+from typing import TypeVar
 
 import pyarrow.fs as pafs
 
@@ -28,7 +28,6 @@ _Result = TypeVar("_Result")
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0)
 """Before each further attempt."""
 _MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-"""Errors that say what is there; all others say nothing about it."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG)
 """Errors that waiting does not help against."""
@@ -36,11 +35,7 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
 
 
 def check_name(name: str) -> str:
-    """Return a relative path if it cannot lead out of its directory.
-
-    Raises:
-        ValueError: it is absolute or has parts such as `..`.
-    """
+    """Return a relative path; ValueError if it could lead out of its directory."""
     is_plain = PurePosixPath(name).as_posix() == (name or ".") and name != "."
     if not is_plain or name.startswith("/") or "\0" in name or ".." in name.split("/"):
         raise ValueError(f"{name!r} is no path below a run")
@@ -48,11 +43,7 @@ def check_name(name: str) -> str:
 
 
 class Files:
-    """The files in directory `below` of a location, a local directory or URI.
-
-    Raises:
-        UserError: the location is no usable path or URI.
-    """
+    """The files in directory `below` of a location, a local directory or URI."""
 
     def __init__(self, location: str, below: str):
         self.fs, base = filesystem(location)
@@ -60,7 +51,7 @@ class Files:
         self.is_local = isinstance(self.fs, pafs.LocalFileSystem)
 
     def path(self, name: str) -> str:
-        """Return where a file lies in the filesystem."""
+        """Return a file's path in the filesystem."""
         return f"{self.root}/{check_name(name)}".rstrip("/")
 
     def read(self, name: str) -> bytes:
@@ -77,17 +68,13 @@ class Files:
         """Return the SHA-256 of a file without storing it on this machine; FileNotFoundError where there is none."""
 
         def read() -> str:
-            with self.fs.open_input_stream(self.path(name)) as stream:
-                return _digest(stream)
+            with self.fs.open_input_file(self.path(name)) as stream:
+                return hashlib.file_digest(stream, "sha256").hexdigest()
 
         return _persistently(read, self.path(name))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a small file; readers see the old bytes or the new ones.
-
-        Raises:
-            UserError: the disk is full or not writable.
-        """
+        """Write a small file; readers see the old bytes or the new ones."""
         path = self.path(name)
 
         def put() -> None:
@@ -140,7 +127,7 @@ class Files:
         _persistently(lambda: pafs.copy_files(path, str(directory), source_filesystem=self.fs), path)
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
-        """Return the bytes of files, None where there is no such file; nothing is read."""
+        """Return the bytes of files, None where there is no such file."""
         paths = [self.path(name) for name in names]
         infos = _persistently(lambda: self.fs.get_file_info(paths), self.root) if paths else []
         return [info.size if info.type == pafs.FileType.File else None for info in infos]
@@ -168,7 +155,7 @@ class Files:
                 yield os.path.relpath(os.path.join(place, child), self.root)
 
     def directories(self) -> list[str]:
-        """Return the names of the directories in this one, but for hidden ones."""
+        """Return the names of the directories in this one that are not hidden."""
         infos = self.fs.get_file_info(pafs.FileSelector(self.root.rstrip("/"), allow_not_found=True))
         names = (info.base_name for info in infos if info.type == pafs.FileType.Directory)
         return sorted(name for name in names if not name.startswith("."))
@@ -182,22 +169,15 @@ class Files:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         else:
-            _persistently(lambda: self._delete_remote(path), path)
-
-    def _delete_remote(self, path: str) -> None:
-        kind = self.fs.get_file_info(path).type
-        if kind == pafs.FileType.Directory:
-            self.fs.delete_dir(path)
-        elif kind == pafs.FileType.File:
-            self.fs.delete_file(path)
+            kind = _persistently(lambda: self.fs.get_file_info(path), path).type
+            if kind == pafs.FileType.Directory:
+                _persistently(lambda: self.fs.delete_dir(path), path)
+            elif kind == pafs.FileType.File:
+                _persistently(lambda: self.fs.delete_file(path), path)
 
 
 def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
-    """Return the filesystem of a location and the path in it.
-
-    Raises:
-        UserError: it is no usable path or URI, or it holds a password.
-    """
+    """Return the filesystem of a location and the path in it; UserError where it is unusable or holds a password."""
     if "://" not in location:
         return pafs.LocalFileSystem(), location
     refuse_secret(location, "storage")
@@ -208,7 +188,7 @@ def filesystem(location: str) -> tuple[pafs.FileSystem, str]:
 
 
 def is_temporary(path: str) -> bool:
-    """Whether a path is that of a file which is being written, or was when its process died."""
+    """Whether a file is being written, or was when its process died."""
     return bool(_TEMPORARY.fullmatch(path.rpartition("/")[2]))
 
 
@@ -228,14 +208,7 @@ def matches(directory: Path, files: Mapping[str, str]) -> bool:
 def sha256_of(path: Path) -> str:
     """Return the hex digest of a file's content."""
     with open(path, "rb") as stream:
-        return _digest(stream)
-
-
-def _digest(stream: IO[bytes]) -> str:
-    digest = hashlib.sha256()
-    while block := stream.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def flush_and_hash(directory: Path) -> dict[str, str]:
@@ -304,5 +277,5 @@ def is_full(error: Exception) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Return the system's own words, without number and path, where there are some."""
+    """Return the system's own words, if any, without number and path."""
     return getattr(error, "strerror", None) or first_line(error)

@@ -1,12 +1,13 @@
 """The run directory, on a local disk or any pyarrow filesystem, and its one commit point.
 
-An artefact (a member, a learner, a target table, …) is a directory. Every attempt to make it writes to a directory of
-its own, `<name>/attempt-…`, which is flushed and check-summed. Then its manifest entry, one small file that is replaced
-at once, names the attempt with everything that it depends on; what it replaces goes afterwards. So a crash at any point
-leaves the old artefact or the new one. Readers accept only what the manifest names and the checksums confirm. Whether a
-remote artefact is finished is told by the sizes of its files, without reading them.
+Every attempt to make an artefact (a member, a learner, a target table, …) writes to a directory of its own,
+`<name>/attempt-…`, which is flushed and check-summed. Then its manifest entry, one small file that is replaced at once,
+names the attempt with all that it depends on; what it replaces goes afterwards. So a crash leaves the old artefact or
+the new one. Readers accept only what the manifest names and the checksums confirm. Whether a remote artefact is
+finished is told by the sizes of its files alone.
 """
 
+import fcntl
 import json
 import logging
 import os
@@ -39,7 +40,7 @@ _CLAIM = ".claim.json"
 _OPENED = ("model", "plots")
 """Artefacts that people open: their files lie in the artefact's own directory as well."""
 _IS_OPEN = "open"
-"""Beside the attempts: the name of the one whose files were put there last."""
+"""File beside the attempts that names the one whose files were put there last."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,6 @@ class Entry:
     """What the manifest knows of one artefact.
 
     Attributes:
-        name: path below the run directory.
         depends: every setting and input that the artefact depends on.
         files: SHA-256 of each file, by path below the artefact.
         meta: small facts that later stages and the report read (scores, seconds, counts).
@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def place(self) -> str:
-        """Where its files lie, below the run directory."""
+        """The directory of its files, below the run directory."""
         return f"{_attempts(self.name)}/{self.attempt}"
 
     @property
@@ -74,34 +74,25 @@ class Entry:
 
 
 class Storage:
-    """A run directory.
+    """A run directory below a location, which is a directory or URI."""
 
-    Args:
-        location: directory or URI under which run directories lie.
-
-    Raises:
-        UserError: `storage` is no usable path or URI.
-    """
-
-    def __init__(self, location: str, run: str):
-        # Absolute, because workers have other working directories.
-        self.location = location if "://" in location else os.path.abspath(os.path.expanduser(location))
-        self.run = run
+    def __init__(self, location: str, run: str, job: str = ""):
+        self.location, self.run = _absolute(location), run
         self._files = Files(self.location, run)
         self.is_local = self._files.is_local
         self._intact: dict[str, tuple[Entry, Path]] = {}
         self._complete: dict[str, Entry] = {}
         self._logged: set[str] = set()
-        self._job = ""
+        self._job = job
 
     def __reduce__(self) -> tuple:
-        return _of_job, (self.location, self.run, self._job)
+        return Storage, (self.location, self.run, self._job)
 
     def __str__(self) -> str:
         return self.uri("")
 
     def uri(self, name: str) -> str:
-        """Return where `name` lies: a path on a local disk, a URI elsewhere."""
+        """Return the path of `name` on a local disk, its URI elsewhere."""
         if self.is_local:
             return self._files.path(name)
         base, question, query = self.location.partition("?")
@@ -118,7 +109,6 @@ class Storage:
             meta: facts for later stages; read after `write` ran, so `write` may still add to it.
 
         Raises:
-            UserError: the disk is full.
             RunFailed: another job has taken the run over.
         """
         attempt = f"attempt-{uuid.uuid4().hex[:12]}"
@@ -171,7 +161,7 @@ class Storage:
         return is_of_attempt and self._files.sizes_below(entry.name) == sizes
 
     def entry(self, name: str) -> Entry | None:
-        """Return the manifest's entry, or None; that does not say whether the files are intact."""
+        """Return the manifest's entry, whether its files are intact or not."""
         try:
             text = self.read_text(_manifest(name))
             return _parse_entry(name, text) if text is not None else None
@@ -181,10 +171,7 @@ class Storage:
             return None
 
     def finished(self, name: str, depends: Mapping[str, Any]) -> Entry | None:
-        """Return the entry of an artefact that is intact and has exactly these dependencies, or None.
-
-        A changed dependency is logged by name, a setting with its old and new value; once for each artefact.
-        """
+        """Return the entry of an artefact that is intact and has exactly these dependencies; log why it has not."""
         entry = self.entry(name)
         if entry is None:
             return None
@@ -225,7 +212,7 @@ class Storage:
         return None
 
     def entries(self, below: str = "") -> list[Entry]:
-        """Return all manifest entries below a path, or all there are, by name."""
+        """Return all manifest entries below a path by name."""
         paths = self._files.sizes_below(f"manifest/{below}".rstrip("/"))
         names = [path.removeprefix("manifest/").removesuffix(".json") for path in paths]
         return [entry for name in sorted(names) if (entry := self.entry(name))]
@@ -290,7 +277,7 @@ class Storage:
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write a small file at once: readers see the old bytes or the new ones.
+        """Write a small file, of which readers see the old bytes or the new ones.
 
         Raises:
             RunFailed: another job has taken the run over.
@@ -299,7 +286,7 @@ class Storage:
         self._files.write(name, data)
 
     def count_start(self, name: str, text: str) -> None:
-        """Write a small file even if another job has taken the run over: its starts have to be counted to an end."""
+        """Write a small file even if another job has taken the run over, whose starts have to be counted to an end."""
         self._files.write(name, text.encode())
 
     def read_text(self, name: str) -> str | None:
@@ -321,11 +308,11 @@ class Storage:
         return found
 
     def has_files(self, *names: str) -> bool:
-        """Whether all these files are there; nothing is read."""
+        """Whether all these files are there."""
         return None not in self._files.sizes(names)
 
     def files(self, name: str) -> list[str]:
-        """Return the names of all files below a path, as paths below the run directory; nothing of them is read."""
+        """Return all files below a path, as paths below the run directory."""
         return list(self._files.sizes_below(name))
 
     def modified_at(self, name: str) -> float | None:
@@ -333,7 +320,7 @@ class Storage:
         return self._files.modified_at(name)
 
     def now(self) -> float | None:
-        """Return the time of the storage's clock, in seconds since 1970, if it can be known."""
+        """Return the time of the storage's clock, as `modified_at` has it."""
         self._files.write(".clock", b"")
         now = self._files.modified_at(".clock")
         self._files.delete(".clock")
@@ -354,13 +341,10 @@ class Storage:
     def lock(self) -> Iterator[None]:
         """Claim the run for this job: from then on no other job that has claimed it before can write in it.
 
-        On a local disk a second process is refused while the first one lives.
-
-        Raises:
-            UserError: another process has it, it is of an earlier layout, or it cannot be written or reached.
+        On a local disk a second process is refused while the first one lives. So is a run of an earlier layout.
         """
         with self._held():
-            self.check_layout()
+            self._check_layout()
             self._sweep()
             yield
             if self.is_owner():  # a worker that was killed as it wrote, and replaced, has left something
@@ -376,8 +360,6 @@ class Storage:
                 self._files.write(_CLAIM, claim)
             yield
             return
-        import fcntl
-
         with _unusable(str(self)):
             os.makedirs(self.uri(""), exist_ok=True)
             file = os.open(self.uri(_CLAIM), os.O_RDWR | os.O_CREAT, 0o644)
@@ -396,11 +378,7 @@ class Storage:
             os.close(file)
 
     def reach(self) -> None:
-        """Check that remote storage answers.
-
-        Raises:
-            UserError: it does not, or there is no such bucket.
-        """
+        """Check that remote storage answers, and has the bucket."""
         fs, root = self._files.fs, self._files.root
         has_buckets, bucket = fs.type_name in ("s3", "gcs"), root.lstrip("/").partition("/")[0]
         try:
@@ -414,35 +392,21 @@ class Storage:
 
     def is_owner(self) -> bool:
         """Whether no other job has taken over the run that this one has claimed."""
-        return not self._job or self._claim().get("job", self._job) == self._job
-
-    def _claim(self) -> dict[str, Any]:
-        try:
-            claim = json.loads(self.read_text(_CLAIM) or "{}")
-        except ValueError:
-            return {}
-        return claim if isinstance(claim, dict) else {}
+        return not self._job or self.read_json(_CLAIM).get("job", self._job) == self._job
 
     def _check_claim(self) -> None:
         if not self.is_owner():
-            claim = self._claim()
+            claim = self.read_json(_CLAIM)
             raise RunFailed(
                 f"{self} has been taken over by a job on {claim.get('host')} (process {claim.get('pid')}), "
                 "so this one ends"
             )
 
-    def check_layout(self) -> None:
-        """Check that a run's files lie as this version of raysed puts them.
-
-        Raises:
-            UserError: it was made by an earlier version.
-        """
+    def _check_layout(self) -> None:
         for path in self._files.sizes_below("manifest"):
-            try:
-                content = json.loads(self.read_text(path) or "")
-            except ValueError:
-                continue
-            if isinstance(content, dict) and not content.get("attempt"):
+            if not (content := self.read_json(path)):
+                continue  # damaged
+            if not content.get("attempt"):
                 raise UserError(
                     f"run {self.run!r} was made by an earlier version of raysed, which laid out its files differently; "
                     f"choose another --run, or delete {self}"
@@ -474,29 +438,25 @@ class Storage:
 
 
 def runs_at(location: str) -> list[str]:
-    """Return the names of the directories at a location, runs or not.
-
-    Raises:
-        UserError: the location is no usable path or URI, or cannot be reached.
-    """
+    """Return the names of the directories at a location, runs or not."""
     try:
-        return Files(location if "://" in location else os.path.abspath(os.path.expanduser(location)), "").directories()
+        return Files(_absolute(location), "").directories()
     except OSError as error:
         raise UserError(f"storage: {location} cannot be reached: {reason(error)}") from None
 
 
 def check_stays(location: str) -> None:
-    """Check that results would outlive the job: Ray deletes the unpacked copy of an uploaded working directory.
-
-    Raises:
-        UserError: the location is a path within that copy, as every relative path of a submitted job is.
-    """
-    path = os.path.abspath(os.path.expanduser(location))
-    if "://" not in location and "/runtime_resources/working_dir_files/" in path:
+    """Refuse Ray's copy of an uploaded working directory, in which relative paths of a submitted job lie."""
+    if "/runtime_resources/working_dir_files/" in _absolute(location):
         raise UserError(
             f"storage is {location!r}, which is inside Ray's temporary copy of the working directory and will be "
             "deleted with it; name a permanent place, such as --storage /shared/directory or --storage s3://BUCKET/runs"
         )
+
+
+def _absolute(location: str) -> str:
+    """Workers have other working directories."""
+    return location if "://" in location else os.path.abspath(os.path.expanduser(location))
 
 
 @contextmanager
@@ -519,11 +479,7 @@ def _attempts(name: str) -> str:
 
 
 def _parse_entry(name: str, text: str) -> Entry:
-    """Read an entry; one that is not of its file, or whose paths lead elsewhere, is damaged.
-
-    Raises:
-        ValueError: it is damaged; likewise TypeError and AttributeError.
-    """
+    """Read an entry; ValueError, TypeError or AttributeError where it is damaged or leads elsewhere."""
     content = json.loads(text)
     if content.pop("checksum", None) != stable_hash(content):
         raise ValueError("checksum")
@@ -539,10 +495,3 @@ def _parse_entry(name: str, text: str) -> Entry:
 def _plain(value: Mapping[str, Any]) -> dict[str, Any]:
     """Return what JSON gives back, so that stored and fresh dependencies compare equal."""
     return json.loads(json.dumps(value, default=str))
-
-
-def _of_job(location: str, run: str, job: str) -> Storage:
-    """Return a run directory as another process of the job has it."""
-    storage = Storage(location, run)
-    storage._job = job
-    return storage
