@@ -25,7 +25,7 @@ from raysed.errors import UserError
 from raysed.graph import Artefact, Needs, Ready
 from raysed.make.text import check_rewritten
 from raysed.model.pretrained import load_checkpoint, load_encoder
-from raysed.model.teacher import check_teacher
+from raysed.model.teacher import load_teacher
 from raysed.store.storage import Storage
 from raysed.train.state import load_state
 from raysed.uris import refuse_secret
@@ -93,7 +93,7 @@ TABLES = {
     "held out": (("id", "input_ids", "target"), lambda directory: held_out_batches(directory, 2)),
     "embeddings": (
         ("sentence", "embedding"),
-        lambda directory: check_teacher(TeacherConfig(path=str(directory / "part-00000.parquet"))),
+        lambda directory: load_teacher(TeacherConfig(path=str(directory / "part-00000.parquet"))).check(),
     ),
 }
 

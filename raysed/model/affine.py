@@ -12,14 +12,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from raysed.errors import UserError
-from raysed.model import flow
+from raysed.model import glow
+from raysed.model.flow import Flow, require_width
 
 
 @dataclass(frozen=True, eq=False)
 class Affine:
     """The map x -> x @ weight_DD + bias_D. Both are float64; a linear layer's weight is the transpose.
-
-    A calibration keeps the width. Linear layers of other models need not.
 
     >>> double = Affine(np.eye(2) * 2, np.zeros(2))
     >>> shift = Affine(np.eye(2), np.ones(2))
@@ -36,29 +35,24 @@ class Affine:
         return len(self.bias_D)
 
     def transform(self, x_ND: np.ndarray) -> np.ndarray:
-        """Returns the mapped rows as float32.
-
-        Raises:
-            UserError: the rows have another width.
-        """
-        flow.require_width(x_ND, len(self.weight_DD))
+        """Return the mapped rows as float32; refuse those of another width."""
+        require_width(x_ND, len(self.weight_DD))
         y_ND = np.asarray(x_ND, np.float32) @ self.weight_DD.astype(np.float32)
         y_ND += self.bias_D.astype(np.float32)
         return y_ND
 
     def then(self, second: "Affine") -> "Affine":
-        """Returns the map that applies this one first and `second` to its result."""
+        """Return the map that applies this one first and `second` to its result."""
         return Affine(self.weight_DD @ second.weight_DD, self.bias_D @ second.weight_DD + second.bias_D)
 
 
-CalibrationMap = flow.Flow | Affine
+CalibrationMap = Flow | Affine
 
 
 def save_calibration(calibration: CalibrationMap, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` for a flow or an affine map."""
-    if isinstance(calibration, flow.Flow):
-        return flow.save(calibration, directory)
-    directory = Path(directory)
+    """Write `config.json` and `model.safetensors` for a flow or an affine map."""
+    if isinstance(calibration, Flow):
+        return glow.write(calibration, directory)
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"kind": "affine", "width": calibration.width}, indent=2) + "\n"
     (directory / "config.json").write_text(text, encoding="utf-8")
@@ -67,21 +61,18 @@ def save_calibration(calibration: CalibrationMap, directory: Path) -> None:
 
 
 def load_calibration(directory: Path) -> CalibrationMap:
-    """Reads what `save_calibration` or `raysed.model.flow.save` wrote; `kind` in config.json says which it is.
+    """Read what `save_calibration` wrote: the same map, bit for bit, on the CPU; `kind` in config.json says which.
 
     Raises:
         UserError: the directory does not hold a calibration.
     """
-    directory = Path(directory)
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         if config["kind"] == "flow":
-            return flow.load(directory)
+            return glow.read(directory, Flow)
         tensors, width = load_file(directory / "model.safetensors"), config["width"]
         if config["kind"] != "affine" or tensors["weight"].shape != (width, width):
             raise ValueError(f"config.json says kind {config['kind']!r}, width {width!r}")
         return Affine(tensors["weight"], tensors["bias"])
-    except UserError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
         raise UserError(f"{directory} holds no readable calibration: {error}") from None

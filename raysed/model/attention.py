@@ -14,9 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def full_precision_attention(device: torch.device) -> AbstractContextManager:
-    """Returns a context in which `scaled_dot_product_attention` works and answers in float32.
-
-    It does nothing on other devices, and nothing without autocast.
+    """Return a context in which `scaled_dot_product_attention` works and answers in float32, on CPUs under autocast.
 
     >>> q = torch.randn(1, 2, 3, 4)
     >>> with torch.autocast("cpu", torch.bfloat16), full_precision_attention(q.device):

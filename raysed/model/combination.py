@@ -26,7 +26,6 @@ class Combination:
 
     Attributes:
         is_unit: whether each teacher's vector is brought to length 1 first.
-        weight_ED: applied to the teachers' vectors side by side.
         kept: share of the squared length of the combined vectors that the target's width keeps, 0 to 1.
     """
 
@@ -50,11 +49,7 @@ class Combination:
         return rows == columns and np.allclose(self.weight_ED, np.eye(rows))
 
     def turned(self, products_DD: np.ndarray) -> "Combination":
-        """Return the same, rotated as a whole, so that targets come as close as possible to other vectors.
-
-        Args:
-            products_DD: targets' times the other vectors, summed over sentences.
-        """
+        """Return the same, rotated as a whole towards other vectors; takes targets times these, summed."""
         return replace(self, weight_ED=self.weight_ED @ turn(products_DD))
 
     def save(self, path: Path) -> None:
@@ -71,8 +66,7 @@ class Combination:
 def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
     """Return the teachers' embeddings [B, D_k] of the same sentences next to each other, float64 [B, E].
 
-    Args:
-        is_unit: whether rows are brought to length 1 first; a zero row stays.
+    With `is_unit` rows are brought to length 1 first; a zero row stays.
     """
     columns = [np.asarray(part, np.float64) for part in parts]
     if is_unit:
@@ -91,7 +85,7 @@ def fit_combination(
     """Fit the combination.
 
     Args:
-        config: the way, and the teachers' weights; equal ones where they are yet to be chosen.
+        config: the way, and the teachers' weights; equal ones where these are yet to be chosen.
         products_EE: second moments of `side_by_side`, not centred, of unit rows unless the way is `mean`.
         width: D of the targets, that of the learner; None: that of the combination. Wider combinations are reduced to
             their principal directions, not centred, which lose least of all dot products; narrower ones get zeros,
@@ -110,25 +104,19 @@ def fit_combination(
     else:  # roots, so that a dot product of two targets is the weighted mean of the teachers' cosines
         roots_E = np.repeat(np.sqrt(weights_K), widths)
         whole_EF = np.diag(roots_E)[:, roots_E > 0]
-    reduce_FD, share = _to_width(whole_EF.T @ products_EE @ whole_EF, width, is_ordered)
-    return Combination(config.how != "mean", whole_EF @ reduce_FD, share)
-
-
-def _to_width(products_FF: np.ndarray, width: int | None, is_ordered: bool) -> tuple[np.ndarray, float]:
-    """Return the map [F, D] to the wanted width, and the share of the squared length that it keeps."""
-    found = len(products_FF)
+    found = whole_EF.shape[1]
     width = width or found
-    if found <= width and not is_ordered:
-        return np.eye(found, width), 1.0
-    directions_FG, share = principal_directions(products_FF, min(width, found))
-    return np.pad(directions_FG, ((0, 0), (0, max(width - found, 0)))), share
+    reduce_FD, share = np.eye(found, width), 1.0
+    if found > width or is_ordered:
+        directions_FG, share = principal_directions(whole_EF.T @ products_EE @ whole_EF, min(width, found))
+        reduce_FD = np.pad(directions_FG, ((0, 0), (0, max(width - found, 0))))
+    return Combination(config.how != "mean", whole_EF @ reduce_FD, share)
 
 
 def turn(products_DF: np.ndarray) -> np.ndarray:
     """Return the R [D, F] with orthonormal rows or columns for which the trace of R' products is largest.
 
-    Args:
-        products_DF: vectors times those that they are rotated towards, summed over sentences (orthogonal Procrustes).
+    The products are vectors times those that they are rotated towards, summed over sentences (orthogonal Procrustes).
     """
     left_DR, _, right_RF = scipy.linalg.svd(products_DF, full_matrices=False)
     return left_DR @ right_RF
@@ -138,14 +126,10 @@ def turn(products_DF: np.ndarray) -> np.ndarray:
 
 
 def choose_teachers(count: int, score: Callable[[list[int]], float], least: float) -> list[tuple[list[int], float]]:
-    """Add teachers one by one, each time the one that raises a score most.
+    """Add teachers one by one, each time the one that raises a score most, by at least `least`.
 
-    Args:
-        score: of some of them combined, by their numbers in ascending order.
-        least: by how much one more has to raise it.
-
-    Returns:
-        The chosen ones and their score after every step; the last is the choice.
+    The score is of some of them combined, by their numbers in ascending order. Returned are the chosen ones and their
+    score after every step; the last is the choice.
     """
 
     def one_more(some: list[int]) -> list[list[int]]:
@@ -155,14 +139,9 @@ def choose_teachers(count: int, score: Callable[[list[int]], float], least: floa
 
 
 def choose_weights(count: int, score: Callable[[list[float]], float], least: float) -> list[tuple[list[float], float]]:
-    """Double or halve one weight after the other, each time the one that raises a score most.
+    """Double or halve one weight after the other, each time the one that raises a score most, by at least `least`.
 
-    Args:
-        score: of all of them combined with these weights.
-        least: by how much a step has to raise it.
-
-    Returns:
-        The weights and their score, from equal ones on; the last are the choice.
+    Returned are the weights and their score, from equal ones on; the last are the choice.
     """
 
     def one_changed(weights: list[float]) -> list[list[float]]:

@@ -4,7 +4,7 @@ import numpy as np
 
 
 def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarray, float]:
-    """Returns the directions that keep most of the squared length of some rows, the most important first.
+    """Return the directions that keep most of the squared length of some rows, the most important first.
 
     Args:
         products_FF: the rows' second moments; not centred, the directions keep most of all dot products.
@@ -18,7 +18,7 @@ def principal_directions(products_FF: np.ndarray, count: int) -> tuple[np.ndarra
 
 
 def with_fixed_signs(directions_FG: np.ndarray) -> np.ndarray:
-    """Returns the same directions, each turned so that its largest coordinate is positive.
+    """Return the same directions, each turned so that its largest coordinate is positive.
 
     >>> with_fixed_signs(np.array([[0.6, 0.8], [-0.8, 0.6]])).tolist()
     [[-0.6, 0.8], [0.8, 0.6]]

@@ -7,6 +7,7 @@ short random sentences; one that does not is fed padded batches instead, with th
 import itertools
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -109,19 +110,11 @@ class Encoder(nn.Module):
             embedding.sparse = True
 
     def forward(self, tokens: PackedTokens, layers: Layers = 1) -> torch.Tensor:
-        """Embed B sentences, emb_BD, in float32 or better, whatever the precision of the forward pass.
-
-        Args:
-            layers: the mean of the last `layers` blocks is pooled; `first_last` takes the first and the last one.
-        """
+        """Embed B sentences by the mean of `blocks_of(layers)`, emb_BD, in float32 or better."""
         return self.embed(tokens, (layers,))[0]
 
     def embed(self, tokens: PackedTokens, poolings: Sequence[Layers]) -> list[torch.Tensor]:
-        """Embed B sentences under several poolings with one pass; return one emb_BD per pooling.
-
-        Raises:
-            ValueError: the transformer has fewer blocks than a pooling takes.
-        """
+        """Embed B sentences under several poolings with one pass; return one emb_BD per pooling."""
         if self.is_static:
             return [self._through_head(self.transformer(tokens))] * len(poolings)
         states = self._hidden_states(tokens, all_layers=any(pooling != 1 for pooling in poolings))
@@ -129,7 +122,9 @@ class Encoder(nn.Module):
         chosen = [[last] if layers == 1 else blocks_of(layers, last) for layers in poolings]
         pool = _mean_pool if self.pooling == "mean" else _first_states
         pooled = {block: pool(states[block], tokens) for block in sorted(set(itertools.chain(*chosen)))}
-        return [self._through_head(_mean([pooled[block] for block in blocks])) for blocks in chosen]
+        several = [[pooled[block] for block in blocks] for blocks in chosen]
+        means = [parts[0] if len(parts) == 1 else torch.stack(parts).mean(0) for parts in several]
+        return [self._through_head(emb_BH) for emb_BH in means]
 
     def _through_head(self, emb_BH: torch.Tensor) -> torch.Tensor:
         if self.head is None:
@@ -146,33 +141,25 @@ class Encoder(nn.Module):
         if self._feed is None:
             return _padded_states(self.transformer, tokens, all_layers)
         tensors = tokens.input_ids, tokens.position_ids, tokens.segments
-        rows = len(tokens.input_ids)
+        rows, states_of = len(tokens.input_ids), partial(_packed_states, self.transformer, self._feed, all_layers)
         if self.parts == 1 or rows == 1:
-            return self._states_of_rows(*tensors, all_layers)
+            return states_of(*tensors)
         edges = [rows * part // min(self.parts, rows) for part in range(min(self.parts, rows) + 1)]
         # Tensors, not the batch: `checkpoint` keeps the state of random numbers of those devices only whose tensors it
         # is given, and does not see the ones in a dataclass. Without it the second pass on a GPU would draw other
         # dropout masks than the first. Check: `test_parts_are_computed_again_with_the_same_dropout_of_their_device`.
         parts = [
-            checkpoint(self._states_of_rows, *(x[slice(*pair)] for x in tensors), all_layers, use_reentrant=False)
+            checkpoint(states_of, *(x[slice(*pair)] for x in tensors), use_reentrant=False)
             for pair in itertools.pairwise(edges)
         ]
         return [torch.cat(block) for block in zip(*parts, strict=True)]
-
-    def _states_of_rows(
-        self, input_ids: torch.Tensor, position_ids: torch.Tensor, segments: torch.Tensor, all_layers: bool
-    ) -> tuple[torch.Tensor, ...]:
-        return tuple(_packed_states(self.transformer, self._feed, input_ids, position_ids, segments, all_layers))
 
 
 def blocks_of(layers: Layers, count: int) -> list[int]:
     """Return the indices of the blocks that a pooling averages, for a transformer of `count` blocks.
 
-    Index 0 is the embedding layer. `first_last` is what the released BERT-flow code does under the name of the last
-    two layers.
-
-    Raises:
-        ValueError: there are not so many blocks.
+    Index 0 is the embedding layer; ValueError where there are too few. `first_last` is what the released BERT-flow code
+    does under the name of the last two layers.
 
     >>> blocks_of(2, 12), blocks_of("first_last", 12)
     ([11, 12], [1, 12])
@@ -182,10 +169,6 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
     if not 1 <= layers <= count:
         raise ValueError(f"{layers} layers cannot be pooled: the encoder has {count}")
     return list(range(count - layers + 1, count + 1))
-
-
-def _mean(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.stack(parts).mean(0)
 
 
 def _mean_pool(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
@@ -218,10 +201,10 @@ def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_
 def _packed_states(
     transformer: PreTrainedModel,
     feed: _Feed,
+    all_layers: bool,
     input_ids: torch.Tensor,
     position_ids: torch.Tensor,
     segments: torch.Tensor,
-    all_layers: bool,
 ) -> Sequence[torch.Tensor]:
     mask = same_sentence(segments)
     if not feed.boolean_mask:
@@ -288,7 +271,7 @@ def _probe(transformer: PreTrainedModel) -> _Feed | None:
 def _gives(transformer: PreTrainedModel, tokens: PackedTokens, feed: _Feed, expected: torch.Tensor) -> bool:
     tensors = tokens.input_ids, tokens.position_ids, tokens.segments
     try:
-        found = _mean_pool(_packed_states(transformer, feed, *tensors, all_layers=False)[0], tokens)
+        found = _mean_pool(_packed_states(transformer, feed, False, *tensors)[0], tokens)
     except (TypeError, ValueError, RuntimeError, IndexError):  # the ways in which an architecture says no
         return False
     return torch.allclose(found, expected, atol=1e-4 if transformer.dtype == torch.float32 else 5e-2)

@@ -30,7 +30,7 @@ def encode(
     token_budget: int | None = None,
     bf16: bool = False,
 ) -> list[np.ndarray]:
-    """Embed a whole table, in passes of at most `token_budget` tokens.
+    """Embed a whole table; return float32 emb_ND for each pooling, rows in the order of the table.
 
     A pass for which memory does not suffice is cut in two, and so are all after it.
 
@@ -38,9 +38,6 @@ def encode(
         encoder: put in evaluation mode for the call and back afterwards.
         token_budget: tokens per forward pass; None: what suits the device.
         bf16: whether its products are in bf16; the pooling is in fp32 all the same.
-
-    Returns:
-        For each pooling float32 emb_ND, rows in the order of the table.
 
     Raises:
         UserError: memory does not suffice for a single sentence.
@@ -54,13 +51,7 @@ def encode_sums(
 ) -> list[np.ndarray]:
     """Return the sum of each group's embeddings by their last layer, float32 [N, D]; passes are packed once for all.
 
-    Args:
-        groups: encoders, of one width in each group, all on one device.
-        token_budget: tokens per forward pass; None: what suits the device.
-        bf16: as of `encode`; sums are in fp32.
-
-    Raises:
-        UserError: memory does not suffice for a single sentence.
+    Encoders are of one width in each group, and all on one device. For the rest see `encode`.
     """
 
     def sums(packed: PackedTokens) -> list[torch.Tensor]:

@@ -1,10 +1,7 @@
-"""The flow's network for arrays of any number of rows, and its files; how it is fitted is in `training.flow_fit`."""
-
-from pathlib import Path
+"""The flow's network for arrays of any number of rows; how it is fitted is in `train.flow_fit`."""
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from raysed.errors import UserError
@@ -14,24 +11,10 @@ _TRANSFORM_ROWS = 1024
 
 
 class Flow(glow.Glow):
-    """The network (see `raysed.model.glow.Glow`) for arrays of any number of rows.
-
-    Args:
-        width: D, a multiple of 2**levels.
-        levels: 2 in the paper, 3 in the released code's default.
-        generator: source of the initial weights; None: one seeded with 0.
-
-    Raises:
-        UserError: `width` cannot be halved `levels` times.
-    """
+    """The network (see `raysed.model.glow.Glow`) for arrays of any number of rows; refuses widths that do not fit."""
 
     def __init__(
-        self,
-        width: int,
-        levels: int = 2,
-        depth: int = 3,
-        hidden: int = 32,
-        generator: torch.Generator | None = None,
+        self, width: int, levels: int = 2, depth: int = 3, hidden: int = 32, generator: torch.Generator | None = None
     ):
         if width < 1 or width % 2**levels:
             raise UserError(
@@ -42,11 +25,7 @@ class Flow(glow.Glow):
 
     @torch.inference_mode()
     def transform(self, x_ND: np.ndarray) -> np.ndarray:
-        """Returns z_ND as float32 for any number of rows, a block of rows at a time.
-
-        Raises:
-            UserError: the rows have another width than the flow.
-        """
+        """Return z_ND as float32 for any number of rows, a block of rows at a time; refuse rows of another width."""
         require_width(x_ND, self.width)
         z_ND = np.empty((len(x_ND), self.width), np.float32)
         for start in range(0, len(x_ND), _TRANSFORM_ROWS):
@@ -57,10 +36,7 @@ class Flow(glow.Glow):
 
 
 def require_finite(embeddings_ND: np.ndarray | Tensor) -> None:
-    """Refuses NaN and infinite embeddings.
-
-    Raises:
-        UserError: names the first rows that are not finite.
+    """Refuse NaN and infinite embeddings.
 
     >>> require_finite(np.array([[0.0, 1.0], [np.nan, 0.0]]))
     Traceback (most recent call last):
@@ -79,27 +55,6 @@ def require_finite(embeddings_ND: np.ndarray | Tensor) -> None:
 
 
 def require_width(x_ND: np.ndarray, width: int) -> None:
-    """Refuses embeddings that a calibration of this width was not fitted on.
-
-    Raises:
-        UserError: another shape than [N, width].
-    """
+    """Refuse embeddings that a calibration of this width was not fitted on."""
     if x_ND.ndim != 2 or x_ND.shape[1] != width:
         raise UserError(f"this calibration needs embeddings of width {width}, but got shape {x_ND.shape}")
-
-
-def save(flow: Flow, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
-    glow.write(flow, Path(directory))
-
-
-def load(directory: Path) -> Flow:
-    """Reads what `save` wrote: the same flow, bit for bit, on the CPU and in evaluation mode.
-
-    Raises:
-        UserError: the directory does not hold a flow.
-    """
-    try:
-        return glow.read(Path(directory), Flow)
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{directory} holds no readable flow: {error}") from None

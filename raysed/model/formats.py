@@ -40,15 +40,7 @@ _EXAMPLE = ["A man plays the guitar.", "It rains."]
 
 
 def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
-    """Checks that an encoder can be written in these formats, by doing it with random weights.
-
-    Args:
-        formats: of `export`.
-        encoder: the settings of `encoder`.
-
-    Raises:
-        UserError: a package is missing, the encoder has code of its own, or torch cannot write it.
-    """
+    """Check that an encoder can be written in these formats, by doing it with random weights."""
     if not formats:
         return
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
@@ -74,11 +66,7 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
 
 
 def write_formats(path: Path, formats: Sequence[Format]) -> None:
-    """Writes further formats beside an exported model.
-
-    Args:
-        path: the directory of the exported model; the files are made from what it holds.
-    """
+    """Write further formats beside an exported model, from what its directory holds."""
     if not formats:
         return
     model = AutoModel.from_pretrained(path, use_safetensors=True, dtype=torch.float32)
@@ -93,11 +81,7 @@ def write_formats(path: Path, formats: Sequence[Format]) -> None:
 
 
 def load_format(path: Path, name: Format | None) -> Embed:
-    """Return what embeds with an exported model.
-
-    Args:
-        name: of a format that `write_formats` has written; None: torch's own.
-    """
+    """Return what embeds with an exported model, in a format that `write_formats` has written; None: torch's own."""
     from raysed.model import library  # takes seconds
 
     model = library.load(path)
@@ -107,12 +91,7 @@ def load_format(path: Path, name: Format | None) -> Embed:
 
 
 class OnnxTransformer(torch.nn.Module):
-    """A transformer in an ONNX file, called like the transformer that it was made from.
-
-    Args:
-        file: written by `write_formats`.
-        config: of the transformer in torch.
-    """
+    """A transformer in an ONNX file, called like the transformer that it was made from."""
 
     def __init__(self, file: Path, config: PreTrainedConfig):
         from onnxruntime import InferenceSession, SessionOptions

@@ -1,7 +1,6 @@
 """The network of the normalizing flow, alone, and as the last module of a sentence-transformers model.
 
-This file stands on its own: a model that ends in a flow carries a copy of it, so that the model can be used
-where raysed is not installed. It needs torch and safetensors.
+This file stands on its own, because a model that ends in a flow carries a copy of it: it needs torch and safetensors.
 
 Source: Li et al., "On the Sentence Embeddings from Pre-trained Language Models", EMNLP 2020, section 3.2,
 table 7 and appendix A.
@@ -43,28 +42,11 @@ class Glow(nn.Module):
     few kernels. Their pieces are, in order: the actnorms of all steps, the first inner actnorms of all steps,
     the second inner ones, and the scaled biases of the last linear layers.
 
-    Shapes: B rows, D = width.
-
-    Args:
-        width: D, a multiple of 2**levels.
-        levels: 2 in the paper, 3 in the released code's default.
-        generator: source of the initial weights; None: one seeded with 0.
-
-    >>> glow = Glow(width=8)
-    >>> z_BD, log_det_B = glow(torch.ones(3, 8))
-    >>> z_BD.shape, log_det_B.shape
-    (torch.Size([3, 8]), torch.Size([3]))
-    >>> sum(parameter.numel() for parameter in Glow(width=768).parameters())
-    127872
+    Shapes: B rows, D = width, a multiple of 2**levels; `levels` is 2 in the paper, 3 in the released code's default.
     """
 
     def __init__(
-        self,
-        width: int,
-        levels: int = 2,
-        depth: int = 3,
-        hidden: int = 32,
-        generator: torch.Generator | None = None,
+        self, width: int, levels: int = 2, depth: int = 3, hidden: int = 32, generator: torch.Generator | None = None
     ):
         super().__init__()
         self.width, self.levels, self.depth, self.hidden = width, levels, depth, hidden
@@ -81,7 +63,7 @@ class Glow(nn.Module):
 
     @torch.no_grad()
     def _draw_weights(self, generator: torch.Generator) -> None:
-        """Draws as the released code does: actnorms Glorot-uniform, g from N(0, 0.05^2), its end zero."""
+        """Draw as the released code does: actnorms Glorot-uniform, g from N(0, 0.05^2), its end zero."""
         for vector in (self.shift, self.log_scale):
             for piece in vector.split(self.sizes)[: 3 * self.steps]:
                 limit = math.sqrt(6 / (1 + len(piece)))
@@ -92,18 +74,13 @@ class Glow(nn.Module):
 
     @torch.no_grad()
     def initialize_(self, x_BD: Tensor) -> None:
-        """Sets every actnorm, inner ones too, so that its output over these rows has mean 0 and deviation 1.
+        """Set every actnorm, inner ones too, so that its output over these rows has mean 0 and deviation 1.
 
         Call it once, before the first update, with rows drawn at random from all that the flow is fitted on:
-        the first rows of a file are often of one kind. That it was called is stored with the weights
-        (`initialized`).
+        the first rows of a file are often of one kind. That it was called is stored with the weights.
 
         A channel that is constant but for rounding keeps its size relative to the others: some encoders have such
-        channels (a LayerNorm weight of zero). Blown up to deviation 1 by each of the steps in turn, their noise
-        would overflow.
-
-        Raises:
-            RuntimeError: it was called before.
+        channels (a LayerNorm weight of zero). Blown up to deviation 1 by each step in turn, their noise would overflow.
         """
         if self.initialized:
             raise RuntimeError("this flow is initialised already")
@@ -124,48 +101,27 @@ class Glow(nn.Module):
         self.initialized.fill_(True)
 
     def forward(self, x_BD: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns z_BD and log |det dz/dx| of each row, in nats."""
+        """Return z_BD and log |det dz/dx| of each row, in nats."""
         _, _, affine = self._affines()
         z_BD = self._walk(x_BD, affine)
         log_det = LOG_SCALE_FACTOR * self.log_scale[: self.norm_width].sum()
         return z_BD, log_det.expand(len(x_BD))
 
-    def inverse(self, z_BD: Tensor) -> Tensor:
-        """Returns the x_BD that `forward` maps to z_BD, up to rounding."""
-        offsets, scales, affine = self._affines()
-        halvings = [*range(1, self.levels), self.levels - 1]
-        *left, x = z_BD.split([self.width >> count for count in halvings], dim=1)
-        for step in reversed(range(self.steps)):
-            level, position = divmod(step, self.depth)
-            if position == self.depth - 1 and level < self.levels - 1:
-                x = torch.cat([x, left[level]], dim=1)
-            kept, moved = x.chunk(2, dim=1)
-            change = self._coupling(kept, step, affine)
-            x = (torch.cat([kept, moved - change], dim=1).flip(1) - offsets[step]) / scales[step]
-        return x
-
     def bits_per_dim(self, x_BD: Tensor) -> Tensor:
-        """Returns the negative log-likelihood of each row in bits, divided by the width (lower is better).
-
-        >>> glow = Glow(width=4)
-        >>> for parameter in glow.parameters(): _ = parameter.data.zero_()  # the identity, up to the order
-        >>> expected = 0.5 * math.log2(2 * math.pi)
-        >>> math.isclose(glow.bits_per_dim(torch.zeros(1, 4)).item(), expected, rel_tol=1e-6)
-        True
-        """
+        """Return the negative log-likelihood of each row in bits, divided by the width (lower is better)."""
         z_BD, log_det_B = self(x_BD)
         log_prior_B = -0.5 * z_BD.square().sum(1) - 0.5 * self.width * math.log(2 * math.pi)
         return -(log_prior_B + log_det_B) / (math.log(2) * self.width)
 
     def _affines(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], _Affine]:
-        """Returns the pieces of shift * scale and of scale, and the function that applies them."""
+        """Return the pieces of shift * scale and of scale, and the function that applies them."""
         scale = torch.exp(LOG_SCALE_FACTOR * self.log_scale)
         offsets, scales = (self.shift * scale).split(self.sizes), scale.split(self.sizes)
         # (x + shift) * scale as one multiply-add: half of the kernels, and of what backward keeps.
         return offsets, scales, lambda values, index: torch.addcmul(offsets[index], values, scales[index])
 
     def _walk(self, x: Tensor, affine: _Affine) -> Tensor:
-        """Carries x through all steps; `affine(values, index)` applies the actnorm of that index."""
+        """Carry x through all steps; `affine(values, index)` applies the actnorm of that index."""
         left = []
         for step in range(self.steps):
             x = affine(x, step).flip(1)
@@ -177,7 +133,7 @@ class Glow(nn.Module):
         return torch.cat([*left, x], dim=1)
 
     def _coupling(self, kept: Tensor, step: int, affine: _Affine) -> Tensor:
-        """Returns g(kept)."""
+        """Return g(kept)."""
         first, second, last = (self.weights[3 * step + layer] for layer in range(3))
         hidden_BH = affine(kept @ first.T, self.steps + step).relu_()
         hidden_BH = affine(hidden_BH @ second.T, 2 * self.steps + step).relu_()
@@ -192,30 +148,30 @@ class FlowHead(nn.Module):
         self.glow = glow
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
-        """Replaces `sentence_embedding`, [B, D]; the flow computes in its own precision."""
+        """Replace `sentence_embedding`, [B, D]; the flow computes in its own precision."""
         x_BD = features["sentence_embedding"].to(self.glow.shift.dtype)
         features["sentence_embedding"] = self.glow(x_BD)[0]
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Returns D."""
+        """Return D."""
         return self.glow.width
 
     get_sentence_embedding_dimension = get_embedding_dimension  # its name before sentence-transformers 6
 
     def save(self, directory: str | Path, **_: Any) -> None:
-        """Writes the flow into a directory, and this file beside that, where the loader looks for it."""
+        """Write the flow into a directory, and this file beside that, where the loader looks for it."""
         write(self.glow, Path(directory))
         shutil.copyfile(__file__, Path(directory).parent / Path(__file__).name)
 
     @staticmethod
     def load(directory: str | Path) -> "FlowHead":
-        """Reads what `save` wrote."""
+        """Read what `save` wrote."""
         return FlowHead(read(Path(directory), Glow))
 
 
 def write(glow: Glow, directory: Path) -> None:
-    """Writes `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
+    """Write `config.json` and `model.safetensors` (weights and the `initialized` flag) into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     shape = {name: getattr(glow, name) for name in ("width", "levels", "depth", "hidden")}
     text = json.dumps({"kind": "flow", **shape}, indent=2) + "\n"
@@ -224,11 +180,7 @@ def write(glow: Glow, directory: Path) -> None:
 
 
 def read(directory: Path, kind: type[Glow]) -> Glow:
-    """Reads what `write` wrote, as an instance of `kind` on the CPU and in evaluation mode.
-
-    Args:
-        directory: that `write` has filled.
-    """
+    """Read what `write` wrote, as an instance of `kind` on the CPU and in evaluation mode."""
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
     glow = kind(*(config[name] for name in ("width", "levels", "depth", "hidden")))
     glow.load_state_dict(load_file(directory / "model.safetensors"))

@@ -16,22 +16,18 @@ START = "head.npy"
 
 
 def save_head(weight_HD: np.ndarray, directory: Path) -> None:
-    """Writes `head.safetensors`, the `weight` of a linear layer, beside the transformer.
-
-    Args:
-        weight_HD: from the transformer's size to the width of the embeddings.
-    """
+    """Write `head.safetensors`, the `weight` of a linear layer, beside the transformer."""
     save_file({"weight": np.ascontiguousarray(weight_HD.T)}, directory / _FILE)
 
 
 def load_head(directory: Path) -> np.ndarray | None:
-    """Returns what `save_head` wrote; None where there is nothing."""
+    """Return what `save_head` wrote; None where there is nothing."""
     path = directory / _FILE
     return load_file(path)["weight"].T if path.is_file() else None
 
 
 def fold(weight_HE: np.ndarray) -> np.ndarray:
-    """Returns a head of at most H columns after which all dot products are the same, in float32.
+    """Return a head of at most H columns after which all dot products are the same, in float32.
 
     With W = U S V', the vectors x W and x U S differ by the turn V', which changes no dot product.
 

@@ -1,7 +1,4 @@
-"""sentence-transformers, in and out: the one module that imports it.
-
-Importing the library takes seconds, so this module is imported where a model is read or written, not at the top of a
-file.
+"""sentence-transformers, in and out: the one module that imports it, itself imported late because that takes seconds.
 
 No code of a model directory runs, unless that is asked for: modules of a class that is not the library's own are
 refused, except for this project's flow, whose weights are read by raysed's own class.
@@ -9,7 +6,6 @@ refused, except for this project's flow, whose weights are read by raysed's own 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,20 +23,27 @@ from sentence_transformers.sentence_transformer.modules import (
 from sentence_transformers.util import import_module_class
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedTokenizerBase
 
-from raysed.config import Layers
+from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
-from raysed.model.encoder import blocks_of
+from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.glow import FlowHead
+from raysed.model.pretrained import load_encoder, longest_input, save_encoder
+from raysed.model.sentence_model import UNLIMITED, NativeModel
+from raysed.model.static import StaticVectors, without_special_tokens
 
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
 """The class of an exported flow, as modules.json names it: in the file `glow.py` beside it."""
 _OF_VECTORS = ("Dense", "Normalize", "LayerNorm", "Dropout", "FlowHead")
 """Modules that map the vector of a sentence, whatever its tokens were."""
-_PLAIN = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-_READ_ELSEWHERE = {"max_seq_length", "do_lower_case", "modality_config", "module_output_name", "transformer_task"}
+_USUAL = {
+    "transformer_task": "feature-extraction",
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+    "module_output_name": "token_embeddings",
+}
+_READ_ELSEWHERE = {"max_seq_length", "do_lower_case", *_USUAL}
 
 
 class NotPackable(Exception):
@@ -58,36 +61,8 @@ class _Entry(NamedTuple):
         return self.kind.rpartition(".")[2]
 
 
-@dataclass(frozen=True)
-class Parts:
-    """A model of which the packed encoder computes all up to the pooled vector.
-
-    Attributes:
-        transformer: directory of the Hugging Face model; None where `table` takes its place.
-        table: vectors of tokens.
-        pooling: `mean` or `cls`.
-        layers: whose mean is pooled.
-        max_length: tokens per sentence; None: what the model and its tokenizer take.
-        prompt: put before every sentence.
-        heads: the library's modules after the pooling.
-    """
-
-    heads: tuple[nn.Module, ...]
-    prompt: str
-    transformer: Path | None = None
-    table: StaticEmbedding | None = None
-    pooling: str = "mean"
-    layers: Layers = 1
-    max_length: int | None = None
-    lower_case: bool = False
-
-
 def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) -> SentenceTransformer:
-    """Load a model directory as the library's own model.
-
-    Raises:
-        UserError: one of its modules is neither the library's nor a flow.
-    """
+    """Load a model directory as the library's own model; refuse modules that are neither the library's nor a flow."""
     entries = _entries(directory)
     if any(entry.kind == _FLOW for entry in entries):  # which the library would load as code of the directory
         modules = [_module(directory, entry, trust_remote_code) for entry in entries]
@@ -106,42 +81,52 @@ def embed(model: SentenceTransformer, sentences: Sequence[str]) -> np.ndarray:
     return model.encode(list(sentences), convert_to_numpy=True, show_progress_bar=False).astype(np.float32)
 
 
-def take_apart(directory: Path) -> Parts:
-    """Return what of a model is not its transformer.
+def take_apart(directory: Path, token_budget: int | None, device: str) -> NativeModel:
+    """Load a model of which packed rows compute all up to the pooled vector.
 
     Raises:
         NotPackable: its modules are others than a table or a transformer with mean or cls pooling, and maps of vectors.
-        UserError: one of its modules is neither the library's nor a flow.
+        UserError: one of its modules is neither the library's nor a flow, or does not load.
     """
     first, *rest = _entries(directory)
     prompt = _default_prompt(directory)
     if first.name == "StaticEmbedding":
-        return Parts(_heads(directory, rest), prompt, table=_module(directory, first))
+        heads, table = _heads(directory, rest), _module(directory, first)
+        longest = (table.tokenizer.truncation or {}).get("max_length", UNLIMITED)
+        encoder = Encoder(StaticVectors.from_rows(table.embedding.weight.detach().float())).to(device)
+        plain = without_special_tokens(table.tokenizer)
+        return NativeModel(encoder, plain, (1,), longest, False, prompt, heads, token_budget)
     if first.name != "Transformer":
         raise NotPackable(f"its first module is {first.name}")
     settings = Transformer.load_config(str(directory), subfolder=first.place, local_files_only=True)
-    _refuse_unusual(settings)
+    for key, value in settings.items():  # of those that are not looked at here, only the ones that are off do nothing
+        if value and (key not in _READ_ELSEWHERE or _USUAL.get(key, value) != value):
+            raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
     if getattr(AutoConfig.from_pretrained(directory / first.place), "is_encoder_decoder", False):
         raise NotPackable("its transformer is the encoder of a pair")
+    pooling, layers = _take_pooling(directory, rest, prompt)
+    heads = _heads(directory, rest)
+    encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / first.place), max_length=3))
+    encoder.pooling = pooling
+    wanted = settings.get("max_seq_length") or tokenizer.model_max_length
+    longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset))
+    lower_case = bool(settings.get("do_lower_case"))
+    return NativeModel(encoder.to(device), tokenizer, (layers,), longest, lower_case, prompt, heads, token_budget)
+
+
+def _take_pooling(directory: Path, entries: list[_Entry], prompt: str) -> tuple[str, Layers]:
+    """Remove the modules that pool from the front of `entries`; return what they do."""
     layers = 1
-    if rest and rest[0].name == "WeightedLayerPooling":
-        layers = _layers(_module(directory, rest.pop(0)))
-    if not rest or rest[0].name != "Pooling":
+    if entries and entries[0].name == "WeightedLayerPooling":
+        layers = _layers(_module(directory, entries.pop(0)))
+    if not entries or entries[0].name != "Pooling":
         raise NotPackable("it has no pooling after its transformer")
-    pooling = _module(directory, rest.pop(0))
+    pooling = _module(directory, entries.pop(0))
     if pooling.pooling_mode not in ("mean", "cls"):
         raise NotPackable(f"its pooling is {pooling.pooling_mode}")
     if prompt and not pooling.include_prompt:
         raise NotPackable("its pooling leaves the prompt out")
-    return Parts(
-        _heads(directory, rest),
-        prompt,
-        transformer=directory / first.place,
-        pooling=pooling.pooling_mode,
-        layers=layers,
-        max_length=settings.get("max_seq_length"),
-        lower_case=bool(settings.get("do_lower_case")),
-    )
+    return pooling.pooling_mode, layers
 
 
 def _entries(directory: Path) -> list[_Entry]:
@@ -169,22 +154,18 @@ def _heads(directory: Path, entries: Sequence[_Entry]) -> tuple[nn.Module, ...]:
     heads = []
     for entry in entries:
         head = _module(directory, entry) if entry.name in _OF_VECTORS else None
-        if getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding" or head is None:
+        if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
             raise NotPackable(f"its module {entry.name} needs more than the vector of a sentence")
         heads.append(head)
     return tuple(heads)
 
 
-def _refuse_unusual(settings: dict[str, Any]) -> None:
-    """Of settings that are not looked at here, only those that are off leave the transformer as it is."""
-    usual = {
-        "transformer_task": "feature-extraction",
-        "modality_config": _PLAIN,
-        "module_output_name": "token_embeddings",
-    }
-    for key, value in settings.items():
-        if value and (key not in _READ_ELSEWHERE or usual.get(key, value) != value):
-            raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
+def _default_prompt(directory: Path) -> str:
+    path = directory / "config_sentence_transformers.json"
+    settings = _read_json(path) if path.is_file() else {}
+    if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+        raise NotPackable("it cuts its vectors short, or is of another type")
+    return settings.get("prompts", {}).get(settings.get("default_prompt_name"), "")
 
 
 def _layers(module: WeightedLayerPooling) -> Layers:
@@ -200,14 +181,6 @@ def _layers(module: WeightedLayerPooling) -> Layers:
     raise NotPackable("its layers have weights of their own")
 
 
-def _default_prompt(directory: Path) -> str:
-    path = directory / "config_sentence_transformers.json"
-    settings = _read_json(path) if path.is_file() else {}
-    if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
-        raise NotPackable("it cuts its vectors short, or is of another type")
-    return settings.get("prompts", {}).get(settings.get("default_prompt_name"), "")
-
-
 # -- out -------------------------------------------------------------------------------------------------------------
 
 
@@ -218,9 +191,7 @@ def write(directory: Path, first: nn.Module | None, others: Sequence[nn.Module],
     release 5 (see docs/distill.md).
 
     Args:
-        first: a table of vectors; None where the transformer is already in the directory.
-        others: modules after it.
-        max_length: of a transformer.
+        first: a table of vectors; None where a transformer is in the directory already, by `write_transformer`.
     """
     entries = [] if first else [{"idx": 0, "name": "0", "path": "", "type": f"{_OWN}models.Transformer"}]
     for index, module in enumerate([first, *others] if first else others, start=len(entries)):
@@ -228,7 +199,15 @@ def write(directory: Path, first: nn.Module | None, others: Sequence[nn.Module],
         place = directory / f"{index}_{name}"
         place.mkdir(exist_ok=True)
         module.save(str(place))
-        _name_as_before(place / "config.json", name)
+        if name in ("Pooling", "WeightedLayerPooling", "Dense"):  # older releases stop at settings they do not know
+            settings = _read_json(place / "config.json")
+            if "embedding_dimension" in settings:
+                settings["word_embedding_dimension"] = settings.pop("embedding_dimension")
+            if settings.pop("pooling_mode", None):
+                settings["pooling_mode_mean_tokens"] = True
+            for key in ("include_prompt", "module_input_name", "module_output_name"):
+                settings.pop(key, None)
+            _write_json(place / "config.json", settings)
         kind = _FLOW if isinstance(module, FlowHead) else f"{_OWN}models.{name}"
         entries.append({"idx": index, "name": str(index), "path": place.name, "type": kind})
     _write_json(directory / "modules.json", entries)
@@ -239,25 +218,33 @@ def write(directory: Path, first: nn.Module | None, others: Sequence[nn.Module],
     _write_json(directory / "config_sentence_transformers.json", {"__version__": versions, **settings})
 
 
+def write_transformer(
+    encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, layers: Layers, max_length: int
+) -> None:
+    """Write the transformer and its tokenizer, so that the states of all layers are given where they are pooled."""
+    save_encoder(encoder, tokenizer, path, max_length)
+    config = _read_json(path / "config.json")
+    _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
+    tokenizer_config = _read_json(path / "tokenizer_config.json")
+    if tokenizer_config["tokenizer_class"] == "TokenizersBackend":  # the name of transformers 5 only; ONNX needs 4
+        _write_json(path / "tokenizer_config.json", {**tokenizer_config, "tokenizer_class": "PreTrainedTokenizerFast"})
+
+
 def table(rows_VD: torch.Tensor, tokenizer: Tokenizer, max_length: int) -> StaticEmbedding:
     """Return a table of vectors; its tokenizer cuts, because the module has no setting for that."""
     tokenizer.enable_truncation(max_length)
     return StaticEmbedding(tokenizer, embedding_weights=rows_VD)
 
 
-def layer_pooling(width: int, layers: Layers, count: int) -> list[WeightedLayerPooling]:
-    """Return the mean over layers of a transformer with `count` of them; nothing where only the last is pooled."""
+def pooling(width: int, layers: Layers, count: int) -> list[nn.Module]:
+    """Return the mean over layers, of `count`, where more than the last is pooled, and the mean over tokens."""
     if layers == 1:
-        return []
+        return [Pooling(width, "mean")]
     blocks = torch.tensor(blocks_of(layers, count))
     start = int(blocks.min())
     weights = nn.Parameter((blocks - start).bincount().float())
-    return [WeightedLayerPooling(width, num_hidden_layers=count, layer_start=start, layer_weights=weights)]
-
-
-def mean_pooling(width: int) -> Pooling:
-    """Return the mean over tokens."""
-    return Pooling(width, "mean")
+    over_layers = WeightedLayerPooling(width, num_hidden_layers=count, layer_start=start, layer_weights=weights)
+    return [over_layers, Pooling(width, "mean")]
 
 
 def linear(weight_DE: np.ndarray, bias_E: np.ndarray | None = None) -> Dense:
@@ -265,20 +252,6 @@ def linear(weight_DE: np.ndarray, bias_E: np.ndarray | None = None) -> Dense:
     bias = None if bias_E is None else torch.tensor(bias_E, dtype=torch.float32)
     weight_ED = torch.tensor(weight_DE.T, dtype=torch.float32).contiguous()
     return Dense(*weight_DE.shape, bias is not None, nn.Identity(), init_weight=weight_ED, init_bias=bias)
-
-
-def _name_as_before(path: Path, module: str) -> None:
-    """Older releases stop at settings that they do not know."""
-    if module not in ("Pooling", "WeightedLayerPooling", "Dense"):
-        return
-    settings = _read_json(path)
-    if "embedding_dimension" in settings:
-        settings["word_embedding_dimension"] = settings.pop("embedding_dimension")
-    if settings.pop("pooling_mode", None):
-        settings["pooling_mode_mean_tokens"] = True
-    for key in ("include_prompt", "module_input_name", "module_output_name"):
-        settings.pop(key, None)
-    _write_json(path, settings)
 
 
 def _read_json(path: Path) -> Any:

@@ -5,8 +5,6 @@ without AVX-512. oneDNN, which torch has too and multiplies bf16 with, asks for 
 copied in and out. How many of its programs it keeps is set where a process starts, in cluster/process.py.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 
@@ -15,20 +13,15 @@ from torch import nn
 
 
 def speed_up(model: nn.Module) -> None:
-    """Lets the plain linear layers of a model multiply by oneDNN where that is faster; weights stay the same.
-
-    Args:
-        model: any module; subclasses of `nn.Linear` are left alone.
-    """
-    if not onednn_is_faster():
-        return
-    for module in model.modules():
-        if type(module) is nn.Linear:
-            module.__class__ = OneDnnLinear
+    """Let plain linear layers, not subclasses, multiply by oneDNN where that is faster; weights stay the same."""
+    if onednn_is_faster():
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                module.__class__ = OneDnnLinear
 
 
 def as_usual(model: nn.Module) -> nn.Module:
-    """Takes back what `speed_up` did: products of several members at once are not oneDNN's."""
+    """Take back what `speed_up` did: products of several members at once are not oneDNN's."""
     for module in model.modules():
         if type(module) is OneDnnLinear:
             module.__class__ = nn.Linear
@@ -47,40 +40,25 @@ def onednn_is_faster() -> bool:
 
 
 class OneDnnLinear(nn.Linear):
-    """A linear layer whose products in float32 on the CPU are oneDNN's; all else goes the usual way.
-
-    >>> layer = OneDnnLinear(3, 2)
-    >>> layer(torch.ones(5, 4, 3)).shape
-    torch.Size([5, 4, 2])
-    """
+    """A linear layer whose products in float32 on the CPU are oneDNN's; all else goes the usual way."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Returns x W^T + b for x [..., inputs]."""
+        """Return x W^T + b for x [..., I]."""
         return by_onednn(input, self.weight, self.bias)
 
 
 def linear(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
-    """Returns x W^T + b for x [..., I], as `torch.nn.functional.linear` does, by oneDNN where that is faster.
-
-    Args:
-        x: [..., I].
-        weight_OI: as of `nn.Linear`.
-        bias_O: likewise, or None.
-    """
+    """Return x W^T + b for x [..., I], by oneDNN where that is faster."""
     return (by_onednn if onednn_is_faster() else nn.functional.linear)(x, weight_OI, bias_O)
 
 
 def by_onednn(x: torch.Tensor, weight_OI: torch.Tensor, bias_O: torch.Tensor | None) -> torch.Tensor:
     """Return x W^T + b for x [..., I], by oneDNN in float32 on the CPU and the usual way elsewhere."""
-    if not _can(x, weight_OI):
+    is_plain = x.dtype == weight_OI.dtype == torch.float32 and x.device.type == weight_OI.device.type == "cpu"
+    if not is_plain or x.numel() == 0 or torch.is_autocast_enabled("cpu"):
         return nn.functional.linear(x, weight_OI, bias_O)
     x_NI = x.reshape(-1, x.shape[-1]).to_mkldnn()
     return nn.functional.linear(x_NI, weight_OI, bias_O).to_dense().view(*x.shape[:-1], len(weight_OI))
-
-
-def _can(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    is_plain = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    return is_plain and x.numel() > 0 and not torch.is_autocast_enabled("cpu")
 
 
 def _vendor() -> str:

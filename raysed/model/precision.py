@@ -1,4 +1,4 @@
-"""What a device computes well in."""
+"""Which precision is fast on a device."""
 
 import torch
 
@@ -17,9 +17,5 @@ def has_bf16(device: torch.device | str) -> bool:
 
 
 def uses_bf16(precision: Precision, device: torch.device | str) -> bool:
-    """Whether forward passes on this device are to be in bf16.
-
-    Args:
-        precision: the setting; `auto` is bf16 where `has_bf16` says so.
-    """
+    """Whether forward passes on this device are to be in bf16; `auto` is bf16 where `has_bf16` says so."""
     return precision == "bf16" or (precision == "auto" and has_bf16(device))

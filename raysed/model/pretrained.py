@@ -2,6 +2,7 @@
 
 import copy
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,26 +27,13 @@ from raysed.errors import UserError, first_line
 from raysed.model.encoder import Encoder
 from raysed.model.head import load_head, save_head
 
-LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    TypeError,
-    KeyError,
-    RuntimeError,
-    ImportError,
-    SafetensorError,
-    StrictDataclassError,
-)
+_PYTHON_ERRORS = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
+LOAD_ERRORS = (*_PYTHON_ERRORS, SafetensorError, StrictDataclassError)
 """What transformers raises for a path, a file or a setting that does not fit."""
 
 
 def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBase]:
-    """Load the pre-trained transformer and its tokenizer.
-
-    Raises:
-        UserError: `encoder.path` is not there, is no model, lacks weights or a tokenizer, or does not take
-            `encoder.max_length` tokens.
-    """
+    """Load the pre-trained transformer and its tokenizer; refuse what lacks weights or a tokenizer, or is too short."""
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity_error()  # missing weights are looked at below, and left-over ones do not matter
     try:
@@ -73,7 +61,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
         _keep_layers(transformer, config)
     encoder = Encoder(transformer)
     _check_length(config, transformer.config, encoder.position_offset)
-    return encoder, _own_tokenizer(config, transformer.config)
+    return encoder, load_tokenizer(config)
 
 
 def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
@@ -84,17 +72,10 @@ def load_start(config: EncoderConfig, start: Path | None) -> tuple[Encoder, PreT
 
 
 def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of an artefact, or that of the pre-trained encoder, without any weights.
-
-    Raises:
-        UserError: there is none, or it does not fit the model.
-    """
-    if start is None:
-        return _own_tokenizer(config, configuration_of(config))
-    return AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
-
-
-def _own_tokenizer(config: EncoderConfig, found: PretrainedConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of an artefact, or that of the pre-trained encoder, without any weights."""
+    if start is not None:
+        return AutoTokenizer.from_pretrained(start, trust_remote_code=config.trust_remote_code)
+    vocabulary = configuration_of(config).vocab_size
     try:
         tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code)
     except LOAD_ERRORS as error:
@@ -102,10 +83,10 @@ def _own_tokenizer(config: EncoderConfig, found: PretrainedConfig) -> PreTrained
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
         problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
         raise UserError(problem, setting="encoder.path")
-    if len(tokenizer) > found.vocab_size:
+    if len(tokenizer) > vocabulary:
         raise UserError(
             f"the tokenizer of {config.path!r} has {len(tokenizer)} tokens, but its model has only "
-            f"{found.vocab_size}; use both from the same model",
+            f"{vocabulary}; use both from the same model",
             setting="encoder.path",
         )
     return tokenizer
@@ -136,10 +117,7 @@ def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
 
 
 def kept_layers(keep: int | str | Sequence[int], count: int) -> list[int]:
-    """Return the layers that `encoder.keep_layers` keeps.
-
-    Args:
-        keep: which; or how many, or `half`: evenly spread from the first to the last, or the last one alone.
+    """Return the layers that `encoder.keep_layers` keeps: those listed, or so many evenly spread, or the last alone.
 
     >>> kept_layers([0, 1], 6), kept_layers("half", 6), kept_layers(4, 12), kept_layers(1, 6)
     ([0, 1], [0, 2, 5], [0, 3, 7, 11], [5])
@@ -197,12 +175,7 @@ def write_checkpoint(
 
 
 def check_encoder(config: EncoderConfig) -> int:
-    """Check the settings against the model's configuration only; return the number of blocks, 1 of a table of vectors.
-
-    Raises:
-        UserError: `encoder.path` is no model, or `encoder.layers`, `encoder.max_length` or `encoder.static.width` is
-            beyond it.
-    """
+    """Check the settings by the model's configuration only; return its number of blocks, 1 of a table of vectors."""
     found = configuration_of(config)
     if config.static is None:  # whose sentences may be of any length
         _check_length(config, found)
@@ -230,12 +203,17 @@ def check_encoder(config: EncoderConfig) -> int:
 
 
 def _check_length(config: EncoderConfig, found: PretrainedConfig, unused_positions: int = 0) -> None:
-    positions = getattr(found, "max_position_embeddings", None)
-    if positions and config.max_length > positions - unused_positions:
-        longest = positions - unused_positions
+    longest = longest_input(found, unused_positions)
+    if config.max_length > longest:
         raise UserError(
             f"encoder.max_length is {config.max_length}, but {config.path!r} takes at most {longest} tokens"
         )
+
+
+def longest_input(found: PretrainedConfig, unused_positions: int) -> int:
+    """Return how many tokens a model has positions for; `sys.maxsize` where it does not count them."""
+    positions = getattr(found, "max_position_embeddings", None)
+    return positions - unused_positions if positions else sys.maxsize
 
 
 def width_of(config: EncoderConfig) -> int:
@@ -244,11 +222,7 @@ def width_of(config: EncoderConfig) -> int:
 
 
 def configuration_of(config: EncoderConfig) -> PretrainedConfig:
-    """Return the model's own configuration.
-
-    Raises:
-        UserError: `encoder.path` is no model.
-    """
+    """Return the model's own configuration."""
     path = encoder_path(config)
     try:
         return AutoConfig.from_pretrained(path, trust_remote_code=config.trust_remote_code, **config.model_kwargs)

@@ -15,8 +15,7 @@ class Shape:
     """Sizes of an encoder.
 
     Attributes:
-        parameters: all of them.
-        products: those that every token is multiplied by: the weights of linear layers.
+        products: parameters that every token is multiplied by: the weights of linear layers.
         layers: blocks; 0 of a table of vectors.
         width: of the hidden states.
         inner: of the feed-forward layers within blocks.
@@ -34,14 +33,7 @@ class Shape:
 
 
 def shape_of(config: EncoderConfig) -> Shape:
-    """Returns the sizes of the encoder that these settings describe.
-
-    Args:
-        config: the settings of `encoder`.
-
-    Raises:
-        UserError: see `check_encoder`.
-    """
+    """Return the sizes of the encoder that these settings describe."""
     found = configuration_of(config)
     if config.static:
         width = config.static.width or found.hidden_size
@@ -52,10 +44,7 @@ def shape_of(config: EncoderConfig) -> Shape:
 
 
 def shape_of_model(found: PretrainedConfig, trust_remote_code: bool = False) -> Shape:
-    """Returns the sizes of the architecture of a configuration, which is built without memory for its weights.
-
-    Args:
-        trust_remote_code: whether code that comes with the model may run.
+    """Return the sizes of the architecture of a configuration, which is built without memory for its weights.
 
     >>> from transformers import BertConfig
     >>> shape = shape_of_model(BertConfig())

@@ -1,8 +1,7 @@
 """A table of one vector per token, whose mean over a sentence's tokens is its embedding.
 
-It stands where an encoder has its transformer, so that packing, training, embedding and saving are those of every
-encoder. It is what sentence-transformers calls `StaticEmbedding`: special tokens do not count, so its tokenizer adds
-none.
+It stands where an encoder has its transformer. It is what sentence-transformers calls `StaticEmbedding`: special tokens
+do not count, so its tokenizer adds none.
 """
 
 import torch
@@ -44,22 +43,18 @@ class StaticVectors(PreTrainedModel):
 
     @classmethod
     def from_rows(cls, rows_VD: torch.Tensor) -> "StaticVectors":
-        """Makes the table of these rows.
-
-        Args:
-            rows_VD: float32, one row per token.
-        """
+        """Make the table of these float32 rows, one per token."""
         vectors = cls(StaticVectorsConfig(vocab_size=len(rows_VD), hidden_size=rows_VD.shape[1]))
         with torch.no_grad():
             vectors.embedding.weight.copy_(rows_VD)
         return vectors
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Returns the table."""
+        """Return the table."""
         return self.embedding
 
     def forward(self, tokens: PackedTokens) -> torch.Tensor:
-        """Returns the mean of each sentence's rows, emb_BD; that of a sentence without tokens is 0."""
+        """Return the mean of each sentence's rows, emb_BD; that of a sentence without tokens is 0."""
         by_sentence = tokens.segments.flatten().argsort(stable=True)  # the empty places are last
         input_ids = tokens.input_ids.flatten()[by_sentence[: tokens.lengths.sum()]]
         offsets = tokens.lengths.cumsum(0) - tokens.lengths
@@ -72,11 +67,7 @@ AutoModel.register(StaticVectorsConfig, StaticVectors)
 
 
 def without_special_tokens(tokenizer: PreTrainedTokenizerBase | Tokenizer) -> PreTrainedTokenizerFast:
-    """Return a copy that adds no special tokens, neither cuts nor pads, and stays so when it is saved.
-
-    Args:
-        tokenizer: a fast one, or what is inside of it; left as it is.
-    """
+    """Return a copy of a fast tokenizer that adds no special tokens, neither cuts nor pads, also when it is saved."""
     names = {name: getattr(tokenizer, name, None) for name in _SPECIAL}
     inner = tokenizer if isinstance(tokenizer, Tokenizer) else tokenizer.backend_tokenizer
     backend = Tokenizer.from_str(inner.to_str())

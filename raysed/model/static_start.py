@@ -30,15 +30,7 @@ _AT_ONCE = 4096
 def write_static(
     encoder: EncoderConfig, corpus: CorpusConfig, seed: int, path: Path, token_budget: int | None = None
 ) -> None:
-    """Write a table of vectors, and a tokenizer that adds no special tokens, in Hugging Face layout.
-
-    Args:
-        seed: of the sentences that are drawn from the corpus.
-        token_budget: tokens per forward pass; None: what suits the device.
-
-    Raises:
-        UserError: the encoder does not load, or its tokenizer is not one that sentence-transformers takes.
-    """
+    """Write a table of vectors, and a tokenizer that adds no special tokens, in Hugging Face layout."""
     # A token alone is short, and the table takes sentences of any length, whatever the encoder takes.
     teacher, tokenizer = load_encoder(encoder.model_copy(update={"max_length": 3}))
     if not tokenizer.is_fast:
@@ -57,15 +49,11 @@ def write_static(
 def token_embeddings(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, token_budget: int | None = None
 ) -> np.ndarray:
-    """Embeds every token of a vocabulary as a sentence of its own, between the tokenizer's special tokens.
-
-    Args:
-        token_budget: tokens per forward pass; None: what suits the device.
-
-    Returns:
-        float32 [V, D].
-    """
-    before, after = _special_tokens_around(tokenizer)
+    """Embed every token of a vocabulary as a sentence of its own between the special tokens, float32 [V, D]."""
+    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
+    whole = tokenizer("a")["input_ids"]
+    first = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
+    before, after = whole[:first], whole[first + len(inner) :]
     size = max(tokenizer.get_vocab().values()) + 1
     progress = Progress("embed tokens", size)
     parts = []
@@ -77,23 +65,10 @@ def token_embeddings(
     return np.concatenate(parts)
 
 
-def _special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before and after a sentence."""
-    inner = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a")["input_ids"]
-    start = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
-    return whole[:start], whole[start + len(inner) :]
-
-
 def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndarray:
-    """Returns the rows that a table starts from: centred, scaled by frequency, and reduced.
+    """Return the rows that a table starts from, float32 [V, width]: centred, scaled by frequency, and reduced.
 
-    Args:
-        rows_VD: what an encoder says of each token.
-        width: of the result; where it is less than D, the rows' principal directions are kept.
-
-    Returns:
-        float32 [V, width].
+    Where `width` is less than D, the rows' principal directions are kept.
     """
     x_VD = rows_VD.astype(np.float64) - rows_VD.mean(0, dtype=np.float64)
     share_V = counts_V / max(counts_V.sum(), 1)

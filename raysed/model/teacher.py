@@ -22,39 +22,30 @@ class MissingSentence(UserError):
     """The teacher has no vector for a sentence."""
 
 
-@dataclass(frozen=True)
-class Computing:
-    """Where and how a teacher that computes does so; kinds use what concerns them.
-
-    Attributes:
-        token_budget: tokens per forward pass; None: what suits the device.
-        encoder: the run's own encoder.
-    """
-
-    token_budget: int | None = None
-    device: str = "cpu"
-    precision: Precision = "fp32"
-    encoder: EncoderConfig | None = None
-
-
+@dataclass(eq=False)
 class Teacher(ABC):
     """A sentence encoder that answers and is not trained.
 
-    Making one is cheap: a model is loaded when it is first needed, and then kept.
+    Making one is cheap: a model is loaded when it is first needed, and then kept. Kinds use of the fields what concerns
+    them.
 
     Attributes:
+        token_budget: tokens per forward pass; None: what suits the device.
+        encoder: the run's own, whose width its members have.
         is_made_by_run: whether its vectors are artefacts of the run, which do not exist before it starts.
         is_model: whether its path is an encoder, which a learner can start from.
         parameters: how many numbers it was trained to; 0 where that is not known.
     """
 
+    config: TeacherConfig
+    token_budget: int | None = None
+    device: str = "cpu"
+    precision: Precision = "fp32"
+    encoder: EncoderConfig | None = None
+
     is_made_by_run: ClassVar[bool] = False
     is_model: ClassVar[bool] = False
-    parameters: int = 0
-
-    def __init__(self, config: TeacherConfig, how: Computing):
-        self.config = config
-        self.how = how
+    parameters: ClassVar[int] = 0
 
     @classmethod
     @abstractmethod
@@ -104,11 +95,8 @@ def kinds() -> tuple[type[Teacher], ...]:
     found = []
     for info in pkgutil.iter_modules(teachers.__path__):
         module = importlib.import_module(f"{teachers.__name__}.{info.name}")
-        found += [
-            kind
-            for kind in vars(module).values()
-            if isinstance(kind, type) and issubclass(kind, Teacher) and kind.__module__ == module.__name__
-        ]
+        classes = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Teacher)]
+        found += [kind for kind in classes if kind.__module__ == module.__name__]
     return tuple(sorted(found, key=lambda kind: kind.is_model))
 
 
@@ -128,24 +116,8 @@ def load_teacher(
     precision: Precision = "fp32",
     encoder: EncoderConfig | None = None,
 ) -> Teacher:
-    """Return the teacher that a block of settings describes.
-
-    Args:
-        token_budget: tokens per forward pass; None: what suits the device.
-        encoder: the run's own, whose width its members have.
-    """
-    return kind_of(config.path)(config, Computing(token_budget, device, precision, encoder))
-
-
-def check_teacher(config: TeacherConfig) -> tuple[int, str]:
-    """Return a teacher's width and identity.
-
-    Raises:
-        UserError: it cannot be used.
-    """
-    teacher = load_teacher(config)
-    teacher.check()
-    return teacher.width, teacher.identity
+    """Return the teacher that a block of settings describes; see `Teacher` for the rest."""
+    return kind_of(config.path)(config, token_budget, device, precision, encoder)
 
 
 def default_learner(paths: Iterable[str]) -> dict[str, str]:

@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed.config import CombinationConfig
-from raysed.model.combination import (
-    Combination,
-    choose_teachers,
-    choose_weights,
-    fit_combination,
-    side_by_side,
-)
+from raysed.model.combination import Combination, choose_teachers, choose_weights, fit_combination, side_by_side
 
 ROWS = 500
 

@@ -63,12 +63,7 @@ def make_encoder(architecture: str, blocks: int = BLOCKS) -> tuple[Encoder, PreT
     pad = 1 if architecture in ("roberta", "mpnet") else 0
     common = {"vocab_size": len(WORDS) + 4, "pad_token_id": pad, "initializer_range": 0.3}
     common |= {"max_position_embeddings": MAX_LENGTH + pad + 1}
-    size = {
-        "hidden_size": WIDTH,
-        "num_hidden_layers": blocks,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-    }
+    size = {"hidden_size": WIDTH, "num_hidden_layers": blocks, "num_attention_heads": 2, "intermediate_size": 32}
     if architecture == "distilbert":
         config = DistilBertConfig(dim=WIDTH, n_layers=blocks, n_heads=2, hidden_dim=32, **common)
         return Encoder(DistilBertModel(config)), make_tokenizer(pad)
@@ -285,20 +280,10 @@ class TestFiles:
         found = {
             str(p.relative_to(made["flow-paper"].path)) for p in made["flow-paper"].path.rglob("*.*") if p.is_file()
         }
-        own = {
-            "modules.json",
-            "sentence_bert_config.json",
-            "config_sentence_transformers.json",
-            "glow.py",
-        }
+        own = {"modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "glow.py"}
         modules = {f"1_WeightedLayerPooling/{name}" for name in ("config.json", "model.safetensors")}
         modules |= {f"3_FlowHead/{name}" for name in ("config.json", "model.safetensors")} | {"2_Pooling/config.json"}
-        assert found == own | modules | {
-            "config.json",
-            "model.safetensors",
-            "tokenizer.json",
-            "tokenizer_config.json",
-        }
+        assert found == own | modules | {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 
     def test_arguments_stay_as_they_are(self, tmp_path):
         encoder, tokenizer = make_encoder("bert")

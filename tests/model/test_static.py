@@ -242,9 +242,7 @@ def test_what_a_table_cannot_do_is_refused(tiny_encoder_dir, changes, message):
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"layers": 2}, r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1"),
-    ],
+    [({"layers": 2}, r"encoder\.layers is 2, but encoder\.static has no layers to choose from; set it to 1")],
 )
 def test_settings_that_contradict_each_other(tiny_encoder_dir, changes, message):
     with pytest.raises(UserError, match=message):

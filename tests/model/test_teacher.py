@@ -12,7 +12,7 @@ import raysed
 from raysed.config import TeacherConfig
 from raysed.errors import UserError
 from raysed.model import teachers
-from raysed.model.teacher import MissingSentence, check_teacher, default_learner, kinds, load_teacher
+from raysed.model.teacher import MissingSentence, default_learner, kinds, load_teacher
 from raysed.model.teachers import file
 
 
@@ -37,17 +37,17 @@ def test_a_prompt_is_put_before_every_sentence(tiny_encoder_dir):
 
 def test_a_teacher_is_known_by_its_files_and_by_how_it_is_asked(tiny_encoder_dir):
     tiny = TeacherConfig(path=str(tiny_encoder_dir), max_length=20)
-    width, identity = check_teacher(tiny)
-    assert check_teacher(tiny.model_copy(update={"name": "another name"})) == (width, identity)
-    assert check_teacher(tiny.model_copy(update={"prompt": "the "}))[1] != identity
+    width, identity = checked(tiny)
+    assert checked(tiny.model_copy(update={"name": "another name"})) == (width, identity)
+    assert checked(tiny.model_copy(update={"prompt": "the "}))[1] != identity
     with pytest.raises(UserError, match=r"^teachers: .*: max_length is 75, but it takes at most 40 tokens"):
-        check_teacher(TeacherConfig(path=str(tiny_encoder_dir)))
+        checked(TeacherConfig(path=str(tiny_encoder_dir)))
 
 
 def test_a_file_gives_its_own_embeddings(written):
     config = written(["a cat", "a dog", "a cat"], [[1.0, 2.0], [3.0, 4.0], [1.0, 2.0]])
     np.testing.assert_array_equal(load_teacher(config).embed(["a dog", "a cat"]), [[3, 4], [1, 2]])
-    assert check_teacher(config)[0] == 2
+    assert checked(config)[0] == 2
     with pytest.raises(MissingSentence, match=r"has no embedding of 1 of 2 sentences, the first of which is 'a bird'"):
         load_teacher(config).embed(["a bird", "a cat"])
 
@@ -62,7 +62,18 @@ def test_vectors_are_read_by_range(tmp_path, monkeypatch):
     teacher.check()
     rows = np.random.default_rng(1).integers(0, 100, 250)
     np.testing.assert_array_equal(teacher.embed([sentences[i] for i in rows]), x_ND[rows].astype(np.float32))
-    assert teacher._groups_of(np.array([0, 19, 20, 99])) == [0, 1, 4]
+    groups, iterate = [], teacher._file.iter_batches
+    monkeypatch.setattr(
+        teacher._file, "iter_batches", lambda **options: groups.extend(options["row_groups"]) or iterate(**options)
+    )
+    teacher.embed([sentences[i] for i in (99, 0, 19, 20)])
+    assert groups == [0, 1, 4]
+
+
+def checked(config: TeacherConfig) -> tuple[int, str]:
+    teacher = load_teacher(config)
+    teacher.check()
+    return teacher.width, teacher.identity
 
 
 def column(kind: pa.DataType, *values) -> pa.Array:
@@ -95,21 +106,21 @@ def column(kind: pa.DataType, *values) -> pa.Array:
 )
 def test_a_file_that_cannot_be_used_is_refused(written, sentences, embeddings, message):
     with pytest.raises(UserError, match=message):
-        check_teacher(written(sentences, embeddings))
+        checked(written(sentences, embeddings))
 
 
 def test_columns_of_a_file_are_named(written, tmp_path):
     with pytest.raises(UserError, match=r"needs the columns sentence .or text. and embedding; it has line, embedding"):
-        check_teacher(written(["a"], [[1.0]], sentence="line"))
+        checked(written(["a"], [[1.0]], sentence="line"))
     (tmp_path / "text.parquet").write_text("no table")
     with pytest.raises(UserError, match="cannot be read as a Parquet file"):
-        check_teacher(TeacherConfig(path=str(tmp_path / "text.parquet")))
+        checked(TeacherConfig(path=str(tmp_path / "text.parquet")))
 
 
 @pytest.mark.parametrize("path", ["/nowhere/model", "bundled:other"])
 def test_a_model_that_is_not_there_is_named_as_a_teacher(path):
     with pytest.raises(UserError, match=f"^teachers: '{path}'"):
-        check_teacher(TeacherConfig(path=path))
+        checked(TeacherConfig(path=path))
 
 
 @pytest.mark.parametrize(
@@ -134,7 +145,7 @@ def test_a_kind_of_teacher_is_one_file(tmp_path, monkeypatch):
     kinds.cache_clear()
     try:
         letters = load_teacher(TeacherConfig(path="letters", name="by letters"))
-        assert check_teacher(letters.config) == (26, "letters-1") and letters.title == "by letters"
+        assert checked(letters.config) == (26, "letters-1") and letters.title == "by letters"
         assert letters.embed(["Abba", "c"])[:, :3].tolist() == [[2, 2, 0], [0, 0, 1]]
         assert default_learner(["letters", "bundled:encoder"])["path"] == "bundled:encoder"
     finally:

@@ -207,19 +207,18 @@ def test_a_missing_wordnet_is_one_sentence(wordnet):
 # -- tokens that a masked language model fills -----------------------------------------------------------------------
 
 
+SPECIALS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
 def byte_level_tokenizer(texts: list[str], trim: bool = True) -> PreTrainedTokenizerFast:
     """As RoBERTa's: no token is unknown, and the blank before a word belongs to it."""
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(
-        texts,
-        trainers.BpeTrainer(vocab_size=420, special_tokens=specials, initial_alphabet=alphabet, show_progress=False),
-    )
+    options = dict(initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=SPECIALS, show_progress=False)
+    backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=420, **options))
     backend.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets=trim)
-    return fast(backend, specials)
+    return fast(backend)
 
 
 def unigram_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
@@ -227,57 +226,39 @@ def unigram_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.Unigram())
     backend.normalizer = normalizers.NFKC()
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    specials = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    backend.train_from_iterator(
-        texts, trainers.UnigramTrainer(vocab_size=300, special_tokens=specials, unk_token="<unk>", show_progress=False)
-    )
+    options = dict(special_tokens=SPECIALS, unk_token="<unk>", show_progress=False)
+    backend.train_from_iterator(texts, trainers.UnigramTrainer(vocab_size=300, **options))
     backend.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 2)])
-    return fast(backend, specials)
+    return fast(backend)
 
 
-def fast(backend: Tokenizer, specials: list[str]) -> PreTrainedTokenizerFast:
-    names = dict(zip(("bos", "pad", "eos", "unk", "mask"), specials))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, **{f"{name}_token": token for name, token in names.items()}
-    )
+def fast(backend: Tokenizer) -> PreTrainedTokenizerFast:
+    names = {f"{name}_token": token for name, token in zip(("bos", "pad", "eos", "unk", "mask"), SPECIALS)}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
 
 
-def word_piece_tokenizer(texts: list[str]) -> PreTrainedTokenizerFast:
-    return train_tokenizer(texts, 300)
-
-
-TOKENIZERS = {
-    "bert": word_piece_tokenizer,
-    "roberta": byte_level_tokenizer,
-    "roberta-untrimmed": lambda texts: byte_level_tokenizer(texts, trim=False),
-    "xlm-roberta": unigram_tokenizer,
+FILLERS = {
+    "bert": (lambda texts: train_tokenizer(texts, 300), "Bert"),
+    "roberta": (byte_level_tokenizer, "Roberta"),
+    "roberta-untrimmed": (lambda texts: byte_level_tokenizer(texts, trim=False), "Roberta"),
+    "xlm-roberta": (unigram_tokenizer, "XLMRoberta"),
 }
 
 
-@pytest.fixture(scope="module", params=TOKENIZERS)
+@pytest.fixture(scope="module", params=FILLERS)
 def filler(request, tmp_path_factory) -> Path:
     """A directory with a tiny random masked language model and a tokenizer trained on a few sentences."""
     path = tmp_path_factory.mktemp(request.param)
-    tokenizer = TOKENIZERS[request.param](everyday(300) + ODD)
+    train, name = FILLERS[request.param]
+    tokenizer = train(everyday(300) + ODD)
     tokenizer.save_pretrained(path)
-    config, model = {
-        "bert": (transformers.BertConfig, transformers.BertForMaskedLM),
-        "roberta": (transformers.RobertaConfig, transformers.RobertaForMaskedLM),
-        "xlm-roberta": (transformers.XLMRobertaConfig, transformers.XLMRobertaForMaskedLM),
-    }[request.param.removesuffix("-untrimmed")]
-    write_model(model, config(**sizes(tokenizer), intermediate_size=16, num_hidden_layers=1, hidden_size=16), path)
+    sizes = dict(intermediate_size=16, num_hidden_layers=1, hidden_size=16, num_attention_heads=2)
+    rows = len(tokenizer) + 3  # as many published models have, a few rows more than tokens
+    config = getattr(transformers, f"{name}Config")(
+        **sizes, vocab_size=rows, pad_token_id=tokenizer.pad_token_id, max_position_embeddings=50, initializer_range=0.3
+    )
+    write_model(getattr(transformers, f"{name}ForMaskedLM"), config, path)
     return path
-
-
-def sizes(tokenizer: PreTrainedTokenizerFast) -> dict:
-    return {
-        "vocab_size": len(tokenizer) + 3,  # as many published models have, a few rows more than tokens
-        "pad_token_id": tokenizer.pad_token_id,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 50,
-        "initializer_range": 0.3,
-        "tie_word_embeddings": True,
-    }
 
 
 def write_model(kind: type, config: transformers.PreTrainedConfig, path: Path, seed: int = 0) -> None:
@@ -295,22 +276,18 @@ class Reference:
 
     def __init__(self, path: Path, seed: int, rate: float):
         self.model, self.tokenizer = AutoModelForMaskedLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-        self.style = path.name.rstrip("0123456789")
-        self.seed, self.rate = seed, rate
+        self.style, self.seed, self.rate = path.name, seed, rate
         self.chosen = self.changed = self.total = 0
-        ids = range(len(self.tokenizer))
-        self.kinds = [self.kind(index) for index in ids]
+        self.kinds = [self.kind(index) for index in range(len(self.tokenizer))]
 
     def kind(self, index: int) -> tuple[str, bool, bool] | None:
         """Text, whether it begins a word, whether it has a letter or digit; None for one that is no text."""
         token = self.tokenizer.convert_ids_to_tokens(index)
+        text, begins = token.lstrip("Ġ▁"), token[:1] in "Ġ▁"
         if self.style.startswith("bert"):
             text, begins = token.removeprefix("##"), not token.startswith("##")
         elif self.style.startswith("roberta"):
-            text, begins = decoders.ByteLevel().decode([token]), token.startswith("Ġ")
-            text = text[1:] if begins else text
-        else:
-            text, begins = token.removeprefix("▁"), token.startswith("▁")
+            text = decoders.ByteLevel().decode([text])
         if index in self.tokenizer.all_special_ids or not text or set(text) & set("\ufffd▁ \t\n"):
             return None
         return (text, begins, any(c.isalnum() for c in text)) if text.isprintable() else None
@@ -327,27 +304,22 @@ class Reference:
         with torch.no_grad():
             logits = self.model(torch.tensor([masked])).logits[0]
         for place in reversed(chosen):  # from the end, so that the spans before stay right
-            best = self.best(logits[place].tolist(), self.kinds[tokens[place]][1:])
-            if best != tokens[place]:
-                sentence = self.spliced(sentence, spans[place], self.kinds[best][0])
-                self.changed += 1
+            kind = self.kinds[tokens[place]][1:]
+            allowed = [index for index, one in enumerate(self.kinds) if one and one[1:] == kind]
+            best = max(allowed, key=lambda index: logits[place, index].item())
+            if best == tokens[place]:
+                continue
+            (start, stop), text = spans[place], self.kinds[best][0]
+            while sentence[start].isspace():
+                start += 1
+            if self.style.startswith("bert") and sentence[start].isupper():
+                text = text[0].upper() + text[1:]
+            sentence, self.changed = sentence[:start] + text + sentence[stop:], self.changed + 1
         return sentence
 
     def is_alone(self, place: int, spans: list[tuple[int, int]]) -> bool:
         own = set(range(*spans[place]))
         return bool(own) and not any(own & set(range(*span)) for i, span in enumerate(spans) if i != place)
-
-    def best(self, logits: list[float], kind: tuple[bool, bool]) -> int:
-        allowed = [index for index, one in enumerate(self.kinds) if one and one[1:] == kind]
-        return max(allowed, key=lambda index: logits[index])
-
-    def spliced(self, sentence: str, span: tuple[int, int], text: str) -> str:
-        start, stop = span
-        while sentence[start].isspace():
-            start += 1
-        if self.style.startswith("bert") and sentence[start].isupper():
-            text = text[0].upper() + text[1:]
-        return sentence[:start] + text + sentence[stop:]
 
 
 def test_sentences_become_what_a_plain_reference_makes_of_them(filler, monkeypatch):
@@ -422,21 +394,13 @@ def test_the_bundled_encoder_has_a_head_that_knows_its_text():
 def translators(tmp_path_factory) -> list[str]:
     """Directories of four tiny random models that turn sentences into others of their vocabulary."""
     path = tmp_path_factory.mktemp("translators")
-    tokenizer = word_piece_tokenizer(everyday(300))
+    tokenizer = train_tokenizer(everyday(300), 300)
+    options = {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("ffn_dim", "attention_heads")}
+    options |= dict(encoder_layers=1, decoder_layers=1, d_model=16, init_std=0.3, max_position_embeddings=18)
+    options |= dict(pad_token_id=0, bos_token_id=2, eos_token_id=3, decoder_start_token_id=0, forced_eos_token_id=None)
     for seed, name in ((0, "a"), (3, "b"), (1, "c"), (6, "d")):
         tokenizer.save_pretrained(path / name)
-        options = {
-            "encoder_layers": 1,
-            "decoder_layers": 1,
-            "d_model": 16,
-            "init_std": 0.3,
-            "forced_eos_token_id": None,
-        }
-        options |= {f"{side}_{what}": 2 for side in ("encoder", "decoder") for what in ("ffn_dim", "attention_heads")}
-        options |= {"vocab_size": len(tokenizer), "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-        config = transformers.MarianConfig(
-            **options, decoder_start_token_id=0, max_position_embeddings=18, tie_word_embeddings=False
-        )
+        config = transformers.MarianConfig(**options, vocab_size=len(tokenizer), tie_word_embeddings=False)
         write_model(marian, config, path / name, seed)
     return [str(path / name) for name in ("a", "b", "c", "d")]
 

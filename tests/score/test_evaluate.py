@@ -21,7 +21,7 @@ from raysed.data.graded import StsTask
 from raysed.data.tokens import tokenize
 from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
-from raysed.model import export, library, load
+from raysed.model import export, library, load, sentence_model
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
@@ -155,7 +155,7 @@ def test_a_plain_transformer_takes_the_poolings_that_are_asked_for(tiny_encoder_
 def test_chunks_do_not_matter(tiny_encoder_dir, sentences, monkeypatch):
     model = load_model(str(tiny_encoder_dir), (1,), MAX_LENGTH)
     whole = model.embed(sentences)[0]
-    monkeypatch.setattr(load, "_CHUNK", 7)
+    monkeypatch.setattr(sentence_model, "_CHUNK", 7)
     told = []
     parts = model.embed(sentences, told.append)[0]
     assert np.abs(whole - parts).max() < 1e-5

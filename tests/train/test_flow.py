@@ -11,7 +11,9 @@ from raysed.config import FlowConfig
 from raysed.errors import UserError
 from raysed.model import flow as flow_module
 from raysed.model import glow
-from raysed.model.flow import Flow, load, save
+from raysed.model.affine import load_calibration as load
+from raysed.model.affine import save_calibration as save
+from raysed.model.flow import Flow
 from raysed.train import flow_fit
 from raysed.train.flow_fit import FlowAdam, fit_flow
 from raysed.train.flow_gradient import FlowObjective
@@ -49,6 +51,21 @@ def embeddings(rows=600, width=16, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, width)) @ rng.normal(size=(width, width)) / width**0.5
     return (x + 0.5 * x**2 + rng.normal(size=width)).astype(np.float32)
+
+
+def inverse(flow, z_BD):
+    """The x_BD that the flow maps to z_BD, step by step backwards."""
+    offsets, scales, affine = flow._affines()
+    halvings = [*range(1, flow.levels), flow.levels - 1]
+    *left, x = z_BD.split([flow.width >> count for count in halvings], dim=1)
+    for step in reversed(range(flow.steps)):
+        level, position = divmod(step, flow.depth)
+        if position == flow.depth - 1 and level < flow.levels - 1:
+            x = torch.cat([x, left[level]], dim=1)
+        kept, moved = x.chunk(2, dim=1)
+        change = flow._coupling(kept, step, affine)
+        x = (torch.cat([kept, moved - change], dim=1).flip(1) - offsets[step]) / scales[step]
+    return x
 
 
 def reference_steps(flow):
@@ -132,13 +149,13 @@ class TestMap:
     def test_inverse_in_both_directions(self, levels, depth):
         flow = perturbed_flow(16, levels, depth=depth)
         x_BD = torch.randn(7, 16, generator=seeded(3), dtype=torch.float64)
-        torch.testing.assert_close(flow.inverse(flow(x_BD)[0]), x_BD, rtol=0, atol=1e-10)
-        torch.testing.assert_close(flow(flow.inverse(x_BD))[0], x_BD, rtol=0, atol=1e-10)
+        torch.testing.assert_close(inverse(flow, flow(x_BD)[0]), x_BD, rtol=0, atol=1e-10)
+        torch.testing.assert_close(flow(inverse(flow, x_BD))[0], x_BD, rtol=0, atol=1e-10)
 
     def test_inverse_in_float32_after_training(self):
         x_ND = embeddings()
         flow = fit_flow(x_ND, FlowConfig(epochs=3), seed=0)
-        again_ND = flow.inverse(torch.tensor(flow.transform(x_ND))).detach().numpy()
+        again_ND = inverse(flow, torch.tensor(flow.transform(x_ND))).detach().numpy()
         np.testing.assert_allclose(again_ND, x_ND, atol=1e-4, rtol=0)
 
     def test_density_integrates_to_one(self):
@@ -422,7 +439,7 @@ class TestFiles:
             name = "config.json" if broken == "shape" else broken
             config = {"kind": "flow", "width": 16, "levels": 2, "depth": 3, "hidden": 32}
             (tmp_path / name).write_text(json.dumps(config) if broken == "shape" else "no")
-        with pytest.raises(UserError, match=r"holds no readable flow"):
+        with pytest.raises(UserError, match=r"holds no readable calibration"):
             load(tmp_path)
 
 

@@ -1,7 +1,6 @@
 """A file of embeddings that were made elsewhere as a teacher.
 
-The file may be larger than memory: what is held are 16 bytes per sentence, and vectors are read when they are asked
-for, row group by row group.
+It may be larger than memory: 16 bytes per sentence are held, and vectors are read when asked for, by row groups.
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,22 +43,21 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _file(self) -> pq.ParquetFile:
-        path = Path(self.config.path)
         try:
-            file = open_table(path)
+            file = open_table(Path(self.config.path))
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"teachers: {path} cannot be read as a Parquet file: {error}") from None
-        schema = file.schema_arrow
-        names = [name for name in _SENTENCE if name in schema.names]
-        if not names or _EMBEDDING not in schema.names:
-            listed = ", ".join(schema.names)
-            raise self._refused(f"needs the columns sentence (or text) and embedding; it has {listed}")
-        if not _is_text(schema.field(names[0]).type):
-            raise self._refused(
-                f"needs text in its column {names[0]}, which has the type {schema.field(names[0]).type}"
-            )
-        kind = schema.field(_EMBEDDING).type
-        if not _is_list_of_numbers(kind):
+            raise self._refused(f"cannot be read as a Parquet file: {error}") from None
+        types = {field.name: field.type for field in file.schema_arrow}
+        names = [name for name in _SENTENCE if name in types]
+        if not names or _EMBEDDING not in types:
+            raise self._refused(f"needs the columns sentence (or text) and embedding; it has {', '.join(types)}")
+        text = types[names[0]]
+        plain = text.value_type if pa.types.is_dictionary(text) else text
+        if not (pa.types.is_string(plain) or pa.types.is_large_string(plain)):
+            raise self._refused(f"needs text in its column {names[0]}, which has the type {text}")
+        kind = types[_EMBEDDING]
+        is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+        if not is_list or not (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
             raise self._refused(f"must hold lists of numbers in its column embedding, which has the type {kind}")
         return file
 
@@ -77,11 +75,7 @@ class EmbeddingFile(Teacher):
         return hashes_N[rows_N], rows_N
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return the file's vectors of these sentences, float32 [N, D].
-
-        Raises:
-            MissingSentence: the file has none of some sentence.
-        """
+        """Return the file's vectors of these sentences, float32 [N, D]; MissingSentence where it lacks one."""
         known_N, rows_N = self._index
         asked = np.array([hash(sentence) for sentence in sentences], np.int64)
         places = np.searchsorted(known_N, asked)
@@ -97,7 +91,8 @@ class EmbeddingFile(Teacher):
         x_ND = np.empty((len(sentences), self.width), np.float32)
         order = np.argsort(wanted, kind="stable")
         sorted_rows = wanted[order]
-        for start, x_BD in self._vectors(self._groups_of(wanted)):
+        ends = np.cumsum(self._group_sizes)
+        for start, x_BD in self._vectors(np.unique(np.searchsorted(ends, wanted, side="right")).tolist()):
             first, last = np.searchsorted(sorted_rows, [start, start + len(x_BD)])
             x_ND[order[first:last]] = x_BD[sorted_rows[first:last] - start]
         return x_ND
@@ -107,11 +102,7 @@ class EmbeddingFile(Teacher):
         return {hash(sentence) for sentence in sentences} <= set(self._index[0].tolist())
 
     def check(self) -> None:
-        """Read the whole file once: widths, finite numbers, and one vector per sentence.
-
-        Raises:
-            UserError: names the row that is wrong.
-        """
+        """Read the whole file once: widths, finite numbers, and one vector per sentence."""
         digests = []
         for start, x_BD in self._vectors(range(self._file.num_row_groups)):
             broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
@@ -123,12 +114,8 @@ class EmbeddingFile(Teacher):
                 raise self._of_other_widths()
             digests.append(np.array([hash(row.tobytes()) for row in x_BD], np.int64))
         super().check()
-        self._refuse_two_vectors(np.concatenate(digests))
-
-    def _refuse_two_vectors(self, digests_N: np.ndarray) -> None:
-        """The same sentence twice is no harm where it has the same vector."""
-        known_N, rows_N = self._index
-        sorted_N = digests_N[rows_N]
+        known_N, rows_N = self._index  # the same sentence twice is no harm where it has the same vector
+        sorted_N = np.concatenate(digests)[rows_N]
         differ = np.flatnonzero((known_N[1:] == known_N[:-1]) & (sorted_N[1:] != sorted_N[:-1]))
         if len(differ):
             one, two = rows_N[differ[0]] + 1, rows_N[differ[0] + 1] + 1
@@ -137,15 +124,14 @@ class EmbeddingFile(Teacher):
                 "embeddings; keep one of them"
             )
 
-    def _groups_of(self, rows: np.ndarray) -> list[int]:
-        ends = np.cumsum([self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)])
-        return np.unique(np.searchsorted(ends, rows, side="right")).tolist()
+    @cached_property
+    def _group_sizes(self) -> list[int]:
+        return [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
 
     def _vectors(self, groups: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield the first row and the vectors of batch after batch, float32 [B, D]."""
-        sizes = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         for group in groups:
-            start = sum(sizes[:group])
+            start = sum(self._group_sizes[:group])
             for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
                 if len(batch):
                     yield start, self._matrix(batch.column(0))
@@ -163,19 +149,8 @@ class EmbeddingFile(Teacher):
             return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(lists), -1)
 
     def _of_other_widths(self) -> UserError:
-        return UserError(
-            f"teachers: the embeddings of {self.config.path} must all have the same width, with none missing"
-        )
+        path = self.config.path
+        return UserError(f"teachers: the embeddings of {path} must all have the same width, with none missing")
 
     def _refused(self, problem: str) -> UserError:
         return UserError(f"teachers: {self.config.path} {problem}")
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def _is_list_of_numbers(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    return is_list and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))

@@ -30,7 +30,7 @@ class Members(Teacher):
     @property
     def width(self) -> int:
         """Width of the encoder that the members start from."""
-        return width_of(self.how.encoder)
+        return width_of(self.encoder)
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
         """Refuse: the run computes the members' mean itself."""

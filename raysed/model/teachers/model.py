@@ -28,17 +28,10 @@ class ModelTeacher(Teacher):
 
     @cached_property
     def _model(self) -> NativeModel | LibraryModel:
-        config, how = self.config, self.how
-        model = load_model(
-            config.path,
-            (config.layers,),
-            config.max_length,
-            token_budget=how.token_budget,
-            device=how.device,
-            place=self._place,
-        )
+        config, how = self.config, {"token_budget": self.token_budget, "device": self.device, "place": self._place}
+        model = load_model(config.path, (config.layers,), config.max_length, **how)
         if isinstance(model, NativeModel):
-            return replace(model, bf16=uses_bf16(how.precision, how.device))
+            return replace(model, bf16=uses_bf16(self.precision, self.device))
         return model
 
     @property
@@ -49,11 +42,8 @@ class ModelTeacher(Teacher):
     def identity(self) -> str:
         """A digest of its files and of how it is asked."""
         directory = model_directory(self.config.path, self._place)
-        files = {
-            str(path.relative_to(directory)): sha256_of(path)
-            for path in sorted(directory.rglob("*"))
-            if path.suffix in _IDENTIFYING and path.is_file()
-        }
+        paths = [path for path in sorted(directory.rglob("*")) if path.suffix in _IDENTIFYING and path.is_file()]
+        files = {str(path.relative_to(directory)): sha256_of(path) for path in paths}
         return stable_hash([files, self.config.model_dump(mode="json", exclude={"path", "name"})])
 
     @cached_property

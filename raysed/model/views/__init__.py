@@ -3,8 +3,7 @@
 Each file has
 - `check(views, encoder)`: finds before a run starts what `maker` would refuse, without making anything;
 - `maker(views, encoder, seed, device)`: returns a function of sentences and their ids. What it draws for a sentence
-  depends on the seed and the id alone, so it does not matter how sentences are spread over calls and workers; only the
-  last bits of what a model computes may depend on the batch;
+  depends on the seed and the id alone, however sentences are spread over calls and workers;
 - `models(views, encoder)`: the models that it loads, with the settings that name them;
 - `UNIT`: what it counts.
 """
@@ -27,14 +26,11 @@ def weights_bytes(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> int:
     for setting, config in KINDS[kind].models(views, encoder):
         with loading(setting, config.path):
             path = encoder_path(config)
-            sizes[path] = _bytes_of(path)
+            folder = folder_of(path)
+            files = list(folder.glob("*.safetensors")) if folder else []
+            sizes[path] = _UNKNOWN_BYTES
+            if files:
+                config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+                is_half = (config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16")
+                sizes[path] = (1 + is_half) * sum(file.stat().st_size for file in files)
     return sum(sizes.values())
-
-
-def _bytes_of(path: str) -> int:
-    folder = folder_of(path)
-    if folder is None or not any(folder.glob("*.safetensors")):
-        return _UNKNOWN_BYTES
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    is_half = (config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16")
-    return (1 + is_half) * sum(file.stat().st_size for file in folder.glob("*.safetensors"))

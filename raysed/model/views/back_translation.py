@@ -15,14 +15,14 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 
 from raysed.config import EncoderConfig, ViewsConfig
 from raysed.errors import UserError
-from raysed.model.pretrained import LOAD_ERRORS, encoder_path
+from raysed.model.pretrained import LOAD_ERRORS, encoder_path, longest_input
 from raysed.model.views.common import (
+    UNUSED_POSITIONS,
     Made,
     Maker,
     dtype_on,
     folder_of,
     loading,
-    longest_input,
     no_safetensors,
     padded_batches,
 )
@@ -35,8 +35,7 @@ _TOKENIZERS = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",
 
 def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
     """Return what makes the views, in which nothing is drawn; the models run in bf16 on a GPU that has it."""
-    names = dict.fromkeys(name for pair in views.pivots for name in pair)
-    translators = {name: _translator(name, encoder.max_length, device) for name in names}
+    translators = {name: _translator(name, encoder.max_length, device) for name in _names(views)}
 
     def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
         versions = [translators[back](translators[there](sentences)) for there, back in views.pivots]
@@ -48,13 +47,17 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
 
 def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
     """Load configurations and tokenizers, and look for weights."""
-    for name in dict.fromkeys(name for pair in views.pivots for name in pair):
+    for name in _names(views):
         _load_tokenizer(name)
 
 
 def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
     """Return the models of all pivots."""
-    return [(_SETTING, EncoderConfig(path=name)) for pair in views.pivots for name in pair]
+    return [(_SETTING, EncoderConfig(path=name)) for name in _names(views)]
+
+
+def _names(views: ViewsConfig) -> list[str]:
+    return list(dict.fromkeys(name for pair in views.pivots for name in pair))
 
 
 def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[str]], list[str]]:
@@ -64,8 +67,9 @@ def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[s
         model = AutoModelForSeq2SeqLM.from_pretrained(path, use_safetensors=True, dtype=dtype_on(device))
     model = model.to(device).eval()
     model.generation_config.max_length = None  # it would be said for each batch that max_new_tokens goes before it
-    longest = longest_input(max_length, model)
-    options = dict(num_beams=1, do_sample=False, max_new_tokens=longest_input(2 * max_length, model))
+    positions = longest_input(model.config, UNUSED_POSITIONS)
+    longest = min(max_length, positions)
+    options = dict(num_beams=1, do_sample=False, max_new_tokens=min(2 * max_length, positions))
 
     @torch.no_grad()
     def translate(sentences: Sequence[str]) -> list[str]:
@@ -74,9 +78,8 @@ def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[s
         translations = [""] * len(sentences)
         coded = tokenizer(list(sentences), truncation=True, max_length=longest, verbose=False)["input_ids"]
         for rows in padded_batches([len(tokens) for tokens in coded]):
-            batch = tokenizer.pad({"input_ids": [coded[row] for row in rows]}, return_tensors="pt", verbose=False).to(
-                device
-            )
+            some = {"input_ids": [coded[row] for row in rows]}
+            batch = tokenizer.pad(some, return_tensors="pt", verbose=False).to(device)
             output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **options)
             for row, translation in zip(rows, tokenizer.batch_decode(output, skip_special_tokens=True)):
                 translations[row] = translation.strip()

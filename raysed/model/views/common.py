@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from raysed.errors import UserError, first_line
@@ -17,7 +16,7 @@ from raysed.model.pretrained import LOAD_ERRORS
 
 _CELLS = 4096
 """Tokens and padding per forward pass."""
-_UNUSED_POSITIONS = 2
+UNUSED_POSITIONS = 2
 """RoBERTa never uses the first two; other models lose two tokens of their very longest sentences."""
 
 
@@ -90,12 +89,6 @@ def folder_of(path: str) -> Path | None:
 def dtype_on(device: str) -> torch.dtype:
     """Return bf16 on GPUs that have it; views are the same on every kind of CPU."""
     return torch.bfloat16 if torch.device(device).type != "cpu" and has_bf16(device) else torch.float32
-
-
-def longest_input(max_length: int, model: PreTrainedModel) -> int:
-    """Return so many tokens at most, or as many as the model has positions for."""
-    positions = getattr(model.config, "max_position_embeddings", None)
-    return min(max_length, positions - _UNUSED_POSITIONS) if positions else max_length
 
 
 def padded_batches(lengths: Sequence[int]) -> Iterator[list[int]]:

@@ -17,15 +17,15 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model.pretrained import encoder_path
+from raysed.model.pretrained import encoder_path, longest_input
 from raysed.model.views.common import (
+    UNUSED_POSITIONS,
     Made,
     Maker,
     capital_as,
     draw,
     dtype_on,
     loading,
-    longest_input,
     padded_batches,
     replace_spans,
 )
@@ -41,7 +41,8 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
     """Return what makes the views; the model runs in bf16 on a GPU that has it."""
     model, tokenizer = _load(views, encoder)
     model, seed = model.to(device, dtype_on(device)).eval(), derive_seed(seed, "mlm")
-    options = dict(truncation=True, max_length=longest_input(encoder.max_length, model), return_offsets_mapping=True)
+    longest = longest_input(model.config, UNUSED_POSITIONS)
+    options = dict(truncation=True, max_length=min(encoder.max_length, longest), return_offsets_mapping=True)
     texts, kinds = _texts_and_kinds(tokenizer)
     kinds_V = np.pad(kinds, (0, model.config.vocab_size - len(kinds)), constant_values=-1)
     is_lower_case = tokenizer.tokenize("A") == tokenizer.tokenize("a")
@@ -152,8 +153,7 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
     begins = np.array([token.startswith(mark) for token in tokens]) != (mark == _CONTINUES)
     if mark == _BYTES_START:
         texts = [decoders.ByteLevel().decode([text]) for text in texts]
-    has_letter = np.array([any(map(str.isalnum, text)) for text in texts])
-    kinds = 2 * begins + has_letter
+    kinds = 2 * begins + np.array([any(map(str.isalnum, text)) for text in texts])
     kinds[[not _is_text(text) for text in texts]] = -1
     kinds[tokenizer.all_special_ids] = -1
     return texts, kinds

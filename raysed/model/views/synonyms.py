@@ -44,7 +44,9 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
         pairs, chosen, total = [], 0, 0
         for sentence, key in zip(sentences, ids.tolist()):
             words = list(_WORD.finditer(sentence))
-            common = words if sentence.isupper() or sentence.istitle() else _without_names(words)
+            common = words
+            if not (sentence.isupper() or sentence.istitle()):  # a capital within a sentence is that of a name
+                common = words[:1] + [match for match in words[1:] if not match[0][0].isupper()]
             options = [(match, synonyms) for match in common if (synonyms := synonyms_of(match[0].lower()))]
             rng = np.random.default_rng([seed, key])
             places = draw(len(options), views.synonym_share * len(words), rng).tolist()
@@ -73,10 +75,6 @@ def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, Encode
 def wordnet_version() -> str:
     """Return the version of the WordNet that synonyms are taken from."""
     return _wordnet().get_version()
-
-
-def _without_names(words: list[re.Match]) -> list[re.Match]:
-    return words[:1] + [match for match in words[1:] if not match[0][0].isupper()]
 
 
 def _synonyms(wordnet: Any, word: str) -> tuple[str, ...]:
