@@ -1,9 +1,4 @@
-"""The shape of an embedding space, and what similarity follows besides meaning.
-
-The raw embeddings of a masked language model crowd into a narrow cone, where a cosine says little; they follow the
-words of a sentence more than its meaning, and rare words lie far out (BERT-flow sections 2.2 and 4.4). The functions
-here put numbers on each of these.
-"""
+"""The shape of an embedding space, and what similarity follows besides meaning (BERT-flow sections 2.2 and 4.4)."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,39 +14,32 @@ FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
 NEIGHBOURS = (3, 5, 7)
 _WORD = re.compile(r"\w+|[^\w\s]")
 _BLOCK_ROWS = 1024
+_RANDOM_PAIRS = 10_000
 
 
 def isotropy(x_ND: np.ndarray, seed: int = 0) -> dict[str, float]:
-    """Return how evenly embeddings fill their space.
+    """Return how evenly embeddings fill their space; nothing is centred, see `singular_values`.
 
-    Returns:
-        `cosine`, see `random_pair_cosine`; `effective_rank`; `first_direction`, the share of the squared lengths that
-        lies along the first singular direction. Nothing is centred, see `singular_values`.
+    `cosine` is the mean over random pairs of different rows: near 0 for even directions, near 1 in a narrow cone.
+    `first_direction` is the share of the squared lengths that lies along the first singular direction.
 
     >>> {name: round(value, 6) for name, value in isotropy(np.ones((4, 3))).items()}
     {'cosine': 1.0, 'effective_rank': 1.0, 'first_direction': 1.0}
     """
-    values_K = singular_values(x_ND)
+    values_K, rng = singular_values(x_ND), np.random.default_rng(seed)
+    a_P = rng.integers(len(x_ND), size=_RANDOM_PAIRS)
+    b_P = (a_P + rng.integers(1, len(x_ND), size=_RANDOM_PAIRS)) % len(x_ND)
     return {
-        "cosine": random_pair_cosine(x_ND, seed),
+        "cosine": float(pair_cosines(x_ND, x_ND, np.stack([a_P, b_P], axis=1)).mean()),
         "effective_rank": effective_rank(values_K),
         "first_direction": float(values_K[0] ** 2 / (values_K**2).sum()),
     }
 
 
-def random_pair_cosine(x_ND: np.ndarray, seed: int, pairs: int = 10_000) -> float:
-    """Return the mean cosine of random pairs of different rows: near 0 for even directions, near 1 in a narrow cone."""
-    rng = np.random.default_rng(seed)
-    a_P = rng.integers(len(x_ND), size=pairs)
-    b_P = (a_P + rng.integers(1, len(x_ND), size=pairs)) % len(x_ND)
-    return float(pair_cosines(x_ND, x_ND, np.stack([a_P, b_P], axis=1)).mean())
-
-
 def singular_values(x_ND: np.ndarray) -> np.ndarray:
     """Return the singular values of the raw matrix, largest first and divided by it, float64 [min(N, D)].
 
-    The matrix is not centred: the common offset of all embeddings, which makes them crowd together, then
-    shows as a first value far above the rest. Centring would hide just that.
+    Not centred: the common offset, which makes embeddings crowd together, shows as a first value far above the rest.
 
     >>> singular_values(np.diag([1.0, 4.0, 2.0])).tolist()
     [1.0, 0.5, 0.25]
@@ -74,9 +62,7 @@ def effective_rank(singular_values_K: np.ndarray) -> float:
 
 
 def edit_distance(a: Sequence, b: Sequence) -> int:
-    """Return how many insertions, deletions and replacements turn `a` into `b` (Levenshtein 1966).
-
-    Works on strings, character by character, and on lists of words.
+    """Return how many insertions, deletions and replacements of symbols turn `a` into `b` (Levenshtein 1966).
 
     >>> edit_distance("kitten", "sitting"), edit_distance("I like it".split(), "I dislike it".split())
     (3, 1)
@@ -120,15 +106,7 @@ def edit_distance_table(
 ) -> dict[str, dict[str, float]]:
     """Return how much similarity follows edit distance, and how much the gold score (BERT-flow table 6).
 
-    The paper does not say whether it counts characters or words, so both are given.
-
-    Args:
-        distances: what `edit_distances` returns, [P] each.
-        similarities: by model, e.g. cosines, [P] each.
-
-    Returns:
-        For `gold` and every model the Spearman correlation x100 of its similarity with the distance in `characters`
-        and in `words`, and with the `gold` score.
+    Spearman correlations x100 by model and for `gold`. The paper does not say whether it counts characters or words.
     """
     sides = {**distances, "gold": gold_P}
     return {
@@ -140,14 +118,11 @@ def edit_distance_table(
 def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dict[str, Any]]:
     """Return where word embeddings lie by how frequent the words are (BERT-flow table 1).
 
-    Args:
-        counts_V: how often each occurs; words that are not to be counted, such as special tokens, have 0. Only words
-            that occur are ranked, and only they are neighbours.
+    Words with the count 0, such as special tokens, are neither ranked nor neighbours.
 
     Returns:
         For every bin of ranks that the words fill: `ranks` (from, below), mean l2 `norm`, and by number of neighbours
-        (3, 5, 7) the mean `distance` to the nearest words and the mean `dot` product with the words for which it is
-        largest; a word is not its own neighbour.
+        the mean `distance` to the nearest other words and the mean of the largest `dot` products with them.
     """
     used = np.flatnonzero(counts_V)
     x_VD = torch.from_numpy(np.asarray(embeddings_VD[used[np.argsort(-counts_V[used], kind="stable")]], np.float32))

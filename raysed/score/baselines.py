@@ -21,8 +21,7 @@ def baselines(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return every baseline's outcomes by task, by the name of its row; one that fits no task is not there.
 
-    Args:
-        each: goes through the steps (names of task and baseline, number of the part), and may show how far it is.
+    `each` goes through the steps (names of task and baseline, number of the part), and may show how far it is.
     """
     tasks = evaluation.tasks.values()
     parts = {(task.name, name): parts for task in tasks for name, parts in task.lexical().items()}
@@ -36,11 +35,7 @@ def baselines(
 def transfer_baselines(
     tasks: Sequence[TransferTask], seed: int = 1111, run: Callable[..., Iterable[dict[str, Any]]] = map
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Score TF-IDF as the features of transfer tasks; returns by the name of its row what `score_transfer` returns.
-
-    Args:
-        run: how the probes are carried out; anything that is called like `map`.
-    """
+    """Score TF-IDF as the features of transfer tasks; returns by the name of its row what `score_transfer` returns."""
     return {TF_IDF: combine(run(partial(run_word_probe, counts_UV=word_counts(tasks)), jobs(tasks, seed)))}
 
 
@@ -56,16 +51,10 @@ def word_counts(tasks: Sequence[TransferTask]) -> csr_matrix:
 
 
 def run_word_probe(job: ProbeJob, counts_UV: csr_matrix) -> dict[str, Any]:
-    """Train and test one probe on TF-IDF: sparse rows of length 1 with logarithmic counts.
+    """Train and test one probe on TF-IDF with logarithmic counts.
 
     Words and their frequencies are those of the sentences that the probe is fitted on, each counted once; so every
-    outer fold has its own. Other words are passed over.
-
-    Args:
-        counts_UV: `word_counts(tasks)`.
-
-    Returns:
-        What `run_probe` returns.
+    outer fold has its own.
     """
     from sklearn.feature_extraction.text import TfidfTransformer
 

@@ -20,18 +20,14 @@ Criterion = Literal["spearman", "pearson"]
 
 @dataclass(frozen=True)
 class DevTask:
-    """The dev task, tokenised once for all models.
-
-    Attributes:
-        evaluation: of this task alone, with its aggregation.
-        tokens: of the evaluation's sentences; None where tokens depend on an encoder that the run makes.
-        rows: where these sentences are among those of all tasks, int64 [U].
-        layers: pooled layers.
-    """
+    """The dev task, tokenised once for all models."""
 
     evaluation: Evaluation
+    """Of this task alone, with its aggregation."""
     tokens: TokenTable | None
+    """None where tokens depend on an encoder that the run makes."""
     rows: np.ndarray
+    """Where the sentences are among those of all tasks, int64 [U]."""
     layers: Layers
 
     @cached_property
@@ -45,16 +41,12 @@ class DevTask:
         }
 
     def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:
-        """Returns the score x100 of embeddings of the task's sentences, 0 where it is not defined."""
+        """Return the score x100 of embeddings of the task's sentences, 0 where it is not defined."""
         (metrics,) = self.evaluation.score(x_UD).values()
         return comparable(score_by(metrics, criterion))
 
     def scorer(self, criterion: Criterion = "spearman", token_budget: int | None = None) -> Callable[[Encoder], float]:
-        """Returns what scores an encoder while it trains.
-
-        Args:
-            token_budget: tokens per forward pass; None: what suits the device.
-        """
+        """Return what scores an encoder while it trains, in passes of so many tokens, or what suits the device."""
 
         def score(encoder: Encoder) -> float:
             device = next(encoder.parameters()).device

@@ -1,12 +1,47 @@
-"""Tasks that a run scores on further sentences: transfer tasks and QNLI."""
+"""Tasks that a run scores on further sentences: transfer tasks, and GLUE's QNLI by the cosine (BERT-flow table 4)."""
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from raysed.config import EvaluationConfig, stable_hash
+import numpy as np
+
+from raysed.config import EvaluationConfig, PairSource, stable_hash
+from raysed.data.rows import Schema, read_source
 from raysed.data.transfer import TransferTask, load_transfer
-from raysed.score.qnli import Qnli, load_qnli
+from raysed.errors import UserError
+from raysed.score.metrics import pair_cosines
 from raysed.score.transfer import sentences_of
+
+_SCHEMA = Schema(
+    setting="evaluation.analysis.qnli",
+    kind="questions and sentences",
+    wanted={("question", "sentence", "label"): [("question", "sentence", "label")]},
+    needed="question, sentence and label",
+    text=("question", "sentence"),
+)
+_LABELS = {"entailment": 1, "not_entailment": 0}
+
+
+@dataclass(frozen=True)
+class Qnli:
+    """Questions and sentences with labels, int64 [P]: 1 for `entailment`, 0 for `not_entailment`; both occur."""
+
+    questions: list[str]
+    answers: list[str]
+    labels: np.ndarray
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """The distinct texts that a model has to embed."""
+        return list(dict.fromkeys([*self.questions, *self.answers]))
+
+    def score(self, x_UD: np.ndarray) -> float:
+        """Return the area under the ROC curve x100 of the cosine, from the embeddings of `sentences`."""
+        from sklearn.metrics import roc_auc_score  # takes a second, and most processes need none of it
+
+        row = {sentence: i for i, sentence in enumerate(self.sentences)}
+        rows_P2 = np.array([[row[question], row[answer]] for question, answer in zip(self.questions, self.answers)])
+        return 100 * float(roc_auc_score(self.labels, pair_cosines(x_UD, x_UD, rows_P2)))
 
 
 @dataclass(frozen=True)
@@ -32,11 +67,20 @@ class FurtherTasks:
 
 
 def load_further(config: EvaluationConfig) -> FurtherTasks:
-    """Read what the configuration asks for.
+    """Read what the configuration asks for."""
+    qnli = config.analysis.qnli
+    return FurtherTasks(load_transfer(config.transfer), load_qnli(qnli) if qnli else None)
 
-    Raises:
-        UserError: a file, a split or a task that is not there.
-    """
-    return FurtherTasks(
-        load_transfer(config.transfer), load_qnli(config.analysis.qnli) if config.analysis.qnli else None
-    )
+
+def load_qnli(source: str) -> Qnli:
+    """Read QNLI from GLUE's dev.tsv, or from the validation split of a hub dataset's configuration `qnli`."""
+    table = read_source(PairSource(source=source, name="qnli"), _SCHEMA, "validation")
+    names, labels = table.classes.get("label"), []
+    for place, value in enumerate(table.columns["label"]):
+        label = names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+        if label not in _LABELS:
+            raise UserError(f"{table.where(place)}: label {label!r} is neither entailment nor not_entailment")
+        labels.append(_LABELS[label])
+    if len(set(labels)) < 2:
+        raise UserError(f"evaluation.analysis.qnli: {source} must have both entailment and not_entailment")
+    return Qnli(table.texts("question"), table.texts("sentence"), np.array(labels, dtype=np.int64))

@@ -1,11 +1,10 @@
 """How sure a score is: 95 % intervals over the draw of what it is measured on and of the models' seeds.
 
-All models are scored on the same resamples (a paired bootstrap), so the difference of two is far surer than either. A
-resample draws as many pairs (queries, texts) as there are, with replacement, within each subset where a task is a mean
-over subsets.
+A resample draws as many pairs (queries, texts) as there are, within each subset where a task is a mean over subsets.
+All models are scored on the same ones, so the difference of two is far surer than either.
 
-A V-measure rises when texts are drawn several times, as it does on fewer texts: with many classes all resamples can lie
-above the score. So those of clustering are shifted until their mean is the score itself.
+A V-measure rises when texts are drawn several times: with many classes all resamples can lie above the score. So those
+of clustering are shifted until their mean is the score itself.
 
 Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters 6, 10 (bias) and 13.
 """
@@ -29,15 +28,9 @@ def resample(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[Group, np.ndarray]:
-    """Return the mean score x100 over `tasks` of each group of like models, for every resample.
+    """Return the mean score x100 over `tasks` of each group of models, float64 [R]; NaN where it is not defined.
 
-    Args:
-        outcomes: by group, of every model its outcomes on these tasks. Where a group has several models, which differ
-            in their seeds, its models are resampled, too.
-        tasks: the tasks whose mean is the score.
-
-    Returns:
-        float64 [R] by group; NaN where a model's score is not defined in a resample.
+    Models of a group differ in their seeds, and are resampled, too.
     """
     models = [model for group in outcomes.values() for model in group]
     generator, scores_MR = np.random.default_rng(seed), np.zeros((len(models), resamples))

@@ -13,14 +13,7 @@ from raysed.errors import UserError, first_line
 
 
 def load_mteb(names: Sequence[str]) -> list[Any]:
-    """Return tasks of the library with their data, which it fetches from the Hugging Face hub.
-
-    Args:
-        names: as the leaderboard has them, e.g. `STSBenchmark`.
-
-    Raises:
-        UserError: the library is not installed, there is no such task, or its data cannot be fetched.
-    """
+    """Return tasks, named as on the leaderboard, with their data, which the library fetches from the hub."""
     try:
         import mteb  # takes seconds, and is needed here only
     except ImportError:
@@ -50,17 +43,8 @@ def score_mteb(model: Any, tasks: Sequence[Any], name: str = "model") -> dict[st
     Args:
         model: what `raysed.model.load.load_model` returned; one that the sentence-transformers library computes is
             given to mteb as it is, with its own prompts.
-        tasks: what `load_mteb` returned.
     """
     import mteb
-
-    encoder = model.model if hasattr(model, "model") else _encoder(model, name)
-    results = mteb.evaluate(encoder, tasks=list(tasks), cache=None, show_progress_bar=False)
-    return {result.task_name: 100 * float(result.get_score()) for result in results.task_results}
-
-
-def _encoder(model: Any, name: str) -> Any:
-    """What mteb takes for an encoder."""
     from mteb.models import ModelMeta
     from mteb.models.abs_encoder import AbsEncoder
 
@@ -73,4 +57,6 @@ def _encoder(model: Any, name: str) -> Any:
         def encode(self, inputs: Any, **about: Any) -> np.ndarray:
             return model.embed([text for batch in inputs for text in batch["text"]])[0]
 
-    return Encoder()
+    encoder = model.model if hasattr(model, "model") else Encoder()
+    results = mteb.evaluate(encoder, tasks=list(tasks), cache=None, show_progress_bar=False)
+    return {result.task_name: 100 * float(result.get_score()) for result in results.task_results}

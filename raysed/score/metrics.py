@@ -52,8 +52,7 @@ def unit(x_ND: np.ndarray) -> np.ndarray:
 def pair_cosines(x_UD: np.ndarray, y_UD: np.ndarray, rows_P2: np.ndarray, block: int = 4096) -> np.ndarray:
     """Return the cosine of a row of x and a row of y for every pair, float64 [P]; 0 for a zero vector.
 
-    Works in blocks, so that memory does not grow with the pairs. Pairs that are equal in exact arithmetic (a sentence
-    with itself) tie: results are rounded to 12 digits, because rounding noise has no rank.
+    Rounded to 12 digits, so that pairs that are equal in exact arithmetic (a sentence with itself) tie.
     """
     cosines_P = np.zeros(len(rows_P2))
     for start in range(0, len(rows_P2), block):
@@ -86,11 +85,7 @@ def _entropy(share: np.ndarray) -> np.ndarray:
 
 
 class Order:
-    """The order of some values, from which the ranks in any resample follow without sorting.
-
-    Attributes:
-        place_P: index of each value among the K distinct values, from the smallest.
-    """
+    """The order of some values, from which the ranks in any resample follow without sorting."""
 
     def __init__(self, values_P: np.ndarray):
         self._order_P = np.argsort(values_P, kind="stable")
@@ -98,6 +93,7 @@ class Order:
         new_P = np.append(True, sorted_P[1:] != sorted_P[:-1])
         self.place_P = np.empty(len(values_P), np.int64)
         self.place_P[self._order_P] = np.cumsum(new_P) - 1
+        """Index of each value among the K distinct values, from the smallest."""
         self._starts = np.flatnonzero(new_P)
 
     def sums(self, values_PR: np.ndarray) -> np.ndarray:
@@ -106,11 +102,7 @@ class Order:
         return sorted_PR if len(self._starts) == len(sorted_PR) else np.add.reduceat(sorted_PR, self._starts, axis=0)
 
     def centred_ranks(self, counts_PR: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rank of each distinct value less the mean rank, [K, R], and the sum of squares over all, [R].
-
-        Args:
-            counts_PR: how often value p occurs in resample r; ties share their mean rank.
-        """
+        """Return the rank of each distinct value less the mean rank, [K, R], and the sum of squares over all, [R]."""
         ties_KR = self.sums(counts_PR)
         ranks_KR = np.cumsum(ties_KR, axis=0)
         total_R = ranks_KR[-1].astype(np.float64)

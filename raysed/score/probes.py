@@ -49,26 +49,20 @@ class Labelled(NamedTuple):
 
 
 class Classified(NamedTuple):
-    """What a search ended in.
-
-    Attributes:
-        predicted: class of every test row, [N].
-        c: the chosen inverse strength of regularisation.
-        dev: the accuracy (x100) that it was chosen by.
-        converged: whether the last fit ended before the limit of iterations.
-    """
+    """What a search ended in."""
 
     predicted: np.ndarray
+    """Class of every test row, [N]."""
     c: float
+    """The chosen inverse strength of regularisation."""
     dev: float
+    """The accuracy (x100) that it was chosen by."""
     converged: bool
+    """Whether the last fit ended before the limit of iterations."""
 
 
 def pair_features(a_ND: Features, b_ND: Features) -> Features:
     """Return [|a - b|, a * b], the features of a sentence pair, [N, 2 D].
-
-    Args:
-        b_ND: of the second ones.
 
     >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]])).tolist()
     [[2.0, 1.0, 3.0, 2.0]]
@@ -121,20 +115,14 @@ def _choose(
 
 
 class _Fits(NamedTuple):
-    """F classifiers of K classes, or of two classes by one column; the last one is fitted on all rows.
-
-    Attributes:
-        weights_DFK: float64, for the features as they are; the last row holds the intercepts.
-        converged_F: whether each ended before the limit of iterations.
-        classes_K: the labels.
-    """
+    """F classifiers of K classes, or of two classes by one column; the last one is fitted on all rows."""
 
     weights_DFK: np.ndarray
+    """For the features as they are; the last row holds the intercepts."""
     converged_F: np.ndarray
     classes_K: np.ndarray
 
     def predict(self, features_ND: Features, which: int = -1) -> np.ndarray:
-        """Return the labels [N] that one of the classifiers gives."""
         weights_DK = self.weights_DFK[:, which]
         logit_NK = features_ND.astype(np.float64) @ weights_DK[:-1] + weights_DK[-1]
         return self.classes_K[logit_NK.argmax(1) if logit_NK.shape[1] > 1 else (logit_NK[:, 0] > 0).astype(int)]
@@ -314,8 +302,7 @@ def _dot(a_DFK: np.ndarray, b_DFK: np.ndarray) -> np.ndarray:
 def soft_labels(score_N: np.ndarray) -> np.ndarray:
     """Return a distribution over the grades 1 to 5 per score, float32 [N, 5] (Tai et al. 2015, equation 15).
 
-    A score between two grades is shared by them, so that the expected grade is the score. SentEval does the same to
-    the scores 0 to 5 of STS-B: one below 1 has no lower grade, and what that would get is left out.
+    SentEval does the same to the scores 0 to 5 of STS-B: of one below 1, the share of the lower grade is left out.
 
     >>> soft_labels(np.array([5.0, 2.25, 0.5])).tolist()
     [[0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.75, 0.25, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0, 0.0]]
@@ -325,18 +312,11 @@ def soft_labels(score_N: np.ndarray) -> np.ndarray:
 
 
 def regress(train: Labelled, dev: Labelled, test_ND: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
-    """Learn scores as expected grades: a linear layer and a softmax over five grades.
+    """Learn scores of 0 to 5 as expected grades: a linear layer and a softmax over five grades.
 
     Mean squared error to the soft labels, Adam at 1e-3, batches of 64. After every 50 epochs the Pearson correlation
     on `dev` is taken; the fourth time that it is no new best ends the training (the count never goes back), and so do
-    1,050 epochs. The best state predicts.
-
-    Args:
-        train: features and scores, 0 to 5.
-        seed: of the first weights and the order of rows.
-
-    Returns:
-        The predicted scores float64 [N], and the best correlation on `dev` (x100).
+    1,050 epochs. The best state predicts; its correlation on `dev` (x100) is returned, too.
     """
     generator = torch.Generator().manual_seed(seed)
     x_NF, dev_NF, test_NF = (_with_ones(features_NF) for features_NF in (train.features, dev.features, test_ND))

@@ -34,14 +34,7 @@ class Evaluation:
     """
 
     def __init__(self, tasks: Sequence[StsTask | Task], aggregation: str = "mean"):
-        """Number the distinct sentences of all tasks, whose names must differ.
-
-        Args:
-            aggregation: `all`, `mean` or `wmean`, for graded pairs that do not name their own.
-
-        Raises:
-            UserError: a mean over subsets of which none has a correlation.
-        """
+        """Number the distinct sentences of all tasks, whose names must differ."""
         made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
         self.tasks: dict[str, Task] = {task.name: task for task in made}
         self.sentences = list(dict.fromkeys(s for task in made for s in task.sentences))
@@ -51,11 +44,7 @@ class Evaluation:
 
     @classmethod
     def load(cls, config: EvaluationConfig, seed: int) -> "Evaluation":
-        """Read all tasks of a config.
-
-        Raises:
-            UserError: files are missing or broken, or no score can be made of them.
-        """
+        """Read all tasks of a config."""
         return cls([load_any_task(name, task, seed, config.aggregation) for name, task in config.tasks.items()])
 
     @property
@@ -64,12 +53,9 @@ class Evaluation:
         return [name for name, task in self.tasks.items() if task.kind == "pairs"]
 
     def pair_rows(self, tasks: Iterable[str] | None = None) -> np.ndarray:
-        """Return int64 [P, 2]: where in `sentences` the two sentences of every pair are.
+        """Return where in `sentences` the two sentences of every pair of some or all tasks are, int64 [P, 2].
 
         The texts of a task that is not made of pairs are taken two by two, so that text to fit on comes in one shape.
-
-        Args:
-            tasks: the tasks whose pairs are meant, in this order; None: all.
         """
         parts = []
         for name in self.tasks if tasks is None else tasks:
@@ -79,8 +65,7 @@ class Evaluation:
 
     def pair_sentences(self, tasks: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
         """Return the first and the second sentences of the P pairs; `tasks` as for `pair_rows`."""
-        first, second = ([self.sentences[row] for row in side] for side in self.pair_rows(tasks).T)
-        return first, second
+        return tuple([self.sentences[row] for row in side] for side in self.pair_rows(tasks).T)
 
     def rows(self, task: str) -> np.ndarray:
         """Return where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
@@ -91,60 +76,36 @@ class Evaluation:
         return embeddings[task] if isinstance(embeddings, Mapping) else embeddings[self.rows(task)]
 
     def outcome(self, embeddings: Embeddings, task: str) -> np.ndarray:
-        """Return what a model does on every pair, query or text of one task, see `Task.outcome`.
-
-        Raises:
-            UserError: an embedding has a value that is not finite.
-        """
-        wanted, rows = (self.rows(task) if isinstance(embeddings, Mapping) else None), self._rows[task]
-        x_UD = np.asarray(embeddings[task] if isinstance(embeddings, Mapping) else embeddings)
-        expected = len(self.sentences) if wanted is None else len(wanted)
+        """Return what a model does on every pair, query or text of one task, see `Task.outcome`."""
+        rows, expected, x_UD = self._rows[task], len(self.sentences), embeddings
+        if isinstance(embeddings, Mapping):
+            rows, expected, x_UD = np.searchsorted(self.rows(task), rows), len(rows), embeddings[task]
+        x_UD = np.asarray(x_UD)
         if x_UD.ndim != 2 or len(x_UD) != expected:
             raise ValueError(f"{expected} rows of embeddings expected, got shape {x_UD.shape}")
-        x_UD = x_UD[rows if wanted is None else np.searchsorted(wanted, rows)]
-        _refuse_not_finite(x_UD, self.tasks[task].sentences)
+        x_UD = x_UD[rows]
+        bad = np.flatnonzero(~np.isfinite(x_UD).all(axis=1))
+        if len(bad):
+            examples = ", ".join(repr(self.tasks[task].sentences[i][:60]) for i in bad[:3])
+            raise UserError(
+                f"{len(bad)} of {len(x_UD)} embeddings are not finite, first those of {examples}: "
+                "the model has diverged; lower its learning rate"
+            )
         return self.tasks[task].outcome(x_UD)
 
-    def outcomes(self, embeddings: Embeddings, tasks: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Return the outcomes of one model by task.
-
-        Args:
-            embeddings: of the model; where they are a matrix per task, only the tasks that are there are looked at.
-            tasks: which; None: all.
-        """
-        wanted = self.tasks if tasks is None else tasks
-        there = [t for t in wanted if not isinstance(embeddings, Mapping) or t in embeddings]
+    def outcomes(self, embeddings: Embeddings) -> dict[str, np.ndarray]:
+        """Return the outcomes of one model by task; where it has a matrix per task, of those that are there."""
+        there = [t for t in self.tasks if not isinstance(embeddings, Mapping) or t in embeddings]
         return {task: self.outcome(embeddings, task) for task in there}
 
     def score(self, embeddings: Embeddings) -> dict[str, dict]:
-        """Score one model.
-
-        Args:
-            embeddings: one row for each of `sentences`, in their order; or a matrix per task, and then only the
-                tasks that are there are scored.
-
-        Returns:
-            Per task what its `metrics` returns: scores x100, and counts.
-
-        Raises:
-            UserError: an embedding has a value that is not finite.
-        """
+        """Score one model; returns by task what `Task.metrics` returns."""
         return self.score_outcomes(self.outcomes(embeddings))
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray, tasks: Iterable[str]) -> float | None:
-        """Return the mean score x100 where queries are embedded by one model and documents by another.
-
-        Of graded pairs either sentence is the query once.
-
-        Args:
-            x_UD: embeddings of `sentences` by the model of the queries.
-            y_UD: those by the model of the documents, in the same space.
-            tasks: which; None is returned where one has no such score.
-        """
-        scores = []
-        for name in tasks:
-            rows = self._rows[name]
-            scores.append(self.tasks[name].score_between(x_UD[rows], y_UD[rows]))
+        """Return the mean of `Task.score_between` over some tasks; None where one has no such score."""
+        rows = {name: self._rows[name] for name in tasks}
+        scores = [self.tasks[name].score_between(x_UD[at], y_UD[at]) for name, at in rows.items()]
         return None if None in scores else statistics.fmean(scores)
 
     def score_outcomes(self, outcomes: Outcomes) -> dict[str, dict]:
@@ -168,9 +129,6 @@ def main_score(metrics: Mapping[str, Any]) -> float | None:
 def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -> float | None:
     """Return the mean of a model's scores over some tasks; None where one of them is missing or not finite.
 
-    Args:
-        metrics: by task what `Task.metrics` returned.
-
     >>> found = {"a": {"spearman": 70.0}, "b": {"ndcg@10": 40.0}, "c": {"spearman": None}}
     >>> mean_score(found, ["a", "b"]), mean_score(found, ["a", "c"]), mean_score(found, ["d"]), mean_score(found, [])
     (55.0, None, None, None)
@@ -183,10 +141,6 @@ def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -
 
 def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float | None:
     """Return the number that choices are made by: a correlation of graded pairs, the score of any other task.
-
-    Args:
-        metrics: what `Task.metrics` returned.
-        criterion: `spearman` or `pearson`.
 
     >>> score_by({"spearman": 71.2, "pearson": 70.9}, "pearson"), score_by({"ndcg@10": 45.1}, "pearson")
     (70.9, 45.1)
@@ -217,23 +171,12 @@ def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
 
 
 def load_any_task(name: str, config: TaskConfig, seed: int = 0, aggregation: str = "mean") -> Task:
-    """Read a task of any kind.
-
-    Raises:
-        UserError: its kind is not known, its files are missing or broken, or no score can be made of them.
-    """
+    """Read a task of any kind."""
     return kinds()[kind_of(config, f"evaluation.tasks.{name}")].load(name, config, seed, aggregation)
 
 
 def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:
-    """Return a task, or two of labelled texts, of each file or directory, named by it.
-
-    Args:
-        sources: paths, as for `TaskConfig.source`.
-
-    Raises:
-        UserError: the kind of one cannot be seen.
-    """
+    """Return a task, or two of labelled texts, of each file or directory, named by it."""
     tasks: dict[str, TaskConfig] = {}
     for source in sources:
         stem = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:") or source
@@ -246,23 +189,9 @@ def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:
 
 
 def kind_of(config: TaskConfig, setting: str) -> str:
-    """Return the kind of a task: as it is set, or as its files show.
-
-    Raises:
-        UserError: its kind is not known, or a file cannot be read.
-    """
+    """Return the kind of a task: as it is set, or as its files show."""
     if config.kind is None:
         return next((kind for kind, task in kinds().items() if task.recognises(config, setting)), Pairs.kind)
     if config.kind not in kinds():
         raise UserError(f"{setting}.kind: there is no kind {config.kind!r}; write one of {', '.join(kinds())}")
     return config.kind
-
-
-def _refuse_not_finite(x_UD: np.ndarray, sentences: Sequence[str]) -> None:
-    bad = np.flatnonzero(~np.isfinite(x_UD).all(axis=1))
-    if len(bad):
-        examples = ", ".join(repr(sentences[i][:60]) for i in bad[:3])
-        raise UserError(
-            f"{len(bad)} of {len(x_UD)} embeddings are not finite, first those of {examples}: "
-            "the model has diverged; lower its learning rate"
-        )

@@ -1,11 +1,7 @@
 """SentEval's transfer tasks: how well a linear probe on frozen sentence embeddings solves other problems.
 
-A run embeds the tasks' distinct sentences once, and the probes are independent jobs on those embeddings:
-
-    tasks = load_transfer(config)
-    scores = score_transfer(tasks, encode(sentences_of(tasks)), config.seed)
-
-Sources: Conneau and Kiela, "SentEval", LREC 2018; SED table 7 and BSL table 2 report these tasks.
+A run embeds the tasks' distinct sentences once, and the probes are independent jobs on those embeddings. Sources:
+Conneau and Kiela, "SentEval", LREC 2018; SED table 7 and BSL table 2 report these tasks.
 """
 
 import statistics
@@ -31,25 +27,18 @@ BSL_TASKS = tuple("MR CR SUBJ MPQA SST2 TREC MRPC".split())
 
 @dataclass(frozen=True)
 class ProbeJob:
-    """One probe, independent of all others: a whole task, or one outer fold of a nested one.
-
-    Attributes:
-        task: its name.
-        kind: of the task.
-        fold: number of the outer fold; None where there is none.
-        seed: of folds and probe.
-        rows: per split, where its sentences are in `sentences_of(tasks)`: int64 [N, sides].
-        labels: per split, [N].
-        protocol: in words.
-    """
+    """One probe, independent of all others: a whole task, or one outer fold of a nested one."""
 
     task: str
     kind: Kind
     fold: int | None
+    """Number of the outer fold; None where there is none."""
     seed: int
     rows: Mapping[str, np.ndarray]
+    """Per split, where its sentences are in `sentences_of(tasks)`: int64 [N, sides]."""
     labels: Mapping[str, np.ndarray]
     protocol: str
+    """In words."""
 
     @property
     def outer_fold(self) -> tuple[np.ndarray, np.ndarray]:
@@ -86,18 +75,11 @@ def jobs(tasks: Sequence[TransferTask], seed: int = 1111) -> list[ProbeJob]:
 
 
 def run_probe(job: ProbeJob, embeddings_UD: Features) -> dict[str, Any]:
-    """Train and test one probe; the result is a function of the arguments alone.
-
-    Args:
-        job: one of `jobs(tasks)`.
-        embeddings_UD: one row for each of `sentences_of(tasks)`, in their order; sparse rows will do.
+    """Train and test one probe on the embeddings of `sentences_of(tasks)`, which may be sparse.
 
     Returns:
         task, fold, protocol, dev (what the choice was made by, x100) and, x100: accuracy, for MRPC also f1, or pearson
         and spearman; for classifiers also C and whether the last fit converged.
-
-    Raises:
-        UserError: an embedding has a value that is not finite.
     """
     data = {key: Labelled(_features(job, rows, embeddings_UD), job.labels[key]) for key, rows in job.rows.items()}
     about = {"task": job.task, "fold": job.fold, "protocol": job.protocol}
@@ -133,13 +115,6 @@ def _features(job: ProbeJob, rows_NS: np.ndarray, embeddings_UD: Features) -> Fe
 def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Put the results of all jobs together, per task; the folds of a nested task become mean and deviation.
 
-    Args:
-        results: what `run_probe` returned, in any order of folds.
-
-    Returns:
-        Per task what `run_probe` says, less task and fold; a nested task has the folds' mean accuracy and dev, `std`
-        (of the folds' accuracies) and C as a list, by fold.
-
     >>> folds = [{"task": "MR", "fold": i, "accuracy": 80.0 + i, "dev": 80.0, "C": 1.0, "converged": True,
     ...           "protocol": "folds"} for i in (1, 0)]
     >>> combine(folds)["MR"]["accuracy"], combine(folds)["MR"]["C"]
@@ -170,18 +145,7 @@ def score_transfer(
     seed: int = 1111,
     run: Callable[[Callable[[ProbeJob], dict], list[ProbeJob]], Iterable[dict]] = map,
 ) -> dict[str, dict[str, Any]]:
-    """Score one model on all tasks.
-
-    Args:
-        embeddings_UD: one row for each of `sentences_of(tasks)`, in their order.
-        run: how the probes are carried out; anything that is called like `map`.
-
-    Returns:
-        What `combine` returns.
-
-    Raises:
-        UserError: an embedding has a value that is not finite.
-    """
+    """Score one model on all tasks by the embeddings of `sentences_of(tasks)`; `run` is called like `map`."""
     count = len(sentences_of(tasks))
     if embeddings_UD.ndim != 2 or len(embeddings_UD) != count:
         raise ValueError(f"{count} rows of embeddings expected, got shape {embeddings_UD.shape}")
@@ -194,15 +158,7 @@ def main_score(metrics: Mapping[str, Any]) -> float:
 
 
 def transfer_average(scores: Mapping[str, Mapping[str, Any]], tasks: Sequence[str] | None = None) -> float | None:
-    """Return the plain mean of the tasks' main scores, as the papers' last column.
-
-    Args:
-        scores: what `score_transfer` returned.
-        tasks: e.g. `SED_TASKS` (accuracies and both regressions) or `BSL_TASKS`; None: all that were scored.
-
-    Returns:
-        The mean; None where a task is missing.
-    """
+    """Return the plain mean of some or all tasks' main scores, the papers' last column; None where one is missing."""
     names = list(scores) if tasks is None else tasks
     if not names or not set(names) <= set(scores):
         return None

@@ -1,7 +1,6 @@
 """A sanity list: which of two sentences is closer to a third? Fifty triples that a person answers at once.
 
-They are everyday English, a third of them with a wrong answer that shares more words than the right one. They choose
-nothing and count in no score: they show whether a model does what its user expects of it.
+In a third of them the wrong answer shares more words. They choose nothing and count in no score.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,8 +14,6 @@ from raysed.score.lexical import tf_idf_vectors, word_cosines
 from raysed.score.metrics import unit
 
 FILE = Path(__file__).parents[1] / "bundled" / "triples.tsv"
-"""Tab-separated: a sentence, one close to it in meaning, one farther from it."""
-
 Embed = Callable[[Sequence[str]], np.ndarray]
 """Sentences to embeddings [B, D]."""
 

@@ -18,49 +18,32 @@ from raysed.score.lexical import LEXICAL, Vectors
 
 
 class Task(ABC):
-    """A task that models are scored on.
-
-    Attributes:
-        kind: what `evaluation.tasks.NAME.kind` calls it.
-        main: the key of `metrics` that is its score.
-        measure: what the score is, in words.
-        short_measure: the same in a word, for an axis.
-        rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
-        name: what it is called in reports.
-        sentences: the U distinct texts that a model has to embed.
-        size: what there is, in words.
-    """
+    """A task that models are scored on."""
 
     kind: ClassVar[str]
+    """As in `evaluation.tasks.NAME.kind`."""
     main: ClassVar[str]
+    """The key of `metrics` that is the score."""
     measure: ClassVar[str]
     short_measure: ClassVar[str]
+    """The measure in a word, for an axis."""
     rises_when_resampled: ClassVar[bool] = False
+    """Whether resamples score above the whole on average, by the nature of the score."""
     name: str
     sentences: list[str]
+    """The U distinct texts that a model has to embed."""
     size: str
+    """What there is, in words."""
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
-        """Return whether the files of a task without `kind` are of this kind; where none says so, it is pairs.
-
-        Raises:
-            UserError: a file cannot be read; `setting` names it.
-        """
+        """Return whether the files of a task without `kind` are of this kind; where none says so, it is pairs."""
         return False
 
     @classmethod
     @abstractmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Task":
-        """Read a task.
-
-        Args:
-            seed: of folds and clusters.
-            aggregation: `evaluation.aggregation`.
-
-        Raises:
-            UserError: its files are missing or broken, or no score can be made of them.
-        """
+        """Read a task; the seed is that of folds and clusters, the aggregation that of graded pairs."""
 
     @abstractmethod
     def content(self) -> list[Any]:
@@ -87,24 +70,19 @@ class Task(ABC):
 
         Args:
             rows: one of `strata`, of P rows.
-            counts_PR: how often each of these rows occurs in each resample, float32.
+            counts_PR: how often each of them occurs in each resample, float32.
         """
         raise NotImplementedError
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
-        """Return the score x100 where queries are embedded by one model (x) and documents by another (y).
+        """Return the score x100 where x embeds queries and y documents; None where there is no such score.
 
-        Of graded pairs, each sentence is the query once, and the mean of both ways counts. None where there is no such
-        score.
+        Of graded pairs, each sentence is the query once, and the mean of both ways counts.
         """
         return None
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        """Return the outcome of a baseline on words.
-
-        Args:
-            vectors: turns texts into sparse rows of length 1.
-        """
+        """Return the outcome of a baseline on words."""
         raise NotImplementedError
 
     def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:

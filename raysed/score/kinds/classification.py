@@ -1,7 +1,4 @@
-"""Labelled texts: how well a linear probe tells the labels.
-
-Source: the probe is that of SentEval (Conneau and Kiela 2018), see `probes`.
-"""
+"""Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -19,16 +16,16 @@ from raysed.data.sources import Hub, ending, find
 from raysed.score import probes
 from raysed.score.kinds import Task
 from raysed.score.lexical import LEXICAL, Vectors
-from raysed.score.probes import Labelled
+from raysed.score.probes import Features, Labelled
 
 FOLDS = 5
 """Of a classification without a test part: each text is predicted by a probe that has not seen it."""
-Predict = Callable[[Any, np.ndarray, Any], np.ndarray]
-"""Features of training rows, their classes, and features of test rows to the test rows' classes."""
+_LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
+"""Unit vectors of words need weaker regularisation than embeddings."""
 
 
 class LabelledTask(Task):
-    """A task of texts with a label."""
+    """Texts with a label."""
 
     def __init__(self, data: LabelledTexts, seed: int = 0):
         self.data, self.name, self._seed = data, data.name, seed
@@ -38,7 +35,6 @@ class LabelledTask(Task):
         self.rows = np.array([row[text] for text in data.texts])
         """Where in `sentences` each text is, int64 [N]."""
         self._tested = np.ones(len(data.texts), bool)
-        """Which texts count, [N]."""
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "LabelledTask":
@@ -57,8 +53,8 @@ class LabelledTask(Task):
 class Classification(LabelledTask):
     """Scores models by the accuracy of a logistic regression on their embeddings.
 
-    A source with a test part is learnt from its other rows; of any other source each of five stratified folds is
-    predicted from the rest. The strength of regularisation is chosen by folds of the training rows.
+    A source with a test part is learnt from its other rows; of any other source each of five folds is predicted from
+    the rest. The strength of regularisation is chosen by folds of the training rows.
     """
 
     kind, main, measure = "classification", "accuracy", "accuracy of a linear probe"
@@ -85,34 +81,27 @@ class Classification(LabelledTask):
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return the predicted class of every test row, int64 [N_test]."""
+        return self._predict(np.asarray(x_UD, np.float32)[self.rows], probes.SPLIT_GRID)
 
-        def probe(train_ND: np.ndarray, labels_N: np.ndarray, test_ND: np.ndarray) -> np.ndarray:
-            train = Labelled(train_ND, labels_N)
-            return probes.classify_by_folds(train, test_ND, probes.SPLIT_GRID, self._seed, FOLDS).predicted
-
-        return self.outcome_of(np.asarray(x_UD, np.float32)[self.rows], probe)
-
-    def outcome_of(self, features: Any, predict: Predict, parts: slice = slice(None)) -> np.ndarray:
-        """Return the outcome of any features [N, ...], which may be sparse, and any classifier.
-
-        Args:
-            parts: which folds are predicted; other rows have -1.
-        """
+    def _predict(self, features: Features, grid: Sequence[float], parts: slice = slice(None)) -> np.ndarray:
+        """The predictions of some folds from the features of all texts; other rows have -1."""
         labels_N, test = self.data.labels, self.data.test
         predicted_N = np.full_like(labels_N, -1)
         if test is None:
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
         else:
             folds = [(np.flatnonzero(~test), np.flatnonzero(test))]
-        for train, held_out in folds[parts]:
-            predicted_N[held_out] = predict(features[train], labels_N[train], features[held_out])
+        for rows, held_out in folds[parts]:
+            train = Labelled(features[rows], labels_N[rows])
+            found = probes.classify_by_folds(train, features[held_out], grid, self._seed, FOLDS)
+            predicted_N[held_out] = found.predicted
         return predicted_N[self._tested]
 
     def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
         """See `Task.lexical`; with many classes a fold takes as long as other outcomes."""
 
         def fold(vectors: Vectors, part: int) -> np.ndarray:
-            return self.outcome_of(vectors(self.data.texts), _sparse_probe, slice(part, part + 1))
+            return self._predict(vectors(self.data.texts), _LEXICAL_GRID, slice(part, part + 1))
 
         count = FOLDS if self.data.test is None else 1
         return {name: [partial(fold, vectors, part) for part in range(count)] for name, vectors in LEXICAL.items()}
@@ -133,12 +122,3 @@ class Classification(LabelledTask):
         """See `Task.resampled`."""
         gold = self.data.labels[self._tested]
         return 100 * np.stack([outcome == gold for outcome in outcomes]) @ counts_PR / counts_PR.sum(0)
-
-
-def _sparse_probe(train_NV: Any, labels_N: np.ndarray, test_NV: Any) -> np.ndarray:
-    from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV
-
-    grid = [2.0**exponent for exponent in range(-2, 8, 2)]  # unit vectors need weaker regularisation than embeddings
-    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": grid}, cv=3)
-    return search.fit(train_NV, labels_N).predict(test_NV)

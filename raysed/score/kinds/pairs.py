@@ -23,14 +23,7 @@ _CORRELATIONS = {"spearman": spearman, "pearson": pearson}
 
 
 class Pairs(Task):
-    """Scores models on graded pairs.
-
-    Args:
-        aggregation: `all`, `mean` or `wmean`, where the task does not name its own.
-
-    Raises:
-        UserError: a mean over subsets of which none has a correlation.
-    """
+    """Scores models on graded pairs; the aggregation is that of a task that does not name its own."""
 
     kind, main = "pairs", "spearman"
     short_measure = "Spearman"
@@ -48,15 +41,8 @@ class Pairs(Task):
         for name, (_, _, gold_P) in task.subsets.items():
             self._subsets[name] = slice(start, start := start + len(gold_P))
         self._left_out = [name for name, pairs in self._subsets.items() if not _can_correlate(self.gold[pairs])]
-        if self.aggregation != "all" and len(self._subsets) > 1 and self._left_out:
-            self._check_means()
-
-    @classmethod
-    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Pairs":
-        """See `Task.load`."""
-        return cls(load_task(name, config), aggregation)
-
-    def _check_means(self) -> None:
+        if self.aggregation == "all" or len(self._subsets) == 1 or not self._left_out:
+            return
         why = f"fewer than {FEWEST} pairs or one score only"
         if len(self._left_out) == len(self._subsets):
             raise UserError(
@@ -66,6 +52,11 @@ class Pairs(Task):
         more = f" and {len(self._left_out) - 3:,} more" if len(self._left_out) > 3 else ""
         shown = ", ".join(self._left_out[:3]) + more
         log.info("task %s: left out of the mean over subsets, which have %s: %s", self.name, why, shown)
+
+    @classmethod
+    def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Pairs":
+        """See `Task.load`."""
+        return cls(load_task(name, config), aggregation)
 
     def content(self) -> list[Any]:
         """See `Task.content`."""
@@ -86,14 +77,10 @@ class Pairs(Task):
         return None if None in scores else sum(scores) / 2
 
     def metrics(self, similarity_P: np.ndarray) -> dict[str, Any]:
-        """Score any similarity of the pairs.
+        """Score any similarity of the pairs; with several subsets under every aggregation, and each subset alone.
 
-        Returns:
-            `spearman` and `pearson` (x100, under `aggregation`), `pairs` and `aggregation`; where the task has several
-            subsets also `all`, `mean`, `wmean` and, per subset, `subsets`. A correlation that is not defined is None:
-            that of a model for which all pairs of a task, or of a subset under `mean` and `wmean`, are equally similar,
-            and that of a subset with fewer than three pairs or one score only. Such a subset is in no mean, and
-            `subsets_left_out` lists it where there is one.
+        A correlation is None where all pairs are equally similar, and for a subset with fewer than three pairs or one
+        score only. Such a subset is in no mean, and `subsets_left_out` lists it.
         """
         if similarity_P.shape != self.gold.shape or not np.isfinite(similarity_P).all():
             raise ValueError(f"{len(self.gold)} finite similarities expected, got shape {similarity_P.shape}")
@@ -140,7 +127,6 @@ class Pairs(Task):
 
 
 def _can_correlate(gold_P: np.ndarray) -> bool:
-    """Whether a correlation with these scores says something: they are three or more, and differ."""
     return len(gold_P) >= FEWEST and np.ptp(gold_P) > 0
 
 

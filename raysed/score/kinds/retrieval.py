@@ -1,9 +1,7 @@
 """Retrieval: how well embeddings find the documents that answer a query, by nDCG@10, MRR@10, MAP and recall.
 
-Every document is ranked for every query by cosine, exactly, in blocks of queries, so memory is bounded by the
-documents' embeddings and one block of scores. The measures are those of trec_eval: nDCG with linear gains, ties broken
-by falling document id. Sources: Järvelin and Kekäläinen 2002 (nDCG); Thakur et al., "BEIR", 2021, which reports
-nDCG@10.
+Documents are ranked exactly, in blocks of queries that bound memory. The measures are those of trec_eval: nDCG with
+linear gains (Järvelin and Kekäläinen 2002), ties broken by falling document id.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,11 +67,7 @@ class Retrieval(Task):
         return self.outcome_of(lambda block: (queries_QD[block] @ texts_VD.T)[:, self._text_of])
 
     def outcome_of(self, scores: Callable[[slice], np.ndarray]) -> np.ndarray:
-        """Return the outcome of any scores, such as those of word counts.
-
-        Args:
-            scores: returns the scores of some queries and all documents, [B, N]; higher is better.
-        """
+        """Return the outcome of any scores [B, N] of some queries and all documents; higher is better."""
         task, found = self.task, []
         step = max(1, _BLOCK_CELLS // len(task.documents))
         for start in range(0, len(task.queries), step):
