@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, v_measure_score
 
 from raysed.data.classes import LabelledTexts
+from raysed.score import probes
 from raysed.score.baselines import baselines
 from raysed.score.kinds.classification import Classification
 from raysed.score.kinds.clustering import SEEDS, Clustering
@@ -59,15 +60,16 @@ def test_metrics_are_those_of_the_predictions():
     assert found["macro_f1"] == pytest.approx(100 * f1_score(gold, predicted, average="macro"))
 
 
-def test_no_text_is_predicted_by_a_probe_that_has_seen_it():
+def test_no_text_is_predicted_by_a_probe_that_has_seen_it(monkeypatch):
     data = texts_of(np.random.default_rng(2))
     seen = []
 
-    def predict(train, labels, test):
-        seen.append(set(train.tolist()) & set(test.tolist()))
-        return np.zeros(len(test), int)
+    def classify(train, test_ND, *about):
+        seen.append(set(train.features[:, 0]) & set(test_ND[:, 0]))
+        return probes.Classified(np.zeros(len(test_ND), int), 1.0, 0.0, True)
 
-    Classification(data).outcome_of(np.arange(90), predict)
+    monkeypatch.setattr(probes, "classify_by_folds", classify)
+    Classification(data).outcome(np.arange(90.0)[:, None])
     assert seen == [set()] * 5
 
 
