@@ -1,6 +1,6 @@
 """Score any models side by side and beside words alone, as `raysed evaluate` shows them."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,22 +25,18 @@ from raysed.store.progress import Progress, one_by_one, steps
 from raysed.store.text import Table, number
 
 Row = dict[str, Any]
-"""A model's name, description, layers and whatever scores it has: outcomes and metrics by task, transfer, …."""
+"""A model's name, description, layers and whatever scores it has."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """Everything that each model is scored on.
-
-    Attributes:
-        sentences: without labels, for what can be said about a model without any.
-        mteb: tasks of the MTEB library.
-    """
+    """Everything that each model is scored on."""
 
     config: Config
     evaluation: Evaluation
     transfer: list[TransferTask]
     sentences: list[str]
+    """Without labels, for what can be said about a model without any."""
     mteb: list[Any]
 
     @property
@@ -68,14 +64,16 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
     transfer_sentences = sentences_of(tasks)
     texts = list(dict.fromkeys([*evaluation.sentences, *transfer_sentences]))
     progress = Progress(f"embed with {name}", len(texts))
-    found = model.embed(texts, lambda done: progress.update(done)) if texts else [np.zeros((0, 1))]
+    found = model.embed(texts, progress.update) if texts else [np.zeros((0, 1))]
     progress.close()
     # A sentence-transformers model has one pooling, whatever was asked for.
     similarity, features = (dict(zip(model.poolings, found)).get(at, found[0]) for at in (poolings[0], poolings[-1]))
 
-    result = {"model": name, "description": model.description, "layers": list(model.poolings)}
+    result: Row = {"model": name, "description": model.description, "layers": list(model.poolings)}
     x_UD = similarity[: len(evaluation.sentences)]
-    result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in _scored(f"score {name}", evaluation)}
+    names = list(evaluation.tasks)
+    scored = one_by_one(f"score {name}", names, names) if names else []
+    result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in scored}
     result["metrics"] = evaluation.score_outcomes(result["outcomes"])
     if tasks:
         row = {sentence: i for i, sentence in enumerate(texts)}
@@ -93,7 +91,10 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
 def score_words(benchmark: Benchmark) -> list[Row]:
     """Score the baselines that need no model."""
     evaluation, tasks = benchmark.evaluation, benchmark.transfer
-    found = baselines(evaluation, _each_of_words)
+    found = baselines(
+        evaluation,
+        lambda parts: one_by_one("score words alone", parts, [f"{task} by {baseline}" for task, baseline, _ in parts]),
+    )
     seed, run = benchmark.config.evaluation.transfer.seed, _probed("probe words alone")
     transfer = transfer_baselines(tasks, seed, run) if tasks else {}
     rows = []
@@ -107,19 +108,7 @@ def score_words(benchmark: Benchmark) -> list[Row]:
     return rows
 
 
-def _each_of_words(steps: list[tuple[str, str, int]]) -> Iterable[tuple[str, str, int]]:
-    return one_by_one("score words alone", steps, [f"{task} by {baseline}" for task, baseline, _ in steps])
-
-
-def _scored(title: str, evaluation: Evaluation) -> Iterable[str]:
-    """The names of the tasks, with the progress of what is done with them."""
-    names = list(evaluation.tasks)
-    return one_by_one(title, names, names) if names else []
-
-
 def _probed(title: str) -> Callable[..., Iterator[dict]]:
-    """A map over probes that shows its progress."""
-
     def run(probe: Callable[[ProbeJob], dict], jobs: list[ProbeJob]) -> Iterator[dict]:
         return map(probe, one_by_one(title, jobs, [job.task for job in jobs]))
 

@@ -325,3 +325,35 @@ def _sentences(count: int, seed: int = 0) -> list[str]:
     rng = np.random.default_rng(seed)
     words = [word for word in WORDS if not word.startswith("##")]
     return [" ".join(rng.choice(words, rng.integers(1, 15))) for _ in range(count)]
+
+
+@pytest.fixture(scope="session")
+def sentences(make_sentences: Callable[[int], list[str]]) -> list[str]:
+    """Some longer than twelve tokens, and one empty."""
+    return [*dict.fromkeys(make_sentences(80)), ""]
+
+
+@pytest.fixture(scope="session")
+def exports(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_transformer: Callable[..., PreTrainedModel],
+    tiny_encoder_dir: Path,
+    sentences: list[str],
+) -> dict[str, Path]:
+    """Exports of a tiny model for twelve tokens: its poolings, and two calibrations of the second one."""
+    from raysed.config import FlowConfig
+    from raysed.data.tokens import tokenize
+    from raysed.model.encoding import encode
+    from raysed.model.export import export_model
+    from raysed.train.calibrations.whiten import fit_whiten
+    from raysed.train.flow_fit import fit_flow
+
+    encoder = Encoder(make_transformer("bert"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_encoder_dir)
+    x_ND = encode(encoder, tokenize(tokenizer, sentences, 12), (2,))[0]
+    calibrations = {"whiten": fit_whiten(x_ND), "flow": fit_flow(x_ND, FlowConfig(batch_size=4, epochs=3), seed=0)}
+    paths = {name: tmp_path_factory.mktemp("exports") / name for name in ("1", "2", "whiten", "flow")}
+    for name, path in paths.items():
+        options = {"layers": 1 if name == "1" else 2, "max_length": 12, "calibration": calibrations.get(name)}
+        export_model(encoder, tokenizer, path, **options)
+    return paths

@@ -49,16 +49,12 @@ class Labelled(NamedTuple):
 
 
 class Classified(NamedTuple):
-    """What a search ended in."""
+    """The classes of test rows by the C that had the accuracy `dev` (x100), and whether its last fit converged."""
 
     predicted: np.ndarray
-    """Class of every test row, [N]."""
     c: float
-    """The chosen inverse strength of regularisation."""
     dev: float
-    """The accuracy (x100) that it was chosen by."""
     converged: bool
-    """Whether the last fit ended before the limit of iterations."""
 
 
 def pair_features(a_ND: Features, b_ND: Features) -> Features:
@@ -303,9 +299,6 @@ def soft_labels(score_N: np.ndarray) -> np.ndarray:
     """Return a distribution over the grades 1 to 5 per score, float32 [N, 5] (Tai et al. 2015, equation 15).
 
     SentEval does the same to the scores 0 to 5 of STS-B: of one below 1, the share of the lower grade is left out.
-
-    >>> soft_labels(np.array([5.0, 2.25, 0.5])).tolist()
-    [[0.0, 0.0, 0.0, 0.0, 1.0], [0.0, 0.75, 0.25, 0.0, 0.0], [0.5, 0.0, 0.0, 0.0, 0.0]]
     """
     distance_NG = np.abs(np.asarray(score_N, np.float64)[:, None] - np.arange(1, _GRADES + 1))
     return np.maximum(1 - distance_NG, 0).astype(np.float32)

@@ -22,16 +22,7 @@ Outcomes = Mapping[str, np.ndarray]
 
 
 class Evaluation:
-    """Scores models on tasks; built once, then given the embeddings of one model after the other.
-
-    >>> gold = np.array([5.0, 1.0, 3.0])
-    >>> task = StsTask("toy", {"all": (["a", "b", "a"], ["c", "d", "b"], gold)})
-    >>> evaluation = Evaluation([task])
-    >>> evaluation.sentences
-    ['a', 'c', 'b', 'd']
-    >>> round(evaluation.score(np.array([[1, 0], [1, 0], [1, 2], [-1, 0]]))["toy"]["spearman"], 6)
-    100.0
-    """
+    """Scores models on tasks; built once, then given the embeddings of one model after the other."""
 
     def __init__(self, tasks: Sequence[StsTask | Task], aggregation: str = "mean"):
         """Number the distinct sentences of all tasks, whose names must differ."""
@@ -140,11 +131,7 @@ def mean_score(metrics: Mapping[str, Mapping[str, Any]], tasks: Iterable[str]) -
 
 
 def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float | None:
-    """Return the number that choices are made by: a correlation of graded pairs, the score of any other task.
-
-    >>> score_by({"spearman": 71.2, "pearson": 70.9}, "pearson"), score_by({"ndcg@10": 45.1}, "pearson")
-    (70.9, 45.1)
-    """
+    """Return the number that choices are made by: a correlation of graded pairs, the score of any other task."""
     return metrics[criterion] if criterion in metrics else main_score(metrics)
 
 
@@ -152,19 +139,12 @@ def comparable(score: float | None) -> float:
     """Return a score that a choice can be made by, rounded so that noise breaks no tie.
 
     One that is not defined is 0: a model that tells no pairs apart is as good as chance.
-
-    >>> comparable(71.23456789), comparable(None)
-    (71.234568, 0.0)
     """
     return round(score or 0.0, 6)
 
 
 def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
-    """Return the mean of several models' embeddings, per task where theirs are.
-
-    >>> mean_embeddings([np.zeros((1, 2)), np.ones((1, 2))]).tolist()
-    [[0.5, 0.5]]
-    """
+    """Return the mean of several models' embeddings, per task where theirs are."""
     if isinstance(models[0], Mapping):
         return {task: mean_embeddings([model[task] for model in models]) for task in models[0]}
     return np.mean(models, axis=0)

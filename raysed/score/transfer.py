@@ -113,13 +113,7 @@ def _features(job: ProbeJob, rows_NS: np.ndarray, embeddings_UD: Features) -> Fe
 
 
 def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Put the results of all jobs together, per task; the folds of a nested task become mean and deviation.
-
-    >>> folds = [{"task": "MR", "fold": i, "accuracy": 80.0 + i, "dev": 80.0, "C": 1.0, "converged": True,
-    ...           "protocol": "folds"} for i in (1, 0)]
-    >>> combine(folds)["MR"]["accuracy"], combine(folds)["MR"]["C"]
-    (80.5, [1.0, 1.0])
-    """
+    """Put the results of all jobs together, per task; the folds of a nested task become mean and deviation."""
     by_task: dict[str, list[Mapping[str, Any]]] = {}
     for result in results:
         by_task.setdefault(result["task"], []).append(result)

@@ -1,7 +1,6 @@
-"""Any model scored: what is computed here is what sentence-transformers gives; mistakes are one sentence each."""
+"""Models scored side by side; mistakes are one sentence each."""
 
 import json
-import re
 import shutil
 import sys
 import time
@@ -10,21 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from raysed import bundled
 from raysed.cli import main_of
 from raysed.commands import evaluate
-from raysed.config import FlowConfig, TransferConfig, make_config
+from raysed.config import TransferConfig, make_config
 from raysed.data.graded import StsTask
-from raysed.data.tokens import tokenize
 from raysed.data.transfer import load_transfer
-from raysed.errors import UserError
-from raysed.model import export, library, load, sentence_model
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode
-from raysed.model.load import LibraryModel, NativeModel, load_model
+from raysed.model.load import load_model
 from raysed.model.pretrained import write_checkpoint
 from raysed.score.baselines import transfer_baselines
 from raysed.score.lexical import count_vectors, word_cosines
@@ -32,244 +25,15 @@ from raysed.score.tasks import Evaluation
 from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.side_by_side import scores_table
 from raysed.store import progress
-from raysed.train.calibrations.whiten import fit_whiten
-from raysed.train.flow_fit import fit_flow
 
 ROOT = Path(__file__).resolve().parents[2]
 MAX_LENGTH = 12
 SCORED = 60
-EXPORTS = ["1", "2", "first_last", "whiten", "flow"]
-
-
-@pytest.fixture(scope="module")
-def sentences(make_sentences) -> list[str]:
-    """Some longer than the maximum length, and one empty."""
-    return [*dict.fromkeys(make_sentences(80)), ""]
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tiny_encoder_dir):
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(tiny_encoder_dir)
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory, make_transformer, tokenizer, sentences) -> dict[str, Path]:
-    """Exports of a tiny model, with every pooling and calibration."""
-    root = tmp_path_factory.mktemp("exports")
-    encoder = Encoder(make_transformer("bert"))
-    x_ND = encode(encoder, tokenize(tokenizer, sentences, MAX_LENGTH), (2,))[0]
-    calibrations = {"whiten": fit_whiten(x_ND), "flow": fit_flow(x_ND, FlowConfig(batch_size=4, epochs=3), seed=0)}
-    for name in EXPORTS:
-        layers = name if name == "first_last" else int(name) if name.isdigit() else 2
-        options = {"layers": layers, "max_length": MAX_LENGTH, "calibration": calibrations.get(name)}
-        export.export_model(encoder, tokenizer, root / name, **options)
-    return {name: root / name for name in EXPORTS}
-
-
-@pytest.fixture
-def changed(models, tmp_path) -> Callable[..., Path]:
-    """A copy of an export with some keys of one of its JSON files set."""
-
-    def make(name: str, file: str, **values: object) -> Path:
-        path = tmp_path / "changed"
-        shutil.copytree(models[name], path)
-        (path / file).write_text(json.dumps({**json.loads((path / file).read_text()), **values}))
-        return path
-
-    return make
-
-
-def by_library(path: Path, sentences: list[str]) -> np.ndarray:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(path), device="cpu", trust_remote_code=True).encode(sentences)
 
 
 def toy(sentences: list[str]) -> Evaluation:
     gold = np.random.default_rng(0).uniform(0, 5, SCORED)
     return Evaluation([StsTask("toy", {"all": (sentences[:SCORED], sentences[1 : SCORED + 1], gold)})])
-
-
-# -- models ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", EXPORTS)
-def test_exports_score_as_in_sentence_transformers(models, sentences, name):
-    model = load_model(str(models[name]), (1, 3), 5)
-    assert isinstance(model, NativeModel)
-    (found,) = model.embed(sentences)
-    expected = by_library(models[name], sentences)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max()
-    evaluation = toy(sentences)
-    row = {sentence: i for i, sentence in enumerate(sentences)}
-    rows = [row[sentence] for sentence in evaluation.sentences]
-    scores = [evaluation.score(x[rows])["toy"]["spearman"] for x in (found, expected)]
-    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
-
-
-def test_code_beside_a_flow_is_not_run(models, sentences, tmp_path):
-    shutil.copytree(models["flow"], tmp_path / "flow")
-    assert (tmp_path / "flow/glow.py").exists()
-    (tmp_path / "flow/glow.py").write_text("raise SystemExit('run')")
-    found = load_model(str(tmp_path / "flow")).embed(sentences)[0]
-    assert (found == load_model(str(models["flow"])).embed(sentences)[0]).all()
-    assert np.abs(library.embed(library.load(tmp_path / "flow"), sentences) - found).max() < 1e-4
-
-
-def test_a_model_saved_by_sentence_transformers_is_computed_here(models, sentences, tmp_path):
-    """Its own classes' names and keys, with a scaling at the end, and without a maximum length of its own."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Normalize
-
-    library = SentenceTransformer(str(models["2"]), device="cpu")
-    library.append(Normalize())
-    library.save(str(tmp_path / "saved"))
-    model = load_model(str(tmp_path / "saved"))
-    assert isinstance(model, NativeModel) and model.poolings == (2,) and model.description.endswith("12 tokens")
-    found = model.embed(sentences)[0]
-    assert np.abs(found - library.encode(sentences)).max() < 1e-5
-    assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
-
-
-def test_lower_case_is_honoured(changed, sentences):
-    path = changed("1", "sentence_bert_config.json", do_lower_case=True)
-    model = load_model(str(path))
-    assert model.lower_case
-    plain, shouted = (model.embed(texts)[0] for texts in (sentences, [s.upper() for s in sentences]))
-    assert (plain == shouted).all()
-
-
-def test_a_plain_transformer_takes_the_poolings_that_are_asked_for(tiny_encoder_dir, make_transformer, sentences):
-    model = load_model(str(tiny_encoder_dir), (2, 1, 2), MAX_LENGTH)
-    assert model.poolings == (2, 1)
-    from transformers import AutoTokenizer
-
-    tokens = tokenize(AutoTokenizer.from_pretrained(tiny_encoder_dir), sentences, MAX_LENGTH)
-    expected = encode(Encoder(make_transformer("bert")), tokens, (2, 1))
-    for one, other in zip(model.embed(sentences), expected):
-        assert np.abs(one - other).max() < 1e-5
-
-
-def test_chunks_do_not_matter(tiny_encoder_dir, sentences, monkeypatch):
-    model = load_model(str(tiny_encoder_dir), (1,), MAX_LENGTH)
-    whole = model.embed(sentences)[0]
-    monkeypatch.setattr(sentence_model, "_CHUNK", 7)
-    told = []
-    parts = model.embed(sentences, told.append)[0]
-    assert np.abs(whole - parts).max() < 1e-5
-    assert told[-1] == len(sentences) and told == sorted(set(told)) and len(told) == -(-len(sentences) // 7)
-
-
-def other_modules(models: dict[str, Path], path: Path, which: str) -> Path:
-    """An export with other modules or settings than those of an export."""
-    shutil.copytree(models["whiten"], path)
-    pooling, dense = path / "2_Pooling/config.json", path / "3_Dense/config.json"
-    if which in ("cls_token", "max_tokens"):
-        settings = {"word_embedding_dimension": 16, f"pooling_mode_{which}": True}
-        pooling.write_text(json.dumps(settings))
-    if which == "tanh":
-        settings = {**json.loads(dense.read_text()), "activation_function": "torch.nn.modules.activation.Tanh"}
-        dense.write_text(json.dumps(settings))
-    if which == "layers":
-        weights = {"layer_weights": torch.tensor([0.3, 0.7])}
-        save_file(weights, path / "1_WeightedLayerPooling/model.safetensors")
-    if which == "prompt":
-        file = path / "config_sentence_transformers.json"
-        prompts = {"prompts": {"query": "the cat "}, "default_prompt_name": "query"}
-        file.write_text(json.dumps({**json.loads(file.read_text()), **prompts}))
-    return path
-
-
-@pytest.mark.parametrize(
-    ("which", "said"),
-    [
-        ("cls_token", "first token, layers 2, Dense; 12 tokens"),
-        ("tanh", "mean over tokens, layers 2, Dense; 12 tokens"),
-        ("prompt", "prompt 'the cat ', mean over tokens, layers 2, Dense; 12 tokens"),
-        ("max_tokens", "by sentence-transformers (its pooling is max)"),
-        ("layers", "by sentence-transformers (its layers have weights of their own)"),
-    ],
-)
-def test_other_modules_are_computed_as_the_library_does(models, sentences, tmp_path, which, said):
-    path = other_modules(models, tmp_path / "other", which)
-    model = load_model(str(path), (3,))
-    assert model.description == said and isinstance(model, LibraryModel) == said.startswith("by")
-    told: list[int] = []
-    (found,) = model.embed(sentences, told.append)
-    expected = by_library(path, sentences)
-    assert np.abs(found - expected).max() < 1e-4 * np.abs(expected).max() and told == [len(sentences)]
-    (plain,) = load_model(str(models["whiten"])).embed(sentences)
-    assert np.abs(found - plain).max() > 1e-3, "the change is of no effect"
-
-
-@pytest.mark.parametrize("kind", ["own_code.Head", "glow.Other", "sentence_transformers_like.Head"])
-def test_code_of_a_model_is_refused(models, tmp_path, kind):
-    path = tmp_path / "own"
-    shutil.copytree(models["1"], path)
-    listed = json.loads((path / "modules.json").read_text())
-    listed.append({"idx": 2, "name": "2", "path": "", "type": kind})
-    (path / "modules.json").write_text(json.dumps(listed))
-    (path / f"{kind.partition('.')[0]}.py").write_text("raise SystemExit('run')")
-    for load_it in (load_model, lambda place: library.load(Path(place), trust_remote_code=True)):
-        with pytest.raises(UserError, match=rf"its module {re.escape(kind)} is custom code"):
-            load_it(str(path))
-
-
-def test_modules_outside_of_the_model_are_refused(models, tmp_path):
-    shutil.copytree(models["1"], tmp_path / "a")
-    listed = json.loads((tmp_path / "a/modules.json").read_text())
-    listed[1]["path"] = "../b"
-    (tmp_path / "a/modules.json").write_text(json.dumps(listed))
-    with pytest.raises(UserError, match=r"lies outside of the model's directory, in '\.\./b'"):
-        load_model(str(tmp_path / "a"))
-
-
-# -- mistakes --------------------------------------------------------------------------------------------------------
-
-
-def refusal(name: object, poolings: tuple = (1,), max_length: int = MAX_LENGTH) -> str:
-    with pytest.raises(UserError) as caught:
-        load_model(str(name), poolings, max_length)
-    message = str(caught.value)
-    assert message.startswith(f"--model {name}: ") and "\n" not in message
-    return message
-
-
-def test_models_that_are_not_there_are_refused(tmp_path):
-    assert "no such directory" in refusal(tmp_path / "absent")
-    assert "no such directory" in refusal("./absent")
-    assert "neither a directory nor a hub id that can be reached" in refusal("somebody/something-that-is-not-cached")
-    assert "nor a hub id" in refusal("no such name!")
-    assert "pip install" in refusal("package:no_such_package_here/model")
-
-
-def test_directories_that_are_no_models_are_refused(tmp_path, models, tiny_encoder_dir):
-    assert "cannot be loaded" in refusal(tmp_path)
-    assert "5 layers cannot be pooled: the encoder has 3" in refusal(tiny_encoder_dir, (5,))
-    assert "at most 40 tokens" in refusal(tiny_encoder_dir, (1,), 99)
-    for name, text in (("a", "{"), ("b", "{}"), ("c", '[{"type": 5}]'), ("d", "[]")):
-        path = tmp_path / name
-        shutil.copytree(models["1"], path)
-        (path / "modules.json").write_text(text)
-        refusal(path)
-    shutil.copytree(models["1"], tmp_path / "e")
-    (tmp_path / "e/model.safetensors").unlink()
-    assert "cannot be loaded" in refusal(tmp_path / "e")
-
-
-def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):
-    asked = {}
-
-    def fetch(name: str, **options: object) -> str:
-        asked.update(name=name, **options)
-        return str(tiny_encoder_dir)
-
-    monkeypatch.setattr(load, "snapshot_download", fetch)
-    load_model("somebody/model", (1,), MAX_LENGTH)
-    assert asked["name"] == "somebody/model"
-    assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in asked["allow_patterns"])
 
 
 # -- the job ---------------------------------------------------------------------------------------------------------
@@ -324,8 +88,8 @@ def table(text: str, title: str) -> dict[str, dict[str, float]]:
     return {row[0]: dict(zip(names[1:], map(float, row[1:]))) for row in cells}
 
 
-def test_several_models_are_in_the_tables(call, models, tiny_encoder_dir, tasks, tmp_path):
-    chosen = [str(models["2"]), str(models["flow"]), str(tiny_encoder_dir)]
+def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks, tmp_path):
+    chosen = [str(exports["2"]), str(exports["flow"]), str(tiny_encoder_dir)]
     code, out, err = call(*(word for name in chosen for word in ("--model", name)), "--output", tmp_path / "o.json")
     assert (code, err) == (0, "")
     similarity, transfer = table(out, "second"), table(out, "SST2")
@@ -369,10 +133,10 @@ def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
     assert words["metrics"]["first"]["spearman"] == pytest.approx(overlap["first"]["spearman"])
 
 
-def test_layers_are_those_of_plain_transformers_only(call, models, tiny_encoder_dir):
-    arguments = ("--set", "evaluation.transfer.source=null", "--model", models["2"], "--model", tiny_encoder_dir)
+def test_layers_are_those_of_plain_transformers_only(call, exports, tiny_encoder_dir):
+    arguments = ("--set", "evaluation.transfer.source=null", "--model", exports["2"], "--model", tiny_encoder_dir)
     both = [table(call("--layers", layers, *arguments)[1], "second") for layers in ("2", "1")]
-    assert both[0][str(models["2"])] == both[1][str(models["2"])]
+    assert both[0][str(exports["2"])] == both[1][str(exports["2"])]
     assert both[0][str(tiny_encoder_dir)] != both[1][str(tiny_encoder_dir)]
     assert "SST2" not in call(*arguments)[1]
 
@@ -398,22 +162,24 @@ def test_mistakes_are_one_sentence_and_exit_code_2(call, tiny_encoder_dir, argum
 
 @pytest.mark.parametrize("name", ["1", "flow", "library", "checkpoint", "bundled"])
 def test_layers_that_a_model_has_not_are_refused_before_another_is_embedded(
-    call, models, tiny_encoder_dir, tmp_path, name, tokenizer, make_transformer
+    call, exports, tiny_encoder_dir, tmp_path, name, tiny_tokenizer, make_transformer
 ):
     """Also of models that bring a pooling of their own, where the layers would do nothing."""
-    paths = {"1": models["1"], "flow": models["flow"], "bundled": "bundled:encoder"}
+    paths = {"1": exports["1"], "flow": exports["flow"], "bundled": "bundled:encoder"}
     if name == "library":  # with a prompt, which is left to sentence-transformers
         paths[name] = tmp_path / "prompted"
-        shutil.copytree(models["1"], paths[name])
+        shutil.copytree(exports["1"], paths[name])
         prompts = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
         (paths[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
     if name == "checkpoint":
         paths[name] = tmp_path / "member"
         paths[name].mkdir()
-        write_checkpoint(Encoder(make_transformer("bert")), tokenizer, paths[name], {"member": "ct/members/00"}, [])
+        write_checkpoint(
+            Encoder(make_transformer("bert")), tiny_tokenizer, paths[name], {"member": "ct/members/00"}, []
+        )
     deep = tmp_path / "deep"
     make_transformer("bert", layers=5).save_pretrained(deep)
-    tokenizer.save_pretrained(deep)
+    tiny_tokenizer.save_pretrained(deep)
     assert call("--model", deep, "--model", paths[name], "--layers", "3")[::2] == (0, "")
     code, out, err = call("--model", deep, "--model", paths[name], "--layers", "5")
     assert code == 2 and "embed" not in out
@@ -422,10 +188,10 @@ def test_layers_that_a_model_has_not_are_refused_before_another_is_embedded(
     )
 
 
-def test_a_depth_that_nobody_chose_does_not_refuse_a_model_with_its_own(call, models, tasks, tmp_path):
+def test_a_depth_that_nobody_chose_does_not_refuse_a_model_with_its_own(call, exports, tasks, tmp_path):
     """The default pools two layers, and a model of one layer brings its own pooling."""
     shallow = tmp_path / "shallow"
-    shutil.copytree(models["1"], shallow)
+    shutil.copytree(exports["1"], shallow)
     settings = json.loads((shallow / "config.json").read_text())
     (shallow / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 1}))
     config = json.loads(tasks.read_text())
@@ -436,7 +202,7 @@ def test_a_depth_that_nobody_chose_does_not_refuse_a_model_with_its_own(call, mo
     assert code == 2 and "2 layers cannot be pooled: the encoder has 1" in err
 
 
-def test_a_score_that_is_not_defined_is_a_dash(models):
+def test_a_score_that_is_not_defined_is_a_dash(exports):
     evaluation = toy([f"word {i}" for i in range(SCORED + 1)])
     config = make_config({"evaluation": {"tasks": {"toy": "unread.tsv"}, "dev": None}})
     rows = [{"model": name, "metrics": evaluation.score(x)} for name, x in (("flat", np.ones((SCORED + 1, 2))),)]
