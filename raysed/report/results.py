@@ -29,8 +29,7 @@ from raysed.report.scores import Draws, Group, Row, Scores, stage_labels
 from raysed.score.baselines import baselines
 from raysed.score.intervals import resample
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
-from raysed.score.triples import Embed, answered_by, answered_by_words, triples
-from raysed.score.unlabelled import MOST_SENTENCES
+from raysed.score.unlabelled import MOST_SENTENCES, Embed, answered_by, answered_by_words, triples
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
 

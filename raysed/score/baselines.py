@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from raysed.data.transfer import TransferTask
-from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
+from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP, fit_rows
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import ProbeJob, combine, jobs, run_probe, sentences_of
 
@@ -43,11 +43,7 @@ def word_counts(tasks: Sequence[TransferTask]) -> csr_matrix:
     """Return how often each of `sentences_of(tasks)` has each word of all of them, float32 [U, V]."""
     from sklearn.feature_extraction.text import CountVectorizer
 
-    sentences = sentences_of(tasks)
-    try:
-        return CountVectorizer(dtype=np.float32).fit_transform(sentences).tocsr()
-    except ValueError:  # not one word in all the sentences
-        return csr_matrix((len(sentences), 1), dtype=np.float32)
+    return fit_rows(CountVectorizer(dtype=np.float32), sentences_of(tasks))
 
 
 def run_word_probe(job: ProbeJob, counts_UV: csr_matrix) -> dict[str, Any]:

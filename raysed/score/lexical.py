@@ -32,13 +32,18 @@ LEXICAL: Mapping[str, Vectors] = {WORD_OVERLAP: count_vectors, TF_IDF: tf_idf_ve
 """The baselines that fit every kind of task, by the name of their row."""
 
 
+def fit_rows(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
+    """Return what a vectorizer of scikit-learn makes of texts; zeros where there is not one word in them."""
+    try:
+        return vectorizer.fit_transform(texts)
+    except ValueError:
+        return csr_matrix((len(texts), 1), dtype=vectorizer.dtype)
+
+
 def _unit(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
     from sklearn.preprocessing import normalize
 
-    try:
-        return normalize(vectorizer.fit_transform(texts))
-    except ValueError:  # not one word in all the texts
-        return csr_matrix((len(texts), 1))
+    return normalize(fit_rows(vectorizer, texts))
 
 
 def word_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) -> np.ndarray:

@@ -1,17 +1,20 @@
 """What can be told of a model without labels: the shape of its space, and whether small changes of a sentence matter.
 
 It shows what is broken, not what is good. Source: Wang and Isola, "Understanding Contrastive Representation Learning
-through Alignment and Uniformity", 2020.
+through Alignment and Uniformity", 2020. And a sanity list of fifty triples that a person answers at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from raysed.data.rows import read_lines
 from raysed.score.analysis import isotropy
+from raysed.score.lexical import tf_idf_vectors, word_cosines
 from raysed.score.metrics import unit
-from raysed.score.triples import Embed
 
 MOST_SENTENCES = 1000
 """A sample of so many is enough for every number here: a space of 768 directions shows in no fewer."""
@@ -25,6 +28,10 @@ _SHOWN, _NEAREST = 5, 2
 _LONGEST = 200
 """Characters of a sentence that are shown."""
 _TEMPERATURE = 2.0
+_TRIPLES = Path(__file__).parents[1] / "bundled" / "triples.tsv"
+
+Embed = Callable[[Sequence[str]], np.ndarray]
+"""Sentences to embeddings [B, D]."""
 
 
 def near_duplicates(sentences: Sequence[str], seed: int = 0) -> list[str]:
@@ -97,3 +104,26 @@ def _neighbours(sentences: Sequence[str], cosine_NN: np.ndarray, generator: np.r
         near = [{"sentence": shown(i), "cosine": float(cosine_NN[row, i])} for i in nearest]
         found.append({"sentence": shown(row), "nearest": near})
     return found
+
+
+@lru_cache
+def triples() -> tuple[tuple[str, str, str], ...]:
+    """Return (sentence, closer, farther) of every triple; in a third of them the farther one shares more words.
+
+    >>> len(triples()), triples()[0]
+    (50, ('A man plays the guitar.', 'Someone is making music.', 'It rains.'))
+    """
+    return tuple(tuple(line.split("\t")) for line in read_lines(_TRIPLES)[1:])
+
+
+def answered_by(embed: Embed) -> int:
+    """Return how many triples a model answers as a person does, by cosine; a tie is no answer."""
+    x_ND, near_ND, far_ND = (unit(np.asarray(embed(side), np.float64)) for side in zip(*triples()))
+    return int(((x_ND * near_ND).sum(1).round(12) > (x_ND * far_ND).sum(1).round(12)).sum())
+
+
+def answered_by_words() -> int:
+    """Return how many of them TF-IDF answers, whose frequencies are those of the list."""
+    sentences, closer, farther = zip(*triples())
+    near_N, far_N = np.split(word_cosines(tf_idf_vectors, [*sentences, *sentences], [*closer, *farther]), 2)
+    return int((near_N > far_N).sum())
