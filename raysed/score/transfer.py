@@ -54,9 +54,8 @@ class ProbeJob:
 
 def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
     """Return the distinct sentences of all tasks in first-seen order: what a model has to encode."""
-    return list(
-        dict.fromkeys(s for task in tasks for split in task.splits.values() for side in split.sides for s in side)
-    )
+    splits = [split for task in tasks for split in task.splits.values()]
+    return list(dict.fromkeys(sentence for split in splits for side in split.sides for sentence in side))
 
 
 def jobs(tasks: Sequence[TransferTask], seed: int = 1111) -> list[ProbeJob]:

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysed.data.retrieval import RetrievalTask
-from raysed.errors import UserError
 from raysed.score.baselines import baselines
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
@@ -175,11 +174,3 @@ def test_resamples_are_means_over_the_drawn_queries():
     low, high = interval(resample(evaluation, {"m": [{"toy": outcome}]}, ["toy"])["m"])
     mean, error = 100 * outcome[:, 0].mean(), 100 * outcome[:, 0].std() / np.sqrt(200)
     assert (low, high) == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), rel=0.05, abs=0.3)
-
-
-def test_embeddings_that_are_not_finite_are_refused():
-    evaluation = Evaluation([Retrieval(random_task(np.random.default_rng(5)))])
-    x_UD = np.ones((len(evaluation.sentences), 3))
-    x_UD[2, 0] = np.nan
-    with pytest.raises(UserError, match=r"1 of 47 embeddings are not finite.*'query 2'"):
-        evaluation.score(x_UD)
