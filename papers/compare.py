@@ -1,7 +1,7 @@
 """Values from reports beside published ones, as Markdown and as plain data."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
@@ -10,17 +10,16 @@ from typing import Any
 from papers.data import Request
 from papers.plan import Place, Plan
 from papers.published import Row
+from raysed.store.text import Table
 
 SMALL_NOTE = (
     "Scale small: a small encoder, little data and few updates. These numbers show that the rows "
     "work; they reproduce nothing, and their differences from the published ones have no meaning."
 )
 NO_DATA, NO_RESULT = "no data", "no result"
-_PARTIAL = " (part)"
-"""Beside an average of which a part is missing."""
 _COPIED = "*"
 """Ends a row's name in the papers if they took the row from elsewhere."""
-_DIRECTIVES = ("run", "section", "value", "tasks", "statistic", "metric", "unit")
+_DIRECTIVES = {"run", "section", "value", "tasks", "statistic", "metric", "unit"}
 _STATISTICS = {"max": max, "mean": statistics.fmean, "median": statistics.median, "std": statistics.stdev}
 
 Reports = Mapping[str, tuple[str, Mapping[str, Any]]]
@@ -28,15 +27,12 @@ Reports = Mapping[str, tuple[str, Mapping[str, Any]]]
 
 
 def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
-    """Find a number in a report, for each of several models that are alike.
+    """Find a number in a report for each of several like models, without collapsed ones, by index (0 without one).
 
     Args:
         place: `section`, the list of entries, or a mapping with an entry for each model; `value`, the number in an
             entry, keys joined by dots, with other keys of `place` filled in (of a mapping's bare number: `number`).
             Every other key has to be equal in the entry; a key that is None is not looked at.
-
-    Returns:
-        The value of each matching entry by its index (0 if it has none), without those of collapsed models.
 
     >>> report = {"rows": [{"recipe": "ct", "index": 1, "metrics": {"sts12": {"spearman": 70.5}}}]}
     >>> place = {"section": "rows", "value": "metrics.{task}.spearman", "recipe": "ct", "task": "sts12"}
@@ -45,26 +41,23 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
     """
     filled = {name for _, name, _, _ in Formatter().parse(place["value"]) if name}
     value = place["value"].format(**{name: place.get(name) for name in filled})
-    ignored = {*_DIRECTIVES, *filled}
-    match = {key: wanted for key, wanted in place.items() if key not in ignored and wanted is not None}
+    match = {k: wanted for k, wanted in place.items() if k not in _DIRECTIVES | filled and wanted is not None}
+    entries = _at(report, place["section"]) or []
+    if isinstance(entries, Mapping):
+        entries = [_entry(*item) for item in entries.items()]
     found = {}
-    for entry in _entries(_at(report, place["section"])):
+    for entry in entries:
         number = _at(entry, value)
         if isinstance(number, int | float) and not entry.get("left_out") and match.items() <= entry.items():
             found[entry.get("index", 0)] = float(number)
     return found
 
 
-def _entries(section: Any) -> list[Mapping[str, Any]]:
-    """The entries of a list; those of a mapping by model (`ct-sed`; `nli/01` for one of several) in that form."""
-    if not isinstance(section, Mapping):
-        return section or []
-    entries = []
-    for name, content in section.items():
-        recipe, _, index = name.partition("/")
-        numbers = content if isinstance(content, Mapping) else {"number": content}
-        entries.append({**numbers, "recipe": recipe, "index": int(index) if index.isdigit() else 0})
-    return entries
+def _entry(model: str, content: Any) -> Mapping[str, Any]:
+    """An entry by model (`ct-sed`; `nli/01` for one of several) in the form of those in a list."""
+    recipe, _, index = model.partition("/")
+    numbers = content if isinstance(content, Mapping) else {"number": content}
+    return {**numbers, "recipe": recipe, "index": int(index) if index.isdigit() else 0}
 
 
 def _at(data: Any, keys: str) -> Any:
@@ -78,7 +71,7 @@ class Ours:
     """Our values for one cell.
 
     Attributes:
-        values: by metric, the value of each of several models that are alike, by index.
+        values: by metric, the value of each of several like models, by index.
         statistic: the one that the cell asks for; None: all models are shown, and their mean is compared.
         partial: parts of a mean that are missing.
         reason: why there is nothing.
@@ -89,13 +82,9 @@ class Ours:
     partial: list[str] = field(default_factory=list)
     reason: str = ""
 
-    def number(self, metric: str) -> float | None:
-        """Return the number to compare."""
-        return self.by(self.statistic or "mean", metric)
-
-    def by(self, statistic: str, metric: str) -> float | None:
-        """Return a statistic over the models; None if there are too few."""
-        values = list(self.values.get(metric, {}).values())
+    def number(self, metric: str, statistic: str | None = None) -> float | None:
+        """Return a statistic over the models, by default the one to compare; None if there are too few."""
+        statistic, values = statistic or self.statistic or "mean", list(self.values.get(metric, {}).values())
         return _STATISTICS[statistic](values) if len(values) > (statistic == "std") else None
 
 
@@ -148,12 +137,7 @@ def _values_at(plan: Plan, row: Row, place: Place, reports: Reports) -> tuple[di
 
 @dataclass
 class Comparison:
-    """A table beside its published version.
-
-    Attributes:
-        cells: by row and variant, column to our cell.
-        reports: by run, where its report is.
-    """
+    """A table beside its published version: our cells by row and variant, and the path of each run's report."""
 
     plan: Plan
     request: Request
@@ -181,23 +165,18 @@ class Comparison:
             f"# {table.name}: {table.title}",
             f"Published in {table.source}.",
             f"**{SMALL_NOTE}**" if self.request.small else "",
-            _aligned([["row", "what", *table.columns], *lines]),
+            Table(["row", "what", *table.columns], lines, text=2).markdown(),
             "\n".join(f"- {note}" for note in self._notes()),
             "\n".join(f"- report of {run}: {path}" for run, path in self.reports.items()),
         ]
         return "\n\n".join(filter(None, parts)) + "\n"
 
-    # plain data
-
     def _row(self, row: Row) -> dict[str, Any]:
-        ours = [
-            {
-                "variant": variant or None,
-                "encoder": self._other_encoder(row, variant, cells) or None,
-                "columns": {c: self._cell(row, c, cell) for c, cell in cells.items()},
-            }
-            for variant, cells in self._of_row(row)
-        ]
+        ours = []
+        for variant, cells in self._of_row(row):
+            columns = {c: self._cell(row, c, cell) for c, cell in cells.items()}
+            encoder = self._other_encoder(row, variant, cells) or None
+            ours.append({"variant": variant or None, "encoder": encoder, "columns": columns})
         known = {name: getattr(row, name) for name in ("label", "encoder", "recipe", "copied", "note")}
         return {**known, "published": row.cells, "ours": ours}
 
@@ -206,12 +185,10 @@ class Comparison:
             return {"reason": cell.reason}
         result: dict[str, Any] = {"missing": cell.partial} if cell.partial else {}
         for metric, values in cell.values.items():
-            result[metric] = {name: cell.by(name, metric) for name in _STATISTICS}
+            result[metric] = {name: cell.number(metric, name) for name in _STATISTICS}
             result[metric] |= {"n": len(values), "compared": cell.statistic or "mean"}
             result[metric]["difference"] = _difference(row, column, cell, metric)
         return result
-
-    # lines of the table
 
     def _lines(self, row: Row) -> list[list[str]]:
         """The published line, and for every way to compare it ours and the difference."""
@@ -241,7 +218,7 @@ class Comparison:
         if several:
             best = self._best(cells)
             lines += [
-                ("ours, std", self._line(cells, lambda cell, metric: cell.by("std", metric))),
+                ("ours, std", self._line(cells, lambda cell, metric: cell.number(metric, "std"))),
                 ("ours, best one", self._line(cells, lambda cell, metric: cell.values[metric].get(best))),
             ]
         differences = {c: {m: _difference(row, c, cell, m) for m in cell.values} for c, cell in cells.items()}
@@ -255,7 +232,7 @@ class Comparison:
         metrics = self.plan.table.metrics
         return [
             cell.reason
-            or _joined({m: number_of(cell, m) for m in cell.values}, metrics) + _PARTIAL * bool(cell.partial)
+            or _joined({m: number_of(cell, m) for m in cell.values}, metrics) + " (part)" * bool(cell.partial)
             for cell in cells.values()
         ]
 
@@ -264,8 +241,6 @@ class Comparison:
         metric, columns = self.plan.table.metrics[-1], [self.plan.table.average, *reversed(cells)]
         values = next((cells[c].values[metric] for c in columns if c in cells and metric in cells[c].values), {})
         return max(values, key=values.get, default=0)
-
-    # notes
 
     def _notes(self) -> list[str]:
         table, cells = self.plan.table, [cell for row in self.cells.values() for cell in row.values()]
@@ -306,7 +281,7 @@ def _difference(row: Row, column: str, cell: Ours, metric: str) -> float | None:
     return round(ours - published, 6) + 0.0  # no minus before a zero
 
 
-def _joined(values: Mapping[str, float | None], metrics: Iterable[str], style: str = ".2f") -> str:
+def _joined(values: Mapping[str, float | None], metrics: Sequence[str], style: str = ".2f") -> str:
     """The values of a cell in the order of the metrics.
 
     >>> _joined({"pearson": 69.5, "spearman": None}, ["pearson", "spearman"]), _joined({}, ["auc"])
@@ -316,14 +291,3 @@ def _joined(values: Mapping[str, float | None], metrics: Iterable[str], style: s
     if all(value is None for value in present):
         return "-"
     return "/".join("-" if value is None else format(value, style) for value in present)
-
-
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
-    """A Markdown table, its first two columns to the left and numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*lines)]
-    rows = [
-        " | ".join(cell.ljust(w) if place < 2 else cell.rjust(w) for place, (cell, w) in enumerate(zip(line, widths)))
-        for line in lines
-    ]
-    rule = "|".join("-" * (w + 2) if place < 2 else "-" * (w + 1) + ":" for place, w in enumerate(widths))
-    return "\n".join([f"| {rows[0]} |", f"|{rule}|", *(f"| {row} |" for row in rows[1:])])

@@ -10,18 +10,10 @@ from typing import Any
 from raysed.config import Config, EvaluationConfig, find_config, load_config, make_config
 from raysed.config_text import merge
 
-_OF_A_STATIC_LEARNER = {"learning_rate": 1e-2, "batch_size": 256}
-"""Settings of `sed` where a table of vectors learns: most of its rows are in few batches, so an update may go far."""
-
 
 @dataclass(frozen=True)
 class Result:
-    """What a run has left behind.
-
-    Attributes:
-        directory: of the run; a URI where the storage is one.
-        report: the content of `report.json`.
-    """
+    """What a run has left behind: its directory, a URI where the storage is one, and the content of `report.json`."""
 
     directory: str
     report: Mapping[str, Any]
@@ -45,7 +37,7 @@ def run(config: Config | Mapping[str, Any] | str, *, take_over: bool = False) ->
     """Run all stages of a configuration, or as many as are not done.
 
     Args:
-        config: settings; or a nested mapping of them, the path of a YAML file, or the name of a config.
+        config: settings, a nested mapping of them, the path of a YAML file, or the name of a config.
         take_over: end a job that is at work on this run, on remote storage, instead of refusing to start.
 
     Raises:
@@ -78,11 +70,7 @@ def _run(config: Config, take_over: bool = False) -> Result:
 
 
 def check(config: Config) -> None:
-    """Check all settings and inputs of a run, without training anything or starting Ray.
-
-    Raises:
-        UserError: names the setting, or the file and line.
-    """
+    """Check all settings and inputs of a run, without training anything or starting Ray."""
     from raysed.cluster.process import prepare_process
     from raysed.plan.consistency import check_settings
 
@@ -172,17 +160,13 @@ def distillation(
         encoder["model_kwargs"] = {"num_hidden_layers": layers}
     elif layers is not None:
         encoder["keep_layers"] = layers if isinstance(layers, int) else list(layers)
-    own: dict[str, Any] = {
-        "run": run,
-        "storage": storage,
-        "teachers": list(teachers),
-        "encoder": encoder,
-        "corpus": {"source": corpus if isinstance(corpus, str) else list(corpus)},
-    }
+    own: dict[str, Any] = {"run": run, "storage": storage, "teachers": list(teachers), "encoder": encoder}
+    own["corpus"] = {"source": corpus if isinstance(corpus, str) else list(corpus)}
     if dev or tasks:
         own["evaluation"] = _evaluation(defaults.evaluation, dev, tasks)
     if static:
-        own["sed"] = dict(_OF_A_STATIC_LEARNER)
+        # Most rows of a table of vectors are in few batches, so an update may go far.
+        own["sed"] = {"learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
     return make_config(merge(merge(known, own, Config), settings or {}, Config))
 
@@ -202,16 +186,10 @@ def _evaluation(defaults: EvaluationConfig, dev: str | None, tasks: Sequence[str
 
 
 def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Score a model on files or directories of tasks, the kind of which is seen from their content.
+    """Score a model on files or directories of tasks; return the metrics of each task by its name, x100.
 
     Args:
-        tasks: graded pairs, labelled texts, or directories in BEIR's layout.
-
-    Returns:
-        The metrics of each task by its name, x100.
-
-    Raises:
-        UserError: the model or a task cannot be read.
+        tasks: graded pairs, labelled texts, or directories in BEIR's layout; the kind is seen from their content.
 
     Examples:
         >>> import raysed

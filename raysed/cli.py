@@ -27,7 +27,7 @@ NO_MODEL = 3
 
 
 def main() -> int:
-    """Runs `raysed COMMAND …`; returns the exit code."""
+    """Run `raysed COMMAND …`; return the exit code."""
     lines = "\n".join(f"  {name:10} {what}" for name, what in COMMANDS.items())
     usage = f"raysed COMMAND …\n\ncommands:\n{lines}\n\nraysed COMMAND --help shows its options"
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
@@ -49,16 +49,12 @@ def main_of(
     after_stop: str = "the same command continues from here",
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """Runs a job.
+    """Run a job; return 0 or its own code (such as `NO_MODEL`), 1 for a failed run, 2 for a user's mistake.
+
+    Ctrl-C gives 130 and SIGTERM 143.
 
     Args:
-        job: takes the parsed arguments; may return an exit code.
         after_stop: what Ctrl-C has left behind, for the user.
-        arguments: of the command line; None: those of the process.
-
-    Returns:
-        0 or the job's own code when it went well (such as `NO_MODEL`), 1 when the run failed, 2 for a user's mistake,
-        130 after Ctrl-C, 143 after SIGTERM.
     """
     parsed = parser.parse_args(arguments)
 
@@ -106,6 +102,5 @@ def write_output(path: Path, text: str) -> None:
         raise UserError(f"--output {path} cannot be written: {error.strerror}") from None
 
 
-def _one_line(error: Exception) -> str:
-    """Messages may quote a library's, which may have several."""
+def _one_line(error: Exception) -> str:  # messages may quote a library's, which may have several
     return " ".join(str(error).split())

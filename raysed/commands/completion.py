@@ -23,14 +23,14 @@ _PREAMBLE = {
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Return the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("shell", choices=SHELLS, help="the shell that is to read it")
     return result
 
 
 def job(arguments: argparse.Namespace) -> None:
-    """Prints the script."""
+    """Print the script."""
     import shtab
 
     from raysed.config import CONFIGS

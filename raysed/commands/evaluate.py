@@ -98,7 +98,7 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
 
 
 def _has_sentences_only(source: str) -> bool:
-    """Whether a file is a .txt of one sentence per line, which has no labels."""
+    """Whether it is a .txt of one sentence per line, which has no labels."""
     from raysed.data.rows import column_names
     from raysed.data.sources import ending, local_file
 

@@ -117,8 +117,10 @@ def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
 
 def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: "Draft") -> Iterator[tuple[str, str]]:
     half, most, _, longest = written.lengths
-    roughly = "" if facts else "roughly, by their characters: "
-    yield "tokens", f"{roughly}median {half:,}, 95 % up to {most:,}, longest {longest:,}"
+    yield (
+        "tokens",
+        f"{'' if facts else 'roughly, by their characters: '}median {half:,}, 95 % up to {most:,}, longest {longest:,}",
+    )
     if facts is None:
         yield "encoder", f"cannot be looked at: {problem}"
         return
@@ -131,7 +133,7 @@ def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: 
 
 
 def _of_time(survey: "Survey", facts: "EncoderFacts | None", written: "Draft", has_teachers: bool) -> str:
-    """How long the trainings may take, rounded as a guess should be."""
+    """Of the trainings, rounded as a guess should be."""
     if facts is None:
         return "cannot be guessed without a look at the encoder"
     from raysed.plan.draft import training_seconds

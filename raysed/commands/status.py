@@ -15,7 +15,7 @@ from raysed.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
-    """Returns the command line."""
+    """Return the command line."""
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
     result.add_argument("--watch", action="store_true", help="follow the run on one screen until it ends, or Ctrl-C")
@@ -24,20 +24,20 @@ def parser() -> argparse.ArgumentParser:
 
 
 def job(arguments: argparse.Namespace) -> int:
-    """Prints what the run directory tells; returns the exit code of the run's state."""
+    """Print what the run directory tells; return the exit code of the run's state."""
     from raysed.store.status import describe, describe_all
     from raysed.store.storage import Storage
 
-    if arguments.watch and arguments.run is None:
-        raise UserError("--watch follows one run; name it")
+    if arguments.run is None:
+        if arguments.watch:
+            raise UserError("--watch follows one run; name it")
+        print(*describe_all(arguments.storage), sep="\n")
+        return 0
+    storage = Storage(arguments.storage, arguments.run)
+    lines, code = describe(storage)  # refuses a name that is none
     if arguments.watch:
         from raysed.store.watching import watch
 
-        describe(Storage(arguments.storage, arguments.run))  # refuses a name that is none
-        return watch(Storage(arguments.storage, arguments.run))
-    if arguments.run is None:
-        lines, code = describe_all(arguments.storage), 0
-    else:
-        lines, code = describe(Storage(arguments.storage, arguments.run))
+        return watch(storage)
     print(*lines, sep="\n")
     return code

@@ -56,10 +56,9 @@ class EncoderFacts:
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration and what it was made of.
+    """A configuration, which `text` has as YAML with comments.
 
     Attributes:
-        text: YAML with comments.
         lengths: tokens of the sentences, special ones included: what half, 95 %, 99 % of them and all have at most.
         cut: the share of the sentences that is longer than `encoder.max_length`.
     """
@@ -73,10 +72,6 @@ class Draft:
 def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> EncoderFacts:
     """Look at an encoder's configuration and tokenizer, and count the tokens of sentences.
 
-    Args:
-        encoder: as `encoder.path`.
-        keep: as `encoder.keep_layers`.
-
     Raises:
         UserError: it is no model, or cannot be reached.
     """
@@ -88,19 +83,14 @@ def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> Encoder
         raise UserError(f"encoder.path: {encoder!r} has no tokenizer that can be loaded: {first_line(error)}") from None
     limits = [getattr(found, "max_position_embeddings", None), tokenizer.model_max_length]
     ids = tokenizer(list(sentences), verbose=False)["input_ids"]
-    return EncoderFacts(
-        layers=(shape := shape_of(config)).layers,
-        parameters=shape.parameters,
-        limit=min((limit for limit in limits if limit and limit < _UNLIMITED), default=None),
-        tokens_N=np.array([len(row) for row in ids]),
-    )
+    shape, limit = shape_of(config), min((limit for limit in limits if limit and limit < _UNLIMITED), default=None)
+    return EncoderFacts(shape.layers, shape.parameters, limit, np.array([len(row) for row in ids]))
 
 
 def training_seconds(config: Config, sentences: int, tokens: float) -> tuple[float, int]:
     """Guess how long the trainings of a run take on this machine's CPUs, and count these.
 
     Args:
-        sentences: of the corpus.
         tokens: of a sentence on average.
 
     Raises:
@@ -126,16 +116,18 @@ def draft(
 
     Args:
         pairs: graded ones; the first are what choices are made on, and all others are reported.
-        teachers: models that a learner is to learn from; without any, members are trained.
-        encoder: as `encoder.path`.
-        keep: as `encoder.keep_layers`.
-        facts: about the encoder; None if it could not be looked at.
+        teachers: without any, members are trained.
+        facts: None if the encoder could not be looked at.
         output: what the file will be called, for its comments.
 
     Raises:
         UserError: the settings do not go together, or a name is not allowed in a configuration.
     """
-    tokens_N = np.sort(facts.tokens_N if facts else _guessed_tokens(survey))
+    if facts:
+        tokens_N = facts.tokens_N
+    else:  # by the characters alone, with two special tokens
+        is_ascii = 2 * sum(len(text) for text in survey.sample if text.isascii()) > sum(map(len, survey.sample))
+        tokens_N = np.ceil(survey.lengths_N / (_ASCII_PER_TOKEN if is_ascii else _OTHER_PER_TOKEN)).astype(int) + 2
     lengths = tuple(int(np.quantile(tokens_N, q, method="higher")) for q in (0.5, 0.95, _COVERED, 1))
     limit = (facts and facts.limit) or 512
     max_length = min(limit, max(16, 8 * math.ceil(lengths[2] / 8)))
@@ -143,9 +135,11 @@ def draft(
     # So many have been seen, so the draw cannot fail, whatever the rest is like.
     drawn = min(MOST_SENTENCES, survey.report.usable) if survey.sentences > MOST_SENTENCES else None
     count = drawn or survey.sentences
+    first = Path(re.split(r"[*?[]", survey.source[0])[0].rstrip("/"))  # a file, directory or dataset
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", first.name.split(".")[0])
     text = render(
         "config.yaml",
-        run=_run_name(survey.source[0]),
+        run=name.strip("._-")[:100] or "my-text",
         output=output,
         survey=survey,
         drawn=drawn,
@@ -161,20 +155,14 @@ def draft(
         cut=cut,
         tasks=_by_name(pairs),
         sed=_learner(count, bool(teachers), 2 * pairs[0].pairs if pairs else 0),
-        ct=_members(count),
+        # One pass over the corpus, within bounds: an update reads two sentences and 14 others to tell them from.
+        ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 16 / 50))),
         flow=_flow(count),
-        yaml=_as_yaml,
+        yaml=_on_one_line,
     )
     config = make_config(yaml.safe_load(text))
     check_settings(config)
     return Draft(text, config, lengths, cut)
-
-
-def _guessed_tokens(survey: Survey) -> np.ndarray:
-    """By the characters alone, with two special tokens."""
-    plain = sum(len(text) for text in survey.sample if text.isascii())
-    is_ascii = 2 * plain > sum(map(len, survey.sample))
-    return np.ceil(survey.lengths_N / (_ASCII_PER_TOKEN if is_ascii else _OTHER_PER_TOKEN)).astype(int) + 2
 
 
 def _learner(count: int, has_teachers: bool, scored: int) -> dict[str, int]:
@@ -190,25 +178,12 @@ def _learner(count: int, has_teachers: bool, scored: int) -> dict[str, int]:
     return {"batch": batch, "epochs": epochs, "updates": updates, "every": min(200, every)}
 
 
-def _members(count: int) -> dict[str, int]:
-    """One pass over the corpus, within bounds: an update of CT reads two sentences and 14 others to tell them from."""
-    low, high = _CT_STEPS
-    steps = min(high, max(low, 50 * round(count / 16 / 50)))
-    return {"steps": steps, "every": steps // 4}
-
-
 def _flow(count: int) -> dict[str, int]:
     """Epochs over pairs of sentences, 32 pairs an update."""
     fitted = min(count, 10_000)
     per_epoch = max(1, fitted // 64)
     epochs = min(_MOST_EPOCHS, max(1, round(_FLOW_UPDATES / per_epoch)))
     return {"fitted": fitted, "epochs": epochs, "updates": epochs * per_epoch}
-
-
-def _run_name(source: str) -> str:
-    """Of the first file, directory or dataset."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(re.split(r"[*?[]", source)[0].rstrip("/")).name.split(".")[0])
-    return name.strip("._-")[:100] or "my-text"
 
 
 def _by_name(pairs: Sequence[PairsSurvey]) -> dict[str, PairsSurvey]:
@@ -220,7 +195,6 @@ def _by_name(pairs: Sequence[PairsSurvey]) -> dict[str, PairsSurvey]:
     return tasks
 
 
-def _as_yaml(value: Any) -> str:
-    """On one line."""
+def _on_one_line(value: Any) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=math.inf)
     return text.removesuffix("...\n").strip()

@@ -12,7 +12,7 @@ from raysed.store.progress import Progress
 
 
 def show_plan(config: Config, cluster: str | None = None, sentences: int | None = None) -> str:
-    """Checks a configuration as a run does, and returns what it needs in words; nothing is trained or written.
+    """Check a configuration as a run does, and return what it needs in words; nothing is trained or written.
 
     Args:
         cluster: what to plan for, see `raysed.plan.size.described`; None: the machines at hand.
@@ -41,8 +41,7 @@ def _here() -> Cluster:
 
 
 def _count(job: Job) -> int:
-    progress = Progress("read corpus", 0)
-    report = CorpusReport()
+    progress, report = Progress("read corpus", 0), CorpusReport()
     for ids, _ in sentence_chunks(job.config.corpus, job.config.seed, report):
         progress.update(int(ids[-1]) + 1)
     return report.kept

@@ -49,13 +49,11 @@ _FORWARD, _TRAINED = 2, 6
 
 @dataclass(frozen=True)
 class Step:
-    """Trainings that are alike.
+    """Trainings that are alike: `what` is `member`, `grid model` or `learner`.
 
     Attributes:
         node: what they make, e.g. `ct` or `ct-sed`.
-        what: `member`, `grid model` or `learner`.
         updates: of each training.
-        at_once: how many trainings run at a time.
         workers: of each training; `share` and `need` are of one worker.
         seconds: of all of them.
     """
@@ -78,7 +76,6 @@ class Plan:
     Attributes:
         steps: in the order of the run.
         storage: bytes of the run directory at its fullest, by what they are.
-        network: bytes that each worker of a learner sends at every update.
         rate: operations per second of one training, and where the number is from.
         shared: which recipes use an ensemble, if several do.
     """
@@ -88,22 +85,40 @@ class Plan:
     shape: Shape
     steps: Sequence[Step]
     storage: Mapping[str, float]
-    network: float
     rate: tuple[float, str]
     shared: Sequence[str]
+
+    @property
+    def network(self) -> float:
+        """Bytes that each worker of a learner sends at every update."""
+        workers = next((step.workers for step in self.steps if step.what == "learner"), 1)
+        return 2 * (workers - 1) / workers * 4 * self.shape.parameters
 
     def words(self) -> str:
         """Return all of it as people read it."""
         shape, on_gpu = self.shape, uses_gpu(self.config.resources, self.cluster)
         gpu = f", {self.cluster.gpu or 'GPUs'} of {size(self.cluster.gpu_bytes)}" if on_gpu else ""
         header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "time"]
-        table = Table(header, [_cells(step) for step in self.steps], text=2).plain()
+        cells = [
+            [
+                step.node,
+                f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
+                f"{step.updates:,}",
+                f"{step.at_once}",
+                f"{step.workers * step.share.cpus:g}",
+                f"{step.workers * step.share.gpus:g}",
+                size(step.need.device) if step.need.device else "-",
+                size(step.need.host),
+                duration(step.seconds),
+            ]
+            for step in self.steps
+        ]
         lines = [
             f"plan of {self.config.run} for {self.cluster}{gpu}",
             f"encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.width:,}; "
             f"{size(4 * shape.parameters)}",
             "",
-            table if self.steps else "nothing is trained",
+            Table(header, cells, text=2).plain() if cells else "nothing is trained",
             "",
             *self.shared,
             f"storage: about {size(sum(self.storage.values()))}: "
@@ -121,20 +136,6 @@ class Plan:
         return "\n".join(lines)
 
 
-def _cells(step: Step) -> list[str]:
-    return [
-        step.node,
-        f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
-        f"{step.updates:,}",
-        f"{step.at_once}",
-        f"{step.workers * step.share.cpus:g}",
-        f"{step.workers * step.share.gpus:g}",
-        size(step.need.device) if step.need.device else "-",
-        size(step.need.host),
-        duration(step.seconds),
-    ]
-
-
 def plan_run(
     config: Config,
     recipes: Sequence[Recipe],
@@ -144,22 +145,21 @@ def plan_run(
     rate: tuple[float, str] = (math.inf, ""),
     widths: Sequence[int] = (),
 ) -> Plan:
-    """Plans a run.
+    """Plan a run.
 
     Args:
         rows: sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
-        rate: operations per second of a training that has a device alone, and where the number is from; by default
-            nothing takes time.
+        rate: see `rate_of`; by default nothing takes time.
+        widths: of the teachers.
 
     Raises:
         UserError: a training fits on no node.
     """
-    gpu = uses_gpu(config.resources, cluster)
     steps = []
     for depth in member_nodes(list(recipes)):
         counts = {node: trainings_of(node, config) for node in depth}
-        need = largest_need(depth, config, shape, gpu=gpu, kind=cluster.gpu)
-        workers = {node: workers_for(node, count, config) for node, count in counts.items()}
+        need = largest_need(depth, config, shape, gpu=uses_gpu(config.resources, cluster), kind=cluster.gpu)
+        workers = {n: math.ceil(count / _stage_of(n).members_together(config.members)) for n, count in counts.items()}
         share = plan_members(cluster, config.resources, sum(workers.values()), need)
         for node, count in counts.items():
             stage = _stage_of(node)
@@ -169,112 +169,65 @@ def plan_run(
             stacks = max(1, round(share.workers * workers[node] / sum(workers.values())))
             together = count / workers[node]
             what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
-            copies = 1 if together > 1 else stage.size(settings, shape).encoders
-            operations = together * _operations(stage, config, shape)
+            encoders = stage.size(settings, shape)
+            # Encoders that are only kept see every sentence, too, without a gradient.
+            operations = together * (_TRAINED + _FORWARD * encoders.kept) * _tokens(stage, config)
+            operations *= shape.products + encoders.outputs_per_token * shape.width
+            copies = 1 if together > 1 else encoders.encoders
             seconds = updates * _update_seconds(operations, copies, shape, share, rate[0])
             seconds *= math.ceil(workers[node] / stacks)
             at_once = min(count, round(stacks * together))
             steps.append(Step(node, what, count, updates, at_once, 1, share, need, seconds))
-    learners = list(dict.fromkeys(recipe.uncalibrated for recipe in recipes if recipe.distils))
-    network = 0.0
-    if learners:
-        steps_of_learners, network = _learners(learners, config, shape, rows["corpus"], cluster, rate[0])
-        steps += steps_of_learners
-    storage = storage_bytes(config, recipes, shape, rows, steps, widths)
-    return Plan(config, cluster, shape, steps, storage, network, rate, _shared(recipes))
+    steps += _learner_steps(recipes, config, shape, rows, cluster, rate[0])
+    return Plan(
+        config, cluster, shape, steps, _storage(config, recipes, shape, rows, steps, widths), rate, _shared(recipes)
+    )
 
 
-def workers_for(node: str, count: int, config: Config) -> int:
-    """Returns how many workers train the members of a node, were there room for all: one each, or one for a stack.
-
-    Args:
-        node: e.g. `ct`.
-
-    >>> workers_for("nli-ct", 10, Config(members={"stack": 4})), workers_for("mlm", 10, Config(members={"stack": 4}))
-    (3, 10)
-    """
-    return math.ceil(count / _stage_of(node).members_together(config.members))
-
-
-def known_rows(job: Job) -> dict[str, int]:
-    """Returns the sizes of the tables that are learnt from, as far as they are known before anything is read.
-
-    Returns:
-        By artefact; a corpus of which all is kept counts as one sentence.
-    """
-    corpus = job.config.corpus.sentences or 1
-    rows = {f"pairs/{kind}": len(pairs) for kind, pairs in job.pairs.items()}
-    rows |= {f"views/{kind}": corpus if views is None else len(views) for kind, views in job.views.items()}
-    return rows | ({"corpus": corpus} if job.needs_corpus else {})
-
-
-def plans_bf16(precision: Precision, kind: str) -> bool:
-    """Whether forward passes on a GPU are planned in bf16.
-
-    Args:
-        kind: Ray's accelerator type; one that is not known counts as having bf16.
-
-    >>> plans_bf16("auto", "A100"), plans_bf16("auto", "V100"), plans_bf16("fp32", "A100")
-    (True, False, False)
-    """
-    return precision == "bf16" or (precision == "auto" and _TFLOPS.get(kind, (1, 1))[1] > 0)
-
-
-def _bf16(precision: Precision, gpu: bool, kind: str) -> bool:
-    return plans_bf16(precision, kind) if gpu else precision == "bf16"
-
-
-def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
-    """Returns what the largest member of these nodes needs; they are trained in one experiment, with equal shares.
-
-    Args:
-        nodes: e.g. `ct` and `nli-ct`.
-        kind: of those, see `plans_bf16`.
-    """
-    bf16 = _bf16(config.members.precision, gpu, kind)
-    needs = [
-        member_need(
-            stage,
-            getattr(config, stage.name),
-            config.members,
-            shape,
-            _LONG_BATCH * _tokens(stage, config),
-            gpu=gpu,
-            bf16=bf16,
-        )
-        for stage in map(_stage_of, nodes)
+def _learner_steps(
+    recipes: Sequence[Recipe], config: Config, shape: Shape, rows: Mapping[str, int], cluster: Cluster, rate: float
+) -> list[Step]:
+    names = list(dict.fromkeys(recipe.uncalibrated for recipe in recipes if recipe.distils))
+    if not names:
+        return []
+    sed, total = config.sed, len(names) * config.sed.learners
+    need = need_of_learner(config, shape, gpu=uses_gpu(config.resources, cluster), kind=cluster.gpu)
+    share, at_once = plan_learners(cluster, config.resources, total, need, sed.workers)
+    updates = stages()[SED].steps(sed, rows["corpus"])
+    batch = min(sed.batch_size, rows["corpus"])
+    operations = _TRAINED * shape.products * batch * tokens_of_sentence(config) / share.workers
+    seconds = updates * _update_seconds(operations, 1, shape, share, rate) * math.ceil(total / at_once) / len(names)
+    return [
+        Step(name, "learner", sed.learners, updates, at_once, share.workers, share, need, seconds) for name in names
     ]
-    return max(needs, key=lambda need: (need.device, need.host), default=Need())
 
 
-def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
-    """Returns what a worker of a learner needs.
-
-    Args:
-        kind: of that, see `plans_bf16`.
-    """
-    bf16, workers = _bf16(config.sed.precision, gpu, kind), config.sed.workers or 1
-    tokens = _LONG_BATCH * config.sed.batch_size / workers * tokens_of_sentence(config)
-    return learner_need(config.sed, shape, tokens, workers, gpu=gpu, bf16=bf16)
+def _update_seconds(operations: float, copies: int, shape: Shape, share: Share, rate: float) -> float:
+    """Of one worker; those that share a GPU share its rate, and several CPUs have the rate of each."""
+    if math.isinf(rate):
+        return 0.0
+    device = min(share.gpus, 1.0) if share.gpus else share.cpus
+    return operations / (rate * device) + _LAYER_SECONDS[share.device] * shape.layers * copies
 
 
-def storage_bytes(
+def _storage(
     config: Config,
     recipes: Sequence[Recipe],
     shape: Shape,
     rows: Mapping[str, int],
     steps: Sequence[Step],
-    widths: Sequence[int] = (),
+    widths: Sequence[int],
 ) -> dict[str, float]:
-    """Returns what lies in the run directory when it is fullest, by what it is."""
-    weights = 4 * shape.parameters
-    sizes = [_stage_of(step.node).size(getattr(config, _stage_of(step.node).name), shape) for step in steps]
-    states = [step.at_once * checkpoint_bytes(size, shape) for step, size in zip(steps, sizes)]
+    """What lies in the run directory when it is fullest."""
+    states = []
+    for step in steps:
+        stage = _stage_of(step.node)
+        states.append(step.at_once * checkpoint_bytes(stage.size(getattr(config, stage.name), shape), shape))
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
     bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
     return {
-        "models": weights * (sum(step.trainings for step in steps) + 1),
+        "models": 4 * shape.parameters * (sum(step.trainings for step in steps) + 1),
         "checkpoints": 2.0 * max(states, default=0),  # the two newest of each training
         "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
         "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers),
@@ -282,22 +235,84 @@ def storage_bytes(
     }
 
 
+def _shared(recipes: Sequence[Recipe]) -> list[str]:
+    """Ensembles that several recipes use, a sentence each."""
+    found = {}
+    for recipe in recipes:
+        found.setdefault(recipe.ensemble, []).append(recipe)
+    return [
+        f"{node} is trained once for {', '.join(recipe.text for recipe in users)}"
+        for node, users in found.items()
+        if len(users) > 1 and any(recipe.members for recipe in users)
+    ]
+
+
+def known_rows(job: Job) -> dict[str, int]:
+    """Return the sizes of the tables that are learnt from, as far as they are known before anything is read.
+
+    They are by artefact; a corpus of which all is kept counts as one sentence.
+    """
+    corpus = job.config.corpus.sentences or 1
+    rows = {f"pairs/{kind}": len(pairs) for kind, pairs in job.pairs.items()}
+    rows |= {f"views/{kind}": corpus if views is None else len(views) for kind, views in job.views.items()}
+    return rows | ({"corpus": corpus} if job.needs_corpus else {})
+
+
+def plans_bf16(precision: Precision, kind: str, *, gpu: bool = True) -> bool:
+    """Whether forward passes are planned in bf16.
+
+    Args:
+        kind: Ray's accelerator type; one that is not known counts as having bf16.
+
+    >>> plans_bf16("auto", "A100"), plans_bf16("auto", "V100"), plans_bf16("fp32", "A100")
+    (True, False, False)
+    """
+    return precision == "bf16" or (gpu and precision == "auto" and _TFLOPS.get(kind, (1, 1))[1] > 0)
+
+
+def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
+    """Return what the largest member of these nodes needs; they are trained in one experiment, with equal shares.
+
+    Args:
+        nodes: e.g. `ct` and `nli-ct`.
+        kind: see `plans_bf16`.
+    """
+    members, bf16 = config.members, plans_bf16(config.members.precision, kind, gpu=gpu)
+    needs = []
+    for stage in map(_stage_of, nodes):
+        tokens = _LONG_BATCH * _tokens(stage, config)
+        needs.append(member_need(stage, getattr(config, stage.name), members, shape, tokens, gpu=gpu, bf16=bf16))
+    return max(needs, key=lambda need: (need.device, need.host), default=Need())
+
+
+def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
+    """Return what a worker of a learner needs; for `kind` see `plans_bf16`."""
+    bf16, workers = plans_bf16(config.sed.precision, kind, gpu=gpu), config.sed.workers or 1
+    tokens = _LONG_BATCH * config.sed.batch_size / workers * tokens_of_sentence(config)
+    return learner_need(config.sed, shape, tokens, workers, gpu=gpu, bf16=bf16)
+
+
 def tokens_of_sentence(config: Config) -> int:
-    """Returns how many tokens a sentence is taken to have."""
+    """Return how many tokens a sentence is taken to have."""
     return min(TOKENS, config.encoder.max_length)
 
 
-def described(text: str) -> Cluster:
-    """Returns the cluster that a description stands for.
+def _stage_of(node: str) -> Stage:
+    """What trains a node: the last of its stages."""
+    return stages()[node.rpartition("-")[2]]
 
-    Args:
-        text: nodes x GPUs of each x Ray's accelerator type, or nodes x CPUs of each x `CPU`.
+
+def _tokens(stage: Stage, config: Config) -> float:
+    """Of a batch; each sentence counts once, also where two encoders take one half of the batch each."""
+    rows = stage.rows_per_update(getattr(config, stage.name))
+    return rows * stage.sentences_per_row * tokens_of_sentence(config)
+
+
+def described(text: str) -> Cluster:
+    """Return the cluster of so many nodes x GPUs of each x Ray's accelerator type, or nodes x CPUs of each x `CPU`.
 
     >>> str(described("2x8xH100")), str(described("1x16xCPU"))
     ('2 nodes, 128 CPUs, 16 GPUs', '1 node, 16 CPUs, 0 GPUs')
-
-    Raises:
-        UserError: it is none.
     """
     match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,2})x([\w-]+)", text.strip())
     kinds = ["CPU", *GPU_GB]
@@ -314,7 +329,7 @@ def described(text: str) -> Cluster:
 
 
 def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
-    """Returns the operations per second of a training that has a device alone, and where the number is from."""
+    """Return the operations per second of a training that has a device alone, and where the number is from."""
     if not uses_gpu(config.resources, cluster):
         rate = _measured_here()
         return _REACHED * 2 * rate, f"{_REACHED * 2:.0%} of {rate / 1e9:.0f} GFLOP/s per CPU, measured on this machine"
@@ -338,60 +353,3 @@ def _measured_here() -> float:
         return 2 * 1024 * 384 * 1536 / min(times)  # others may use this machine at the moment
     finally:
         torch.set_num_threads(threads)
-
-
-def _stage_of(node: str) -> Stage:
-    """What trains a node: the last of its stages."""
-    return stages()[node.rpartition("-")[2]]
-
-
-def _tokens(stage: Stage, config: Config) -> float:
-    """Of a batch; each sentence counts once, also where two encoders take one half of the batch each."""
-    rows = stage.rows_per_update(getattr(config, stage.name))
-    return rows * stage.sentences_per_row * tokens_of_sentence(config)
-
-
-def _operations(stage: Stage, config: Config, shape: Shape) -> float:
-    """Of one update; encoders that are only kept see every sentence, too, without a gradient."""
-    size = stage.size(getattr(config, stage.name), shape)
-    products = shape.products + size.outputs_per_token * shape.width
-    return (_TRAINED + _FORWARD * size.kept) * products * _tokens(stage, config)
-
-
-def _update_seconds(operations: float, copies: int, shape: Shape, share: Share, rate: float) -> float:
-    """Of one worker; those that share a GPU share its rate, and several CPUs have the rate of each."""
-    device = min(share.gpus, 1.0) if share.gpus else share.cpus
-    if math.isinf(rate):
-        return 0.0
-    return operations / (rate * device) + _LAYER_SECONDS[share.device] * shape.layers * copies
-
-
-def _learners(
-    names: Sequence[str], config: Config, shape: Shape, rows: int, cluster: Cluster, rate: float
-) -> tuple[list[Step], float]:
-    """Steps of all learners, and what each of their workers sends at an update."""
-    sed, gpu = config.sed, uses_gpu(config.resources, cluster)
-    need, total = need_of_learner(config, shape, gpu=gpu, kind=cluster.gpu), len(names) * sed.learners
-    share, at_once = plan_learners(cluster, config.resources, total, need, config.sed.workers)
-    batch = min(sed.batch_size, rows)
-    updates = stages()[SED].steps(sed, rows)
-    operations = _TRAINED * shape.products * batch * tokens_of_sentence(config) / share.workers
-    each = updates * _update_seconds(operations, 1, shape, share, rate)
-    seconds = math.ceil(total / at_once) * each / len(names)
-    steps = [
-        Step(name, "learner", sed.learners, updates, at_once, share.workers, share, need, seconds) for name in names
-    ]
-    network = 2 * (share.workers - 1) / share.workers * 4 * shape.parameters
-    return steps, network
-
-
-def _shared(recipes: Sequence[Recipe]) -> list[str]:
-    """Ensembles that several recipes use, a sentence each."""
-    found = {}
-    for recipe in recipes:
-        found.setdefault(recipe.ensemble, []).append(recipe.text)
-    return [
-        f"{node} is trained once for {', '.join(texts)}"
-        for node, texts in found.items()
-        if len(texts) > 1 and any(recipe.members for recipe in recipes if recipe.ensemble == node)
-    ]
