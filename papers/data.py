@@ -21,7 +21,6 @@ class Request:
     """What the user asks for.
 
     Attributes:
-        data: directory of STS, NLI and SentEval files.
         output: directory of the tables that are written, and of data made for them.
         storage: of the runs; None: as in the configs.
         encoder: of the scale `small`; None: the bundled one.
@@ -47,7 +46,7 @@ class Request:
         return f"{self.table}-small" if self.small else self.table
 
     def sets(self, key: str) -> bool:
-        """Returns whether the user sets a setting, a part of it, or the block that it is in."""
+        """Return whether the user sets a setting, a part of it, or the block that it is in."""
         given = [item.partition("=")[0] for item in self.overrides]
         return any(key == other or other.startswith(f"{key}.") or key.startswith(f"{other}.") for other in given)
 
@@ -69,17 +68,9 @@ class Finder:
         self.notes: list[str] = []
         self._entries, self._pairs, self._request = entries, pairs, request
         self._found: dict[str, Any] = {}
-        self._kinds = {
-            "splits": self._splits,
-            "each": self._each,
-            "folders": self._folder,
-            "sentences_of": self._sentences,
-            "text_of": self._text,
-            "together": self._together,
-        }
 
     def source(self, name: str) -> Any:
-        """Returns what a setting can name: a path, or a list of paths; None where it is missing.
+        """Return what a setting can name: a path, or a list of paths; None where it is missing.
 
         Raises:
             UserError: a file that cannot be read; at the scale `paper`, one of another size than the paper's.
@@ -89,22 +80,18 @@ class Finder:
         return self._found[name]
 
     def task(self, name: str) -> dict[str, Any] | None:
-        """Returns the settings of a task; None where it is missing."""
+        """Return the settings of a task; None where it is missing."""
         source = self.source(name)
         return {"source": source, **self._entries[name].get("task", {})} if source else None
 
     def _find(self, name: str, entry: Mapping[str, Any]) -> Any:
-        for kind, find in self._kinds.items():
+        for kind in ("splits", "each", "folders", "sentences_of", "text_of", "together"):
             if kind in entry:
-                return find(name, entry)
-        path = self._first(name, entry)
-        return self._graded(name, path, entry) if path and {"pairs", "subsets"} & set(entry) else path
-
-    def _first(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        found = self._existing(entry["at"]) or self._stand_in(name, entry)
-        if not found:
+                return getattr(self, f"_{kind}")(name, entry)
+        path = self._existing(entry["at"]) or self._stand_in(name, entry)
+        if not path:
             self.missing[name] = ", ".join(entry["at"])
-        return found
+        return self._graded(name, path, entry) if path and {"pairs", "subsets"} & set(entry) else path
 
     def _stand_in(self, name: str, entry: Mapping[str, Any]) -> str | None:
         """A further place, which will do at the scale `small`."""
@@ -158,7 +145,7 @@ class Finder:
         self.missing[name] = ", ".join(missing)
         return None
 
-    def _folder(self, name: str, entry: Mapping[str, Any]) -> str | None:
+    def _folders(self, name: str, entry: Mapping[str, Any]) -> str | None:
         """The folder in which a pattern finds something."""
         for folder, pattern in [*entry["folders"], *(entry["small"] if self._request.small else [])]:
             if (self._request.data / folder).is_dir() and any((self._request.data / folder).glob(pattern)):
@@ -166,26 +153,32 @@ class Finder:
         self.missing[name] = ", ".join(f"{folder}/{pattern}" for folder, pattern in entry["folders"])
         return None
 
-    def _sentences(self, name: str, entry: Mapping[str, Any]) -> str | None:
+    def _sentences_of(self, name: str, entry: Mapping[str, Any]) -> str | None:
         """The questions and sentences of QNLI's files as text; lines 2i and 2i + 1 are a pair."""
         sources = self._each(name, {"each": entry["sentences_of"]})
         if sources is None:
             return None
-        rows = (
-            row for source in sources for row in csv.DictReader(_lines(source), delimiter="\t", quoting=csv.QUOTE_NONE)
-        )
-        return self._write_text(
-            name, ((row["question"], row["sentence"]) for row in rows if row.get("question") and row.get("sentence"))
-        )
+        pairs = []
+        for source in sources:
+            rows = csv.DictReader(_lines(source), delimiter="\t", quoting=csv.QUOTE_NONE)
+            pairs += [(row.get("question"), row.get("sentence")) for row in rows]
+        return self._write_text(name, filter(all, pairs))
 
-    def _text(self, name: str, entry: Mapping[str, Any]) -> str | None:
-        """Both sentences of all pairs of other data, graded or with labels, which are left out; as `_sentences`."""
-        of = entry["text_of"]
-        source = self.source(of)
+    def _text_of(self, name: str, entry: Mapping[str, Any]) -> str | None:
+        """Both sentences of all pairs of other data, graded or with labels, which are left out; as `_sentences_of`."""
+        source = self.source(entry["text_of"])
         if not source:
             return self._stand_in(name, entry)
-        pairs = _labelled_pairs(source) if isinstance(source, list) else _graded_pairs(of, self.task(of))
-        return self._write_text(name, ((_one_line(first), _one_line(second)) for first, second in pairs))
+        if isinstance(source, list):
+            from raysed.data.pairs import load_nli
+            from raysed.train.stages.nli import NliConfig  # takes torch, which a list of tables need not load
+
+            rows = load_nli(NliConfig(train=source).train)
+            pairs = list(zip(rows.first, rows.second))
+        else:
+            subsets = read_pairs(entry["text_of"], TaskConfig(**self.task(entry["text_of"]))).values()
+            pairs = [pair for first, second, _ in subsets for pair in zip(first, second)]
+        return self._write_text(name, ((" ".join(first.split()), " ".join(second.split())) for first, second in pairs))
 
     def _together(self, name: str, entry: Mapping[str, Any]) -> list[str] | None:
         """Several sources as one; at the scale `small` those that are there."""
@@ -210,12 +203,9 @@ class Finder:
 
 
 def read_pairs(name: str, task: TaskConfig) -> Subsets:
-    """Reads graded pairs: what a task can name, SentEval's STS benchmark (`sts-*.csv`) and its SICK (`SICK_*.txt`).
+    """Read graded pairs: what a task can name, SentEval's STS benchmark (`sts-*.csv`) and its SICK (`SICK_*.txt`).
 
     Pairs without a score are left out.
-
-    Raises:
-        UserError: names file and line.
     """
     if _is_readable(task.source):
         return dict(read_graded(name, task, name).subsets)
@@ -236,10 +226,7 @@ def read_pairs(name: str, task: TaskConfig) -> Subsets:
 
 
 def draw_pairs(subsets: Subsets, count: int) -> Subsets:
-    """Draws about `count` pairs, as many from each subset; the same ones every time.
-
-    Args:
-        count: pairs, rounded up to the same number for each subset.
+    """Draw about `count` pairs, rounded up to the same number from each subset; the same ones every time.
 
     >>> pairs = (["a", "b", "c"], ["d", "e", "f"], [1.0, 2.0, 3.0])
     >>> [len(gold) for _, _, gold in draw_pairs({"x": pairs, "y": pairs}, 3).values()]
@@ -255,7 +242,7 @@ def draw_pairs(subsets: Subsets, count: int) -> Subsets:
 
 
 def write_pairs(path: Path, subsets: Subsets) -> None:
-    """Writes pairs as a table that a task can name."""
+    """Write pairs as a table that a task can name."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.write("subset\tscore\tsentence1\tsentence2\n")
         for subset, columns in subsets.items():
@@ -263,26 +250,9 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
                 file.write(f"{subset}\t{float(gold)}\t{first}\t{second}\n")
 
 
-def _labelled_pairs(sources: Sequence[str]) -> Iterable[tuple[str, str]]:
-    from raysed.data.pairs import load_nli
-    from raysed.train.stages.nli import NliConfig  # takes torch, which a list of tables need not load
-
-    rows = load_nli(NliConfig(train=list(sources)).train)
-    return zip(rows.first, rows.second)
-
-
-def _graded_pairs(name: str, task: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    subsets = read_pairs(name, TaskConfig(**task))
-    return ((first, second) for firsts, seconds, _ in subsets.values() for first, second in zip(firsts, seconds))
-
-
 def _lines(path: str) -> list[str]:
     """Only a newline ends a line: other separators of Unicode stay in their sentence."""
     return [line.removesuffix("\r") for line in Path(path).read_bytes().decode().removesuffix("\n").split("\n")]
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _is_readable(path: str) -> bool:

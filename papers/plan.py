@@ -20,7 +20,6 @@ class Plan:
     """The runs of a table.
 
     Attributes:
-        table: as published.
         definition: its entry in `runs.yaml`.
         configs: by name of the run; runs that are left out are not there.
         same: run to the one that gives its report, itself or an equal one.
@@ -64,7 +63,9 @@ class Plan:
             return [place for other in others for place in self.places(row, other, variant)]
         place: Place = {"section": "rows", "value": "metrics.{task}.{metric}"}
         if row.recipe:
-            place |= {"recipe": row.recipe, "kind": _kind(parse_recipe(row.recipe))}
+            recipe = parse_recipe(row.recipe)
+            kind = "learner" if recipe.distils else "member" if recipe.members else "base"
+            place |= {"recipe": row.recipe, "kind": kind}
         if column in self.definition["tasks"]:
             place["task"] = column
         place |= self.definition.get("place", {}) | self._of_column(column)
@@ -83,8 +84,7 @@ def make_plan(request: Request) -> Plan:
     """Resolve the settings of every run of a table, and look for its data.
 
     Raises:
-        UserError: no such table, or one without scores; a wrong setting; at the scale `paper`, data that is missing or
-            of another size.
+        UserError: among others, at the scale `paper`, for data that is missing or of another size.
     """
     definitions = load_yaml(TABLES / "runs.yaml")
     if request.table in definitions["no_scores"]:
@@ -97,8 +97,7 @@ def make_plan(request: Request) -> Plan:
     finder = Finder(definitions["data"], definitions["small"]["pairs"], request)
     for name, recipes in _recipes_by_run(plan).items():
         builder = _Builder(name, request, plan, finder, definitions["runs"][name], definitions["small"])
-        config = builder.config(recipes)
-        if config:
+        if config := builder.config(recipes):
             plan.configs[name] = config
     plan.missing, plan.notes = finder.missing, list(dict.fromkeys(finder.notes))
     if plan.missing and not request.small:
@@ -136,7 +135,9 @@ class _Builder:
     def config(self, recipes: list[str]) -> Config | None:
         """The settings, or None where nothing can be run."""
         path, own = find_config(self.run["config"]), dict(self.run.get("set", {}))
-        forced = [*_items(self._small()), *self.request.overrides]
+        small = {**self.small["set"], **self.run.get("small", {})} if self.request.small else {}
+        small |= {"encoder.path": self.request.encoder} if self.request.small and self.request.encoder else {}
+        forced = [*_items(small), *self.request.overrides]
         every_task = self._evaluation({name: {"source": name} for name in self._names()})
         own |= self._views(load_config(path, [*_items({**own, **every_task}), *forced]), recipes)
         wanted = load_config(path, [*_items({**own, **every_task}), *forced])
@@ -150,14 +151,12 @@ class _Builder:
         settings |= {"storage": self.request.storage} if self.request.storage else {}
         if wanted.flow.fit_tasks:
             settings["flow.fit_tasks"] = [task for task in wanted.flow.fit_tasks if task in scored] or None
-        settings |= _export(recipes, wanted.flow.per_task)
+        if wanted.flow.per_task:  # flows of single tasks are not one model, so that another is exported
+            plain = next((recipe for recipe in recipes if not parse_recipe(recipe).calibration), BASE)
+            settings |= {"recipes": list(dict.fromkeys([*recipes, plain])), "export.recipe": plain}
+        else:
+            settings |= {"recipes": recipes, "export.recipe": None, "export.allow_worse": True}
         return load_config(path, [*_items(settings), *forced])
-
-    def _small(self) -> dict[str, Any]:
-        if not self.request.small:
-            return {}
-        encoder = {"encoder.path": self.request.encoder} if self.request.encoder else {}
-        return {**self.small["set"], **self.run.get("small", {}), **encoder}
 
     def _views(self, config: Config, recipes: list[str]) -> dict[str, list[str]]:
         """Other kinds of views, at the small scale, for those that cannot be made on a machine as it is."""
@@ -241,20 +240,8 @@ def _has_wordnet() -> bool:
     return True
 
 
-def _export(recipes: list[str], per_task: bool) -> dict[str, Any]:
-    """Flows of single tasks are not one model, so that another is exported; what it is worth the table says."""
-    if not per_task:
-        return {"recipes": recipes, "export.recipe": None, "export.allow_worse": True}
-    plain = next((recipe for recipe in recipes if not parse_recipe(recipe).calibration), BASE)
-    return {"recipes": list(dict.fromkeys([*recipes, plain])), "export.recipe": plain}
-
-
 def _items(settings: Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-
-
-def _kind(recipe: Recipe) -> str:
-    return "learner" if recipe.distils else "member" if recipe.members else "base"
 
 
 def _merge_equal(plan: Plan) -> None:

@@ -1,6 +1,6 @@
 """What the papers print."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,10 @@ class Row:
     """One published row.
 
     Attributes:
-        label: as printed.
         cells: column to metric to value; None where none is printed.
-        encoder: which one; None where it is not run.
+        encoder: None where it is not run.
         recipe: in raysed's words; None for rows without a model.
         copied: whether the paper took it from elsewhere.
-        note: what is odd about it.
     """
 
     label: str
@@ -38,11 +36,7 @@ class Table:
 
     Attributes:
         name: e.g. `sed-table-1`.
-        source: the paper.
-        title: what it shows.
-        columns: in order.
         metrics: what every cell has, in order.
-        rows: in order.
         average: the column that is the mean of all others, if any.
         aggregation: how subsets become one number, where years of STS are in it.
         notes: the paper's own inconsistencies, and what it leaves open.
@@ -64,7 +58,15 @@ class Table:
 def load_published() -> dict[str, Table]:
     """Read `published.yaml`; return the tables by name."""
     data = load_yaml(TABLES / "published.yaml")
-    return {name: _table_of(name, table, data["papers"]) for name, table in data["tables"].items()}
+    tables = {}
+    for name, table in data["tables"].items():
+        source, columns, metrics = data["papers"][table.pop("paper")], table["columns"], table["metrics"]
+        rows = []
+        for row in table.pop("rows"):
+            cells = zip(columns, row.pop("cells").split())
+            rows.append(Row(cells={column: _cell(text, metrics) for column, text in cells}, **row))
+        tables[name] = Table(name=name, source=f"{source}, table {name.rpartition('-')[2]}", rows=rows, **table)
+    return tables
 
 
 def list_tables() -> dict[str, str]:
@@ -74,18 +76,8 @@ def list_tables() -> dict[str, str]:
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """Returns the content of one of the project's own data files."""
+    """Return the content of one of the project's own data files."""
     return yaml.safe_load(path.read_text(encoding="utf-8"))
-
-
-def _table_of(name: str, data: Mapping[str, Any], papers: Mapping[str, str]) -> Table:
-    columns, metrics = data["columns"], data["metrics"]
-    rows = [
-        Row(**{**row, "cells": {c: _cell(cell, metrics) for c, cell in zip(columns, row["cells"].split())}})
-        for row in data["rows"]
-    ]
-    source = f"{papers[data['paper']]}, table {name.rpartition('-')[2]}"
-    return Table(name=name, source=source, **{k: v for k, v in data.items() if k not in ("paper", "rows")}, rows=rows)
 
 
 def _cell(text: str, metrics: Sequence[str]) -> dict[str, float | None]:

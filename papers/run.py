@@ -22,13 +22,6 @@ def reproduce(
 
     All settings and inputs are checked before the first run starts. Each run's report.json is kept as
     `<table>/<run>.json`, because runs that share a directory write theirs over it.
-
-    Args:
-        plan: of `make_plan`.
-
-    Raises:
-        UserError: a wrong setting or input.
-        RunFailed: a run cannot go on.
     """
     for config in plan.configs.values():
         check(config)
