@@ -6,11 +6,11 @@ and the start of workers are not counted.
 
 import math
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils.benchmark import Timer
 
 from raysed.cluster.need import Need
 from raysed.cluster.resources import GPU_GB, Cluster, Share, plan_learners, plan_members, uses_gpu
@@ -341,15 +341,5 @@ def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
 
 def _measured_here() -> float:
     """Operations per second of one thread, by products of the size of a small encoder's."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        a, b = torch.randn(1024, 384), torch.randn(384, 1536)
-        times = []
-        for _ in range(20):
-            began = time.perf_counter()
-            a @ b
-            times.append(time.perf_counter() - began)
-        return 2 * 1024 * 384 * 1536 / min(times)  # others may use this machine at the moment
-    finally:
-        torch.set_num_threads(threads)
+    timer = Timer("a @ b", globals={"a": torch.randn(1024, 384), "b": torch.randn(384, 1536)})
+    return 2 * 1024 * 384 * 1536 / min(timer.timeit(1).mean for _ in range(20))  # others may use this machine now
