@@ -357,6 +357,20 @@ def test_synonyms_without_wordnet_are_refused_before_anything_starts(refused, mo
     assert "python -m nltk.downloader wordnet" in line and "mlm" in line
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("./no --corpus bundled:everyday", "teachers: './no': there is no such directory"),
+        ("no/body --corpus bundled:everyday", "teachers: 'no/body': neither a directory nor a hub id that can be "),
+        ("v.parquet --corpus bundled:everyday", "teachers: v.parquet cannot be read as a Parquet file"),
+        ("bundled:encoder --corpus no.txt", "corpus.source: no.txt does not exist"),
+    ],
+)
+def test_what_is_not_there_is_refused_before_ray_is_started(refused, monkeypatch, words, sentence):
+    monkeypatch.setattr("raysed.pipeline.ray_session", lambda meanwhile: pytest.fail("Ray was started"))
+    assert refused("distill", "--teachers", *words.split()).startswith(sentence)
+
+
 def test_a_run_that_is_in_use_is_named(refused, tmp_path):
     with Storage(str(tmp_path / "runs"), "quickstart").lock():
         assert refused("run").startswith(

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from raysed.config import EncoderConfig, Format
 from raysed.errors import UserError, first_line
-from raysed.model.pretrained import encoder_path
+from raysed.store.hub import encoder_path
 
 FILES: Mapping[Format, str] = {
     "onnx": "onnx/model.onnx",

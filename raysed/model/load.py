@@ -8,18 +8,16 @@ ever run.
 from collections.abc import Sequence
 from pathlib import Path
 
-from huggingface_hub import snapshot_download
 from transformers import AutoConfig
 
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError, first_line
 from raysed.model.encoder import blocks_of
 from raysed.model.head import load_head
-from raysed.model.pretrained import LOAD_ERRORS, encoder_path, load_encoder, longest_input
+from raysed.model.pretrained import LOAD_ERRORS, load_encoder, longest_input
 from raysed.model.sentence_model import LibraryModel, NativeModel
+from raysed.store.hub import model_directory
 
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
-"""What is fetched of a hub model: no code, and no pickled weights."""
 _READ_ERRORS = (*LOAD_ERRORS, AttributeError, IndexError)
 
 
@@ -85,23 +83,6 @@ def _check_depth(poolings: Sequence[Layers], count: int, place: str) -> None:
     except ValueError as error:
         settings = "--layers, encoder.layers or evaluation.transfer.layers"
         raise UserError(f"{error}; choose fewer with {settings}", setting=place) from None
-
-
-def model_directory(name: str, place: str | None = None) -> Path:
-    """Return the local directory of a model, fetched from the hub where it is an id."""
-    place = place or f"--model {name}"
-    try:
-        path = Path(encoder_path(EncoderConfig(path=name))).expanduser()
-        if path.is_dir():
-            return path
-        if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:
-            raise UserError("there is no such directory")
-        return Path(snapshot_download(name, allow_patterns=_FILES))
-    except UserError as error:
-        raise error.at(place) from None
-    except (OSError, ValueError, RuntimeError) as error:
-        problem = f"neither a directory nor a hub id that can be reached: {first_line(error)}"
-        raise UserError(problem, setting=place) from None
 
 
 def _load_modules(directory: Path, token_budget: int | None, device: str) -> NativeModel | LibraryModel:

@@ -21,11 +21,11 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-from raysed.bundled import ENCODER, PREFIX
-from raysed.config import PACKAGE, EncoderConfig, package_folder
+from raysed.config import EncoderConfig
 from raysed.errors import UserError, first_line
 from raysed.model.encoder import Encoder
 from raysed.model.head import load_head, save_head
+from raysed.store.hub import encoder_path
 
 _PYTHON_ERRORS = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
 LOAD_ERRORS = (*_PYTHON_ERRORS, SafetensorError, StrictDataclassError)
@@ -229,14 +229,3 @@ def configuration_of(config: EncoderConfig) -> PretrainedConfig:
     except LOAD_ERRORS as error:
         problem = f"{config.path!r} is neither a model directory nor a hub id that can be reached: {first_line(error)}"
         raise UserError(problem, setting="encoder.path") from None
-
-
-def encoder_path(config: EncoderConfig) -> str:
-    """Return the directory or hub id behind `encoder.path`."""
-    if config.path.startswith(PACKAGE):
-        return package_folder(config.path)
-    if not config.path.startswith(PREFIX):
-        return config.path
-    if config.path != f"{PREFIX}encoder":
-        raise UserError(f"{config.path!r} is unknown; the bundled model is {PREFIX}encoder", setting="encoder.path")
-    return str(ENCODER)

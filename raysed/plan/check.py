@@ -10,7 +10,7 @@ from raysed.data.corpus import check_corpus, corpus_fingerprint
 from raysed.data.pairs import PairRows, entailment, load_graded, load_nli, load_views
 from raysed.errors import UserError
 from raysed.model.formats import check_formats
-from raysed.model.pretrained import check_encoder, encoder_path, load_tokenizer, width_of
+from raysed.model.pretrained import check_encoder, load_tokenizer, width_of
 from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version
@@ -19,7 +19,7 @@ from raysed.recipe import Recipe
 from raysed.score.further import FurtherTasks, load_further
 from raysed.score.tasks import Evaluation
 from raysed.store.files import sha256_of
-from raysed.store.hub import cached_commit
+from raysed.store.hub import cached_commit, encoder_path
 from raysed.store.trackers import check_trackers
 
 

@@ -18,10 +18,11 @@ from transformers import AutoTokenizer
 from raysed.config import Config, EncoderConfig, make_config
 from raysed.data.survey import PairsSurvey, Survey
 from raysed.errors import UserError, first_line
-from raysed.model.pretrained import LOAD_ERRORS, configuration_of, encoder_path
+from raysed.model.pretrained import LOAD_ERRORS, configuration_of
 from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
 from raysed.plan.size import described, plan_run, rate_of, tokens_of_sentence
+from raysed.store.hub import encoder_path
 from raysed.store.text import render
 
 MOST_SENTENCES = 100_000

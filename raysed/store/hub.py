@@ -1,10 +1,18 @@
-"""What this machine's cache of the hub holds."""
+"""Where models lie: in a directory, in the package, or on the hub and in this machine's cache of it; torch-free."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
+from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+from raysed.bundled import ENCODER, PREFIX
+from raysed.config import PACKAGE, EncoderConfig, package_folder
+from raysed.errors import UserError, first_line
+
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
+"""What is fetched of a hub model: no code, and no pickled weights."""
 
 
 def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
@@ -16,3 +24,39 @@ def cached_commit(model: str, options: Mapping[str, Any]) -> str | None:
     known = {key: value for key, value in options.items() if key in ("cache_dir", "revision")}
     found = try_to_load_from_cache(model, "config.json", **known)
     return Path(found).parent.name if isinstance(found, str) else None
+
+
+def encoder_path(config: EncoderConfig) -> str:
+    """Return the directory or hub id behind `encoder.path`."""
+    if config.path.startswith(PACKAGE):
+        return package_folder(config.path)
+    if not config.path.startswith(PREFIX):
+        return config.path
+    if config.path != f"{PREFIX}encoder":
+        raise UserError(f"{config.path!r} is unknown; the bundled model is {PREFIX}encoder", setting="encoder.path")
+    return str(ENCODER)
+
+
+def model_directory(name: str, place: str | None = None) -> Path:
+    """Return the local directory of a model, fetched from the hub where it is an id."""
+    place = place or f"--model {name}"
+    try:
+        path = Path(encoder_path(EncoderConfig(path=name))).expanduser()
+        if path.is_dir():
+            return path
+        if path.is_absolute() or name.startswith((".", "~")) or len(path.parts) > 2:
+            raise UserError("there is no such directory")
+        return Path(snapshot_download(name, allow_patterns=_FILES))
+    except UserError as error:
+        raise error.at(place) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        problem = f"neither a directory nor a hub id that can be reached: {first_line(error)}"
+        raise UserError(problem, setting=place) from None
+
+
+def refuse_missing_model(name: str, place: str) -> None:
+    """Refuse a model that is neither a directory nor on the hub, which is not asked for one in the cache."""
+    with suppress(ValueError):  # a path or a bundled model is no hub id
+        if cached_commit(name, {}):
+            return
+    model_directory(name, place)

@@ -12,10 +12,11 @@ from safetensors.torch import save_file
 
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.model import library, load, sentence_model
+from raysed.model import library, sentence_model
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.load import LibraryModel, NativeModel, load_model
+from raysed.store import hub
 
 MAX_LENGTH = 12
 
@@ -186,7 +187,7 @@ def test_a_hub_model_is_fetched_without_code(monkeypatch, tiny_encoder_dir):
         asked.update(name=name, **options)
         return str(tiny_encoder_dir)
 
-    monkeypatch.setattr(load, "snapshot_download", fetch)
+    monkeypatch.setattr(hub, "snapshot_download", fetch)
     load_model("somebody/model", (1,), MAX_LENGTH)
     assert asked["name"] == "somebody/model"
     assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in asked["allow_patterns"])

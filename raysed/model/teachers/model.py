@@ -8,10 +8,11 @@ import numpy as np
 
 from raysed.config import stable_hash
 from raysed.errors import UserError
-from raysed.model.load import LibraryModel, NativeModel, load_model, model_directory
+from raysed.model.load import LibraryModel, NativeModel, load_model
 from raysed.model.precision import uses_bf16
 from raysed.model.teacher import Teacher
 from raysed.store.files import sha256_of
+from raysed.store.hub import model_directory
 
 _IDENTIFYING = {".json", ".safetensors", ".txt", ".model", ".bin", ".spm"}
 

@@ -11,9 +11,9 @@ Each file has
 import json
 
 from raysed.config import EncoderConfig, ViewsConfig
-from raysed.model.pretrained import encoder_path
 from raysed.model.views import back_translation, masked, synonyms
 from raysed.model.views.common import folder_of, loading
+from raysed.store.hub import encoder_path
 
 KINDS = {"synonym": synonyms, "mlm": masked, "back_translation": back_translation}
 _UNKNOWN_BYTES = 300_000_000

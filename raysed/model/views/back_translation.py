@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTr
 
 from raysed.config import EncoderConfig, ViewsConfig
 from raysed.errors import UserError
-from raysed.model.pretrained import LOAD_ERRORS, encoder_path, longest_input
+from raysed.model.pretrained import LOAD_ERRORS, longest_input
 from raysed.model.views.common import (
     UNUSED_POSITIONS,
     Made,
@@ -26,6 +26,7 @@ from raysed.model.views.common import (
     no_safetensors,
     padded_batches,
 )
+from raysed.store.hub import encoder_path
 
 UNIT = "sentences"
 _SETTING = "views.pivots"

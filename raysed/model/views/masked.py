@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
-from raysed.model.pretrained import encoder_path, longest_input
+from raysed.model.pretrained import longest_input
 from raysed.model.views.common import (
     UNUSED_POSITIONS,
     Made,
@@ -29,6 +29,7 @@ from raysed.model.views.common import (
     padded_batches,
     replace_spans,
 )
+from raysed.store.hub import encoder_path
 
 UNIT = "tokens"
 _RESERVED = re.compile(r"\[.+\]|<.+>")
