@@ -60,12 +60,13 @@ def load_published() -> dict[str, Table]:
     data = load_yaml(TABLES / "published.yaml")
     tables = {}
     for name, table in data["tables"].items():
-        source, columns, metrics = data["papers"][table.pop("paper")], table["columns"], table["metrics"]
+        source = f"{data['papers'][table['paper']]}, table {name.rpartition('-')[2]}"
+        known = {key: value for key, value in table.items() if key != "paper"}
         rows = []
-        for row in table.pop("rows"):
-            cells = zip(columns, row.pop("cells").split())
-            rows.append(Row(cells={column: _cell(text, metrics) for column, text in cells}, **row))
-        tables[name] = Table(name=name, source=f"{source}, table {name.rpartition('-')[2]}", rows=rows, **table)
+        for row in table["rows"]:
+            cells = zip(table["columns"], row["cells"].split())
+            rows.append(Row(**{**row, "cells": {column: _cell(text, table["metrics"]) for column, text in cells}}))
+        tables[name] = Table(**{**known, "name": name, "source": source, "rows": rows})
     return tables
 
 
