@@ -17,15 +17,12 @@ _UNTOUCHED = "the untouched encoder"
 
 @dataclass(frozen=True)
 class Choice:
-    """The model to export, and why.
+    """The model to export, and why; scores are on the dev task, x100, and None where they are not defined.
 
     Attributes:
         base_weights: artefact of the untouched encoder, None for the pre-trained one.
         among: the recipes of all candidates, which are `candidates` models.
-        score: of the model on the dev task, x100, as are those of the untouched encoder (`base`) and of TF-IDF; None
-            where it is not defined.
         asked: whether `export.recipe` named it.
-        allow_worse: whether it is exported although it is worse than one of the two.
     """
 
     model: ScoredModel
@@ -56,13 +53,13 @@ class Choice:
         words = f"{', '.join([self.model.recipe, *reasons])}: {_shown(self.score)}"
         shown = {_UNTOUCHED: self.base} if self.model.recipe != BASE else {}
         shown |= {name: score for name, score in self.worse_than.items() if name != _UNTOUCHED}
-        return ", ".join([words, *(self._against(*other) for other in shown.items() if None not in other)])
-
-    def _against(self, name: str, other: float) -> str:
-        if self.score is None:
-            return f"{name} has {other:.1f}"
-        gain = self.score - other
-        return f"{abs(gain):.1f} {'above' if gain >= 0 else 'below'} {name} ({other:.1f})"
+        for name, other in shown.items():
+            if other is not None and self.score is None:
+                words += f", {name} has {other:.1f}"
+            elif other is not None:
+                side = "above" if self.score >= other else "below"
+                words += f", {abs(self.score - other):.1f} {side} {name} ({other:.1f})"
+        return words
 
     @property
     def worse_than(self) -> dict[str, float]:
@@ -90,7 +87,7 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
     With `export.recipe` these are that recipe's models. Otherwise they are all of the run, the untouched encoder and
     its calibrated versions among them, except those that were trained and are no better than the untouched encoder
     under the same calibration, and except calibrations of single tasks. Without a dev task it is the first model of the
-    last recipe.
+    last recipe that has one.
 
     Raises:
         UserError: `export.recipe` names what could not be made.
@@ -105,21 +102,27 @@ def choose(config: Config, rows: Sequence[Row], models: Sequence[ScoredModel]) -
                 f"export.recipe is {asked}, which has no model because it was left out (see above); name another recipe"
             )
     candidates = [model for model in candidates if not model.left_out] or candidates
-    scores = _dev_scores(config, rows)
-    if config.evaluation.dev is not None:
+    dev, scores = config.evaluation.dev, {}
+    if dev is not None:
+        for row in rows:
+            is_single = row.kind in ("base", "member", "learner") and row.layers == config.encoder.layers
+            if (is_single or row.recipe == TF_IDF) and row.score(dev) is not None:
+                scores[row.recipe, row.index] = row.score(dev)
         candidates = [model for model in candidates if (model.recipe, model.index) in scores] or candidates
         if not asked:
             candidates = [model for model in candidates if _is_worth_it(model, scores)] or [base]
         best = max(candidates, key=lambda model: scores.get((model.recipe, model.index), -200.0))
     else:
-        wanted = asked or _last_made(config, candidates)
-        best = next(model for model in candidates if model.recipe == wanted)
+        made = {model.recipe: model for model in reversed(candidates)}
+        recipes = [parse_recipe(text) for text in reversed(config.recipes)]
+        texts = [asked, *(text for recipe in recipes for text in (recipe.text, recipe.uncalibrated)), BASE]
+        best = next(made[text] for text in texts if text in made)
     return Choice(
         best,
         base.weights,
         tuple(dict.fromkeys(model.recipe for model in candidates)),
         len(candidates),
-        config.evaluation.dev,
+        dev,
         score=scores.get((best.recipe, best.index)),
         base=scores.get((BASE, base.index)),
         tf_idf=scores.get((TF_IDF, 0)),
@@ -132,28 +135,9 @@ def _shown(score: float | None) -> str:
     return "no score" if score is None else f"{score:.1f}"
 
 
-def _dev_scores(config: Config, rows: Sequence[Row]) -> dict[tuple[str, int], float]:
-    """By recipe and index; what has no score that is defined is not in it."""
-    dev, main = config.evaluation.dev, config.encoder.layers
-    if dev is None:
-        return {}
-    single = [row for row in rows if row.kind in ("base", "member", "learner") and row.layers == main]
-    rows = [*single, *(row for row in rows if row.recipe == TF_IDF)]
-    found = {(row.recipe, row.index): row.score(dev) for row in rows}
-    return {key: value for key, value in found.items() if value is not None}
-
-
 def _is_worth_it(model: ScoredModel, scores: dict[tuple[str, int], float]) -> bool:
-    """Whether a trained model is truly better than the untouched encoder under the same calibration."""
-    if model.kind == "base":
-        return True
+    """Return whether a trained model is truly better than the untouched encoder under the same calibration."""
     like = "-".join([BASE, *parse_recipe(model.recipe).calibration])
-    untouched = [score for (recipe, _), score in scores.items() if recipe == like]
-    return scores.get((model.recipe, model.index), -math.inf) - max(untouched, default=-200.0) >= NO_DIFFERENCE
-
-
-def _last_made(config: Config, candidates: Sequence[ScoredModel]) -> str:
-    """The last recipe that has a model; without its calibration where that could not be fitted; or the base."""
-    made = {model.recipe for model in candidates}
-    recipes = [parse_recipe(text) for text in reversed(config.recipes)]
-    return next((text for recipe in recipes for text in (recipe.text, recipe.uncalibrated) if text in made), BASE)
+    untouched = max((score for (recipe, _), score in scores.items() if recipe == like), default=-200.0)
+    score = scores.get((model.recipe, model.index), -math.inf)
+    return model.kind == "base" or score - untouched >= NO_DIFFERENCE

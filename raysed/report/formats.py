@@ -1,7 +1,7 @@
 """The formats of an exported model side by side: whether they say the same, their size, speed and dev score."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from raysed.config import Format
 from raysed.errors import RunFailed
 from raysed.model.export import largest_difference
-from raysed.model.formats import FILES, Embed, load_format
+from raysed.model.formats import FILES, load_format
 from raysed.score.tasks import Task, main_score
 
 LEAST_COSINE = 0.95
@@ -19,7 +19,6 @@ _TIMED = 1000
 """Sentences on which speed is measured."""
 _MOST_SCORED = 20_000
 """Texts of a dev task; a larger one is not embedded again by every format."""
-_TORCH = "torch"
 
 
 def compare_formats(
@@ -42,49 +41,33 @@ def compare_formats(
         The part `formats` of report.json, see docs/report.md; torch first.
 
     Raises:
-        RunFailed: a format says something else than the trained model.
+        RunFailed: the vectors of a format differ from the trained model's.
     """
     found = []
-    for name in [_TORCH, *formats] if formats else []:
+    for name in ["torch", *formats] if formats else []:
         file = FILES.get(name, "model.safetensors")
-        embed = load_format(path, None if name == _TORCH else name)
+        embed = load_format(path, None if name == "torch" else name)
+        x_ND = embed(sentences[: len(expected_ND)])
+        lengths_N = np.linalg.norm(x_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
+        cosine = float(((x_ND * expected_ND).sum(1) / lengths_N).mean())
+        difference = largest_difference(x_ND, expected_ND)
+        if name in ("torch", "onnx"):
+            is_same = difference < tolerance
+            words = f"differ from the trained model's by {difference:.2g} of the largest coordinate, more than rounding"
+        else:
+            is_same = cosine >= LEAST_COSINE
+            words = f"have a mean cosine of {cosine:.3f} with the trained model's, less than {LEAST_COSINE}"
+        if not is_same:  # also where it is not a number
+            raise RunFailed(
+                f"the exported model's vectors as {name} {words}; leave {name} out of export.formats, and the same "
+                "command exports without training again"
+            )
+        began = time.monotonic()
+        embed(sentences[:_TIMED])
+        speed = len(sentences[:_TIMED]) / (time.monotonic() - began)
+        is_scored = dev is not None and len(dev.sentences) <= _MOST_SCORED
+        score = main_score(dev.metrics(dev.outcome(embed(dev.sentences)))) if is_scored else None
         row = {"format": name, "file": file, "bytes": (path / file).stat().st_size}
-        row |= _likeness(embed(sentences[: len(expected_ND)]), expected_ND)
-        _refuse_other_vectors(row, tolerance)
-        found.append({**row, "sentences_per_second": _speed(embed, sentences), "score": _score(embed, dev)})
+        row |= {"cosine": cosine, "difference": difference, "sentences_per_second": speed, "score": score}
+        found.append(row)
     return found
-
-
-def _likeness(found_ND: np.ndarray, expected_ND: np.ndarray) -> dict[str, float]:
-    lengths_N = np.linalg.norm(found_ND, axis=1) * np.linalg.norm(expected_ND, axis=1)
-    cosine = float(((found_ND * expected_ND).sum(1) / lengths_N).mean())
-    return {"cosine": cosine, "difference": largest_difference(found_ND, expected_ND)}
-
-
-def _refuse_other_vectors(row: Mapping[str, Any], tolerance: float) -> None:
-    name = row["format"]
-    if name in (_TORCH, "onnx"):
-        problem = (
-            f"differ from the trained model's by {row['difference']:.2g} of the largest coordinate, more than rounding"
-        )
-        is_same = row["difference"] < tolerance
-    else:
-        problem = f"have a mean cosine of {row['cosine']:.3f} with the trained model's, less than {LEAST_COSINE}"
-        is_same = row["cosine"] >= LEAST_COSINE
-    if not is_same:  # also where it is not a number
-        raise RunFailed(
-            f"the exported model's vectors as {name} {problem}; leave {name} out of export.formats, and the same "
-            "command exports without training again"
-        )
-
-
-def _speed(embed: Embed, sentences: Sequence[str]) -> float:
-    began = time.monotonic()
-    embed(sentences[:_TIMED])
-    return len(sentences[:_TIMED]) / (time.monotonic() - began)
-
-
-def _score(embed: Embed, dev: Task | None) -> float | None:
-    if dev is None or len(dev.sentences) > _MOST_SCORED:
-        return None
-    return main_score(dev.metrics(dev.outcome(embed(dev.sentences))))
