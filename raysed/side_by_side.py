@@ -164,6 +164,6 @@ def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[st
     for name in (row["model"] for row in models if row["model"] in scored):
         for other, what in {best: "the best of words alone", first: "the best of these models"}.items():
             if other is not None and other != name:
-                difference = Difference.of(means[name] - means[other], draws[name] - draws[other])
+                difference = Difference(means[name] - means[other], draws[name] - draws[other])
                 lines.append(f"{name} is {difference.position()} {other}, {what}.")
     return [*lines, *(["In brackets: 95 % intervals over the draw of pairs, queries and texts."] if lines else [])]

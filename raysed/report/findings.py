@@ -1,7 +1,4 @@
-"""The conclusion of a run in words: what helped, by how much, and whether that may be chance.
-
-Every sentence knows the lines of the report's tables that it rests on, so that a reader can look them up.
-"""
+"""The conclusion of a run in words, each sentence with the lines of tables that it rests on."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,9 +35,8 @@ _FITTED_ON = {
     "corpus": "The calibrations were fitted on the corpus and have not seen the tasks.",
     "nli": "The calibrations were fitted on the sentences of `nli.train` and have not seen the tasks.",
 }
-_INTERVALS = "In brackets: 95 % intervals over the sampling of pairs and of seeds."
-_Compared = tuple[str, str, str]
-"""Recipe, kind, and `mean` or `best` of a group's models."""
+_Compared = Group | tuple[str, str, str]
+"""Recipe, kind, and whether the `mean` of the group's models, as without a word, or the `best` of them."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Finding:
 
 
 def anchor(table: str, *parts: Any) -> str:
-    """Return the name of a line of a table, for links: the table's name and what the line is of.
+    """Return the name of a line of a table, for links.
 
     >>> anchor("scores", "ct-sed", "learner")
     'scores:ct-sed:learner'
@@ -70,11 +66,7 @@ def anchor(table: str, *parts: Any) -> str:
 
 
 def in_words(paragraphs: Sequence[Sequence[Finding]]) -> str:
-    r"""Return findings as a text.
-
-    >>> in_words([[Finding("It rains."), Finding("It pours.")], [Finding("So what?")]])
-    'It rains. It pours.\n\nSo what?'
-    """
+    """Return findings as a text."""
     return "\n\n".join(" ".join(finding.text for finding in paragraph) for paragraph in paragraphs)
 
 
@@ -88,7 +80,7 @@ def conclusions(
     """Return in words what helped and what did not, computed from the headline scores, as paragraphs of sentences.
 
     Several ensembles have a paragraph each. What was not part of the run is not mentioned. A group of several models
-    counts with its mean, and a difference below 0.1 is called none.
+    counts with its mean.
 
     Args:
         dev: the task that choices are made on.
@@ -102,28 +94,31 @@ def conclusions(
     paragraphs += [_about(family, scores, learners, named=several) for family in families]
     paragraphs += [_what_labels_buy(scores), _worse_on_dev(scores, dev, exported)]
     if any(paragraphs):
-        paragraphs.append([*_words_alone(scores), *_what_was_seen(scores), *_about_intervals(scores)])
+        paragraphs.append(_closing(scores))
         filled = [paragraph for paragraph in paragraphs if paragraph]
         paragraphs = filled if several else [[finding for paragraph in filled for finding in paragraph]]
     else:
         alone = ", ".join(_with_score(group, scores) for group in scores.groups)
         text = f"Nothing to compare: {alone or 'no model was scored on the headline tasks'}."
-        paragraphs = [[Finding(text, _means(scores, *scores.groups))]]
-    paragraphs[-1] += _collapsed(left_out)
+        paragraphs = [[Finding(text, _numbers(scores, *scores.groups))]]
+    members = [member for member in left_out if member["reason"].startswith(COLLAPSED)]
+    if members:
+        counts = Counter(member["recipe"] for member in members)
+        text = ", ".join(f"{count} of {recipe}" for recipe, count in counts.items())
+        numbers = tuple(
+            Number(anchor("left-out", one["recipe"], one["index"]), f"{one['recipe']} {one['index']}", "collapsed")
+            for one in members
+        )
+        paragraphs[-1].append(Finding(f"Collapsed members, left out of every mean: {text}.", numbers))
     return paragraphs
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two scores x100, and its 95 % interval where that is known."""
+    """A difference of two scores x100, and its resamples where there are any."""
 
     value: float
-    interval: tuple[float, float] | None = None
-
-    @classmethod
-    def of(cls, value: float, draws_R: np.ndarray | None) -> "Difference":
-        """Return a difference with the interval of its resamples; None where there are none."""
-        return cls(value, None if draws_R is None else interval(draws_R))
+    draws_R: np.ndarray | None = None
 
     @property
     def is_none(self) -> bool:
@@ -132,9 +127,11 @@ class Difference:
 
     def in_brackets(self) -> str:
         """Return the interval of the amount, in the direction that a sentence gives: ` (0.2 to 1.4)`."""
-        if self.interval is None:
+        if self.draws_R is None:
             return ""
-        low, high = self.interval if self.value > 0 or self.is_none else (-self.interval[1], -self.interval[0])
+        low, high = interval(self.draws_R)
+        if self.value <= 0 and not self.is_none:
+            low, high = -high, -low
         chance = ": may be chance" if low <= 0 <= high and not self.is_none else ""
         return f" ({low:.1f} to {high:.1f}{chance})"
 
@@ -151,7 +148,7 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
     best = scores.best_untrained(group)
     if group not in scores.groups or best is None:
         return ""
-    difference = _difference(scores, (*group, "mean"), (*best, "mean"))
+    difference = _difference(scores, group, best)
     if difference.value >= NO_DIFFERENCE:
         first = f"It is {difference.position()} {_named(best, scores)}, {BEST_UNTRAINED}."
     else:
@@ -159,17 +156,25 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
     return " ".join([first, *(finding.text for finding in _beaten_on(group, scores))])
 
 
-# -- one ensemble ----------------------------------------------------------------------------------------------------
-
-
 def _about(family: str, scores: Scores, learners: Sequence[Mapping[str, Any]], named: bool) -> list[Finding]:
-    """All about one ensemble and what came of it; several are told apart by name."""
-    found = [
-        *_sentence_of(_ensemble_clauses(family, scores)),
-        *_sentence_of(_learner_clauses(family, scores) + _calibration_clauses(family, scores)),
-        *(f for learner in learners if family_of(learner["recipe"]) == family for f in _too_few_updates(learner)),
-        *_bottom_line(family, scores),
-    ]
+    """Return all about one ensemble and what came of it; several are told apart by name."""
+    found = _sentence_of(_ensemble_clauses(family, scores))
+    found += _sentence_of(_learner_clauses(family, scores) + _calibration_clauses(family, scores))
+    for one in learners:
+        if family_of(one["recipe"]) == family and one["distance"] > one["members_distance"]:
+            text = (
+                f"The learner is still farther from the members' mean than the members are (mean squared distance "
+                f"{one['distance']:.2g} against {one['members_distance']:.2g}) after {one['updates']:,} updates. "
+                "It needs more updates (raise sed.epochs or enlarge the corpus) or a higher sed.learning_rate."
+            )
+            line, shown = anchor("learners", one["recipe"]), f"{one['distance']:.2g}"
+            found.append(Finding(text, (Number(line, f"distance of {one['recipe']}", shown),)))
+    chain = [group for group in scores.groups if family_of(group[0]) == family and group[1] in ("ensemble", "learner")]
+    best = scores.best_untrained()
+    if chain and best is not None:  # what training brought altogether
+        position = _difference(scores, chain[-1], best).position()
+        overall = f"Overall, {_named(chain[-1], scores)} is {position} {_named(best, scores)}, {BEST_UNTRAINED}."
+        found += [Finding(overall, _numbers(scores, chain[-1], best)), *_beaten_on(chain[-1], scores)]
     if named and found and not found[0].text.startswith(family.upper()):
         found[0] = replace(found[0], text=f"{family.upper()}: {found[0].text}")
     return found
@@ -191,7 +196,7 @@ def _ensemble_clauses(family: str, scores: Scores) -> list[Finding]:
             clauses.append(_effect(cause, what, (family, "member"), (before, "member"), scores))
             break
     if members and (family, "ensemble") in groups and (members["n"] > 1 or family != TEACHERS):
-        pair = ((family, "ensemble", "mean"), (family, "member", "best"))
+        pair = ((family, "ensemble"), (family, "member", "best"))
         whole, part = ("the ensemble is", "its best member")
         if family == TEACHERS:
             whole, part = ("the teachers together are", "the best of them")
@@ -200,32 +205,19 @@ def _ensemble_clauses(family: str, scores: Scores) -> list[Finding]:
 
 
 def _learner_clauses(family: str, scores: Scores) -> list[Finding]:
-    learner = f"{family}-sed".strip("-"), "learner", "mean"
-    others = {"the best member": (family, "member", "best"), "the ensemble": (family, "ensemble", "mean")}
+    learner = f"{family}-sed".strip("-"), "learner"
+    others = {"the best member": (family, "member", "best"), "the ensemble": (family, "ensemble")}
     if family == TEACHERS:
         several = scores.groups.get((family, "member"), {"n": 1})["n"] > 1
-        others = {"the base": ("base", "base", "mean"), "the best teacher": (family, "member", "best")}
-        others |= {"the teachers together": (family, "ensemble", "mean")} if several else {}
+        others = {"the base": ("base", "base"), "the best teacher": (family, "member", "best")}
+        others |= {"the teachers together": (family, "ensemble")} if several else {}
     others = {name: group for name, group in others.items() if group[:2] in scores.groups}
-    if learner[:2] not in scores.groups or not others:
+    if learner not in scores.groups or not others:
         return []
     positions = [f"{_difference(scores, learner, group).position()} {name}" for name, group in others.items()]
-    count = scores.groups[learner[:2]]["n"]
+    count = scores.groups[learner]["n"]
     names = "the learner is" if count == 1 else f"the {count} learners are on average"
     return [Finding(f"{names} {' and '.join(positions)}", _numbers(scores, learner, *others.values()))]
-
-
-def _too_few_updates(learner: Mapping[str, Any]) -> list[Finding]:
-    """A learner farther from the members' mean than the members are has learnt less than they know."""
-    if learner["distance"] <= learner["members_distance"]:
-        return []
-    text = (
-        f"The learner is still farther from the members' mean than the members are (mean squared distance "
-        f"{learner['distance']:.2g} against {learner['members_distance']:.2g}) after {learner['updates']:,} updates. "
-        "It needs more updates (raise sed.epochs or enlarge the corpus) or a higher sed.learning_rate."
-    )
-    line = anchor("learners", learner["recipe"])
-    return [Finding(text, (Number(line, f"distance of {learner['recipe']}", f"{learner['distance']:.2g}"),))]
 
 
 def _calibration_clauses(family: str, scores: Scores) -> list[Finding]:
@@ -235,21 +227,9 @@ def _calibration_clauses(family: str, scores: Scores) -> list[Finding]:
         plain = "-".join(stages), kind
         if kind != "baseline" and calibration and plain in scores.groups and family_of(recipe) == family:
             cause = " with ".join(calibrations()[stage].title for stage in calibration)
-            clauses.append(
-                _effect(cause, f"the {KIND_NAMES[kind].removeprefix('full ')}", (recipe, kind), plain, scores)
-            )
+            what = f"the {KIND_NAMES[kind].removeprefix('full ')}"
+            clauses.append(_effect(cause, what, (recipe, kind), plain, scores))
     return clauses
-
-
-def _bottom_line(family: str, scores: Scores) -> list[Finding]:
-    """The end of the chain against the best that needs no training: what training brought altogether."""
-    chain = [group for group in scores.groups if family_of(group[0]) == family and group[1] in ("ensemble", "learner")]
-    best = scores.best_untrained()
-    if not chain or best is None:
-        return []
-    position = _difference(scores, (*chain[-1], "mean"), (*best, "mean")).position()
-    overall = f"Overall, {_named(chain[-1], scores)} is {position} {_named(best, scores)}, {BEST_UNTRAINED}."
-    return [Finding(overall, _means(scores, chain[-1], best)), *_beaten_on(chain[-1], scores)]
 
 
 def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
@@ -266,9 +246,6 @@ def _beaten_on(group: Group, scores: Scores) -> list[Finding]:
     return [Finding(text, tuple(numbers))] if found else []
 
 
-# -- the whole run ---------------------------------------------------------------------------------------------------
-
-
 def _what_labels_buy(scores: Scores) -> list[Finding]:
     """The best learner without labels against the best with each kind of labels (SED table 4)."""
     means = {recipe: entry["mean"] for (recipe, kind), entry in scores.groups.items() if kind == "learner"}
@@ -282,9 +259,9 @@ def _what_labels_buy(scores: Scores) -> list[Finding]:
         return []
     clauses = [f"without labels the best learner is {without} ({means[without]:.1f})"]
     for used, recipe in best.items():
-        position = _difference(scores, (recipe, "learner", "mean"), (without, "learner", "mean")).position()
+        position = _difference(scores, (recipe, "learner"), (without, "learner")).position()
         clauses.append(f"with {used} labels it is {recipe} ({means[recipe]:.1f}), {position} that")
-    numbers = _means(scores, *((recipe, "learner") for recipe in (without, *best.values())))
+    numbers = _numbers(scores, *((recipe, "learner") for recipe in (without, *best.values())))
     return [Finding(sentence("; ".join(clauses)), numbers)]
 
 
@@ -309,54 +286,35 @@ def _worse_on_dev(scores: Scores, dev: str | None, exported: str | None) -> list
     return [Finding(text, tuple(dict.fromkeys(numbers)))] if clauses else []
 
 
-def _words_alone(scores: Scores) -> list[Finding]:
-    groups = [group for group in scores.groups if group[1] == "baseline"]
-    text = f"Baselines without a model: {', '.join(_with_score(group, scores) for group in groups)}."
-    return [Finding(text, _means(scores, *groups))] if groups else []
-
-
-def _what_was_seen(scores: Scores) -> list[Finding]:
-    groups = [group for group in scores.groups if calibration_of(group[0])]
-    if not scores.fitted_on or not groups:
-        return []
-    text = _FITTED_ON.get(scores.fitted_on, f"The calibrations were fitted on {scores.fitted_on}.")
-    return [Finding(text, _means(scores, *groups))]
-
-
-def _about_intervals(scores: Scores) -> list[Finding]:
-    numbers = [
-        replace(_number(scores, (*group, "mean")), shown=f"{entry['low']:.1f} to {entry['high']:.1f}")
-        for group, entry in scores.groups.items()
-        if "low" in entry
-    ]
-    return [Finding(_INTERVALS, tuple(numbers))] if scores.draws else []
-
-
-def _collapsed(left_out: Sequence[Mapping[str, Any]]) -> list[Finding]:
-    members = [member for member in left_out if member["reason"].startswith(COLLAPSED)]
-    counts = Counter(member["recipe"] for member in members)
-    numbers = [
-        Number(anchor("left-out", one["recipe"], one["index"]), f"{one['recipe']} {one['index']}", "collapsed")
-        for one in members
-    ]
-    text = ", ".join(f"{count} of {recipe}" for recipe, count in counts.items())
-    return [Finding(f"Collapsed members, left out of every mean: {text}.", tuple(numbers))] if members else []
-
-
-# -- clauses and numbers ---------------------------------------------------------------------------------------------
+def _closing(scores: Scores) -> list[Finding]:
+    """Return what baselines score, what calibrations have seen, and what stands in brackets."""
+    found = []
+    if baselines := [group for group in scores.groups if group[1] == "baseline"]:
+        text = f"Baselines without a model: {', '.join(_with_score(group, scores) for group in baselines)}."
+        found.append(Finding(text, _numbers(scores, *baselines)))
+    calibrated = [group for group in scores.groups if calibration_of(group[0])]
+    if scores.fitted_on and calibrated:
+        text = _FITTED_ON.get(scores.fitted_on, f"The calibrations were fitted on {scores.fitted_on}.")
+        found.append(Finding(text, _numbers(scores, *calibrated)))
+    if scores.draws:
+        known = {group: entry for group, entry in scores.groups.items() if "low" in entry}
+        ends = [f"{entry['low']:.1f} to {entry['high']:.1f}" for entry in known.values()]
+        numbers = [replace(number, shown=shown) for number, shown in zip(_numbers(scores, *known), ends)]
+        text = "In brackets: 95 % intervals over the sampling of pairs and of seeds."
+        found.append(Finding(text, tuple(numbers)))
+    return found
 
 
 def _difference(scores: Scores, a: _Compared, b: _Compared) -> Difference:
-    """Of two groups' scores, each the `mean` or, as `best`, the `max` of its models."""
-    values = [scores.groups[group[:2]]["max" if group[2] == "best" else "mean"] for group in (a, b)]
-    draws = [scores.draws.get(group) for group in (a, b)]
+    pair = [(*group, "mean")[:3] for group in (a, b)]
+    values = [scores.groups[group[:2]]["max" if group[2] == "best" else "mean"] for group in pair]
+    draws = [scores.draws.get(group) for group in pair]
     known = None if any(draws_R is None for draws_R in draws) else draws[0] - draws[1]
-    return Difference.of(values[0] - values[1], known)
+    return Difference(values[0] - values[1], known)
 
 
 def _effect(cause: str, what: str, after: Group, before: Group, scores: Scores) -> Finding:
-    pair = ((*after, "mean"), (*before, "mean"))
-    difference, numbers = _difference(scores, *pair), _numbers(scores, *pair)
+    difference, numbers = _difference(scores, after, before), _numbers(scores, after, before)
     if difference.is_none:
         return Finding(f"{cause} made no difference to {what}{difference.in_brackets()}", numbers)
     verb = "raised" if difference.value > 0 else "lowered"
@@ -371,21 +329,14 @@ def _with_score(group: Group, scores: Scores) -> str:
     return f"{display_name(*group)} {scores.groups[group]['mean']:.1f}"
 
 
-def _means(scores: Scores, *groups: Group) -> tuple[Number, ...]:
-    return _numbers(scores, *((*group, "mean") for group in groups))
-
-
 def _numbers(scores: Scores, *groups: _Compared) -> tuple[Number, ...]:
-    return tuple(_number(scores, group) for group in groups)
-
-
-def _number(scores: Scores, group: _Compared) -> Number:
-    """Of the table of scores."""
-    recipe, kind, which = group
-    entry = scores.groups[recipe, kind]
-    best = "best of " if which == "best" and entry["n"] > 1 else ""
-    shown = number(entry["max" if which == "best" else "mean"])
-    return Number(anchor("scores", recipe, kind), f"{best}{titled(recipe, kind, entry['n'])}", shown)
+    """Return numbers of the table of scores."""
+    found = []
+    for recipe, kind, *which in groups:
+        entry, is_best = scores.groups[recipe, kind], which == ["best"]
+        what = f"{'best of ' * (is_best and entry['n'] > 1)}{titled(recipe, kind, entry['n'])}"
+        found.append(Number(anchor("scores", recipe, kind), what, number(entry["max" if is_best else "mean"])))
+    return tuple(found)
 
 
 def _on_task(table: str, group: Group, task: str, value: float, n: int = 1) -> Number:
