@@ -32,14 +32,8 @@ _AGGREGATIONS = {
     "wmean": "the mean over its subsets, weighted by their numbers of pairs",
 }
 _LAYERS = {1: "last layer", "first_last": "first and the last layer"}
-_NAMED = ("raysed", "torch", "transformers")
-"""Packages whose versions the card names."""
 _UNTOUCHED = (BASE, "base")
-_VIEW_SETTINGS = {
-    "synonym": ["synonym_share"],
-    "mlm": ["mlm_rate", "mlm_model"],
-    "back_translation": ["pivots"],
-}
+_VIEW_SETTINGS = {"synonym": ["synonym_share"], "mlm": ["mlm_rate", "mlm_model"], "back_translation": ["pivots"]}
 """Settings of `views` that a kind depends on."""
 _SAME = "each sentence of the corpus twice, told apart by dropout"
 
@@ -50,29 +44,27 @@ def write_card(run: Run, path: Path, speed: str) -> None:
     Args:
         speed: how fast the model is and where that was measured, in a line.
     """
-    config, model = run.config, run.exported
-    recipe = parse_recipe(run.choice.model.recipe)
+    config, model, chosen = run.config, run.exported, run.choice.model
+    recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
     kinds = recipe.view_kinds(config)
     settings, defaults = _settings(config, recipe, kinds), _settings(Config(), recipe, kinds)
     record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
     record["scores"] = [entry for entry in run.scores.summary if entry["task"] == AVERAGE]
-    _write(path / "raysed.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    weights = sum(file.stat().st_size for file in path.rglob("*.safetensors"))
+    (path / "raysed.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     sizes = {
         "parameters": f"{sum(tensor.numel() for tensor in model.encoder.parameters()) / 1e6:,.1f} million",
-        "weights": size(weights),
+        "weights": size(sum(file.stat().st_size for file in path.rglob("*.safetensors"))),
         "numbers per sentence": str(model.encoder.width),
         "longest text": f"{config.encoder.max_length} tokens",
         "speed": speed,
     }
-    chosen = run.choice.model
     text = render(
         "model_card.md",
         run=run,
         config=config,
         recipe=recipe,
-        front_matter=front_matter(public_name(config.encoder.path)),
-        story=story(recipe, public_name(config.encoder.path), *_ensemble(run, recipe), model.encoder.is_static),
+        base_model=base_model(base),
+        story=story(recipe, base, *_ensemble(run, recipe), model.encoder.is_static),
         has_own_code=has_own_code(path),
         has_flow=isinstance(model.calibration, Flow),
         files=[FILES[name] for name in config.export.formats],
@@ -85,20 +77,13 @@ def write_card(run: Run, path: Path, speed: str) -> None:
         scores=rows_that_matter(run.scores, chosen.recipe, chosen.kind, chosen.index),
         size=Table(["what", "value"], list(sizes.items())),
         training=_training(run, recipe, {key: value for key, value in settings.items() if value != defaults[key]}),
-        versions={package: versions()[package] for package in _NAMED},
+        versions={package: versions()[package] for package in ("raysed", "torch", "transformers")},
     )
-    _write(path / "README.md", text)
-
-
-def _write(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
+    (path / "README.md").write_text(text, encoding="utf-8")
 
 
 def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Table:
-    """Return what a model is to be compared with: the encoder that it comes from, and the best that costs no training.
-
-    Where it has external teachers, the best of them is a line, too.
-    """
+    """Return a model's score beside those of its base, the best that costs no training, and its best teacher."""
     groups, own = scores.groups, (recipe, kind)
     best = scores.best_untrained(own, _UNTOUCHED)
     names = {_UNTOUCHED: "the encoder before any training"}
@@ -115,25 +100,14 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
     return Table(["model", "score", *["95 %"] * bool(scores.draws)], lines, text=1)
 
 
-def front_matter(base: str) -> str:
-    """Return the metadata that model hubs read; a base that is no hub id is left out."""
-    data: dict[str, Any] = {
-        "library_name": "sentence-transformers",
-        "pipeline_tag": "sentence-similarity",
-        "tags": ["sentence-transformers", "sentence-similarity", "feature-extraction", "raysed"],
-    }
-    if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists():
-        data["base_model"] = base
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True).strip()
+def base_model(base: str) -> str:
+    """Return the line that tells model hubs the base; empty where that is no hub id."""
+    is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists()
+    return yaml.safe_dump({"base_model": base}, allow_unicode=True) if is_hub_id else ""
 
 
 def story(recipe: Recipe, base: str, members: int, teachers: Sequence[str] = (), is_static: bool = False) -> str:
-    """Return the recipe in one sentence, for someone who knows none of its names.
-
-    Args:
-        members: number of those that were averaged.
-        teachers: names of external teachers.
-    """
+    """Return the recipe in one sentence, for someone who knows none of its names."""
     learner = base
     parts = [f"The encoder is {base} as it is"]
     if is_static:
@@ -159,14 +133,10 @@ def _listed(names: Sequence[str]) -> str:
 
 def _ensemble(run: Run, recipe: Recipe) -> tuple[int, list[str]]:
     """How many members were averaged, and the names of the teachers that were."""
-    facts = run.facts
-    members = sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, []))
-    teachers = [
-        teacher.title
-        for index, teacher in enumerate(run.config.teachers)
-        if f"{TEACHERS}/members/{index:02d}" not in facts.left_out
-    ]
-    return members, teachers
+    left_out = run.facts.left_out
+    members = sum(name not in left_out for name in run.facts.members.get(recipe.ensemble, []))
+    names = {f"{TEACHERS}/members/{index:02d}": teacher.title for index, teacher in enumerate(run.config.teachers)}
+    return members, [title for name, title in names.items() if name not in left_out]
 
 
 def _training(run: Run, recipe: Recipe, settings: Mapping[str, Any]) -> Table:
@@ -184,10 +154,12 @@ def _training(run: Run, recipe: Recipe, settings: Mapping[str, Any]) -> Table:
         rows |= {f"{stage} views: {kind}": facts.views.get(kind, _SAME) for kind in kinds}
     if corpus:
         lengths = LengthReport(**facts.corpus["lengths"]) if facts.corpus else LengthReport(config.encoder.max_length)
-        cut = _percent(lengths.truncated_sentences, lengths.sentences)
-        lost = _percent(lengths.lost_tokens, lengths.tokens + lengths.lost_tokens)
+        cut = 100 * lengths.truncated_sentences / max(lengths.sentences, 1)
+        lost = 100 * lengths.lost_tokens / max(lengths.tokens + lengths.lost_tokens, 1)
         rows["corpus"] = f"{corpus}: {lengths.sentences:,} sentences, {lengths.tokens:,} tokens"
-        rows[f"cut at {lengths.max_length} tokens"] = f"{cut} of the sentences, which lost {lost} of all tokens"
+        rows[f"cut at {lengths.max_length} tokens"] = (
+            f"{cut:.2f} % of the sentences, which lost {lost:.2f} % of all tokens"
+        )
     if recipe.calibration and run.scores.fitted_on:
         rows["calibration fitted on"] = _FITTED_ON.get(run.scores.fitted_on, run.scores.fitted_on)
     layers = config.encoder.layers
@@ -196,10 +168,6 @@ def _training(run: Run, recipe: Recipe, settings: Mapping[str, Any]) -> Table:
         rows["pooling"] = "mean over the vectors of all tokens, without special ones"
     rows |= {f"`{key}`": f"`{value}`" for key, value in settings.items()}
     return Table(["what", "value"], list(rows.items()))
-
-
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / max(whole, 1):.2f} %"
 
 
 def _corpus(config: Config, recipe: Recipe) -> str:
@@ -213,9 +181,8 @@ def _corpus(config: Config, recipe: Recipe) -> str:
 def _settings(config: Config, recipe: Recipe, kinds: Collection[str]) -> dict[str, Any]:
     """The settings of the recipe's stages and kinds of views; the card names sources of text by what they hold."""
     blocks = config.model_dump(mode="json", exclude={"nli": {"train"}, "sts": {"train"}})
-    blocks["views"] = {
-        key: blocks["views"][key] for kind in _VIEW_SETTINGS if kind in kinds for key in _VIEW_SETTINGS[kind]
-    }
+    of_views = [key for kind, keys in _VIEW_SETTINGS.items() if kind in kinds for key in keys]
+    blocks["views"] = {key: blocks["views"][key] for key in of_views}
     names = [*recipe.members, *(["combination"] if recipe.ensemble == TEACHERS else [])]
     names += [*(["sed"] if recipe.distils else []), *(["flow"] if "flow" in recipe.calibration else [])]
     return {f"{name}.{key}": value for name in ["views", *names] for key, value in blocks[name].items()}

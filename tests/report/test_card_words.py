@@ -12,7 +12,7 @@ from raysed.config import make_config
 from raysed.model.flow import Flow
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.recipe import parse_recipe
-from raysed.report.card import front_matter, story, write_card
+from raysed.report.card import base_model, story, write_card
 from raysed.report.choice import Choice
 
 NASTY = '<img src=x onerror="alert(1)"> [me](http://x) $5$'
@@ -85,9 +85,8 @@ def test_names_are_shown_as_they_are(tmp_path):
 
 @pytest.mark.parametrize("base", ["bundled:encoder", "/models/mine", "."])
 def test_base_model_is_a_hub_id_or_absent(base):
-    assert "base_model" not in yaml.safe_load(front_matter(base))
-    data = yaml.safe_load(front_matter("prajjwal1/bert-tiny"))
-    assert data["base_model"] == "prajjwal1/bert-tiny" and data["pipeline_tag"] == "sentence-similarity"
+    assert base_model(base) == ""
+    assert yaml.safe_load(base_model("prajjwal1/bert-tiny")) == {"base_model": "prajjwal1/bert-tiny"}
 
 
 @pytest.mark.parametrize(
