@@ -14,27 +14,13 @@ from raysed.report.scores import Scores
 from raysed.report.section import Block, Cards, Code, Section, all_sections
 from raysed.store.text import Table, markdown, render
 
-_ROW = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A section as a template shows it: heading, level of the heading, and the blocks below it."""
-
-    name: str
-    title: str
-    level: int
-    blocks: Sequence[Block]
+_MACROS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "findings", Table: "table"}
+"""The macros of report_parts.html by the blocks that they show."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """The scores of a run, and by section what was computed of it.
-
-    Attributes:
-        data: by the section's name; what a run lacks is not there.
-        charts: by the section's name.
-    """
+    """The scores of a run, and by section's name what was computed of it and its charts."""
 
     run: str
     scores: Scores
@@ -59,11 +45,6 @@ class Report:
         """The task that choices are made on."""
         return self.data.get("config", {}).get("evaluation", {}).get("dev")
 
-    @property
-    def pictures(self) -> list[Chart]:
-        """All charts, in the order of the sections."""
-        return [chart for charts in self.charts.values() for chart in charts]
-
     def conclusions(self) -> list[list[Finding]]:
         """Return the conclusion as paragraphs of sentences, which know the numbers that they rest on."""
         exported = (self.data.get("exported") or {}).get("recipe")
@@ -76,8 +57,9 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of report.json: plain types only, a number that is not finite as None."""
+        names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
         found: dict[str, Any] = {"run": self.run, "status": self.status}
-        found["rows"] = [{name: getattr(row, name) for name in _ROW} for row in self.scores.rows]
+        found["rows"] = [{name: getattr(row, name) for name in names} for row in self.scores.rows]
         found["summary"] = self.scores.summary
         for section in (section for section in all_sections() if section.data):
             data = self.data.get(section.name) or section.empty
@@ -87,24 +69,27 @@ class Report:
         return _plain({**found, "findings": self.findings()})
 
     def to_json(self) -> str:
-        """Return report.json as text."""
+        """Return report.json."""
         return json.dumps(self.to_dict(), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
     def to_markdown(self) -> str:
-        """Return report.md as text."""
+        """Return report.md."""
         paragraphs = [f"# {markdown(self.run)}: results"]
         paragraphs += [f"Status: {self.status}."] if self.status != "complete" else []
-        for one in self.shown():
-            paragraphs += [f"{'#' * one.level} {one.title}"] if one.title else []
-            paragraphs += map(_markdown, one.blocks)
+        for _, title, level, blocks in self._shown():
+            paragraphs += [f"{'#' * level} {title}"] if title else []
+            paragraphs += map(_markdown, blocks)
         return "\n\n".join(paragraphs) + "\n"
 
     def to_html(self) -> str:
-        """Return report.html as text: the same in one file, with charts, and links from sentences to numbers."""
-        return render("report.html", run=self.run, status=self.status, shown=list(self.shown()), kind=_kind)
+        """Return report.html: the same in one file, with charts, and links from sentences to numbers."""
+        shown = list(self._shown())
+        return render(
+            "report.html", run=self.run, status=self.status, shown=shown, kind=lambda block: _MACROS[type(block)]
+        )
 
-    def shown(self) -> Iterator[Shown]:
-        """Yield what there is to show, a section and then its parts."""
+    def _shown(self) -> Iterator[tuple[str, str, int, list[Block]]]:
+        """Yield anchor, title, level of the title and blocks of what there is to show, a section and then its parts."""
         groups: list[list[Section]] = []
         for section in all_sections():
             if section.is_part:
@@ -112,15 +97,16 @@ class Report:
             else:
                 groups.append([section])
         for head, *parts in groups:
-            first, *others = (self._shown(section) for section in (head, *parts))
-            others = [part for part in others if part.blocks]
+            blocks, others = self._blocks(head), [(part, found) for part in parts if (found := self._blocks(part))]
             has_own = head.data or head.tables or self.charts.get(head.name)
-            if others or (first.blocks and has_own):
-                yield from (first, *others)
-
-    def _shown(self, section: Section) -> Shown:
-        title = section.title if isinstance(section.title, str) else section.title(self)
-        return Shown(section.name.rpartition(".")[2], title, 3 if section.is_part else 2, self._blocks(section))
+            if others or (blocks and has_own):
+                yield (
+                    head.name.rpartition(".")[2],
+                    head.title if isinstance(head.title, str) else head.title(self),
+                    2,
+                    blocks,
+                )
+                yield from ((part.name.rpartition(".")[2], part.title, 3, found) for part, found in others)
 
     def _blocks(self, section: Section) -> list[Block]:
         data = self.data.get(section.name)
@@ -132,31 +118,27 @@ class Report:
 
 
 def _listed(found: Chart | Table | Iterable | None) -> list:
-    """What a section made, which may be one thing, without what is not there."""
+    """Return a list of what a section made, which may be one thing, without what is not there."""
     one = found is None or isinstance(found, (Chart, Table))
     return [part for part in ([found] if one else found) if part is not None]
 
 
-def _kind(block: Block) -> str:
-    """The name of the macro of report_parts.html that shows a block."""
-    return {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "findings"}.get(type(block), "table")
-
-
 def _markdown(block: Block) -> str:
-    if isinstance(block, Table):
-        return block.markdown()
-    if isinstance(block, Cards):
-        return block.table.markdown()
-    if isinstance(block, Chart):
-        return f"![{markdown(block.title)}]({block.path})"
-    if isinstance(block, Code):
-        fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", block.text)), 0)
-        return f"{fence}sh\n{block.text}\n{fence}"
+    match block:
+        case Table():
+            return block.markdown()
+        case Cards():
+            return block.table.markdown()
+        case Chart():
+            return f"![{markdown(block.title)}]({block.path})"
+        case Code():
+            fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", block.text)), 0)
+            return f"{fence}sh\n{block.text}\n{fence}"
     return markdown(block if isinstance(block, str) else " ".join(finding.text for finding in block))
 
 
 def _plain(value: Any) -> Any:
-    """JSON types: numpy scalars and arrays unwrapped, tuples as lists, NaN and infinity as None."""
+    """Return JSON types: numpy scalars and arrays unwrapped, tuples as lists, NaN and infinity as None."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, float):

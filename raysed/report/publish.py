@@ -60,7 +60,7 @@ def publish(
 
         def write(path: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
-            for chart in report.pictures:
+            for chart in (chart for charts in report.charts.values() for chart in charts):
                 draw(chart, path / Path(chart.path).name)
             log_pictures(storage, path)
             texts = (report.to_html(), report.to_markdown(), report.to_json())
@@ -80,26 +80,20 @@ def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
 
 
 def _export(run: Run) -> None:
-    """Write `model/`, and compare its vectors with the model in memory before it is published.
-
-    Raises:
-        RuntimeError: they differ.
-        RunFailed: those of another format do.
-    """
+    """Write `model/`, and compare its vectors with the model in memory before it is published."""
     config, chosen, model = run.config, run.choice.model, run.exported
-    calibration = model.calibration
-    options: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
-    options["calibration"] = calibration
+    about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
+    about["calibration"] = model.calibration
     # To two digits: more of them would differ from one measurement to the next.
     threads, speed = torch.get_num_threads(), float(f"{run.width_and_speed[1]:.2g}")
     where = f"{platform.machine()}, {threads} thread{'s' * (threads > 1)}"
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
-    tolerance = _PARITY if calibration is None else _CALIBRATED_PARITY
+    tolerance = _PARITY if model.calibration is None else _CALIBRATED_PARITY
 
     def write(path: Path) -> None:
-        export_model(model.encoder, model.tokenizer, path, **options)
+        export_model(model.encoder, model.tokenizer, path, **about)
         write_card(run, path, f"about {speed:,.0f} sentences per second in one process ({where})")
-        difference = parity(path, model.encoder, model.tokenizer, sentences[:_PARITY_SENTENCES], **options)
+        difference = parity(path, model.encoder, model.tokenizer, sentences[:_PARITY_SENTENCES], **about)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
         if config.export.formats:
@@ -111,7 +105,6 @@ def _export(run: Run) -> None:
 
 
 def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
-    """Say on the terminal what came out."""
     choice, storage = run.choice, run.storage
     tables = {
         "": headline_table(report.scores),
@@ -136,11 +129,9 @@ def _example(run: Run) -> str:
     evaluation, headline = run.evaluation, run.config.report_tasks()
     task = evaluation.tasks[next((t for t in headline if t in evaluation.pair_tasks), headline[0])]
     query = task.first[int(np.argmax(task.gold))] if task.kind == "pairs" else task.sentences[0]
-    embeddings_UD = run.embeddings(run.choice.model)
-    unit_UD = embeddings_UD / np.linalg.norm(embeddings_UD, axis=1, keepdims=True)
-    start = evaluation.sentences.index(query)
-    cosine_U = unit_UD @ unit_UD[start]
-    nearest = [i for i in np.argsort(-cosine_U) if i != start][:3]
-    lines = [f"  {cosine_U[i]:.2f}  {evaluation.sentences[i]}" for i in nearest]
+    x_UD = run.embeddings(run.choice.model)
+    unit_UD = x_UD / np.linalg.norm(x_UD, axis=1, keepdims=True)
+    cosine_U = unit_UD @ unit_UD[evaluation.sentences.index(query)]
+    nearest = [i for i in np.argsort(-cosine_U) if evaluation.sentences[i] != query][:3]
     found = f"\nOf {len(evaluation.sentences):,} sentences, the model finds these nearest to: {query}"
-    return "\n".join([found, *lines])
+    return "\n".join([found, *(f"  {cosine_U[i]:.2f}  {evaluation.sentences[i]}" for i in nearest)])

@@ -71,20 +71,17 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Run:
-    """What the report's sections read; each thing is computed when it is first asked for, and once.
-
-    Attributes:
-        models: in reading order.
-        begin: is told the name of each step of the scoring.
-        formats: what `raysed.report.formats.compare_formats` found, when the model is exported.
-    """
+    """What the report's sections read; each thing is computed when it is first asked for, and once."""
 
     job: Job
     storage: Storage
     models: Sequence[ScoredModel]
+    """In reading order."""
     facts: Facts
     begin: Callable[[str], None] = lambda step: None
+    """Is told the name of each step of the scoring."""
     formats: list[dict[str, Any]] = field(default_factory=list)
+    """What `raysed.report.formats.compare_formats` found, when the model is exported."""
 
     @property
     def config(self) -> Config:

@@ -1,7 +1,4 @@
-"""Scored models: one row per model, the statistics of groups of like models, and what tables call them.
-
-Everything here is computed from plain rows, so that a table or a sentence can be checked without training anything.
-"""
+"""Scored models: one row per model, the statistics of groups of like models, and what tables call them."""
 
 import math
 import statistics
@@ -22,13 +19,7 @@ from raysed.score.tasks import main_score, mean_score
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
 NO_LABELS = "none"
-KIND_NAMES = {
-    "base": "base",
-    "grid": "grid models",
-    "member": "members",
-    "ensemble": "full ensemble",
-    "learner": "learner",
-}
+KIND_NAMES = dict(base="base", grid="grid models", member="members", ensemble="full ensemble", learner="learner")
 UNTRAINED = ("baseline", "base")
 """Kinds that nothing was trained for."""
 _KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
@@ -60,10 +51,6 @@ class Row:
     left_out: bool = False
     """Whether the model has collapsed: it is in the list of rows, and in no mean."""
 
-    def counts(self, main_layers: int | str) -> bool:
-        """Whether the row is part of the headline: not left out, and at the main pooling depth, or without one."""
-        return not self.left_out and (self.layers == main_layers or self.kind == "baseline")
-
     def average(self, tasks: Sequence[str]) -> float | None:
         """Return the mean score over `tasks`; None where one of them was not scored."""
         return mean_score(self.metrics, tasks)
@@ -82,7 +69,6 @@ class Scores:
     tasks: Sequence[str]
     """The headline tasks."""
     main_layers: int | str
-    """Pooled layers of the headline numbers."""
     labels: Mapping[str, str] = field(default_factory=lambda: stage_labels())
     """The labels that stages train on, by stage."""
     draws: Draws = field(default_factory=dict)
@@ -93,15 +79,14 @@ class Scores:
     @cached_property
     def counted(self) -> list[Row]:
         """The rows that the headline is made of, those of a grid included."""
-        return [row for row in self.rows if row.counts(self.main_layers)]
+        at_depth = [row for row in self.rows if row.layers == self.main_layers or row.kind == "baseline"]
+        return [row for row in at_depth if not row.left_out]
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
-        """The statistics of every group of like models (SED table 3), a dict per group and task.
+        """The statistics of every group of like models (SED table 3), a dict per group and task, see docs/report.md.
 
-        A group shares recipe, kind and lower bound. Each dict has recipe, kind, task (`sts-avg`: the mean over the
-        headline tasks), max, mean, std (of the sample; 0 for one model) and n; grid models also have lower_bound, and
-        with `draws` those of `sts-avg` have low and high, the 95 % interval of the mean.
+        A group shares recipe, kind and lower bound; std is that of the sample, 0 for one model.
         """
         groups: dict[tuple, list[Row]] = {}
         for row in self.counted:
@@ -118,8 +103,8 @@ class Scores:
                     entry = {"recipe": recipe, "kind": kind, **bound, "task": task, "max": max(present)}
                     entry |= {"mean": statistics.fmean(present), "std": std, "n": len(present)}
                     draws_R = self.draws.get((recipe, kind, "mean")) if task == AVERAGE and not bound else None
-                    ends = None if draws_R is None else interval(draws_R)
-                    summary.append(entry | dict(zip(("low", "high"), ends or ())))
+                    ends = () if draws_R is None else interval(draws_R)
+                    summary.append(entry | dict(zip(("low", "high"), ends)))
         return summary
 
     @cached_property
@@ -181,11 +166,6 @@ def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[Group]:
 
     From the cheapest to the final model: words alone, the base, then for every ensemble its members, their
     mean and its learners, each followed by its calibrated version.
-
-    >>> entry = {"task": "sts-avg"}
-    >>> learner, base = {"recipe": "ct-sed", "kind": "learner"}, {"recipe": "base", "kind": "base"}
-    >>> headline_groups([learner | entry, base | entry])
-    [('base', 'base'), ('ct-sed', 'learner')]
     """
     groups = list(dict.fromkeys((entry["recipe"], entry["kind"]) for entry in summary if entry["task"] == AVERAGE))
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in groups if kind not in UNTRAINED))
@@ -203,13 +183,12 @@ def stage_labels() -> dict[str, str]:
     return {name: stage.labels for name, stage in stages().items() if stage.labels}
 
 
-def labels_of(recipe: str, labels: Mapping[str, str] | None = None) -> str:
+def labels_of(recipe: str, labels: Mapping[str, str]) -> str:
     """Return which labels a recipe trains on.
 
-    >>> labels_of("ct-sed-flow"), labels_of("nli-ct-sed"), labels_of("nli-sts")
-    ('none', 'NLI', 'NLI + STS')
+    >>> [labels_of(recipe, stage_labels()) for recipe in ("ct-sed-flow", "nli-ct-sed", "nli-sts")]
+    ['none', 'NLI', 'NLI + STS']
     """
-    labels = stage_labels() if labels is None else labels
     used = dict.fromkeys(labels[stage] for stage in stages_of(recipe)[0] if stage in labels)
     return " + ".join(used) or NO_LABELS
 
@@ -243,11 +222,7 @@ def stages_of(recipe: str) -> tuple[list[str], list[str]]:
 
 
 def calibration_of(recipe: str) -> list[str]:
-    """Return the calibrations that a recipe ends in; baselines have none.
-
-    >>> calibration_of("ct-sed-flow"), calibration_of("tf-idf")
-    (['flow'], [])
-    """
+    """Return the calibrations that a recipe ends in; baselines have none."""
     return stages_of(recipe)[1]
 
 

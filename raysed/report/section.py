@@ -44,11 +44,9 @@ class Section:
 
     Attributes:
         name: of its data in report.json (`a.b`: the key b of a), and its anchor on the page.
-        title: its heading; empty: none.
         order: sections stand in the order of these numbers.
         data: computes its data from a run, of plain types.
         words: a paragraph, or what makes one of the data.
-        charts: makes a chart, or several, from a run and the data; None where there is nothing to draw.
         tables: makes of the data what follows the charts: a table, or several and texts between them.
         is_part: whether it belongs to the section before it.
         empty: what report.json has where there are no data; None: nothing.
