@@ -29,8 +29,8 @@ from raysed.cluster.streaming import blocks_of, make_blocks, stream_of
 from raysed.config import Precision, ResourcesConfig
 from raysed.data.targets import TARGET_FILE
 from raysed.data.tokens import tokenize
-from raysed.graph import Ref
-from raysed.make.targets import MeanBlocks, block_rows, mean_targets, teacher_groups, teacher_sums
+from raysed.graph import Ref, Task
+from raysed.make.targets import MeanBlocks, block_rows, mean_targets, teacher_sums
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_encoder, save_encoder
 from raysed.store.storage import Storage
@@ -149,8 +149,8 @@ class Work:
         size = sum(path.stat().st_size for path in storage.fetch(self.names[0]).iterdir())
         share, groups = plan_teachers(current_cluster(), res, len(self.names), size)
         inputs = {"corpus": Ref("corpus"), "teachers": [Ref(name) for name in self.names], "encoder": ENCODER}
-        task = work.Task("targets", "targets", mean_targets, depends, {"target_precision": "fp32"}, inputs)
-        options = {"worker": MeanBlocks, "groups": teacher_groups, "title": "average teachers"}
+        task = Task("targets", "targets", mean_targets, depends, {"target_precision": "fp32"}, inputs)
+        options = {"worker": MeanBlocks, "title": "average teachers"}
         starts = range(0, len(self.texts), block_rows(len(self.texts)))
         stream = stream_of([task], options, starts, work.Work(share.device, None, precision), groups)
         make_blocks(stream, storage, share, res.silence_seconds)

@@ -114,7 +114,7 @@ class Work:
         storage = Storage(str(self.directory), f"{side}-{number}")
         executor, graph = self._executor(storage, {"concurrent_members": at_a_time}, members={"count": count})
         write = partial(write_sentence_table, self.texts, self._tokenizer)
-        storage.commit("corpus", write, executor.state.ready("corpus").depends, {"rows": len(self.texts)})
+        storage.commit("corpus", write, executor.state.task("corpus").depends, {"rows": len(self.texts)})
         members = [artefact for artefact in graph.artefacts.values() if artefact.needs.by == "tune"]
         with timed() as seconds:
             executor.make(members)
@@ -128,8 +128,8 @@ class Work:
         storage = Storage(str(self.directory), f"{side}-{number}")
         executor, graph = self._executor(storage, {}, sed={"workers": workers})
         lists = {name: [("ct/members/00", "none")] for name in ("all", "healthy")}
-        storage.commit("ct/ensemble", lambda path: None, executor.state.ready("ct/ensemble").depends, {LISTS: lists})
-        storage.commit("ct-sed/targets", self._write_targets, executor.state.ready("ct-sed/targets").depends)
+        storage.commit("ct/ensemble", lambda path: None, executor.state.task("ct/ensemble").depends, {LISTS: lists})
+        storage.commit("ct-sed/targets", self._write_targets, executor.state.task("ct-sed/targets").depends)
         with timed() as seconds:
             executor.make([graph.artefacts["ct-sed/learners/00"]])
         self.busy[side].append(workers * storage.entry("ct-sed/learners/00").meta["seconds"])

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from raysed.config import stable_hash
+from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Entry, Storage
 
 LISTS = "lists"
@@ -23,12 +25,7 @@ LISTS = "lists"
 
 @dataclass(frozen=True)
 class Given:
-    """An input from outside the run.
-
-    Attributes:
-        identity: what tells its content from any other.
-        value: what the maker receives; None where the settings say where it lies.
-    """
+    """An input from outside the run: what tells its content from any other, and what the maker receives."""
 
     identity: Any
     value: Any = field(default=None, repr=False)
@@ -39,9 +36,7 @@ class Pick:
     """An artefact that an outcome lists.
 
     Attributes:
-        outcome: name of the outcome.
-        index: place in the list; None: all of the list.
-        among: name of the list.
+        index: place in the list `among`; None: all of the list.
         names: artefacts to be taken instead, at the places where the list has one.
     """
 
@@ -63,15 +58,18 @@ Input = str | tuple[str, ...] | Pick | Tried | Given
 
 @dataclass(frozen=True)
 class Found:
-    """What became of one artefact of a `Tried`."""
+    """What became of one artefact of a `Tried`.
+
+    Attributes:
+        meta: None where it does not exist.
+        is_mistake: whether the user can correct what is wrong.
+    """
 
     name: str
     fingerprint: str
     meta: Mapping[str, Any] | None
-    """None where it does not exist."""
     reason: str = ""
     is_mistake: bool = False
-    """Whether the user can correct what is wrong."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +77,12 @@ class Needs:
     """How an artefact is made.
 
     Attributes:
-        stage: the stage of the run that it belongs to, in timings and status.
-        by: `driver` (this process), `task`, `tune`, `train`, `mean` or `blocks`, see `raysed.cluster.execute`.
+        stage: of the run, in timings and status.
+        by: `driver` (this process), `task`, `tune`, `train` or `blocks`, see `raysed.cluster.execute`.
         group: artefacts of one group share a worker.
         is_intermediate: made only where something that needs it is missing.
         is_outcome: its content is what others depend on.
         may_fail: the run goes on without it.
-        say: lines for the user once it is there.
         options: for the code that runs it, such as its memory.
     """
 
@@ -105,12 +102,9 @@ class Artefact:
 
     Attributes:
         name: path below the run directory.
-        title: what people call it.
         make: `make(directory, inputs, settings, work)` fills a directory and returns small facts for the manifest.
-        inputs: what it is made from, by role.
         settings: blocks of settings and values that change the result.
-        beside: what the maker also receives, which does not change the result.
-        needs: how it is made.
+        beside: what the maker also receives, by role like `inputs`, which does not change the result.
     """
 
     name: str
@@ -136,31 +130,6 @@ class Artefact:
                     yield from value.names
 
 
-@dataclass(frozen=True, eq=False)
-class Ready:
-    """An artefact whose inputs are known.
-
-    Attributes:
-        artefact: what is to be made.
-        depends: everything that it depends on, for the manifest.
-        inputs: by role, names of artefacts as `Ref`, lists of those, or values.
-    """
-
-    artefact: Artefact
-    depends: Mapping[str, Any]
-    inputs: Mapping[str, Any]
-
-    @property
-    def name(self) -> str:
-        """Path below the run directory."""
-        return self.artefact.name
-
-    @property
-    def fingerprint(self) -> str:
-        """Stable hash of the dependencies."""
-        return stable_hash(self.depends)
-
-
 @dataclass(frozen=True)
 class Ref:
     """An artefact that a maker receives as the path of its directory."""
@@ -168,12 +137,67 @@ class Ref:
     name: str
 
 
-class Graph:
-    """All artefacts of a run, each after those that it is made from.
+@dataclass(frozen=True)
+class Shared:
+    """A value that processes share, such as one in Ray's object store, and what gets it there."""
 
-    Raises:
-        ValueError: two artefacts have one name, or an input is not there before what needs it.
+    get: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """An artefact whose inputs are known, as this process or a worker makes it.
+
+    Attributes:
+        depends: everything that it depends on, for the manifest.
+        inputs: by role, artefacts as `Ref`, values as they are or as `Shared`, and lists of those.
     """
+
+    name: str
+    title: str
+    make: Callable[..., Mapping[str, Any] | None]
+    depends: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, Any]
+
+    @property
+    def fingerprint(self) -> str:
+        """Stable hash of the dependencies."""
+        return stable_hash(self.depends)
+
+    def received(self, storage: Storage) -> dict[str, Any]:
+        """Return what the maker receives: directories of artefacts, and values."""
+        return {role: _received(value, storage) for role, value in self.inputs.items()}
+
+    def run(self, storage: Storage, work: Any) -> Entry:
+        """Make the artefact and publish it."""
+        inputs = self.received(storage)
+        return self.publish(storage, lambda out: self.make(out, inputs, self.settings, work))
+
+    def publish(self, storage: Storage, write: Callable[[Path], Mapping[str, Any] | None]) -> Entry:
+        """Commit what a function writes, with the facts that it returns."""
+        meta = {"title": self.title}
+        return storage.commit(self.name, lambda out: meta.update(write(out) or {}), self.depends, meta)
+
+    def is_there(self, storage: Storage) -> bool:
+        """Whether it has been made meanwhile."""
+        return storage.finished(self.name, self.depends) is not None
+
+    def checkpoints(self, storage: Storage) -> Checkpoints:
+        """Return the states of its training."""
+        return storage.checkpoints(self.name, self.depends)
+
+
+def _received(value: Any, storage: Storage) -> Any:
+    if isinstance(value, Ref):
+        return storage.fetch(value.name)
+    if isinstance(value, list):
+        return [_received(item, storage) for item in value]
+    return value.get() if isinstance(value, Shared) else value
+
+
+class Graph:
+    """All artefacts of a run, each after those that it is made from."""
 
     def __init__(self, artefacts: Sequence[Artefact]):
         self.artefacts: dict[str, Artefact] = {}
@@ -198,31 +222,27 @@ class Graph:
 
 
 class State:
-    """What is there of a graph, in the run's storage.
-
-    Args:
-        failures: why artefacts could not be made, and whether the user can correct that, by name.
-    """
+    """What is there of a graph, in the run's storage; why the rest is not, and whether the user can correct that."""
 
     def __init__(self, graph: Graph, storage: Storage, failures: Mapping[str, tuple[str, bool]] | None = None):
         self.graph, self.storage = graph, storage
         self.failures = {} if failures is None else failures
         self._finished: dict[str, Entry] = {}
-        self._ready: dict[str, Ready] = {}
+        self._tasks: dict[str, Task] = {}
 
     def entry(self, name: str) -> Entry | None:
         """Returns the manifest's entry of an artefact that is there and up to date."""
         if name not in self._finished:
-            ready = self.ready(name)
-            entry = ready and self.storage.finished(name, ready.depends)
+            task = self.task(name)
+            entry = task and self.storage.finished(name, task.depends)
             if entry is None:
                 return None
             self._finished[name] = entry
         return self._finished[name]
 
-    def ready(self, name: str) -> Ready | None:
+    def task(self, name: str) -> Task | None:
         """Returns an artefact with its inputs; None where an outcome lists none for it, or is not there yet."""
-        if name not in self._ready:
+        if name not in self._tasks:
             artefact = self.graph.artefacts[name]
             resolved = {role: self._resolved(value) for role, value in artefact.inputs.items()}
             beside = {role: self._resolved(value) for role, value in artefact.beside.items()}
@@ -232,15 +252,15 @@ class State:
             version = f"{make.__name__} {getattr(make, 'version', 1)}"
             depends = {"make": version, **plain(artefact.settings), **{role: of for role, (of, _) in resolved.items()}}
             inputs = {role: value for role, (_, value) in {**beside, **resolved}.items()}
-            ready = Ready(artefact, depends, inputs)
+            task = Task(name, artefact.title, make, depends, artefact.settings, inputs)
             if any(isinstance(value, Tried) for value in artefact.inputs.values()):
-                return ready  # what was found may still change
-            self._ready[name] = ready
-        return self._ready[name]
+                return task  # what was found may still change
+            self._tasks[name] = task
+        return self._tasks[name]
 
     def is_wanted(self, artefact: Artefact) -> bool:
         """Whether an artefact is missing and something needs it."""
-        if self.ready(artefact.name) is None or self.entry(artefact.name):
+        if self.task(artefact.name) is None or self.entry(artefact.name):
             return False
         if not artefact.needs.is_intermediate:
             return True
@@ -264,8 +284,8 @@ class State:
         if self.graph.artefacts[name].needs.is_outcome:
             entry = self.entry(name)
             return stable_hash(entry.meta[LISTS]) if entry else None
-        ready = self.ready(name)
-        return ready and ready.fingerprint
+        task = self.task(name)
+        return task and task.fingerprint
 
     def _resolved(self, value: Any) -> tuple[Any, Any] | None:
         """Returns what an input adds to the fingerprint and what the maker gets; None where it does not exist."""
@@ -273,12 +293,9 @@ class State:
             case Given():
                 return value.identity, value.value
             case Pick(index=None):
-                listed = [item for item in self.listed(value.outcome, value.among) if item[0]]
-                names = [name for name, _ in listed]
-                if value.names:
-                    at = self.listed(value.outcome, value.among)
-                    names = [value.names[place] for place, item in enumerate(at) if item[0]]
-                return (dict(listed), [Ref(name) for name in names]) if listed else None
+                there = [(at, item) for at, item in enumerate(self.listed(value.outcome, value.among)) if item[0]]
+                names = [value.names[at] if value.names else name for at, (name, _) in there]
+                return (dict(item for _, item in there), [Ref(name) for name in names]) if there else None
             case Pick():
                 listed = self.listed(value.outcome, value.among)
                 if value.index >= len(listed) or not listed[value.index][0]:
@@ -286,7 +303,11 @@ class State:
                 name, of = listed[value.index]
                 return of, Ref(name)
             case Tried():
-                found = [self._found(name) for name in value.names]
+                found = []
+                for name in value.names:
+                    task, entry = self.task(name), self.entry(name)
+                    meta, failure = entry.meta if entry else None, self.failures.get(name, ("", False))
+                    found.append(Found(name, task.fingerprint if task else "", meta, *failure))
                 return stable_hash([each.fingerprint for each in found]), found
             case tuple():
                 of = [self.fingerprint(name) for name in value]
@@ -295,11 +316,6 @@ class State:
                 of = self.fingerprint(value)
                 return None if of is None else (of, Ref(value))
         return "", value
-
-    def _found(self, name: str) -> Found:
-        ready, entry = self.ready(name), self.entry(name)
-        reason, is_mistake = self.failures.get(name, ("", False))
-        return Found(name, ready.fingerprint if ready else "", entry.meta if entry else None, reason, is_mistake)
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

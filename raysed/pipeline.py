@@ -40,10 +40,6 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
 
     Returns:
         Why there is no model, see `export.allow_worse`; None where there is one.
-
-    Raises:
-        UserError: a wrong setting or input; nothing was trained, unless the error shows in training only.
-        RunFailed: too few members could be trained.
     """
     check_stays(config.storage)
     fingerprint, storage = unchanged.fingerprint(config), Storage(config.storage, config.run)
@@ -69,7 +65,8 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
 def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | None, say: Callable[[str], None]) -> None:
     from raysed.cluster.execute import execute
     from raysed.cluster.gauges import stage_gauges
-    from raysed.plan.graph import plan
+    from raysed.plan.artefacts import facts_of, scored_models
+    from raysed.plan.graph import Plan
     from raysed.report.publish import is_complete, publish, publish_failure
 
     if is_complete(job, storage):
@@ -80,10 +77,10 @@ def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | No
     native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
     try:
         with native_output_to(native), interrupts.errors_are_stops(), stage_gauges(job.config.run):
-            planned = plan(job)
-            emit(totals=planned.totals(), titles=planned.titles())
-            state, cluster = execute(planned.graph, storage, planned.how(), say)
-            publish(job, storage, planned.models(state), planned.facts(state, cluster), say)
+            plan = Plan(job)
+            emit(totals=plan.totals(), titles=plan.titles())
+            state, cluster = execute(plan.graph, storage, plan.how(), say)
+            publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
     except Exception as error:
         if not status.follows_a_complete_run:
             publish_failure(job.config, storage, error)
@@ -115,7 +112,7 @@ def _nothing_to_do(storage: Storage) -> str:
 
 def _refuse_other_layout(storage: Storage) -> None:
     """Refuse a run of a release before artefacts had derived fingerprints, which this one cannot continue."""
-    known = next(iter(storage.entries("corpus") or storage.entries("base")), None)
+    known = storage.entry("corpus") or next(iter(storage.entries("base")), None)
     if known and "make" not in known.depends:
         raise UserError(
             f"run {storage.run!r} at {storage} was made by an earlier release, which this one cannot continue; choose "

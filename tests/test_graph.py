@@ -40,11 +40,11 @@ def execute(artefacts, storage, fail=(), kill_before=None, scores=None) -> list[
             continue
         if artefact.name == kill_before:
             raise KeyboardInterrupt
-        ready, meta = state.ready(artefact.name), {"score": (scores or {}).get(artefact.name, 0)}
+        task, meta = state.task(artefact.name), {"score": (scores or {}).get(artefact.name, 0)}
         storage.commit(
             artefact.name,
-            lambda out, r=ready, m=meta: m.update(r.artefact.make(out, r.inputs, r.artefact.settings, None) or {}),
-            ready.depends,
+            lambda out, t=task, m=meta: m.update(t.make(out, t.inputs, t.settings, None) or {}),
+            task.depends,
             meta,
         )
         made.append(artefact.name)

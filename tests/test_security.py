@@ -22,7 +22,7 @@ from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import SentenceTable, read_tokens
 from raysed.errors import UserError
-from raysed.graph import Artefact, Needs, Ready
+from raysed.graph import Task
 from raysed.make.text import check_rewritten
 from raysed.model.pretrained import load_checkpoint, load_encoder
 from raysed.model.teacher import load_teacher
@@ -124,8 +124,7 @@ def _copied(storage: Storage) -> None:
     """Looks for the text of views in other runs."""
     executor = object.__new__(Executor)
     executor._storage = storage
-    needs = Needs("views", options={"check": check_rewritten})
-    executor._copy_from_another_run(Ready(Artefact("views/mlm.text", "", print, needs), {"seed": 0}, {}))
+    executor._copy_from_another_run(Task("views/mlm.text", "", print, {"seed": 0}, {}, {}), check_rewritten)
 
 
 def test_every_table_is_read_in_the_place_that_checks_it():

@@ -8,13 +8,7 @@ from contextlib import contextmanager
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
 from raysed.cluster.need import Need
-from raysed.cluster.resources import (
-    Cluster,
-    current_cluster,
-    members_per_gpu,
-    uses_gpu,
-    what_is_missing,
-)
+from raysed.cluster.resources import Cluster, current_cluster, members_per_gpu, uses_gpu, what_is_missing
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
@@ -31,7 +25,7 @@ def gather(
     members: int,
     learner_workers: int | None = None,
 ) -> Cluster:
-    """Return the cluster to plan for.
+    """Return the cluster to plan for; refuse one that lacks what a setting asks for.
 
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
     within the limits of its own configuration, and waited for until they are there or `resources.wait_minutes` are
@@ -41,9 +35,6 @@ def gather(
     Args:
         members: workers that can train members at once.
         learner_workers: as `sed.workers` has it.
-
-    Raises:
-        UserError: the cluster lacks what a setting asks for.
     """
     needs, cluster = what_is_missing(res, learner_workers), current_cluster()
     if not cluster.autoscaling:

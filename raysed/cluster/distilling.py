@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
@@ -16,11 +17,11 @@ from ray.train.torch import TorchConfig, TorchTrainer
 
 from raysed.cluster.gauges import TrainingGauges
 from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import MOST_RESTARTS, Share
-from raysed.cluster.tuning import Workplace
-from raysed.cluster.watchdog import answer_of, beside_driver, watched_workers
-from raysed.cluster.work import Ranks, Task
+from raysed.cluster.resources import MOST_RESTARTS
+from raysed.cluster.watchdog import answer_of, beside_driver, expect_no_progress, made_progress, watched_workers
+from raysed.cluster.work import Bench
 from raysed.errors import RunFailed, UserError, last_line
+from raysed.graph import Task
 from raysed.store.progress import Progress, ProgressBoard, emit
 
 log = logging.getLogger(__name__)
@@ -31,15 +32,7 @@ _LOOK_FOR_NODES_EVERY = 30.0
 """Seconds after which learners that have lost a node look for another one; to go on with it means a new start."""
 
 
-def _names(learners: Sequence[Task]) -> str:
-    """How a line of progress names learners, of which there may be many."""
-    counts = Counter(learner.name.split("/")[0] for learner in learners)
-    return ", ".join(f"{count} learner{'s' * (count > 1)} of {recipe}" for recipe, count in counts.items())
-
-
-def distill(
-    learners: Sequence[Task], worker: Callable[..., None], place: dict[str, Any], share: Share, at_once: int = 1
-) -> None:
+def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, at_once: int = 1) -> None:
     """Train and publish learners with Ray Train.
 
     Learners are dealt out to as many trainings as run at the same time. Each start of a training's workers trains its
@@ -47,22 +40,19 @@ def distill(
     trained again when workers are started anew.
 
     Args:
-        worker: trains learners on one worker, given a bench and its rank.
-        place: what a `Workplace` is made of, beside the watch.
-        share: workers, CPUs, GPUs and threads of one learner.
-        at_once: how many learners are trained at the same time.
+        worker: trains learners on one worker, given a bench.
 
     Raises:
         UserError: a loss is not finite.
         RunFailed: workers failed more often than `sed.max_retries` without a new checkpoint in between.
     """
     lanes = [learners[start::at_once] for start in range(min(at_once, len(learners)))]
-    workers = len(lanes) * share.workers
+    workers = len(lanes) * bench.share.workers
     log.info("distilling %s: starting %s worker%s", _names(learners), workers, "s" * (workers > 1))
-    board, res, storage = beside_driver(ProgressBoard), place["resources"], place["storage"]
-    with watched_workers(res.silence_seconds, share, stall=res.stall_seconds) as watchdog:
-        workplace = Workplace(**place, share=share, watchdog=watchdog)
-        _fit([_trainer(lane, worker, workplace, board) for lane in lanes], learners, board, storage)
+    board, res, storage = beside_driver(ProgressBoard), bench.resources, bench.storage
+    with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
+        bench = replace(bench, watchdog=watchdog)
+        _fit([_trainer(lane, worker, bench, board) for lane in lanes], learners, board, storage)
     storage.remove("train")  # Ray Train's own state; ours is in the manifest
     done = [entry.meta["sentences"] for task in learners if (entry := storage.finished(task.name, task.depends))]
     emit(sentences=sum(done))
@@ -77,11 +67,17 @@ def distill(
             raise RunFailed(f"{task.name} ended without a result; see its log at {storage.uri('train')}")
 
 
-def _trainer(learners: Sequence[Task], worker: Callable[..., None], place: Workplace, board: Any) -> TorchTrainer:
-    share = place.share
+def _names(learners: Sequence[Task]) -> str:
+    """How a line of progress names learners, of which there may be many."""
+    counts = Counter(learner.name.split("/")[0] for learner in learners)
+    return ", ".join(f"{count} learner{'s' * (count > 1)} of {recipe}" for recipe, count in counts.items())
+
+
+def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, board: Any) -> TorchTrainer:
+    share = bench.share
     return TorchTrainer(
         _light(_work),
-        train_loop_config={"arguments": ray.put((list(learners), worker, place, board))},
+        train_loop_config={"arguments": ray.put((list(learners), worker, bench, board))},
         scaling_config=ScalingConfig(
             # With fewer than planned where nodes are lost, and with all again when others come.
             num_workers=(1, share.workers) if share.workers > 1 else 1,
@@ -92,7 +88,7 @@ def _trainer(learners: Sequence[Task], worker: Callable[..., None], place: Workp
         torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo"),
         run_config=RunConfig(
             name=f"{learners[0].name.replace('/', '-')}-{int(time.time())}",
-            storage_path=place.storage.uri("train"),
+            storage_path=bench.storage.uri("train"),
             failure_config=FailureConfig(max_failures=MOST_RESTARTS),
         ),
     )
@@ -161,23 +157,29 @@ def _note(said: Sequence[dict[str, Any]], count: int) -> str:
     return " · ".join(parts)
 
 
-def _work(learners: Sequence[Task], worker: Callable[..., None], place: Workplace, board: Any) -> None:
+def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, board: Any) -> None:
     """One Ray Train worker."""
-    prepare_worker(place.share.threads)
-    gauges = {learner.name: TrainingGauges(place.run, learner.name) for learner in learners}
+    prepare_worker(bench.share.threads)
+    gauges = {learner.name: TrainingGauges(bench.run, learner.name) for learner in learners}
     context = ray.train.get_context()
 
     def report(name: str, words: dict[str, Any]) -> None:
         gauges[name](words)
         board.report.remote(name, words)
 
-    ranks = Ranks(
-        context.get_world_rank(),
-        context.get_world_size(),
-        broadcast_from_rank_zero,
-        lambda name, words: answer_of(board.report.remote(name, words), "whether the driver heard of it"),
-        lambda: any("failed" in said for said in answer_of(board.latest.remote(), "how learners ended", {}).values()),
+    bench = replace(
+        bench,
+        report=report,
+        warned=lambda: ray.train.get_preemption_info() is not None,
+        made_progress=made_progress,
+        expect_no_progress=expect_no_progress,
+        rank=context.get_world_rank(),
+        world=context.get_world_size(),
+        broadcast=broadcast_from_rank_zero,
+        say=lambda name, words: answer_of(board.report.remote(name, words), "whether the driver heard of it"),
+        has_failed=lambda: any(
+            "failed" in said for said in answer_of(board.latest.remote(), "how learners ended", {}).values()
+        ),
     )
-    bench = place.bench(report, lambda: ray.train.get_preemption_info() is not None)
-    with place.watchdog.guard(", ".join(learner.name for learner in learners)):
-        worker(learners, bench, ranks)
+    with bench.watchdog.guard(", ".join(learner.name for learner in learners)):
+        worker(learners, bench)

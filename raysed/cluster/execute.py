@@ -10,8 +10,9 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -34,10 +35,10 @@ from raysed.cluster.resources import (
 )
 from raysed.cluster.usage import measured
 from raysed.cluster.watchdog import watched_tasks
-from raysed.cluster.work import Shared, Task, Work
+from raysed.cluster.work import Bench, Work
 from raysed.config import ResourcesConfig, TrackingConfig
 from raysed.errors import UserError
-from raysed.graph import Artefact, Graph, Ready, Ref, State
+from raysed.graph import Artefact, Graph, Ref, Shared, State, Task
 from raysed.store.progress import Progress, emit
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
@@ -53,7 +54,6 @@ class How:
         members: of an ensemble, which is how many are planned for where nothing else is known.
         learner_workers: as `sed.workers` has it.
         stack: members that train as one program.
-        hub_models: compared between nodes.
         check_room: refuses a storage that is too small, given the cluster, the corpus' rows if known, and free bytes.
         settings: what `config.yaml` says.
         notes: lines for the user before anything is made.
@@ -72,15 +72,7 @@ class How:
 
 
 def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> tuple[State, str]:
-    """Make what is missing; return what is there, and the cluster in words.
-
-    Args:
-        say: shows a line to the user.
-
-    Raises:
-        UserError: the user can correct what went wrong.
-        RunFailed: the run cannot go on for another reason.
-    """
+    """Make what is missing; return what is there, and the cluster in words."""
     executor = Executor(graph, storage, how, say)
     storage.write_text("config.yaml", how.settings)  # from here on an earlier run of that name is changed
     for note in how.notes:
@@ -112,16 +104,15 @@ class Executor:
             self.gather()
         if by == "tune":
             self._by_tune(batch)
-        elif by == "driver":
-            for artefact in batch:
-                self._by_driver(artefact)
-                self._announce(artefact)
-        elif wanted := [artefact for artefact in batch if self.state.is_wanted(artefact)]:
+        elif by != "driver" and (wanted := [artefact for artefact in batch if self.state.is_wanted(artefact)]):
             with self._timed(wanted[0].needs.stage):
                 {"task": self._by_task, "train": self._by_train, "blocks": self._by_blocks}[by](wanted, batch)
-        if by != "driver":
-            for artefact in batch:
-                self._announce(artefact)
+        for artefact in batch:
+            if by == "driver":
+                self._by_driver(artefact)
+            if artefact.needs.say and (entry := self.state.entry(artefact.name)):
+                for line in artefact.needs.say(entry):
+                    self._say(line)
         if batch[-1].name == "corpus" and self._is_gathered and (entry := self.state.entry("corpus")):
             self._how.check_room(self.cluster, entry.meta["rows"], self._storage.free_bytes())
 
@@ -160,11 +151,6 @@ class Executor:
         is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
         return now if is_enough else self.cluster  # else the stage waits, and says for what
 
-    def _announce(self, artefact: Artefact) -> None:
-        if artefact.needs.say and (entry := self.state.entry(artefact.name)):
-            for line in artefact.needs.say(entry):
-                self._say(line)
-
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
         """Announce a stage, and add its cost to that of earlier attempts."""
@@ -176,12 +162,13 @@ class Executor:
         finally:
             self._storage.write_text("timings.json", json.dumps(usages, indent=1))
 
-    def _task(self, ready: Ready, is_elsewhere: bool = False, **more: Any) -> Task:
-        """Return a task; what goes to other processes goes there once."""
-        inputs = {role: self._as_blocks(value) for role, value in ready.inputs.items()} | more
+    def _task(self, artefact: Artefact, is_elsewhere: bool = False, **more: Any) -> Task:
+        """Return the task of an artefact; what goes to other processes goes there once."""
+        task = self.state.task(artefact.name)
+        inputs = {role: self._as_blocks(value) for role, value in task.inputs.items()} | more
         if is_elsewhere:
             inputs = {role: self._as_shared(value) for role, value in inputs.items()}
-        return Task.of(ready, inputs)
+        return replace(task, inputs=inputs)
 
     def _as_blocks(self, value: Any) -> Any:
         """Return the blocks of an artefact that has no files beside them, and anything else as it is."""
@@ -198,35 +185,30 @@ class Executor:
         if isinstance(value, Ref | list | dict | str | int | float | None):
             return value
         if id(value) not in self._shared:
-            self._shared[id(value)] = value, Shared(ray.put(value))
+            self._shared[id(value)] = value, Shared(partial(ray.get, ray.put(value)))
         return self._shared[id(value)][1]
 
-    def _work(self, share: Share | None = None) -> Work:
+    def _work(self, share: Share | None = None, **more: Any) -> Work:
         device = share.device if share else "cpu"
-        return Work(device, self._res.encode_token_budget, self._res.encode_precision)
+        return Work(device, self._res.encode_token_budget, self._res.encode_precision, **more)
+
+    def _bench(self, share: Share) -> Bench:
+        return Bench(self._storage, self._res, self._how.tracking, self._how.run, share)
 
     # in this process
 
     def _by_driver(self, artefact: Artefact) -> None:
         if not self.state.is_wanted(artefact):
             return
-        more: dict[str, Any] = {}
-        if artefact.needs.is_outcome:
-            more["ladder"] = self._ladders.get(artefact.needs.group)
+        more = {"ladder": self._ladders.get(artefact.needs.group)} if artefact.needs.is_outcome else {}
         with self._timed(artefact.needs.stage):
-            work = Work(
-                "cpu", self._res.encode_token_budget, self._res.encode_precision, partial(self._map, artefact.title)
-            )
-            self._task(self.state.ready(artefact.name), **more).run(self._storage, work)
+            self._task(artefact, **more).run(self._storage, self._work(map=partial(self._map, artefact.title)))
 
     def _map(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterator[Any]:
         """Apply a function in Ray tasks of one CPU."""
-        one_cpu = Share(len(items), 1, 0.0, threads=1)
         progress = Progress(title, len(items))
-        seconds, given = self._res.silence_seconds, ray.put(shared)
-        for count, result in enumerate(
-            watched_tasks(function, items, given, work=title, share=one_cpu, seconds=seconds), start=1
-        ):
+        about = {"work": title, "share": Share(len(items), 1, 0.0, threads=1), "seconds": self._res.silence_seconds}
+        for count, result in enumerate(watched_tasks(function, items, ray.put(shared), **about), start=1):
             progress.update(count, f"{count} of {len(items)}")
             yield result
         progress.close()
@@ -238,7 +220,7 @@ class Executor:
         share = self._task_share(len({a.needs.group or a.name for a in batch}))
         groups: dict[str, list[Task]] = {}
         for artefact in wanted:
-            task = self._task(self.state.ready(artefact.name), is_elsewhere=share is not None)
+            task = self._task(artefact, is_elsewhere=share is not None)
             groups.setdefault(artefact.needs.group or artefact.name, []).append(task)
         if share and wanted[0].needs.options.get("on_cpus"):
             share = share.on_cpus
@@ -248,18 +230,14 @@ class Executor:
         if share is None:
             outcomes: Iterable[dict[str, str]] = (_make_group(group, *arguments) for group in groups.values())
         else:
-            seconds = self._res.silence_seconds
-            outcomes = watched_tasks(
-                _make_group, list(groups.values()), *arguments, work=title, share=share, seconds=seconds
-            )
-        done = 0
-        for failed in outcomes:
+            about = {"work": title, "share": share, "seconds": self._res.silence_seconds}
+            outcomes = watched_tasks(_make_group, list(groups.values()), *arguments, **about)
+        for done, failed in enumerate(outcomes, start=1):
             for name, reason in failed.items():
                 if not self._graph.artefacts[name].needs.may_fail:
                     raise UserError(f"{name}: {reason}")
                 self.failures[name] = reason, True
                 self._say(f"left out: {name}: {reason}")
-            done += 1
             progress.update(round(done * len(wanted) / len(groups)), f"{done} of {len(groups)}")
         progress.close()
 
@@ -283,7 +261,7 @@ class Executor:
 
         by_node: dict[str, list[Artefact]] = {}
         for artefact in batch:
-            if self.state.ready(artefact.name):
+            if self.state.task(artefact.name):
                 by_node.setdefault(artefact.needs.group, []).append(artefact)
         groups, count = [], 0
         for node, members in by_node.items():
@@ -304,16 +282,14 @@ class Executor:
         left = sum(group.left() for group in groups)
         if left:
             log.info("training %d of %d members: %s", left, len(batch), share)
-        how = self._how
-        place = {"storage": self._storage, "resources": self._res, "tracking": how.tracking, "run": how.run}
         with self._timed(batch[0].needs.stage):
-            self.failures |= train_groups(groups, place, share)
+            self.failures |= train_groups(groups, self._bench(share))
 
     def _group(self, kind: type, node: str, members: Sequence[Artefact], is_open: bool) -> Any:
         options, first = members[0].needs.options, members[0]
         rows = {table: self.state.entry(table).meta["rows"] for table in options["tables"]}
         steps = options["updates"](first.settings, rows)
-        tasks = {a.name: self._task(self.state.ready(a.name), is_elsewhere=True) for a in members}
+        tasks = {a.name: self._task(a, is_elsewhere=True) for a in members}
         group = kind(node, options["worker"], steps, options["together"], options["rows_per_update"])
         if not is_open or "ladder" not in options:
             group.members.extend(task for task in tasks.values() if not self.state.entry(task.name))
@@ -330,13 +306,11 @@ class Executor:
         """Train all learners that are missing, as many at a time as there is room for."""
         from raysed.cluster.distilling import distill
 
-        options, how = wanted[0].needs.options, self._how
         share, at_once = plan_learners(
-            self._cluster_now(), self._res, len(batch), self._memory(wanted[:1]), how.learner_workers
+            self._cluster_now(), self._res, len(batch), self._memory(wanted[:1]), self._how.learner_workers
         )
-        tasks = [self._task(self.state.ready(artefact.name), is_elsewhere=True) for artefact in wanted]
-        place = {"storage": self._storage, "resources": self._res, "tracking": how.tracking, "run": how.run}
-        distill(tasks, options["worker"], place, share, at_once)
+        tasks = [self._task(artefact, is_elsewhere=True) for artefact in wanted]
+        distill(tasks, wanted[0].needs.options["worker"], self._bench(share), at_once)
 
     # blocks of the corpus
 
@@ -344,26 +318,25 @@ class Executor:
         """Stream the corpus through models, once for each group of artefacts, and join what comes out."""
         from raysed.cluster.streaming import blocks_of, make_blocks
 
-        groups: dict[str, list[Ready]] = {}
+        groups: dict[str, list[Artefact]] = {}
         for artefact in wanted:
-            groups.setdefault(artefact.needs.group, []).append(self.state.ready(artefact.name))
+            groups.setdefault(artefact.needs.group, []).append(artefact)
         for group in groups.values():
-            if self._copy_from_another_run(group[0]):
+            tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
+            if "check" in options and self._copy_from_another_run(tasks[0], options["check"]):
                 continue
-            stream, share = self._stream([self._task(ready) for ready in group], group[0].artefact.needs.options)
+            stream, share = self._stream(tasks, options)
             make_blocks(stream, self._storage, share, self._res.silence_seconds)
-            joined = [
-                [self._task(ready, blocks=blocks_of(stream, ready.artefact.name, self._storage))] for ready in group
-            ]
-            if group[0].artefact.needs.options.get("joins_here"):
-                _make_group(joined[0], self._storage, self._work(), None)
+            joined = [self._task(a, blocks=blocks_of(stream, a.name, self._storage)) for a in group]
+            if options.get("joins_here"):
+                _make_group(joined, self._storage, self._work(), None)
             else:
                 no_cpu = Share(len(joined), 0, 0.0, share.threads)
                 arguments = self._storage, self._work(), share.threads
-                seconds = self._res.silence_seconds
-                list(watched_tasks(_make_group, joined, *arguments, work="join", share=no_cpu, seconds=seconds))
-            for ready in group:
-                self._storage.remove(f"{ready.name}.blocks")
+                seconds, each = self._res.silence_seconds, [[task] for task in joined]
+                list(watched_tasks(_make_group, each, *arguments, work="join", share=no_cpu, seconds=seconds))
+            for task in tasks:
+                self._storage.remove(f"{task.name}.blocks")
 
     def _stream(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> tuple[Any, Share]:
         """Return what flows through which actors, and their share."""
@@ -371,7 +344,7 @@ class Executor:
 
         rows, cluster, groups = self.state.entry("corpus").meta["rows"], self._cluster_now(), 1
         starts = range(0, rows, options["rows"](rows))
-        if "groups" in options:
+        if "teachers" in tasks[0].inputs:
             teachers = [task.inputs["teachers"] for task in tasks]
             sizes = [self._bytes(refs[0].name) for refs in teachers]
             share, groups = plan_teachers(cluster, self._res, sum(map(len, teachers)), max(sizes))
@@ -384,18 +357,17 @@ class Executor:
     def _bytes(self, name: str) -> int:
         return sum(file.stat().st_size for file in self._storage.fetch(name).iterdir())
 
-    def _copy_from_another_run(self, ready: Ready) -> bool:
-        """Take what another run at this location has made of the same inputs, where that is worth it."""
-        check = ready.artefact.needs.options.get("check")
-        other = check and self._storage.elsewhere(ready.name, ready.depends)
+    def _copy_from_another_run(self, task: Task, check: Callable[[Path], None]) -> bool:
+        """Take what another run at this location has made of the same inputs."""
+        other = self._storage.elsewhere(task.name, task.depends)
         if not other:
             return False
-        log.info("%s: reusing those of %s", ready.artefact.title, other)
-        copied = other.fetch(ready.name)
+        log.info("%s: reusing those of %s", task.title, other)
+        copied = other.fetch(task.name)
         check(copied)  # what is refused must not become part of this run
-        meta = other.entry(ready.name).meta
+        meta = other.entry(task.name).meta
         self._storage.commit(
-            ready.name, lambda path: shutil.copytree(copied, path, dirs_exist_ok=True), ready.depends, meta
+            task.name, lambda path: shutil.copytree(copied, path, dirs_exist_ok=True), task.depends, meta
         )
         return True
 

@@ -1,7 +1,6 @@
-"""From what the cluster has to workers, actors and fractions; refuses what can never be scheduled.
+"""From what the cluster has to workers, actors and fractions of GPUs.
 
-Everything is planned before it is started, because Ray lets work that no node has room for wait for ever, without an
-error.
+What can never be scheduled is refused here, because Ray would let it wait for ever, without an error.
 """
 
 import logging
@@ -42,7 +41,6 @@ class Cluster:
 
     Attributes:
         nodes: (CPUs, GPUs) of every living node.
-        autoscaling: whether more may come.
         node_bytes: memory that Ray may use on the smallest node.
         gpu_bytes: memory of the smallest GPU.
         most: CPUs and GPUs that it may have when it has grown, if that is known.
@@ -79,8 +77,6 @@ class Cluster:
 
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
         (3, 2)
-        >>> Cluster(((4, 0), (3, 0)), node_bytes=4e9).fit(1, memory=2e9)
-        4
         """
         room = _times(self.node_bytes, memory) if memory else math.inf
         return sum(min(_times(c, cpus), _times(g, gpus) if gpus else math.inf, room) for c, g in self.nodes)
@@ -94,10 +90,8 @@ class Share:
     """What one worker gets.
 
     Attributes:
-        workers: how many run at the same time.
-        cpus: CPUs of each.
-        gpus: GPUs of each, a fraction where several share one.
-        threads: torch threads of each.
+        workers: how many run at the same time; the rest is of each.
+        gpus: a fraction where several share one.
         memory: bytes of the machine that each asks Ray for; 0: nothing is asked.
     """
 
@@ -134,12 +128,11 @@ def current_cluster() -> Cluster:
     has = [node["Resources"] for node in alive]
     # Cluster launchers and Kubernetes name the group of every node that they start; a Ray started by hand has none.
     autoscaling = any(node.get("Labels", {}).get("ray.io/node-group") for node in alive)
+    memory = [node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")]
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
         autoscaling=autoscaling,
-        node_bytes=min(
-            (node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")), default=Cluster.node_bytes
-        ),
+        node_bytes=min(memory, default=Cluster.node_bytes),
         **_smallest_gpu([node for node in alive if node["Resources"].get("GPU")]),
         most=_most_resources() if autoscaling else None,
     )
@@ -162,6 +155,7 @@ def what_is_missing(res: ResourcesConfig, learner_workers: int | None = None) ->
 
     def missing(cluster: Cluster) -> str | None:
         gpu = uses_gpu(res, cluster)
+        cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1
         if cluster.largest_cpus < 1:
             return f"no node has a CPU for workers ({cluster})"
         if res.gpu and not cluster.gpus:
@@ -169,12 +163,17 @@ def what_is_missing(res: ResourcesConfig, learner_workers: int | None = None) ->
         if gpu and not cluster.gpus:
             return f"there is no node with a GPU ({cluster}); add one, or set resources.gpu: false to use CPUs"
         if res.gpus_per_member and not gpu:
-            asked = f"resources.gpus_per_member is {res.gpus_per_member:g}"
-            return f"{asked}, but the cluster has no GPU ({cluster}); leave it out"
+            return f"resources.gpus_per_member is {gpus:g}, but the cluster has no GPU ({cluster}); leave it out"
         if (res.cpus_per_member or 0) > cluster.largest_cpus:
-            asked, largest = f"resources.cpus_per_member is {res.cpus_per_member:g}", f"{cluster.largest_cpus:g} CPUs"
-            return f"{asked}, but the largest node has {largest}; lower it"
-        return _no_room_for_a_member(res, cluster, gpu) or _no_room_for_learners(learner_workers or 1, cluster, gpu)
+            largest = f"the largest node has {cluster.largest_cpus:g} CPUs"
+            return f"resources.cpus_per_member is {cpus:g}, but {largest}; lower it"
+        if not cluster.fit(cpus, gpus):
+            asked = f"{cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member)"
+            return f"a member needs {asked} on one node, but no node has both ({cluster}); lower them"
+        if workers > (room := cluster.fit(1, float(gpu))):
+            kind = "GPUs with a CPU each" if gpu else "CPUs"
+            return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
+        return None
 
     return missing
 
@@ -186,23 +185,13 @@ def uses_gpu(res: ResourcesConfig, cluster: Cluster) -> bool:
 
 
 def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None) -> Share:
-    """Shares the cluster among members.
+    """Shares the cluster among members; refuses what not even one fits on.
 
     On CPUs one core each, and more where there are fewer members than cores; on GPUs as many on one as its memory and
     the CPUs beside it allow, because a small encoder does not fill it alone.
 
-    Args:
-        need: of each; None: a small encoder.
-
-    >>> plan_members(Cluster(((2, 0),)), ResourcesConfig(), 10)
-    Share(workers=2, cpus=1, gpus=0.0, threads=1)
     >>> plan_members(Cluster(((16, 4),)), ResourcesConfig(), 10)
     Share(workers=10, cpus=1, gpus=0.333, threads=1)
-    >>> plan_members(Cluster(((48, 4),), node_bytes=9e10, gpu_bytes=24e9), ResourcesConfig(), 10, Need("ct", 13e9, 6e9))
-    Share(workers=4, cpus=12, gpus=1.0, threads=12)
-
-    Raises:
-        UserError: not even one fits.
     """
     need = need or Need()
     if problem := too_large(cluster, res, need):
@@ -214,12 +203,7 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
 
 
 def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
-    """Returns why a training cannot be done on a cluster, as a sentence; None where it can.
-
-    >>> need = Need("a member of ct", 13e9, 2e9, least=11e9)
-    >>> too_large(Cluster(((8, 1),), gpu_bytes=8e9), ResourcesConfig(), need)[:66]
-    'a member of ct needs about 11.0 GB of GPU memory, but the smallest'
-    """
+    """Returns why a training cannot be done on a cluster, as a sentence; None where it can."""
     if uses_gpu(res, cluster) and need.least > _GPU_PART * cluster.gpu_bytes:
         there, planned = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
         return (
@@ -235,32 +219,27 @@ def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
 
 
 def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_bytes: int) -> tuple[Share, int]:
-    """Plans the actors that average the teachers.
+    """Plans the actors that average the teachers; returns the share of one group's actors, and the number of groups.
 
     One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
-    different GPUs or nodes, and the running sum goes from group to group. All groups run at the same time. On CPUs a
-    node has as many actors as half of its memory holds, at best one per core: threads that share a batch wait for each
-    other at every operation.
-
-    >>> plan_teachers(Cluster(((8, 2),)), ResourcesConfig(), 10, teacher_bytes=10**8)
-    (Share(workers=2, cpus=1, gpus=1.0, threads=1), 1)
-    >>> plan_teachers(Cluster(((4, 0),), node_bytes=16e9), ResourcesConfig(), 10, teacher_bytes=10**8)
-    (Share(workers=4, cpus=1, gpus=0.0, threads=1), 1)
-
-    Returns:
-        The share of one group's actors, and the number of groups.
+    different GPUs or nodes, all at the same time, and the running sum goes from group to group. A node has as many
+    actors as half of its memory holds, at best one per core: threads that share a batch wait for each other.
     """
     gpu = uses_gpu(res, cluster)
     memory = cluster.gpu_bytes if gpu else cluster.node_bytes
-    places, cpus = _places_on_gpus(cluster) if gpu else _places_on_cpus(cluster)
+    if gpu:
+        places, cpus = _places_on_gpus(cluster)
+    else:  # one per node, on as many nodes as gives the most CPUs in all
+        rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
+        places, cpus = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
+        cpus = _rounded_down(cpus)
     needed = math.ceil(count * teacher_bytes / (memory / 2))
     if needed > places:
         log.warning(
             "the teachers' weights fill more than half of the memory of %d %s, so averaging may run out of "
             "memory; use fewer members or more memory",
-            places,
-            "GPUs" if gpu else "nodes",
-        )
+            places, "GPUs" if gpu else "nodes",
+        )  # fmt: skip
     groups = max(1, min(needed, count, places))
     if gpu:
         return Share(places // groups, cpus, 1.0, threads=1), groups
@@ -273,17 +252,11 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
 def plan_rewriters(cluster: Cluster, res: ResourcesConfig, weights: int) -> Share:
     """Plans the actors that make views: one per GPU, or as many as there are CPUs and memory for.
 
-    Where memory allows fewer actors than CPUs, each has more threads.
-
     Args:
         weights: bytes of the models that one actor loads; without any, GPUs are of no use.
 
-    >>> plan_rewriters(Cluster(((8, 2),)), ResourcesConfig(), 10**9)
-    Share(workers=2, cpus=1, gpus=1.0, threads=1)
     >>> plan_rewriters(Cluster(((2, 0),), node_bytes=4e9), ResourcesConfig(), 10**9)
     Share(workers=1, cpus=1, gpus=0.0, threads=2)
-    >>> plan_rewriters(Cluster(((16, 0),), node_bytes=16e9), ResourcesConfig(), 10**9)
-    Share(workers=4, cpus=1, gpus=0.0, threads=4)
     """
     if weights and uses_gpu(res, cluster):
         places, cpus = _places_on_gpus(cluster)
@@ -297,7 +270,7 @@ def plan_rewriters(cluster: Cluster, res: ResourcesConfig, weights: int) -> Shar
 def plan_learners(
     cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None, asked: int | None = None
 ) -> tuple[Share, int]:
-    """Plans the training workers of learners: one per learner, and as many learners at a time as there is room for.
+    """Plans the training workers of learners; returns the share of one learner, and how many train at the same time.
 
     Each has a GPU of its own, or its part of the CPUs: threads that share a small batch wait for each other, so
     learners run side by side, as far as their number can be dealt out evenly. More workers for one learner exchange
@@ -305,21 +278,7 @@ def plan_learners(
 
     Args:
         count: learners of the run, also those that are there: one that is made again gets as many threads as before.
-        need: of each worker; None: of a small encoder.
         asked: workers of one learner, as `sed.workers` has it.
-
-    >>> plan_learners(Cluster(((8, 2),)), ResourcesConfig(), 3)
-    (Share(workers=1, cpus=4, gpus=1.0, threads=4), 2)
-    >>> plan_learners(Cluster(((8, 0),)), ResourcesConfig(), 3)
-    (Share(workers=1, cpus=2, gpus=0.0, threads=2), 3)
-    >>> plan_learners(Cluster(((2, 0),)), ResourcesConfig(), 3)
-    (Share(workers=1, cpus=2, gpus=0.0, threads=2), 1)
-
-    Returns:
-        The share of one learner, and how many of them are trained at the same time.
-
-    Raises:
-        UserError: not even one fits.
     """
     need = need or Need()
     if problem := too_large(cluster, res, need):
@@ -337,10 +296,7 @@ def plan_learners(
 
 
 def waste_of_members(cluster: Cluster, res: ResourcesConfig, share: Share, count: int) -> str | None:
-    """Returns what a plan for members leaves unused, as a sentence, where that is much; None where it is not.
-
-    Args:
-        share: from `plan_members`.
+    """Returns what a plan for members leaves unused, as a sentence, where that is much.
 
     >>> waste_of_members(Cluster(((8, 0),)), ResourcesConfig(), Share(8, 1, 0.0, 1), 10)
     '10 members, 8 at a time, leave 6 of 16 places empty; members.count: 8 or 16 would fill them'
@@ -398,31 +354,8 @@ def _times(whole: float, part: float) -> int:
     return math.floor(whole / part + 1e-9) if part else sys.maxsize
 
 
-def _no_room_for_a_member(res: ResourcesConfig, cluster: Cluster, gpu: bool) -> str | None:
-    cpus = res.cpus_per_member or 1
-    gpus = res.gpus_per_member or float(gpu)
-    if cluster.fit(cpus, gpus):
-        return None
-    return (
-        f"a member needs {cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member) on one "
-        f"node, but no node has both ({cluster}); lower them"
-    )
-
-
-def _no_room_for_learners(workers: int, cluster: Cluster, gpu: bool) -> str | None:
-    room = cluster.fit(1, 1.0 if gpu else 0.0)
-    if workers <= room:
-        return None
-    kind = "GPUs with a CPU each" if gpu else "CPUs"
-    return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
-
-
 def members_per_gpu(gpu_bytes: float, need: Need) -> int:
-    """Returns how many members of that size a GPU holds, at least one.
-
-    >>> members_per_gpu(24e9, Need(device=6e9))
-    3
-    """
+    """Returns how many members of that size a GPU holds, at least one."""
     return max(1, int(_GPU_PART * gpu_bytes // (need.device or _SMALL_MEMBER)))
 
 
@@ -443,13 +376,6 @@ def _places_on_gpus(cluster: Cluster) -> tuple[int, float]:
     """One actor per GPU, with its part of the CPUs."""
     shares = [min(c / g, 1.0) for c, g in cluster.nodes if g]
     return int(cluster.gpus), _rounded_down(max(min(shares, default=0.0), 0.0))
-
-
-def _places_on_cpus(cluster: Cluster) -> tuple[int, float]:
-    """One actor per node, with all of its CPUs, on as many nodes as gives the most CPUs in all."""
-    rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
-    places, room = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
-    return places, _rounded_down(room)
 
 
 def _rounded_down(cpus: float) -> float:

@@ -8,8 +8,8 @@ them, as they do when a node is lost.
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,11 @@ import ray
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
 from raysed.cluster.watchdog import Watchdog, watched_workers
-from raysed.cluster.work import Task, Work
+from raysed.cluster.work import Work
 from raysed.config import stable_hash
 from raysed.data.tokens import SentenceTable
 from raysed.errors import RunFailed, UserError, last_line
+from raysed.graph import Ref, Task
 from raysed.store.progress import Progress, emit
 from raysed.store.storage import Storage
 
@@ -37,17 +38,15 @@ class Stream:
     """Artefacts that are made of the same blocks of the corpus.
 
     Attributes:
-        title: for the line of progress.
-        chain: of each stage of actors, what makes the object that adds to a block, and what it is for people.
-        columns: of the corpus, that the first stage gets.
+        chain: of each stage of actors, the class that adds to a block, the task and work that it is made with, and
+            what it is for people.
         starts: first rows of the blocks.
         keyed: whether blocks are known by their text, and outlive the artefact.
     """
 
     title: str
     tasks: Sequence[Task]
-    chain: Sequence[tuple[Callable[[Storage], Any], str]]
-    columns: tuple[str, ...]
+    chain: Sequence[tuple[type, Task, Work, str]]
     starts: range
     keyed: bool = False
 
@@ -69,35 +68,37 @@ class Stream:
 
 
 def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, work: Work, groups: int = 1) -> Stream:
-    """Return the stream that makes some artefacts.
+    """Return the stream that makes some artefacts by the `worker` that their options name.
 
     Args:
-        options: `worker`, the class that adds to blocks, and its `title`; and `groups`, which cuts the teachers of
-            several means into stages.
         groups: stages of actors, where the teachers of a mean do not fit into one.
     """
-    worker, first, title = options["worker"], tasks[0], options.get("title", tasks[0].title)
-    if "groups" not in options:
-        chain = [(partial(_load, worker, first, work), title)]
-        return Stream(title, tasks, chain, worker.columns, starts, getattr(worker, "is_keyed", False))
+    worker, first = options["worker"], tasks[0]
+    title, keyed = options.get("title", first.title), getattr(worker, "is_keyed", False)
+    if "teachers" not in first.inputs:
+        return Stream(title, tasks, [(worker, first, work, title)], starts, keyed)
     teachers, chain = [[ref.name for ref in task.inputs["teachers"]] for task in tasks], []
-    parts = options["groups"](teachers, groups)
+    parts = teacher_groups(teachers, groups)
     for number, part in enumerate(parts, start=1):
         counts = [len(names) for names in teachers] if number == len(parts) else []
+        more = {"part": [[index, Ref(name)] for index, name in part], "counts": counts}
+        task = replace(first, inputs={**{r: v for r, v in first.inputs.items() if r != "teachers"}, **more})
         who = " to ".join(dict.fromkeys([part[0][1], part[-1][1]]))
-        chain.append((partial(_load_group, worker, part, counts, first, work), f"the teachers {who}"))
-    return Stream(title, tasks, chain, worker.columns, starts)
+        chain.append((worker, task, work, f"the teachers {who}"))
+    return Stream(title, tasks, chain, starts, keyed)
 
 
-def _load(worker: type, task: Task, work: Work, storage: Storage) -> Any:
-    return worker(task.received(storage), task.settings, work)
+def teacher_groups(teachers: Sequence[Sequence[str]], groups: int) -> list[list[tuple[int, str]]]:
+    """Cut the teachers of several tables into groups that follow each other.
 
+    Returns:
+        Of each group the number of a table and an artefact.
 
-def _load_group(
-    worker: type, part: Sequence[tuple[int, str]], counts: Sequence[int], task: Task, work: Work, storage: Storage
-) -> Any:
-    teachers = [(index, storage.fetch(name)) for index, name in part]
-    return worker(teachers, counts, work, task.settings["target_precision"], task.inputs["encoder"].trust_remote_code)
+    >>> teacher_groups([["a", "b"], ["b"]], 2)
+    [[(0, 'a')], [(0, 'b'), (1, 'b')]]
+    """
+    flat = [(index, name) for index, names in enumerate(teachers) for name in names]
+    return [flat[first:last] for first, last in pairwise(len(flat) * group // groups for group in range(groups + 1))]
 
 
 def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
@@ -107,8 +108,7 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
         silence: seconds without a sign of life after which a worker is ended.
 
     Raises:
-        UserError: what a worker says of its model or data.
-        RunFailed: workers failed for another reason, or are lost at the same sentences again and again; names these.
+        RunFailed: workers failed, or are lost at the same sentences again and again; names these.
     """
     rows, step = stream.starts.stop, stream.starts.step
     missing = [start for start in stream.starts if not stream.is_there(start, storage)]
@@ -123,12 +123,12 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
     made = 0
     try:
         with watched_workers(silence, share, least=len(stream.chain)) as watchdog:
-            for finished, computed, broken, lost in _outcomes(stream, places, storage, share, watchdog):
-                if broken:
-                    raise UserError(broken)
-                if lost:
-                    raise RunFailed(lost)
-                done, made = done + finished, made + computed
+            for outcome in _outcomes(stream, places, storage, share, watchdog):
+                if outcome["broken"]:
+                    raise UserError(outcome["broken"])
+                if outcome["lost"]:
+                    raise RunFailed(outcome["lost"])
+                done, made = done + outcome["sentences"], made + outcome["computed"]
                 progress.update(done, f"{done:,} of {rows:,} sentences")
     except ray.exceptions.RayError as error:
         raise RunFailed(f"{stream.title}: {last_line(error)}") from error
@@ -139,8 +139,8 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
 def blocks_of(stream: Stream, name: str, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:
     """Return the blocks of an artefact: what fetches the file, and the meta data."""
     (task,) = [task for task in stream.tasks if task.name == name]
-    names = [stream.block(task, start) for start in stream.starts]
-    return [(File(storage, name), storage.entry(name).meta) for name in names]
+    blocks = [stream.block(task, start) for start in stream.starts]
+    return [(File(storage, block), storage.entry(block).meta) for block in blocks]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class File:
 
 def _outcomes(
     stream: Stream, places: Sequence[dict[str, int]], storage: Storage, share: Share, watchdog: Watchdog
-) -> Iterator[tuple[int, int, str, str]]:
+) -> Iterator[dict[str, Any]]:
     """Yield the sentences of each block as it is published, and what is wrong with them or with their workers."""
     if not places:
         return
@@ -174,8 +174,7 @@ def _outcomes(
             num_gpus=share.gpus,
         )
     for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        for row in table.to_pylist():
-            yield row["sentences"], row["computed"], row["broken"], row["lost"]
+        yield from table.to_pylist()
 
 
 class _Actor:
@@ -183,11 +182,11 @@ class _Actor:
 
     def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: Watchdog):
         prepare_worker(share.threads)
-        self._make, self._what = stream.chain[number]
+        self._what = stream.chain[number][-1]
         self._heard = watchdog.guard(self._what)
         self._heard.__enter__()  # for good: an actor is ended with its process
         self._stream, self._storage, self._watchdog = stream, storage, watchdog
-        self._is_last = number + 1 == len(stream.chain)
+        self._number, self._is_last = number, number + 1 == len(stream.chain)
         self._worker: Any = None
         self._sentences = SentenceTable(storage.fetch("corpus"))
 
@@ -196,7 +195,7 @@ class _Actor:
             return table
         if "start" in table.column_names:
             (place,) = table.to_pylist()
-            table = self._sentences.rows(place["start"], place["stop"], self._stream.columns)
+            table = self._sentences.rows(place["start"], place["stop"], self._stream.chain[0][0].columns)
         first, last = table.column("id")[0].as_py(), table.column("id")[-1].as_py()
         if lost := self._watchdog.begin(f"sentences {first:,} to {last:,} for {self._what}"):
             return _outcome(0, lost=lost)
@@ -204,24 +203,24 @@ class _Actor:
             if self._stream.keyed and self._is_known(table, first):
                 return _outcome(len(table))
             if self._worker is None:
-                self._worker = self._make(self._storage)
+                worker, task, work, _ = self._stream.chain[self._number]
+                self._worker = worker(task.received(self._storage), task.settings, work)
             made = self._worker(table)
             return self._publish(table, made, first) if self._is_last else made
         except UserError as error:  # trying again would not help
             return _outcome(0, broken=str(error))
 
-    def _key(self, table: pa.Table) -> str:
-        return stable_hash(table.column("sentence").to_pylist()) if self._stream.keyed else ""
+    def _depends(self, task: Task, table: pa.Table) -> dict[str, Any]:
+        key = stable_hash(table.column("sentence").to_pylist()) if self._stream.keyed else ""
+        return self._stream.depends(task, key)
 
     def _is_known(self, table: pa.Table, first: int) -> bool:
         (task,) = self._stream.tasks
-        depends = self._stream.depends(task, self._key(table))
-        return self._storage.finished(self._stream.block(task, first), depends) is not None
+        return self._storage.finished(self._stream.block(task, first), self._depends(task, table)) is not None
 
     def _publish(self, table: pa.Table, made: pa.Table, first: int) -> pa.Table:
         for task, (block, meta) in zip(self._stream.tasks, self._worker.blocks(made), strict=True):
-            depends = self._stream.depends(task, self._key(table))
-            name = self._stream.block(task, first)
+            name, depends = self._stream.block(task, first), self._depends(task, table)
             self._storage.commit(name, lambda path, block=block: pq.write_table(block, path / _FILE), depends, meta)
         return _outcome(len(table), computed=len(table))
 

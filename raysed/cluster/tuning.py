@@ -7,10 +7,10 @@ places the trials, restarts failed ones and never stops the experiment for one.
 
 import logging
 import time
-import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -20,48 +20,14 @@ from ray.tune.search import Searcher
 from raysed.cluster.gauges import TrainingGauges
 from raysed.cluster.nodes import is_draining
 from raysed.cluster.process import prepare_worker
-from raysed.cluster.resources import MOST_RESTARTS, Share
-from raysed.cluster.watchdog import Watchdog, expect_no_progress, made_progress, watched_workers
-from raysed.cluster.work import Bench, Shared, Task
-from raysed.config import ResourcesConfig, TrackingConfig
+from raysed.cluster.resources import MOST_RESTARTS
+from raysed.cluster.watchdog import expect_no_progress, made_progress, watched_workers
+from raysed.cluster.work import Bench
 from raysed.errors import last_line
-from raysed.store.metrics import training_log
+from raysed.graph import Shared, Task
 from raysed.store.progress import Progress, emit
-from raysed.store.storage import Storage
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Workplace:
-    """What all workers of a stage share.
-
-    Attributes:
-        watchdog: over the workers.
-        job: tells starts of this job from those of earlier ones.
-    """
-
-    storage: Storage
-    share: Share
-    watchdog: Watchdog
-    resources: ResourcesConfig
-    tracking: TrackingConfig
-    run: str
-    job: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-    def bench(self, report: Callable[[str, dict[str, Any]], None], warned: Callable[[], bool]) -> Bench:
-        """Return what one worker has."""
-        return Bench(
-            self.storage,
-            self.job,
-            self.share.device,
-            self.resources.encode_token_budget,
-            lambda name, depends: training_log(self.storage, self.tracking, self.run, name, depends),
-            report,
-            warned,
-            made_progress,
-            expect_no_progress,
-        )
 
 
 # -- the driver's side -----------------------------------------------------------------------------------------------
@@ -125,20 +91,6 @@ class Queue(Searcher):
         self._turn = 0
         self._running: dict[str, tuple[Group, list[Any]]] = {}
 
-    @property
-    def trainings(self) -> int:
-        """How many members there may be to train."""
-        return sum(group.left() for group in self._groups)
-
-    @property
-    def updates(self) -> int:
-        """Updates that all of it may take."""
-        return sum(group.steps * group.left() for group in self._groups)
-
-    def nodes(self) -> list[str]:
-        """Return the nodes that have something to train."""
-        return [group.node for group in self._groups if group.left()]
-
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return what the next worker trains, of the next node that has something."""
         for offset in range(len(self._groups)):
@@ -164,10 +116,9 @@ class Queue(Searcher):
             group.ladder.record(step, score)
 
     def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the run directory knows what is done."""
+        """Do nothing: the run directory knows what is done, here and in `restore`."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Do nothing: there is nothing to restore."""
+    restore = save
 
     def _called(self, tasks: Sequence[Task]) -> str:
         """What a worker is called in Ray's list of actors."""
@@ -175,47 +126,39 @@ class Queue(Searcher):
         return f"{tasks[0].name}{more}{' and others after it' if self._is_shared else ''}"
 
 
-def train_groups(groups: Sequence[Group], place: dict[str, Any], share: Share) -> dict[str, tuple[str, bool]]:
-    """Run one Tune experiment; return why members failed, by name, and whether the user can mend it.
-
-    Args:
-        place: what a `Workplace` is made of, beside the watch.
-    """
-    queue = Queue(groups, share.workers)
-    if not queue.updates:
+def train_groups(groups: Sequence[Group], bench: Bench) -> dict[str, tuple[str, bool]]:
+    """Run one Tune experiment; return why members failed, by name, and whether the user can mend it."""
+    left, updates = (sum(g.left() for g in groups), sum(g.steps * g.left() for g in groups))
+    if not updates:
         return {}
-    title, storage, res = "+".join(queue.nodes()), place["storage"], place["resources"]
-    progress = _ProgressCallback(title, queue.trainings, queue.updates)
+    title, res = "+".join(group.node for group in groups if group.left()), bench.resources
+    progress = _ProgressCallback(title, left, updates)
     tasks = {task.name: task for group in groups for task in (*group.members, *group.by_place.values())}
-    with watched_workers(res.silence_seconds, share, stall=res.stall_seconds) as watchdog:
-        workplace = ray.put(
-            (Workplace(**place, share=share, watchdog=watchdog), tasks, [group.worker for group in groups])
-        )
-        results = _tuner(title, queue, storage, share, workplace, progress).fit()
+    with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
+        workplace = ray.put((replace(bench, watchdog=watchdog), tasks, [group.worker for group in groups]))
+        results = _tuner(title, Queue(groups, bench.share.workers), bench, workplace, progress).fit()
     progress.finish()
     rows = [group.rows_per_update for group in groups]
     emit(sentences=sum((result.metrics or {}).get("updates", 0) * rows[result.config["group"]] for result in results))
-    storage.remove("tune")  # Tune's own state; ours is in the manifest
+    bench.storage.remove("tune")  # Tune's own state; ours is in the manifest
     return {name: reason for result in results for name, reason in _reasons(result).items()}
 
 
-def _tuner(
-    title: str, queue: Queue, storage: Storage, share: Share, workplace: Any, progress: "_ProgressCallback"
-) -> tune.Tuner:
-    trainable = tune.with_parameters(_train_some, workplace=Shared(workplace))
+def _tuner(title: str, queue: Queue, bench: Bench, workplace: Any, progress: "_ProgressCallback") -> tune.Tuner:
+    trainable = tune.with_parameters(_train_some, workplace=Shared(partial(ray.get, workplace)))
     return tune.Tuner(
-        tune.with_resources(trainable, tune.PlacementGroupFactory([share.resources])),
+        tune.with_resources(trainable, tune.PlacementGroupFactory([bench.share.resources])),
         tune_config=tune.TuneConfig(
             search_alg=queue,
             num_samples=-1,
-            max_concurrent_trials=share.workers,
+            max_concurrent_trials=bench.share.workers,
             reuse_actors=True,  # importing torch and transformers costs seconds: pay it once per worker
             trial_name_creator=_trial_name,
             trial_dirname_creator=_trial_name,
         ),
         run_config=tune.RunConfig(
             name=f"{title}-{int(time.time())}",  # a new one each time: Tune must not continue from its own state
-            storage_path=storage.uri("tune"),
+            storage_path=bench.storage.uri("tune"),
             failure_config=tune.FailureConfig(max_failures=MOST_RESTARTS),
             callbacks=[progress],
             verbose=0,
@@ -284,11 +227,17 @@ class _Named:
 
 def _train_some(trial: dict[str, Any], workplace: Shared) -> None:
     """One trial; what another start would not mend is reported, not raised."""
-    place, tasks, workers = workplace.get()
-    prepare_worker(place.share.threads)
-    reporters = {name: _Reporter(name, place.run) for name in trial["members"]}
-    bench = place.bench(lambda name, words: reporters[name](words), is_draining)
-    with place.watchdog.guard(trial["called"]):
+    bench, tasks, workers = workplace.get()
+    prepare_worker(bench.share.threads)
+    reporters = {name: _Reporter(name, bench.run) for name in trial["members"]}
+    bench = replace(
+        bench,
+        report=lambda name, words: reporters[name](words),
+        warned=is_draining,
+        made_progress=made_progress,
+        expect_no_progress=expect_no_progress,
+    )
+    with bench.watchdog.guard(trial["called"]):
         some = [tasks[name] for name in trial["members"]]
         ended = workers[trial["group"]](some, trial["until"], bench)
     tune.report(

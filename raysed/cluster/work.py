@@ -1,21 +1,30 @@
-"""What makers and workers are handed: a task with its inputs, and where it is done. Nothing here changes a result."""
+"""Where makers and workers compute. Nothing here changes a result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
-from typing import Any
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from raysed.config import Precision
-from raysed.graph import Ready, Ref
+from raysed.config import Precision, ResourcesConfig, TrackingConfig
+from raysed.graph import Task
 from raysed.store.checkpoints import Checkpoints
-from raysed.store.metrics import MetricsLog
-from raysed.store.storage import Entry, Storage
+from raysed.store.metrics import MetricsLog, training_log
+from raysed.store.storage import Storage
+
+if TYPE_CHECKING:
+    from raysed.cluster.resources import Share
+    from raysed.cluster.watchdog import Watchdog
 
 
 def _one_by_one(function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
     return [function(item, shared) for item in items]
+
+
+def _nothing(*arguments: Any) -> None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -26,101 +35,79 @@ class Work:
         token_budget: tokens per forward pass; None: what suits the device.
         precision: of embeddings that become targets.
         map: applies a function to each item and a shared argument, wherever there is room.
+        rank: of this worker among the `world` that train one model; the first writes.
+        task: what is trained, for the model's description.
+        checkpoints: where a training saves its states.
+        report: takes an entry of a training's history: step, total, loss and dev.
+        warned: whether this machine is about to be taken away.
+        made_progress: is told of each update.
     """
 
     device: str = "cpu"
     token_budget: int | None = None
     precision: Precision = "fp32"
     map: Callable[[Callable[..., Any], Sequence[Any], Any], Iterable[Any]] = _one_by_one
-
-
-@dataclass(frozen=True)
-class Shared:
-    """A value in Ray's object store."""
-
-    reference: Any
-
-    def get(self) -> Any:
-        """Return the value."""
-        import ray
-
-        return ray.get(self.reference)
-
-
-@dataclass(frozen=True)
-class Task:
-    """An artefact to make, as a worker gets it.
-
-    Attributes:
-        inputs: by role, references to artefacts and to shared values, or values.
-    """
-
-    name: str
-    title: str
-    make: Callable[..., Mapping[str, Any] | None]
-    depends: Mapping[str, Any]
-    settings: Mapping[str, Any]
-    inputs: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, ready: Ready, inputs: Mapping[str, Any]) -> Task:
-        """Return the task of an artefact."""
-        artefact = ready.artefact
-        return cls(artefact.name, artefact.title, artefact.make, ready.depends, artefact.settings, inputs)
-
-    def received(self, storage: Storage) -> dict[str, Any]:
-        """Return what the maker receives: directories of artefacts, and values."""
-        return {role: _received(value, storage) for role, value in self.inputs.items()}
-
-    def run(self, storage: Storage, work: Work) -> Entry:
-        """Make the artefact and publish it."""
-        inputs, meta = self.received(storage), {"title": self.title}
-        return storage.commit(
-            self.name,
-            lambda out: meta.update(self.make(out, inputs, self.settings, work) or {}),
-            self.depends,
-            meta,
-        )
-
-    def is_there(self, storage: Storage) -> bool:
-        """Whether it has been made meanwhile."""
-        return storage.finished(self.name, self.depends) is not None
-
-    def checkpoints(self, storage: Storage) -> Checkpoints:
-        """Return the states of its training."""
-        return storage.checkpoints(self.name, self.depends)
-
-
-def _received(value: Any, storage: Storage) -> Any:
-    if isinstance(value, Ref):
-        return storage.fetch(value.name)
-    if isinstance(value, list):
-        return [_received(item, storage) for item in value]
-    return value.get() if isinstance(value, Shared) else value
+    rank: int = 0
+    world: int = 1
+    task: Task | None = None
+    checkpoints: Checkpoints | None = None
+    log: MetricsLog | None = None
+    report: Callable[[dict[str, Any]], None] = _nothing
+    warned: Callable[[], bool] = lambda: False
+    made_progress: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What a worker that trains has.
+    """What all workers that train in one stage have.
 
     Attributes:
+        watchdog: over the workers.
         job: tells starts of this job from those of earlier ones.
-        open_log: opens the log of a training, given its name and dependencies.
         report: takes the name of a training and an entry of its history: step, total, loss and dev.
-        warned: whether this machine is about to be taken away.
-        made_progress: is told of each update.
+        rank: of this worker among the `world` that train one learner.
+        broadcast: returns the first worker's value to all of them.
+        say: tells the driver something about a learner.
+        has_failed: whether the driver was told that a learner cannot be trained.
         expect_no_progress: is told that what follows, such as publishing, has no updates.
     """
 
     storage: Storage
-    job: str
-    device: str
-    token_budget: int | None
-    open_log: Callable[[str, Mapping[str, Any]], AbstractContextManager[MetricsLog]]
-    report: Callable[[str, dict[str, Any]], None]
-    warned: Callable[[], bool]
-    made_progress: Callable[[], None] = lambda: None
-    expect_no_progress: Callable[[], None] = lambda: None
+    resources: ResourcesConfig
+    tracking: TrackingConfig
+    run: str
+    share: Share | None = None
+    watchdog: Watchdog | None = None
+    job: str = field(default_factory=lambda: uuid.uuid4().hex)
+    report: Callable[[str, dict[str, Any]], None] = _nothing
+    warned: Callable[[], bool] = lambda: False
+    made_progress: Callable[[], None] = _nothing
+    expect_no_progress: Callable[[], None] = _nothing
+    rank: int = 0
+    world: int = 1
+    broadcast: Callable[[Any], Any] = lambda value: value
+    say: Callable[[str, dict[str, Any]], None] = _nothing
+    has_failed: Callable[[], bool] = lambda: False
+
+    @contextmanager
+    def work(self, task: Task) -> Iterator[Work]:
+        """Yield what the training of an artefact gets; its log is open in this `with`, on the first worker."""
+        work = Work(
+            self.share.device,
+            self.resources.encode_token_budget,
+            rank=self.rank,
+            world=self.world,
+            task=task,
+            checkpoints=task.checkpoints(self.storage),
+            report=lambda words: self.report(task.name, words),
+            warned=self.warned,
+            made_progress=self.made_progress,
+        )
+        if self.rank:
+            yield work
+            return
+        with training_log(self.storage, self.tracking, self.run, task.name, task.depends) as log:
+            yield replace(work, log=log)
 
     @contextmanager
     def steps_are_counted(self) -> Iterator[None]:
@@ -144,20 +131,3 @@ class Ended:
     score: float | None = None
     updates: int = 0
     failed: tuple[str, bool] | None = None
-
-
-@dataclass(frozen=True)
-class Ranks:
-    """The workers of one learner.
-
-    Attributes:
-        broadcast: returns the first worker's value to all of them.
-        say: tells the driver something about a learner.
-        has_failed: whether the driver was told that a learner cannot be trained.
-    """
-
-    rank: int
-    world: int
-    broadcast: Callable[[Any], Any]
-    say: Callable[[str, dict[str, Any]], None]
-    has_failed: Callable[[], bool]

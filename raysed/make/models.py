@@ -5,25 +5,23 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from raysed.cluster.work import Bench, Ended, Ranks, Task, Work
+from raysed.cluster.work import Bench, Ended, Work
 from raysed.config import MembersConfig
 from raysed.errors import RunFailed, UserError, last_line
-from raysed.graph import LISTS, Found
+from raysed.graph import LISTS, Found, Task
 from raysed.make.work import layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import is_out_of_memory
 from raysed.model.head import fold
 from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.registry import stages
-from raysed.store.metrics import MetricsLog
-from raysed.store.storage import Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
 from raysed.train.grid import Ladder, choose_bound, rungs_of
@@ -40,55 +38,41 @@ log = logging.getLogger(__name__)
 # -- one training ----------------------------------------------------------------------------------------------------
 
 
-class Training:
-    """One model in the making.
+class _Training:
+    """One model in the making: what a `Setup` is made from, the updates, and the files."""
 
-    Args:
-        metrics: its log; None on a worker that leaves all writing to another one.
+    setup: Setup
 
-    Attributes:
-        start: what a `Setup` is made from.
-    """
-
-    def __init__(self, task: Task, tables: Sequence[str], bench: Bench, metrics: MetricsLog | None):
+    def __init__(self, tables: Sequence[str], inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
         self._began = time.monotonic()
-        self._task, self._bench, self._metrics = task, bench, metrics
-        self._inputs = task.received(bench.storage)
-        encoder, tokenizer = self.load_start()
-        bound, data = task.settings.get("lower_bound"), {table: self._inputs[table] for table in tables}
-        self.start = Start(encoder.to(bench.device), tokenizer, data, task.settings["seed"], bound)
-        self._checkpoints = task.checkpoints(bench.storage)
+        self.inputs, self.settings, self.work = inputs, settings, work
+        encoder, tokenizer = load_start(inputs["encoder"], inputs["start"])
+        data, bound = {table: inputs[table] for table in tables}, settings.get("lower_bound")
+        self.start = Start(encoder.to(work.device), tokenizer, data, settings["seed"], bound)
         self._first: list[Metrics] = []
 
-    def load_start(self) -> tuple[Encoder, Any]:
-        """Load the encoder and the tokenizer that the training starts from."""
-        return load_start(self._inputs["encoder"], self._inputs["start"])
-
-    def run(self, setup: Setup, criterion: str = "spearman", until: int | None = None) -> Run:
-        """Return the training from the newest checkpoint on; it logs the history.
-
-        Args:
-            setup: made from `start`.
-        """
-        bench, dev, name = self._bench, self._inputs.get("dev"), self._task.name
-        evaluate = dev and dev.scorer(criterion, bench.token_budget)
-        if self._metrics:
-            base, known = self._inputs.get("base"), None
+    def run(self, until: int | None = None) -> Run:
+        """Return the training from the newest checkpoint on; it logs the history."""
+        setup, work, dev = self.setup, self.work, self.inputs.get("dev")
+        criterion = self.settings.get("criterion", "spearman")
+        evaluate = dev and dev.scorer(criterion, work.token_budget)
+        if work.rank == 0:
+            base, known = self.inputs.get("base"), None
             if base is not None and dev:
                 known = dev.score(np.load(base / layers_file(dev.layers))[dev.rows], criterion)
             self._first = before_training(setup.objective, setup.plan, self.start.encoder, evaluate, known)
-            for entry in self._first:
-                self._metrics.write(entry)
+            for entry in self._first if work.log else ():
+                work.log.write(entry)
 
         def on_metrics(entry: Metrics) -> None:
-            if self._metrics:
-                self._metrics.write(entry)
+            if work.log:
+                work.log.write(entry)
+            if work.rank == 0:
                 score = max(entry["dev"].values()) if "dev" in entry else None
-                words = {"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score}
-                bench.report(name, words)
+                work.report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score})
 
         def batch_at(step: int) -> Any:
-            bench.made_progress()
+            work.made_progress()
             return setup.batch_at(step)
 
         return Run(
@@ -97,27 +81,32 @@ class Training:
             setup.plan,
             setup.engine,
             evaluate=_broadcast_from_rank0(evaluate),
-            checkpoints=self._checkpoints,
-            is_writer=self._metrics is not None,
+            checkpoints=work.checkpoints,
+            is_writer=work.rank == 0,
             on_metrics=on_metrics,
             until=until,
-            warned=bench.warned,
+            warned=work.warned,
         )
 
-    def publish(
-        self, encoder: Encoder, result: Result, description: Mapping[str, Any], meta: Mapping[str, Any]
-    ) -> None:
-        """Commit the trained model and remove its checkpoints."""
-        history, depends = [*self._first, *result.history], self._task.depends
-        description = {**depends, "start": depends["start"] or None, **description}
+    def write_model(
+        self, out: Path, encoder: Encoder, result: Result, description: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Write the trained model and what it is made of; return the facts for the manifest."""
+        depends = self.work.task.depends if self.work.task else {}
+        description = {**depends, "start": depends.get("start") or None, **description}
         seconds = round(time.monotonic() - self._began, 1)
-        self._bench.storage.commit(
-            self._task.name,
-            lambda path: write_checkpoint(encoder, self.start.tokenizer, path, description, history),
-            depends,
-            {"title": self._task.title, **meta, "seconds": seconds, "resumed_at": result.resumed_at},
-        )
-        self._checkpoints.clear()
+        write_checkpoint(encoder, self.start.tokenizer, out, description, [*self._first, *result.history])
+        return {**meta, "seconds": seconds, "resumed_at": result.resumed_at}
+
+    @property
+    def name(self) -> str | None:
+        """The artefact, for the model's description."""
+        return self.work.task and self.work.task.name
+
+    def publish(self, bench: Bench, write: Callable[[Path], Mapping[str, Any]]) -> None:
+        """Commit the trained model and remove its checkpoints."""
+        self.work.task.publish(bench.storage, write)
+        self.work.checkpoints.clear()
 
 
 def _broadcast_from_rank0(evaluate: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
@@ -129,9 +118,38 @@ def _broadcast_from_rank0(evaluate: Callable[[nn.Module], float] | None) -> Call
 # -- members ---------------------------------------------------------------------------------------------------------
 
 
-def member(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
-    """Train one model of an ensemble; see `train_members`, which publishes it."""
-    raise NotImplementedError("members are trained by train_members")
+def member(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Train one model of an ensemble."""
+    training = _Member(inputs, settings, work)
+    return training.write(out, training.run().train())
+
+
+class _Member(_Training):
+    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+        stage, block, how = stages()[settings["stage"]], settings[settings["stage"]], inputs["how"]
+        super().__init__(stage.tables(block), inputs, settings, work)
+        every = {name: how[name] for name in ("checkpoint_every", "evaluate_every")}
+        self.setup = stage.set_up(block, MembersConfig(precision=settings["precision"], **every), self.start)
+
+    def write(self, out: Path, result: Result) -> Mapping[str, Any]:
+        """Write the kept weights, and whether they have collapsed."""
+        meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
+        if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
+            meta["collapsed"] = reason
+        description = {"member": self.name, "stage": self.settings["stage"], **meta}
+        encoder = self.setup.objective.candidates()[result.kept]
+        return self.write_model(out, encoder, result, description, meta)
+
+    def ended(self, result: Result, until: int, bench: Bench) -> Ended:
+        """Publish the member where that was all of its training."""
+        settings, updates, score = self.settings, result.steps - result.resumed_at, result.score_by(until)
+        if score is not None:
+            about = {"stage": settings["stage"], "index": int(self.name[-2:]), "seed": settings["seed"]}
+            self.work.log.conclude({**about, "lower_bound": settings.get("lower_bound")}, {"best_dev": score})
+        if result.steps < self.setup.plan.steps:
+            return Ended(score, updates)
+        self.publish(bench, lambda out: self.write(out, result))
+        return Ended(result.score, updates)
 
 
 def member_updates(settings: Mapping[str, Any], rows: Mapping[str, int]) -> int:
@@ -157,7 +175,7 @@ def grid_ladder(steps: int, sts: Any, models: int, needed: int, evaluate_every: 
 
 def train_members(tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
     """Train some members as one program, and those that this does not bring to their ends one by one."""
-    known = {task.name: done for task in tasks if (done := _already_ended(task, bench.storage, until))}
+    known = {task.name: done for task in tasks if (done := _already_ended(task, bench, until))}
     waiting = [task for task in tasks if task.name not in known]
     starts = None
     if len(waiting) > 1:
@@ -177,13 +195,16 @@ def _ended_together(tasks: Sequence[Task], bench: Bench, until: int) -> dict[str
     listed = ", ".join(task.name for task in tasks)
     try:
         with ExitStack() as logs:
-            works = [_Member(t, bench, logs.enter_context(bench.open_log(t.name, t.depends)), until) for t in tasks]
-            if not all(can_be_stacked(work.setup.engine) for work in works):
+            members = [
+                _Member(task.received(bench.storage), task.settings, logs.enter_context(bench.work(task)))
+                for task in tasks
+            ]
+            if not all(can_be_stacked(member.setup.engine) for member in members):
                 log.warning("%s are trained one by one: their encoder takes no packed rows", listed)
                 return {}
             with bench.steps_are_counted():
-                results = train_together([work.run() for work in works])
-            return {task.name: work.ended(result) for task, work, result in zip(tasks, works, results)}
+                results = train_together([member.run(until) for member in members])
+            return {member.name: member.ended(result, until, bench) for member, result in zip(members, results)}
     except (UserError, RuntimeError, MemoryError) as error:
         if not (isinstance(error, UserError) or is_out_of_memory(error)):
             raise
@@ -199,9 +220,9 @@ def _ended_alone(task: Task, bench: Bench, until: int, starts: int | None) -> En
     if starts > retries:
         return Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
     try:
-        with bench.open_log(task.name, task.depends) as metrics, bench.steps_are_counted():
-            work = _Member(task, bench, metrics, until)
-            return work.ended(work.run().train())
+        with bench.work(task) as work, bench.steps_are_counted():
+            member = _Member(task.received(bench.storage), task.settings, work)
+            return member.ended(member.run(until).train(), until, bench)
     except UserError as error:
         return Ended(failed=(str(error), True))
     except Exception as error:
@@ -211,61 +232,99 @@ def _ended_alone(task: Task, bench: Bench, until: int, starts: int | None) -> En
         return Ended(failed=(last_line(error), False))
 
 
-def _already_ended(task: Task, storage: Storage, until: int) -> Ended | None:
+def _already_ended(task: Task, bench: Bench, until: int) -> Ended | None:
     """What is known of a finished member, of a grid model the dev score after so many updates; None if not finished."""
-    if not task.is_there(storage):
+    if not task.is_there(bench.storage):
         return None
     if "lower_bound" not in task.settings:  # finished by this trial, before its worker was lost with another member
         return Ended()
-    lines = (storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
+    lines = (bench.storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
     score = Result(history=[json.loads(line) for line in lines]).score_by(until)
     return None if score is None else Ended(score)
 
 
-class _Member:
-    """A member in the making, up to so many updates."""
+# -- learners --------------------------------------------------------------------------------------------------------
 
-    def __init__(self, task: Task, bench: Bench, metrics: MetricsLog, until: int):
-        self._task, self._metrics, self._until = task, metrics, until
-        settings, how = task.settings, task.inputs["how"]
-        self._stage = settings["stage"]
-        stage, block = stages()[self._stage], settings[self._stage]
-        self._training = Training(task, stage.tables(block), bench, metrics)
-        every = {name: how[name] for name in ("checkpoint_every", "evaluate_every")}
-        members = MembersConfig(precision=settings["precision"], **every)
-        self.setup = stage.set_up(block, members, self._training.start)
 
-    def run(self) -> Run:
-        """Return the training."""
-        return self._training.run(self.setup, self._task.settings.get("criterion", "spearman"), self._until)
+def learner(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+    """Distil one learner, in a single process."""
+    prepare_deepspeed(gpu=work.device != "cpu")
+    training = _Learner(inputs, settings, work)
+    result, weights = training.trained()
+    return training.write(out, result, weights)
 
-    def ended(self, result: Result) -> Ended:
-        """Publish the member where that was all of its training."""
-        settings, updates, score = self._task.settings, result.steps - result.resumed_at, result.score_by(self._until)
-        if score is not None:
-            about = {"stage": self._stage, "index": int(self._task.name[-2:]), "seed": settings["seed"]}
-            self._metrics.conclude({**about, "lower_bound": settings.get("lower_bound")}, {"best_dev": score})
-        if result.steps < self.setup.plan.steps:
-            return Ended(score, updates)
-        outcome = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
-        if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
-            outcome["collapsed"] = reason
-        description = {"member": self._task.name, "stage": self._stage, **outcome}
-        encoder = self.setup.objective.candidates()[result.kept]
-        self._training.publish(encoder, result, description, outcome)
-        return Ended(result.score, updates)
+
+class _Learner(_Training):
+    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+        super().__init__(["targets"], inputs, settings, work)
+        self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
+
+    def trained(self) -> tuple[Result, Mapping[str, Any]]:
+        """Train to the end; return the weights as well, which all workers gather, whatever the ZeRO stage."""
+        result = self.run().train()
+        weights = self.setup.engine.weights()
+        self.setup.engine.close()
+        return result, weights
+
+    def write(self, out: Path, result: Result, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Write the learner without what only its training needed."""
+        sed, settings = self.settings["sed"], self.settings
+        encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
+        if sed.head:
+            encoder.set_head(weights["learner.head.weight"].T.cpu().numpy())
+        Distillation(encoder).load_state_dict(weights)
+        if sed.head == "fold":
+            encoder.set_head(fold(encoder.head_weight()))
+        description = {"learner": self.name, "seed": settings["seed"], "steps": result.steps}
+        meta = {"dev": result.score, "held_out": result.held_out, "steps": result.steps, "kept_step": result.kept_step}
+        meta["sentences"] = (result.steps - result.resumed_at) * sed.batch_size
+        return self.write_model(out, encoder, result, description, meta)
+
+
+def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
+    """Train learners one after the other on one of their workers; what another start would not mend is said."""
+    prepare_deepspeed(gpu=bench.share.device != "cpu")
+    for task in tasks:
+        is_done = task.is_there(bench.storage)  # by workers that have failed since
+        if not is_done and not _train_or_give_up(task, bench):
+            return
+
+
+def _train_or_give_up(task: Task, bench: Bench) -> bool:
+    """Whether to go on."""
+    begun = None
+    if not bench.rank and not bench.has_failed():
+        begun = task.checkpoints(bench.storage).begin(bench.job)
+    starts = bench.broadcast(begun)
+    if starts is None:  # after a user's mistake, which another start does not mend
+        return False
+    if starts > task.inputs["how"]["max_retries"]:
+        bench.say(task.name, {"gave_up": starts})
+        return False
+    try:
+        with bench.work(task) as work:
+            training = _Learner(task.received(bench.storage), task.settings, work)
+            with bench.steps_are_counted():
+                result, weights = training.trained()
+            if work.log and result.score is not None:
+                work.log.conclude({"stage": "learner", "seed": task.settings["seed"]}, {"best_dev": result.score})
+            if bench.rank == 0:
+                training.publish(bench, lambda out: training.write(out, result, weights))
+    except UserError as error:
+        bench.say(task.name, {"failed": str(error)})
+        if bench.rank:
+            raise  # the first may wait for this one; started anew, it finds what was said
+    except Exception as error:
+        bench.say(task.name, {"error": last_line(error)})
+        raise
+    return True
 
 
 # -- outcomes of ensembles -------------------------------------------------------------------------------------------
 
 
 def ensemble(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
-    """List the members that were trained, and those that others may build on.
-
-    Raises:
-        RunFailed: too few could be trained.
-        UserError: the same, and the user can correct it; or too few have not collapsed.
-    """
+    """List the members that were trained, and those that others may build on; refuse too few of them."""
     node, found = settings["node"], inputs["members"]
     there, failed = [f for f in found if f.meta is not None], [f for f in found if f.meta is None]
     needed = _needed(settings["min_members"], len(found))
@@ -289,12 +348,7 @@ def ensemble(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], 
 
 
 def grid_choice(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
-    """Make the models of the best lower bound the ensemble.
-
-    Raises:
-        RunFailed: no bound has as many models as it needs.
-        UserError: the same, and the user can correct it.
-    """
+    """Make the models of the best lower bound the ensemble; refuse where no bound has as many as it needs."""
     node, ladder, bound_of = settings["node"], inputs["ladder"], settings["bounds"]
     by_bound: dict[float, list[Found]] = {}
     for found in inputs["members"]:
@@ -315,15 +369,7 @@ def grid_choice(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
 def describe_grid(
     settings: Mapping[str, Any], scores: Mapping[float, Sequence[float]], ladder: Ladder
 ) -> dict[str, Any]:
-    """Choose a grid's lower bound, and say how that came about.
-
-    Args:
-        settings: `node`, `task` and the block `sts`.
-        scores: dev scores of the models of every bound that was trained to the end.
-
-    Returns:
-        What the report takes.
-    """
+    """Choose a grid's lower bound by the dev scores of each bound; return what the report says of it."""
     sts = settings["sts"]
     choice = choose_bound(scores, sts.statistic)
     return {
@@ -374,70 +420,3 @@ def _needed(min_members: int | None, count: int) -> int:
 
 def _refuse(message: str, failed: Sequence[Found]) -> None:
     raise UserError(message) if any(found.is_mistake for found in failed) else RunFailed(message)
-
-
-# -- learners --------------------------------------------------------------------------------------------------------
-
-
-def learner(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
-    """Distil one learner; see `train_learners`, which publishes it."""
-    raise NotImplementedError("learners are trained by train_learners")
-
-
-def train_learners(tasks: Sequence[Task], bench: Bench, ranks: Ranks) -> None:
-    """Train learners one after the other on one of their workers; what another start would not mend is said."""
-    prepare_deepspeed(gpu=bench.device != "cpu")
-    for task in tasks:
-        is_done = task.is_there(bench.storage)  # by workers that have failed since
-        if not is_done and not _train_or_give_up(task, bench, ranks):
-            return
-
-
-def _train_or_give_up(task: Task, bench: Bench, ranks: Ranks) -> bool:
-    """Whether to go on."""
-    begun = None
-    if not ranks.rank and not ranks.has_failed():
-        begun = task.checkpoints(bench.storage).begin(bench.job)
-    starts = ranks.broadcast(begun)
-    if starts is None:  # after a user's mistake, which another start does not mend
-        return False
-    if starts > task.inputs["how"]["max_retries"]:
-        ranks.say(task.name, {"gave_up": starts})
-        return False
-    try:
-        own_log = nullcontext() if ranks.rank else bench.open_log(task.name, task.depends)
-        with own_log as metrics:
-            _train_and_publish(task, bench, ranks, metrics)
-    except UserError as error:
-        ranks.say(task.name, {"failed": str(error)})
-        if ranks.rank:
-            raise  # the first may wait for this one; started anew, it finds what was said
-    except Exception as error:
-        ranks.say(task.name, {"error": last_line(error)})
-        raise
-    return True
-
-
-def _train_and_publish(task: Task, bench: Bench, ranks: Ranks, metrics: MetricsLog | None) -> None:
-    sed = task.settings["sed"]
-    training = Training(task, ["targets"], bench, metrics)
-    setup = STAGE.set_up_worker(sed, training.start, ranks.rank, ranks.world)
-    run = training.run(setup)
-    with bench.steps_are_counted():
-        result = run.train()
-    weights = setup.engine.weights()  # gathered by all workers, whatever the ZeRO stage
-    setup.engine.close()
-    if metrics is None:
-        return
-    if result.score is not None:
-        metrics.conclude({"stage": "learner", "seed": task.settings["seed"]}, {"best_dev": result.score})
-    encoder, _ = training.load_start()
-    if sed.head:
-        encoder.set_head(weights["learner.head.weight"].T.cpu().numpy())
-    Distillation(encoder).load_state_dict(weights)
-    if sed.head == "fold":
-        encoder.set_head(fold(encoder.head_weight()))
-    description = {"learner": task.name, "seed": task.settings["seed"], "steps": result.steps}
-    meta = {"dev": result.score, "held_out": result.held_out, "steps": result.steps, "kept_step": result.kept_step}
-    meta["sentences"] = (result.steps - result.resumed_at) * sed.batch_size
-    training.publish(encoder, result, description, meta)

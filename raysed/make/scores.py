@@ -7,8 +7,7 @@ ensemble are computed from files and never encoded twice.
 
 import json
 import time
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -16,16 +15,15 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from raysed.cluster.work import Work
-from raysed.config import CorpusConfig, FlowConfig, Layers, derive_seed
+from raysed.config import FlowConfig, Layers, derive_seed
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pair_table import read_pairs
 from raysed.data.targets import ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.make.work import layers_file
-from raysed.model.affine import Affine, CalibrationMap, load_calibration, save_calibration
+from raysed.model.affine import CalibrationMap, load_calibration, save_calibration
 from raysed.model.encoding import encode
-from raysed.model.flow import Flow
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
 from raysed.score.baselines import run_word_probe, word_counts
@@ -47,11 +45,7 @@ Parts = dict[str | None, np.ndarray]
 
 
 def embeddings(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
-    """Embed sentences by one encoder, at every pooling.
-
-    Raises:
-        UserError: an embedding is not finite.
-    """
+    """Embed sentences by one encoder, at every pooling; refuse what is not finite."""
     sentences, config = inputs["sentences"], inputs["encoder"]
     encoder, tokenizer = load_start(config, inputs["model"])
     tokens = sentences.tokens
@@ -69,11 +63,7 @@ def embeddings(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any]
 def teacher_embeddings(
     out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work
 ) -> Mapping[str, Any]:
-    """Embed sentences by an external teacher, and measure its speed.
-
-    Raises:
-        RunFailed: an embedding is not finite.
-    """
+    """Embed sentences by an external teacher, and measure its speed; refuse what is not finite."""
     teacher: Teacher = inputs["teacher"]
     texts = inputs["sentences"].texts
     progress = Progress(f"embed by {teacher.title}", len(texts))
@@ -110,7 +100,10 @@ def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
     for layers, rows in zip(poolings, parts):
         try:
             ks[layers] = _natsv_k(inputs.get("dev"), settings, of[layers], rows)
-            fitted = _fit(stages, rows, flow, ks[layers], settings["seed"])
+            fitted = {
+                task: fit_calibration(list(stages), x_ND, flow, ks[layers], _seed_of(settings["seed"], task))
+                for task, x_ND in rows.items()
+            }
         except UserError as error:
             if layers == poolings[settings["main"]]:
                 raise
@@ -123,11 +116,8 @@ def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
     return {**meta, "failed": failed} if failed else meta
 
 
-def _fit(
-    stages: Sequence[str], parts: Parts, flow: FlowConfig, natsv_k: int | None, seed: int
-) -> dict[str | None, Affine | Flow]:
-    seeds = {task: seed if task is None else derive_seed(seed, task) for task in parts}
-    return {task: fit_calibration(list(stages), rows, flow, natsv_k, seeds[task]) for task, rows in parts.items()}
+def _seed_of(seed: int, task: str | None) -> int:
+    return seed if task is None else derive_seed(seed, task)
 
 
 def _natsv_k(dev: DevTask | None, settings: Mapping[str, Any], x_UD: np.ndarray, parts: Parts) -> int | None:
@@ -151,8 +141,7 @@ def _parts_to_fit(
     """Per pooling the rows to fit on, 2i and 2i + 1 a pair where sentences come in pairs; and the flow's settings."""
     flow, evaluation = settings["flow"], inputs["sentences"].evaluation
     if flow.fit_on != "tasks":
-        results, flow = _Text(inputs, settings, work).rows(flow, settings["seed"])
-        return [{None: x_ND} for x_ND in results], flow
+        return _rows_of_text(inputs, settings, work)
     if flow.per_task:
         rows = {task: evaluation.pair_rows([task]).reshape(-1) for task in evaluation.tasks}
     else:
@@ -160,54 +149,43 @@ def _parts_to_fit(
     return [{task: x_UD[of_task] for task, of_task in rows.items()} for x_UD in of.values()], flow
 
 
-class _Text:
-    """The sentences outside of the tasks that calibrations are fitted on, and a model's embeddings of them.
+_embedded: dict[Any, dict[Layers, np.ndarray]] = {}
+"""The embeddings of all sentences to fit on, for the next calibration of the same model."""
 
-    The embeddings of all of them are kept for the next calibration of the same model.
-    """
 
-    _kept: dict[Any, dict[Layers, np.ndarray]] = {}  # noqa: RUF012
+def _rows_of_text(inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> tuple[list[Parts], FlowConfig]:
+    """The embeddings of sentences outside of the tasks, per pooling, and the flow's settings for a part of them."""
+    everything = _text_to_fit(inputs, settings)
+    table, flow = draw(everything, settings["flow"], settings["seed"])
+    key = (str(inputs["model"]), str(inputs["text"])) if table is everything else None
+    if key is None or key not in _embedded:
+        encoder, _ = load_start(inputs["encoder"], inputs["model"])
+        poolings = inputs["poolings"]  # of the model, whichever this fit uses
+        x = dict(zip(poolings, encode(encoder.to(work.device), table, poolings, work.token_budget)))
+        if key:
+            _embedded.clear()
+            _embedded[key] = x
+    else:
+        x = _embedded[key]
+    return [{None: x[layers]} for layers in settings["layers"]], flow
 
-    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
-        self._inputs, self._settings, self._work = inputs, settings, work
 
-    @cached_property
-    def table(self) -> TokenTable:
-        """The tokens."""
-        flow, text = self._settings["flow"], self._inputs["text"]
-        if flow.fit_on == "nli":
-            pairs = read_pairs(text)
-            return _interleaved(pairs.first, pairs.second)
-        table = read_tokens(text) if isinstance(text, Path) else self._other_text(text)
-        most = flow.fit_sentences
-        if most is None or most >= len(table):
-            return table
-        seed = derive_seed(self._settings["run_seed"], "calibration")  # the same sentences for all models of the run
-        return table.take(np.sort(np.random.default_rng(seed).choice(len(table), most, replace=False)))
-
-    def _other_text(self, source: CorpusConfig) -> TokenTable:
-        chunks = sentence_chunks(source, self._settings["run_seed"], CorpusReport())
-        texts, config = [sentence for _, chunk in chunks for sentence in chunk], self._inputs["encoder"]
-        return tokenize(load_tokenizer(config, self._inputs["model"]), texts, config.max_length)
-
-    def rows(self, flow: FlowConfig, seed: int) -> tuple[list[np.ndarray], FlowConfig]:
-        """Return the embeddings that a fit uses, per pooling, and its settings."""
-        table, flow = draw(self.table, flow, seed)
-        x = self._all_rows() if table is self.table else self._encode(table)
-        return [x[layers] for layers in self._settings["layers"]], flow
-
-    def _all_rows(self) -> dict[Layers, np.ndarray]:
-        key = str(self._inputs["model"]), str(self._inputs["text"])
-        if key not in self._kept:
-            self._kept.clear()
-            self._kept[key] = self._encode(self.table)
-        return self._kept[key]
-
-    def _encode(self, table: TokenTable) -> dict[Layers, np.ndarray]:
-        """At all poolings of the model, whichever this fit uses."""
-        encoder, _ = load_start(self._inputs["encoder"], self._inputs["model"])
-        poolings = self._inputs["poolings"]
-        return dict(zip(poolings, encode(encoder.to(self._work.device), table, poolings, self._work.token_budget)))
+def _text_to_fit(inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> TokenTable:
+    flow, text, config = settings["flow"], inputs["text"], inputs["encoder"]
+    if flow.fit_on == "nli":
+        pairs = read_pairs(text)
+        return _interleaved(pairs.first, pairs.second)
+    if isinstance(text, Path):
+        table = read_tokens(text)
+    else:
+        chunks = sentence_chunks(text, settings["run_seed"], CorpusReport())
+        texts = [sentence for _, chunk in chunks for sentence in chunk]
+        table = tokenize(load_tokenizer(config, inputs["model"]), texts, config.max_length)
+    most = flow.fit_sentences
+    if most is None or most >= len(table):
+        return table
+    seed = derive_seed(settings["run_seed"], "calibration")  # the same sentences for all models of the run
+    return table.take(np.sort(np.random.default_rng(seed).choice(len(table), most, replace=False)))
 
 
 def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, FlowConfig]:
@@ -229,12 +207,7 @@ def _interleaved(first: TokenTable, second: TokenTable) -> TokenTable:
 def write_calibrated(
     directory: Path, layers: Layers, task: str | None, calibration: CalibrationMap, embeddings_ND: np.ndarray
 ) -> None:
-    """Write a calibration and its version of the embeddings into an artefact's directory.
-
-    Args:
-        task: the task that it is for; None: all together.
-        embeddings_ND: before it is applied: of the task's sentences, or of all.
-    """
+    """Write a calibration, of one task or of all, and its version of the embeddings into an artefact's directory."""
     folder = directory / f"layers-{layers}"
     file = directory / layers_file(layers)
     if task is not None:

@@ -7,7 +7,6 @@ blocks that are missing.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -67,48 +66,26 @@ def block_rows(rows: int) -> int:
     return min(max(rows // 12, _SMALLEST_BLOCK), _LARGEST_BLOCK)
 
 
-def teacher_groups(teachers: Sequence[Sequence[str]], groups: int) -> list[list[tuple[int, str]]]:
-    """Cut the teachers of several tables into groups that follow each other.
-
-    Args:
-        teachers: artefacts of each table's teachers.
-
-    Returns:
-        Of each group the number of a table and an artefact.
-
-    >>> teacher_groups([["a", "b"], ["b"]], 2)
-    [[(0, 'a')], [(0, 'b'), (1, 'b')]]
-    """
-    flat = [(index, name) for index, names in enumerate(teachers) for name in names]
-    return [flat[first:last] for first, last in pairwise(len(flat) * group // groups for group in range(groups + 1))]
-
-
 class MeanBlocks:
     """Adds its teachers' embeddings to the running float32 sums of a block; the last of a chain divides.
 
     Args:
-        teachers: the table that a teacher belongs to, and its directory.
-        counts: teachers of each table, for the last group of a chain; otherwise empty.
+        inputs: `part` has the number of the table that a teacher belongs to, and its directory; `counts` the teachers
+            of each table, for the last group of a chain, otherwise nothing.
     """
 
     columns = ("id", "input_ids")
 
-    def __init__(
-        self,
-        teachers: Sequence[tuple[int, Path]],
-        counts: Sequence[int],
-        work: Work,
-        target_precision: str = "fp32",
-        trust_remote_code: bool = False,
-    ):
+    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
         paths: dict[int, list[Path]] = {}
-        for index, path in teachers:
+        for index, path in inputs["part"]:
             paths.setdefault(index, []).append(path)
+        trusted = inputs["encoder"].trust_remote_code
         self._bf16 = uses_bf16(work.precision, work.device)
         self._rows_at_once = _SENTENCES_AT_ONCE[work.device]
         self._columns = [f"target-{index}" for index in paths]
-        self._sums = teacher_sums(list(paths.values()), work.token_budget, work.device, trust_remote_code, self._bf16)
-        self._counts, self._target_precision = counts, target_precision
+        self._sums = teacher_sums(list(paths.values()), work.token_budget, work.device, trusted, self._bf16)
+        self._counts, self._target_precision = inputs["counts"], settings["target_precision"]
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its sums."""
@@ -130,11 +107,7 @@ class MeanBlocks:
 
 
 def mean_targets(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
-    """Join the blocks of a target table, and encode some rows again.
-
-    Raises:
-        RuntimeError: rows were lost, repeated or mixed up on the way.
-    """
+    """Join the blocks of a target table, and encode some rows again: none may be lost, repeated or mixed up."""
     blocks: Sequence[Block] = inputs["blocks"]
     writer = TargetWriter(out)
     for path, _ in blocks:
@@ -155,10 +128,6 @@ def teacher_sums(
     """Load teachers; return what sums up each group's raw last-layer embeddings of B sentences, float32 [B, D].
 
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
-
-    Args:
-        token_budget: tokens per forward pass; None: what suits the device.
-        trust_remote_code: whether code that a teacher came with may run.
     """
     encoders = [[load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths] for paths in groups]
     return partial(encode_sums, encoders, token_budget=token_budget, bf16=bf16)
@@ -167,18 +136,19 @@ def teacher_sums(
 def verify_targets(
     directory: Path, teachers: Sequence[Path], trust_remote_code: bool = False, bf16: bool = False
 ) -> float:
-    """Encode 32 random rows again, one by one, and compare; this process holds one teacher at a time.
+    """Encode 32 random rows again in fp32, and return the largest difference; this process holds one teacher at a time.
 
     Args:
-        bf16: whether some targets were made in bf16; here everything is in fp32.
-
-    Returns:
-        The largest absolute difference.
+        bf16: whether some targets were made in bf16.
 
     Raises:
         RuntimeError: a target does not belong to its sentence.
     """
-    sample = _sample(SentenceTable(directory))
+    table = SentenceTable(directory)
+    rows = np.random.default_rng(len(table)).choice(len(table), min(_VERIFIED_ROWS, len(table)), replace=False)
+    # In their order, so that no row group is read twice.
+    picked = [table.rows(int(row), int(row) + 1, ("id", "input_ids", "target")) for row in np.sort(rows)]
+    sample = pa.concat_tables(picked)
     tokens = TokenTable.from_arrow(sample)
     target_BD = matrix(sample.column("target"))
     sums_BD = np.zeros_like(target_BD)
@@ -195,13 +165,6 @@ def verify_targets(
     return largest
 
 
-def _sample(table: SentenceTable) -> pa.Table:
-    """Random rows in their order, so that no row group is read twice."""
-    count = len(table)
-    rows = np.sort(np.random.default_rng(count).choice(count, min(_VERIFIED_ROWS, count), replace=False))
-    return pa.concat_tables([table.rows(int(row), int(row) + 1, ("id", "input_ids", "target")) for row in rows])
-
-
 def mean_of_members(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
     """Write what the members of an ensemble make of the evaluation's sentences, as one teacher."""
     file = layers_file(settings["layers"])
@@ -216,19 +179,15 @@ def mean_of_members(out: Path, inputs: Mapping[str, Any], settings: Mapping[str,
 class TeacherBlocks:
     """Embeds blocks of sentences by one external teacher.
 
-    A block is known by the teacher and the text, so that another combination or a larger corpus computes only what is
-    not there yet.
+    A block is known by the teacher and the text, so that another combination or a larger corpus computes only new ones.
     """
 
     columns = ("id", "sentence")
     is_keyed = True
 
     def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
-        config = inputs["teacher"]
-        self._path, self._embed = (
-            config.path,
-            load_teacher(config, work.token_budget, work.device, work.precision).embed,
-        )
+        self._path = inputs["teacher"].path
+        self._embed = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision).embed
 
     def __call__(self, table: pa.Table) -> pa.Table:
         """Return the block with its embeddings."""
@@ -236,8 +195,8 @@ class TeacherBlocks:
         x_BD = self._embed(sentences)
         broken = np.flatnonzero(~np.isfinite(x_BD).all(1))
         if len(broken):
-            what = f"{self._path!r}: its embedding of {sentences[broken[0]][:60]!r} is not finite"
-            raise UserError(f"teachers: {what}")
+            first = sentences[broken[0]][:60]
+            raise UserError(f"teachers: {self._path!r}: its embedding of {first!r} is not finite")
         return with_column(table.select(["id"]), "target", x_BD)
 
     def blocks(self, table: pa.Table) -> list[tuple[pa.Table, dict[str, Any]]]:
@@ -264,7 +223,11 @@ def combined_targets(
     table, sed = _Taught(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
     how, is_ordered = settings["combination"], bool(sed.widths)
-    score = _scorer(inputs) if how.chooses_on_dev else None
+    score = None
+    if how.chooses_on_dev:
+        dev = inputs["dev"]
+        of_dev = [np.load(path / layers_file(dev.layers))[dev.rows] for path in inputs["embeddings"]]
+        score = lambda combination: dev.score(combination.target(of_dev))  # noqa: E731
     combination, traces = _fitted(table, how, None if sed.head else encoder.width, is_ordered, score)
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head:
@@ -308,13 +271,6 @@ class _Taught:
             table = SentenceTable(teacher)
             return lambda start, stop: matrix(table.rows(start, stop, ("target",)).column("target"))
         return lambda start, _: matrix(read_table(teacher[start // ROWS_PER_GROUP][0]()).column("target"))
-
-
-def _scorer(inputs: Mapping[str, Any]) -> Callable[[Combination], float]:
-    """What scores a combination on the dev task."""
-    dev = inputs["dev"]
-    parts = [np.load(path / layers_file(dev.layers))[dev.rows] for path in inputs["embeddings"]]
-    return lambda combination: dev.score(combination.target(parts))
 
 
 def _fitted(

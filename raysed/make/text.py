@@ -29,8 +29,7 @@ _FEW_SENTENCES, _FEW_UPDATES = 1000, 150
 
 def static_start(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
     """Write the table of token vectors that a static learner starts from."""
-    encoder = inputs["encoder"]
-    write_static(encoder, settings["corpus"], settings["seed"], out, work.token_budget)
+    write_static(inputs["encoder"], settings["corpus"], settings["seed"], out, work.token_budget)
 
 
 def sentence_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
@@ -56,11 +55,7 @@ def sentence_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, 
 
 
 def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> Iterator[str]:
-    """Yield warnings before training on a corpus from which little can be learnt.
-
-    Args:
-        sed: the settings of learners; None without learners.
-    """
+    """Yield warnings before training on a corpus from which little can be learnt; `sed` is None without learners."""
     if sentences < _FEW_SENTENCES and is_trained_on:
         yield f"the corpus has only {sentences} sentences; training usually needs several thousand"
     if sed is None:

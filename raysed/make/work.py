@@ -13,7 +13,6 @@ class Sentences:
     """Sentences that models embed.
 
     Attributes:
-        texts: the sentences.
         tokens: of the run's encoder; None where they depend on an encoder that the run makes.
         evaluation: the tasks whose sentences they are.
     """

@@ -1,20 +1,35 @@
 """What is known of a run's models once they are made, for the report."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from raysed.config import Config, Layers
+from raysed.graph import Given, Input, Pick, State
 from raysed.make.scores import load_embeddings
+from raysed.recipe import SED, TEACHERS, member_nodes
+from raysed.score.lexical import TF_IDF
 from raysed.score.tasks import Embeddings
-from raysed.store.storage import Storage
+from raysed.score.transfer import SED_TASKS, transfer_average
+from raysed.store.storage import Entry, Storage
+
+if TYPE_CHECKING:
+    from raysed.plan.check import Job
+    from raysed.plan.graph import Plan
+
+TOGETHER = f"{TEACHERS}/together"
+"""What the combined teachers make of the evaluation's sentences."""
+
+
+def outcome_of(node: str) -> str:
+    """Return the artefact that lists the members of an ensemble."""
+    return f"{node}/grid/choice" if node.endswith("sts") else f"{node}/ensemble"
 
 
 def trainings_of(node: str, config: Config) -> int:
-    """Returns how many models of a node are trained, if none of those that they continue is left out.
-
-    Args:
-        node: e.g. `ct`, `sts` or `sts-ct`.
+    """Returns how many models of a node, such as `sts-ct`, are trained, if none that they continue is left out.
 
     >>> config = Config(sts={"models": 3})
     >>> [trainings_of(node, config) for node in ("ct", "sts", "sts-ct")]
@@ -28,16 +43,16 @@ def trainings_of(node: str, config: Config) -> int:
 
 @dataclass(frozen=True)
 class ScoredModel:
-    """One model and where its embeddings of the evaluation's sentences lie.
+    """A model that may be scored, and where its embeddings of the evaluation's sentences lie.
 
     Attributes:
         recipe: e.g. `ct-sed-flow`.
         kind: `base`, `member` or `learner`.
-        index: number among its like.
         embeddings: artefact with a file per pooling.
-        poolings: the poolings.
-        weights: artefact of the encoder, None for the pre-trained one.
+        weights: artefact of the encoder, None for the pre-trained one; known after the run.
         left_out: whether it has collapsed: it is scored, and nothing else comes of it.
+        model: what it is in the graph.
+        probes: the same among the models that are given further tasks.
     """
 
     recipe: str
@@ -45,8 +60,10 @@ class ScoredModel:
     index: int
     embeddings: str
     poolings: tuple[Layers, ...]
-    weights: str | None
+    weights: str | None = None
     left_out: bool = False
+    model: Input | None = field(default=None, repr=False)
+    probes: Input | None = field(default=None, repr=False)
 
 
 def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
@@ -57,7 +74,13 @@ def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | N
 
 @dataclass(frozen=True)
 class Facts:
-    """What the stages know apart from scores."""
+    """What the stages know apart from scores.
+
+    Attributes:
+        together: artefact of the combined external teachers; None where they were not combined or scored.
+        choices: what was chosen of the teachers on the dev task, in a line each.
+        shares_space_of: the only teacher, where learners share its space.
+    """
 
     cluster: str
     corpus: Mapping[str, Any]
@@ -69,11 +92,102 @@ class Facts:
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     together: str | None = None
-    """Artefact of what the teachers from outside say as one; None where they were not combined or scored."""
     choices: Sequence[str] = ()
-    """What was chosen of the teachers on the dev task, in a line each."""
     shares_space_of: str | None = None
-    """The only teacher, where learners share its space."""
+
+
+def scored_models(plan: Plan, state: State) -> list[ScoredModel]:
+    """Return the models that can be scored, in reading order."""
+    found = []
+    for of in (of for recipe in plan.recipes() for of in plan.scored.get(recipe, [])):
+        entry = state.entry(of.embeddings)
+        poolings = tuple(k for k in of.poolings if entry and str(k) not in entry.meta.get("failed", {}))
+        if plan.config.encoder.layers not in poolings:
+            continue
+        weights, is_collapsed = of.model, False
+        if isinstance(of.model, Pick):
+            weights = state.listed(of.model.outcome)[of.model.index][0]
+            is_collapsed = weights not in dict(state.listed(of.model.outcome, "healthy"))
+        elif isinstance(of.model, Given):
+            weights = of.model.value
+        found.append(replace(of, poolings=poolings, weights=weights, left_out=is_collapsed))
+    return found
+
+
+def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
+    """Return what the report says apart from scores."""
+    job, config, targets = plan.job, plan.config, f"{TEACHERS}-{SED}/targets"
+    outcomes = {n: state.entry(outcome_of(n)) for depth in member_nodes(job.recipes) for n in depth}
+    corpus = state.entry("corpus") if job.needs_corpus else None
+    taught = state.entry(targets) if targets in plan.graph.artefacts else None
+    left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
+    left_out |= teachers_left_out(job, taught)
+    for of in (of for group in plan.scored.values() for of in group):
+        entry = state.entry(of.embeddings)
+        if entry and (failed := entry.meta.get("failed")):
+            words = [f"no fit with {layers} pooled layers: {reason}" for layers, reason in failed.items()]
+            left_out[of.embeddings] = "; ".join(words)
+    left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
+    transfer, qnli = _probe_scores(plan, state)
+    # Learners give the vectors of an only teacher where these are neither centred nor folded.
+    shares_space = taught and taught.meta.get("shared") and config.sed.target == "mean" and config.sed.head != "fold"
+    return Facts(
+        cluster=cluster,
+        corpus=corpus.meta if corpus else {},
+        left_out=left_out,
+        members={node: [name for name, _ in state.listed(outcome_of(node))] for node in outcomes},
+        grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],
+        transfer=transfer,
+        qnli=qnli,
+        pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
+        views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
+        together=TOGETHER if TOGETHER in plan.graph.artefacts else None,
+        choices=list(choices(job, taught)) if taught else [],
+        shares_space_of=job.teachers[0].title if shares_space else None,
+    )
+
+
+def _probe_scores(plan: Plan, state: State) -> tuple[list[dict[str, Any]], dict[str, float]]:
+    """What the report takes of further tasks: rows of transfer tasks, and the AUC of QNLI by model."""
+    if not plan.job.further:
+        return [], {}
+    layers = plan.config.evaluation.transfer.layers or plan.config.encoder.layers
+    rows, qnli, order = [], {}, [TF_IDF, *plan.recipes()]
+    for group in [[ScoredModel(TF_IDF, "baseline", 0, "", ())], *plan.scored.values()]:
+        names = {f"{of.recipe}/transfer/{of.index:02d}": of for of in group}
+        found = [(of, state.entry(name)) for name, of in names.items() if name in plan.graph.artefacts]
+        found = [(of, entry.meta) for of, entry in found if entry]
+        for of, meta in found:
+            about = {"recipe": of.recipe, "kind": of.kind, "index": of.index}
+            about["layers"] = layers if of.kind != "baseline" else None
+            given = meta["scores"]
+            average = transfer_average(given, SED_TASKS if set(SED_TASKS) <= set(given) else None)
+            rows += [{**about, "scores": given, "average": average}] if given else []
+            label = of.recipe if len(found) == 1 else f"{of.recipe}/{of.index:02d}"
+            qnli |= {label: meta["qnli"]} if "qnli" in meta else {}
+    return sorted(rows, key=lambda row: order.index(row["recipe"])), qnli
+
+
+def teachers_left_out(job: Job, taught: Entry | None) -> dict[str, str]:
+    """Return why teachers are not part of the combination."""
+    trace = taught.meta.get("trace") if taught else None
+    if not trace:
+        return {}
+    titles, (chosen, score) = [teacher.title for teacher in job.teachers], trace[-1]
+    reason = f"does not raise the combination of {' + '.join(titles[k] for k in chosen)} ({score:.1f})"
+    others = [k for k in range(len(titles)) if k not in chosen]
+    return {f"{TEACHERS}/members/{k:02d}": f"{titles[k]} {reason}" for k in others}
+
+
+def choices(job: Job, taught: Entry) -> Iterator[str]:
+    """Yield what the dev task has chosen of the teachers, in a line each."""
+    titles, dev = [teacher.title for teacher in job.teachers], job.config.evaluation.dev
+    if trace := taught.meta.get("trace"):
+        steps = [f"{' + '.join(titles[k] for k in chosen)} {score:.1f}" for chosen, score in trace]
+        yield f"teachers, by {dev}: {'; '.join(steps)}"
+    if trace := taught.meta.get("weights_trace"):
+        steps = [f"{', '.join(f'{weight:g}' for weight in weights)} {score:.1f}" for weights, score in trace]
+        yield f"weights of the teachers, by {dev}: {'; '.join(steps)}"
 
 
 def load_calibrated(storage: Storage, name: str, layers: Layers) -> Embeddings:

@@ -28,14 +28,10 @@ class Job:
     """A checked configuration.
 
     Attributes:
-        config: the settings, with absolute paths.
-        recipes: parsed.
-        evaluation: all tasks, loaded.
+        config: with absolute paths.
         inputs: identities of encoder, corpus, tasks and other text to fit on, for dependencies.
         layers: number of the encoder's blocks.
-        pairs: labelled sentence pairs, by kind: `nli`, `sts`.
         views: kinds of views that have a table of their own; None where they are made from the corpus.
-        further: transfer tasks and QNLI.
         teachers: what learners imitate; models are loaded again when they are needed, unless there is only one.
         unscored: numbers of teachers that do not know the evaluation's sentences.
         unprobed: the same for those of further tasks.
@@ -64,11 +60,12 @@ class Job:
         """Models of the hub that workers load, each with the options that choose its files."""
         config, views = self.config, self.config.views
         found = {config.encoder.path: config.encoder.model_kwargs}
-        others = [teacher.path for teacher in config.teachers if not teacher.is_members]
-        others += [views.mlm_model] if "mlm" in self.views and views.mlm_model else []
-        others += [name for pair in views.pivots for name in pair] if "back_translation" in self.views else []
-        found = {**{name: {} for name in others}, **found}
-        return {name: options for name, options in found.items() if not _is_local(name)}
+        names = [teacher.path for teacher in config.teachers if not teacher.is_members]
+        names += [views.mlm_model] if "mlm" in self.views and views.mlm_model else []
+        names += [name for pair in views.pivots for name in pair] if "back_translation" in self.views else []
+        found = {**{name: {} for name in names}, **found}
+        paths = {name: Path(encoder_path(EncoderConfig(path=name))).expanduser() for name in found}
+        return {name: options for name, options in found.items() if not paths[name].exists()}
 
     @property
     def depends(self) -> dict[str, Any]:
@@ -78,11 +75,7 @@ class Job:
 
 
 def check(config: Config) -> Job:
-    """Checks recipes, encoder, corpus and tasks, without training or starting anything.
-
-    Raises:
-        UserError: names the setting or the file and line.
-    """
+    """Checks recipes, encoder, corpus and tasks, without training or starting anything."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
     check_trackers(config.tracking)
@@ -91,10 +84,16 @@ def check(config: Config) -> Job:
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
     check_formats(config.export.formats, config.encoder)
-    corpus = _corpus_identity(config) if _needs_corpus(config, recipes) else None
+    corpus = None
+    if _needs_corpus(config, recipes):
+        check_corpus(config.corpus)
+        settings = config.corpus.model_dump(mode="json", exclude={"source"})
+        corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
     evaluation = Evaluation.load(config.evaluation, config.seed)
+    without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
     inputs = {
-        "encoder": _encoder_identity(config),
+        # What the weights are, not where they lie: a digest of local files, the commit of a hub model.
+        "encoder": {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)},
         "corpus": corpus,
         "tasks": {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()},
     }
@@ -113,24 +112,28 @@ def check(config: Config) -> Job:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
     teachers, widths = _teachers(config)
     inputs["teachers"] = [teacher.identity for teacher in teachers]
-    unscored, unprobed = (_unknown(teachers, sentences) for sentences in (evaluation.sentences, further.sentences))
+    unscored, unprobed = (
+        frozenset(index for index, teacher in enumerate(teachers) if not teacher.knows(sentences))
+        for sentences in (evaluation.sentences, further.sentences)
+    )
     if config.combination.chooses_on_dev and unscored:
         setting = "leave_out" if config.combination.leave_out else "weights"
         raise UserError(
             f"combination.{setting} is chosen by the dev task, but a file of embeddings lacks its sentences; add "
             f"them to the file, or leave combination.{setting} out"
         )
-    _check_mask_token(recipes, config.encoder)
-    about = {"teachers": teachers, "widths": widths, "unscored": unscored, "unprobed": unprobed}
-    return Job(config, recipes, evaluation, inputs, layers, pairs, views, further, **about)
-
-
-def _is_local(model: str) -> bool:
-    return Path(encoder_path(EncoderConfig(path=model))).expanduser().exists()
+    masking = next((recipe.text for recipe in recipes if "mlm" in recipe.members), None)
+    if masking and load_tokenizer(config.encoder).mask_token_id is None:
+        raise UserError(
+            f"recipe {masking!r}: mlm needs a mask token, but the tokenizer of encoder.path {config.encoder.path!r} "
+            "has none; leave mlm out, or use an encoder that was trained with one"
+        )
+    about = config, recipes, evaluation, inputs, layers, pairs, views, further
+    return Job(*about, teachers, widths, unscored, unprobed)
 
 
 def _teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
-    """Check the teachers, one after the other, and return them with their widths."""
+    """Check the teachers, of which one at a time is loaded, and return them with their widths."""
     teachers, widths = [], []
     for block in config.teachers:
         teacher = load_teacher(block, config.resources.encode_token_budget, encoder=config.encoder)
@@ -145,20 +148,6 @@ def _teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
             f"combination.how is mean, which needs teachers of one width, but they have {listed}; use concatenated"
         )
     return teachers, tuple(widths)
-
-
-def _unknown(teachers: Sequence[Teacher], sentences: Sequence[str]) -> frozenset[int]:
-    """The numbers of teachers that have no vector for some of these sentences."""
-    return frozenset(index for index, teacher in enumerate(teachers) if not teacher.knows(sentences))
-
-
-def _check_mask_token(recipes: Sequence[Recipe], config: EncoderConfig) -> None:
-    recipe = next((recipe.text for recipe in recipes if "mlm" in recipe.members), None)
-    if recipe and load_tokenizer(config).mask_token_id is None:
-        raise UserError(
-            f"recipe {recipe!r}: mlm needs a mask token, but the tokenizer of encoder.path {config.path!r} has none; "
-            "leave mlm out, or use an encoder that was trained with one"
-        )
 
 
 def _view_rows(kind: str, config: Config, nli: PairRows | None) -> PairRows | None:
@@ -198,15 +187,7 @@ def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, PairRows
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
     fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
-    trains_on_it = any(recipe.trains_on_corpus(config) for recipe in recipes)
-    is_made_of_it = config.encoder.static is not None
-    return fits_on_it or trains_on_it or is_made_of_it
-
-
-def _corpus_identity(config: Config) -> dict[str, Any]:
-    check_corpus(config.corpus)
-    settings = config.corpus.model_dump(mode="json", exclude={"source"})
-    return {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
+    return fits_on_it or config.encoder.static is not None or any(r.trains_on_corpus(config) for r in recipes)
 
 
 def _other_text(source: str) -> dict[str, Any]:
@@ -217,14 +198,6 @@ def _other_text(source: str) -> dict[str, Any]:
         return corpus_fingerprint(text)
     except UserError as error:
         raise (error.at("flow.fit_on") if error.setting else error) from None
-
-
-def _encoder_identity(config: Config) -> dict[str, Any]:
-    """What the weights are, not where they lie: a digest of local files, the commit of a hub model."""
-    settings = config.encoder.model_dump(mode="json", exclude={"path", "layers", "trust_remote_code"})
-    if config.encoder.static is None:
-        del settings["static"]
-    return {**_model_identity(config.encoder), **settings}
 
 
 def _model_identity(config: EncoderConfig) -> dict[str, Any]:

@@ -2,26 +2,24 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from raysed.cluster.execute import How
-from raysed.cluster.need import Need
 from raysed.cluster.resources import Cluster
 from raysed.config import FIT_ON, CorpusConfig, Layers, derive_seed, dump_config
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, State, Tried
+from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
 from raysed.make import models, scores, targets, text
 from raysed.make.work import Sentences
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.shape import shape_of
 from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes
-from raysed.plan.artefacts import Facts, ScoredModel, trainings_of
+from raysed.plan.artefacts import TOGETHER, ScoredModel, choices, outcome_of, teachers_left_out, trainings_of
 from raysed.plan.check import Job
 from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run
 from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, member_nodes, node_of, parse_recipe
@@ -29,7 +27,6 @@ from raysed.registry import stages
 from raysed.score.dev import DevTask
 from raysed.score.lexical import TF_IDF
 from raysed.score.tasks import Evaluation
-from raysed.score.transfer import SED_TASKS, transfer_average
 from raysed.store.storage import Entry
 
 log = logging.getLogger(__name__)
@@ -37,44 +34,21 @@ log = logging.getLogger(__name__)
 ENCODER_START = "encoder/start"
 """Tokenizer and vectors that a static learner starts from."""
 _BASE_EMBEDDINGS = f"{BASE}/embeddings/00"
-_TOGETHER = f"{TEACHERS}/together"
 
 
-def plan(job: Job) -> "Plan":
-    """Return all artefacts of a run, and what is known of them."""
-    return Plan(job)
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """A model that may be scored: the artefact of its embeddings, and that of the model itself."""
-
-    recipe: str
-    kind: str
-    index: int
-    name: str
-    poolings: tuple[Layers, ...]
-    model: Input | None
-    probes: Input | None = None
-    """The model among those that are given further tasks."""
-
-
-@dataclass
 class Plan:
-    """All that a run makes, and what is known of it for the report.
+    """All that a run makes.
 
     Attributes:
         notes: lines for the user before anything is made.
     """
 
-    job: Job
-    artefacts: list[Artefact] = field(default_factory=list)
-    scored: dict[str, list[_Scored]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        job, config = self.job, self.job.config
-        self.config, self.shape = config, shape_of(config.encoder)
+    def __init__(self, job: Job):
+        config = job.config
+        self.job, self.config, self.shape = job, config, shape_of(config.encoder)
+        self.artefacts: list[Artefact] = []
+        self.scored: dict[str, list[ScoredModel]] = {}
+        self.notes: list[str] = []
         self._encoder = Given(job.inputs["encoder"], config.encoder)
         self._start = ENCODER_START if config.encoder.static else None
         self._poolings = tuple(dict.fromkeys([*config.evaluation.layers, config.encoder.layers]))
@@ -82,7 +56,7 @@ class Plan:
         self._sentences = Given(job.inputs["tasks"], Sentences(job.evaluation.sentences, tokens, job.evaluation))
         self._dev = self._dev_task(tokens)
         self._make_inputs()
-        self._make_base()
+        self._embed(BASE, "base", 0, self._start, "the untouched encoder")
         self._embed_by_teachers()
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})
@@ -141,21 +115,25 @@ class Plan:
         config, name = self.config, f"views/{kind}"
         source: Input = Given(self.job.inputs[name], rows)
         if rows is None:
-            inputs = {"corpus": "corpus", "source": source, "encoder": self._encoder}
-            seed = derive_seed(config.seed, "views", kind)
-            memory = partial(weights_bytes, kind, config.views, config.encoder)
-            about = {"by": "blocks", "group": name, "is_intermediate": True}
-            options = {"worker": text.ViewBlocks, "rows": lambda rows: 512, "weights": memory}
-            options |= {"check": text.check_rewritten, "joins_here": True}
+            options = {
+                "worker": text.ViewBlocks,
+                "rows": lambda rows: 512,
+                "weights": partial(weights_bytes, kind, config.views, config.encoder),
+                "check": text.check_rewritten,
+                "joins_here": True,
+            }
             source = self._add(
                 f"{name}.text",
                 f"rewritten sentences ({kind})",
                 text.rewritten_views,
                 "views",
-                **{**about, "options": options},
-                inputs=inputs,
-                settings={"kind": kind, "seed": seed},
+                inputs={"corpus": "corpus", "source": source, "encoder": self._encoder},
+                settings={"kind": kind, "seed": derive_seed(config.seed, "views", kind)},
                 beside={"views": Given(None, config.views)},
+                by="blocks",
+                group=name,
+                is_intermediate=True,
+                options=options,
             )
         inputs = {"encoder": self._encoder, "rows": source}
         settings = {"kind": kind, "max_unusable": config.views.max_unusable}
@@ -173,9 +151,6 @@ class Plan:
 
     # models that are there
 
-    def _make_base(self) -> None:
-        self._embed(BASE, "base", 0, self._start, "the untouched encoder")
-
     def _embed(self, recipe: str, kind: str, index: int, model: Input | None, what: str, probes: Any = None) -> None:
         inputs = {"encoder": self._encoder, "model": model, "sentences": self._sentences}
         name, settings = f"{recipe}/embeddings/{index:02d}", {"layers": self._poolings}
@@ -183,8 +158,12 @@ class Plan:
         self._add(name, title, scores.embeddings, "evaluation", by="task", inputs=inputs, settings=settings)
         self._score(recipe, kind, index, name, self._poolings, model, probes)
 
-    def _score(self, *about: Any) -> None:
-        self.scored.setdefault(about[0], []).append(_Scored(*about))
+    def _score(
+        self, recipe: str, kind: str, index: int, name: str, poolings: tuple, model: Input | None, probes: Any = None
+    ) -> None:
+        self.scored.setdefault(recipe, []).append(
+            ScoredModel(recipe, kind, index, name, poolings, model=model, probes=probes)
+        )
 
     def _embed_by_teachers(self) -> None:
         """External teachers; those that are members follow when these are trained."""
@@ -194,8 +173,8 @@ class Plan:
             if index in self.job.unscored:
                 self.notes.append(f"not scored: {teacher.title} has no embeddings of the evaluation's sentences")
                 continue
-            given = Given(teacher.identity, teacher)
-            self._add_teacher(index, scores.teacher_embeddings, {"teacher": given, "sentences": self._sentences})
+            inputs = {"teacher": Given(teacher.identity, teacher), "sentences": self._sentences}
+            self._add_teacher(index, scores.teacher_embeddings, inputs)
 
     def _add_teacher(self, index: int, make: Callable, inputs: Mapping[str, Input]) -> None:
         layers, title = self.config.encoder.layers, self.job.teachers[index].title
@@ -221,7 +200,7 @@ class Plan:
         used = {recipe.ensemble for recipe in self.job.recipes}
         for node in nodes:
             for index in range(self._count(node)) if node in used else ():
-                model, probed = Pick(_outcome(node), index), Pick(_outcome(node), index, "probed")
+                model, probed = Pick(outcome_of(node), index), Pick(outcome_of(node), index, "probed")
                 self._embed(node, "member", index, model, f"member {index:02d} of {node}", probed)
 
     def _count(self, node: str) -> int:
@@ -230,64 +209,61 @@ class Plan:
 
     def _add_member(self, node: str, index: int, bound: float | None, stage: str) -> str:
         config, (*before, kind) = self.config, node.split("-")
-        parent = Pick(_outcome("-".join(before)), index, "healthy") if before else self._start
-        tables = {table: table for table in stages()[kind].tables(getattr(config, kind))}
-        inputs: dict[str, Any] = {"encoder": self._encoder, "start": parent, **tables}
-        block = getattr(config, kind)
+        parent = Pick(outcome_of("-".join(before)), index, "healthy") if before else self._start
+        block, members, stage_of = getattr(config, kind), config.members, stages()[kind]
+        tables = stage_of.tables(block)
+        inputs: dict[str, Any] = {"encoder": self._encoder, "start": parent, **dict(zip(tables, tables))}
         block = block.model_copy(update={"train": []}) if hasattr(block, "train") else block
         # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
         seed = derive_seed(config.seed, node, index)
         settings = {"stage": kind, kind: block, "seed": seed, "precision": config.members.precision}
-        if bound is not None:
-            settings |= {"lower_bound": bound, "criterion": config.sts.criterion}
-        evaluate_every = stages()[kind].evaluate_every(block, config.members)
         how = {
-            "evaluate_every": evaluate_every,
-            "checkpoint_every": config.members.checkpoint_every,
-            "max_retries": config.members.max_retries,
+            "evaluate_every": stage_of.evaluate_every(block, members),
+            "checkpoint_every": members.checkpoint_every,
+            "max_retries": members.max_retries,
         }
         beside: dict[str, Any] = {"how": how, **({} if before or not self._dev else {"base": _BASE_EMBEDDINGS})}
-        if bound is not None or getattr(block, "keep", None) == "best_on_dev":
-            inputs["dev"], settings["evaluate_every"] = self._dev, evaluate_every
-        else:
-            beside["dev"] = self._dev
-        name = f"{node}/members/{index:02d}"
-        title = f"member {index:02d} of {node}"
+        name, title = f"{node}/members/{index:02d}", f"member {index:02d} of {node}"
+        options = {
+            "worker": models.train_members,
+            "updates": models.member_updates,
+            "tables": list(tables),
+            "place": (bound, index),
+            "together": stage_of.members_together(members),
+            "rows_per_update": stage_of.rows_per_update(block),
+            "memory": partial(largest_need, [node], config, self.shape),
+        }
         if bound is not None:
+            settings |= {"lower_bound": bound, "criterion": config.sts.criterion}
             name = f"{node}/grid/{bound:g}/{index:02d}"
             title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
-        options = {"worker": models.train_members, "updates": models.member_updates, "tables": list(tables)}
-        options |= {"place": (bound, index), "together": stages()[kind].members_together(config.members)}
-        options |= {"rows_per_update": stages()[kind].rows_per_update(block), "memory": self._memory(node)}
-        if bound is not None:
-            needed = min(config.members.min_members or config.sts.models, config.sts.models)
-            ladder = {"sts": config.sts, "models": config.sts.models, "needed": needed}
-            options["ladder"] = partial(models.grid_ladder, **ladder, evaluate_every=evaluate_every)
+            ladder = {"sts": config.sts, "models": config.sts.models}
+            ladder["needed"] = min(members.min_members or config.sts.models, config.sts.models)
+            options["ladder"] = partial(models.grid_ladder, **ladder, evaluate_every=how["evaluate_every"])
+        if bound is not None or getattr(block, "keep", None) == "best_on_dev":
+            inputs["dev"], settings["evaluate_every"] = self._dev, how["evaluate_every"]
+        else:
+            beside["dev"] = self._dev
         about = {"by": "tune", "group": node, "is_intermediate": True, "options": options}
         kept = {"inputs": inputs, "settings": settings, "beside": beside}
         return self._add(name, title, models.member, stage, **about, **kept)
 
-    def _memory(self, node: str) -> Callable[..., Need]:
-        return partial(largest_need, [node], self.config, self.shape)
-
     def _add_outcome(self, node: str, names: Mapping[str, float | None], stage: str) -> None:
-        config = self.config
-        inputs: dict[str, Any] = {"members": Tried(tuple(names))}
-        settings = {"node": node, "min_members": config.members.min_members}
-        about = {"is_outcome": True, "group": node, "say": partial(_say_outcome, node)}
-        if not node.endswith("sts"):
-            is_used = any(
+        config, inputs = self.config, {"members": Tried(tuple(names))}
+        settings: dict[str, Any] = {"node": node, "min_members": config.members.min_members}
+        if node.endswith("sts"):
+            make, title, inputs["dev"] = models.grid_choice, f"lower bound of {node}", self._dev
+            sts = config.sts.model_copy(update={"train": []})
+            settings |= {"sts": sts, "choice": sts.choices(), "models": sts.models, "task": config.evaluation.dev}
+            settings["bounds"] = names
+        else:
+            make, title = models.ensemble, f"ensemble of {node}"
+            settings["is_used"] = any(
                 (recipe.distils and recipe.ensemble == node) or recipe.ensemble.startswith(f"{node}-")
                 for recipe in self.job.recipes
             )
-            about |= {"inputs": inputs, "settings": {**settings, "is_used": is_used}}
-            self._add(_outcome(node), f"ensemble of {node}", models.ensemble, stage, **about)
-            return
-        inputs["dev"] = self._dev
-        sts = config.sts.model_copy(update={"train": []})
-        settings |= {"sts": sts, "choice": sts.choices(), "models": sts.models, "task": config.evaluation.dev}
-        about |= {"inputs": inputs, "settings": {**settings, "bounds": names}}
-        self._add(_outcome(node), f"lower bound of {node}", models.grid_choice, stage, **about)
+        about = {"is_outcome": True, "group": node, "say": partial(_say_outcome, node)}
+        self._add(outcome_of(node), title, make, stage, inputs=inputs, settings=settings, **about)
 
     # targets and learners
 
@@ -305,9 +281,8 @@ class Plan:
         }
         for index, node in of_members.items():
             names = tuple(f"{node}/embeddings/{i:02d}" for i in range(self._count(node)))
-            self._add_teacher(
-                index, targets.mean_of_members, {"embeddings": Pick(_outcome(node), None, "sound", names)}
-            )
+            inputs = {"embeddings": Pick(outcome_of(node), None, "sound", names)}
+            self._add_teacher(index, targets.mean_of_members, inputs)
         nodes = [recipe.ensemble for recipe in self.distilling if recipe.members]
         nodes += of_members.values() if teaching else []
         names = {node: f"{node}-{SED}/targets" for node in dict.fromkeys(nodes)}
@@ -318,11 +293,10 @@ class Plan:
 
     def _add_mean(self, node: str, name: str, stage: str) -> None:
         config = self.config
-        inputs = {"corpus": "corpus", "encoder": self._encoder, "teachers": Pick(_outcome(node), None, "healthy")}
+        inputs = {"corpus": "corpus", "encoder": self._encoder, "teachers": Pick(outcome_of(node), None, "healthy")}
         res = config.resources.encode_precision
         settings = {"precision": res, "target_precision": config.sed.target_precision}
-        options = {"worker": targets.MeanBlocks, "rows": targets.block_rows, "groups": targets.teacher_groups}
-        options["title"] = "average teachers"
+        options = {"worker": targets.MeanBlocks, "rows": targets.block_rows, "title": "average teachers"}
         about = {"by": "blocks", "group": "mean", "is_intermediate": True, "options": options}
         title = f"targets of {node}-{SED}"
         self._add(name, title, targets.mean_targets, stage, **about, inputs=inputs, settings=settings)
@@ -350,7 +324,7 @@ class Plan:
         if not job.unscored:
             inputs = {"targets": name, "embeddings": scored}
             kept = {"inputs": inputs, "settings": {"layers": config.encoder.layers}}
-            self._add(_TOGETHER, "teachers as one", targets.combined_embeddings, "combination", **kept)
+            self._add(TOGETHER, "teachers as one", targets.combined_embeddings, "combination", **kept)
 
     def _add_rows(self, teacher: Teacher, how: Mapping[str, Any]) -> str:
         name = f"{TEACHERS}/rows/{teacher.identity}"
@@ -363,7 +337,7 @@ class Plan:
         return self._add(name, title, targets.teacher_rows, "teachers", **about, inputs=inputs, settings=how)
 
     def _start_of_learners(self) -> Input | None:
-        return Pick(_outcome("mlm"), 0) if self.config.sed.start == "mlm" else self._start
+        return Pick(outcome_of("mlm"), 0) if self.config.sed.start == "mlm" else self._start
 
     def _make_learners(self) -> None:
         recipes, sed = self.distilling, self.config.sed
@@ -374,23 +348,18 @@ class Plan:
                 self._add_learner(recipe.uncalibrated, keep, index, stage)
         for recipe in recipes:
             for index in range(sed.learners):
-                name = f"{recipe.uncalibrated}/learners/{index:02d}"
-                self._embed(
-                    recipe.uncalibrated, "learner", index, name, f"learner {index:02d} of {recipe.uncalibrated}"
-                )
+                of = recipe.uncalibrated
+                self._embed(of, "learner", index, f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}")
 
     def _add_learner(self, recipe: str, keep: str, index: int, stage: str) -> None:
         config, sed = self.config, self.config.sed
         # What counts for targets is part of these.
-        without = {"target_precision": "fp32", "start": "encoder"}
-        seed = derive_seed(config.seed, recipe, "learner", index)
-        settings = {"sed": sed.model_copy(update={**without, "keep": keep}), "keep": keep, "seed": seed}
-        start = self._start_of_learners()
-        inputs = {"encoder": self._encoder, "start": start, "targets": f"{recipe}/targets"}
-        beside: dict[str, Any] = {
-            "how": {"max_retries": sed.max_retries},
-            **({"base": _BASE_EMBEDDINGS} if self._dev and sed.start == "encoder" and not sed.head else {}),
-        }
+        block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder", "keep": keep})
+        settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, recipe, "learner", index)}
+        inputs = {"encoder": self._encoder, "start": self._start_of_learners(), "targets": f"{recipe}/targets"}
+        beside: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
+        if self._dev and sed.start == "encoder" and not sed.head:
+            beside["base"] = _BASE_EMBEDDINGS
         (inputs if keep == "best_on_dev" else beside)["dev"] = self._dev
         memory = partial(need_of_learner, config, self.shape)
         about = {"by": "train", "options": {"worker": models.train_learners, "memory": memory, "workers": sed.workers}}
@@ -431,14 +400,14 @@ class Plan:
                 model = of.model
                 if isinstance(model, Pick):  # equal vectors cannot be calibrated
                     model = Pick(model.outcome, model.index, "sound")
-                inputs = {"embeddings": of.name, "model": model, "sentences": self._sentences}
+                inputs = {"embeddings": of.embeddings, "model": model, "sentences": self._sentences}
                 inputs |= {"encoder": self._encoder, **self._text_to_fit(settings)}
                 if "natsv" in recipe.calibration and config.calibration.natsv_k == "dev":
                     inputs["dev"] = self._dev
                 index = of.index + fit
                 name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
                 options = {"on_cpus": config.flow.fit_on == "tasks"}
-                about = {"by": "task", "group": of.name, "may_fail": may_fail, "options": options}
+                about = {"by": "task", "group": of.embeddings, "may_fail": may_fail, "options": options}
                 kept = {"inputs": inputs, "settings": settings, "beside": {"poolings": list(of.poolings)}}
                 self._add(name, title, scores.calibration, "calibration", **about, **kept)
                 self._score(recipe.text, of.kind, index, name, poolings, of.model, of.probes)
@@ -463,7 +432,7 @@ class Plan:
         sentences = Given(further.identity, Sentences(further.sentences, tokens))
         given = {"further": Given(further.identity, further)}
         seed = {"seed": transfer.seed}
-        probed: list[tuple[_Scored, str]] = []
+        probed: list[tuple[ScoredModel, str]] = []
         vectors: dict[tuple[str, int], str] = {}
         for scored in self._probed():
             recipe = parse_recipe(scored.recipe)
@@ -478,32 +447,33 @@ class Plan:
             about = {"inputs": given, "settings": seed}
             self._add(f"{TF_IDF}/transfer/00", "transfer tasks", scores.word_probes, "transfer", **about)
         for scored, name in probed:
-            calibrated = scored.name if parse_recipe(scored.recipe).calibration else None
+            calibrated = scored.embeddings if parse_recipe(scored.recipe).calibration else None
             inputs = {"vectors": name, "calibration": calibrated, **given}
             about = {"inputs": inputs, "settings": {**seed, "layers": layers}}
             name = f"{scored.recipe}/transfer/{scored.index:02d}"
             self._add(name, "transfer tasks", scores.probes, "transfer", **about)
 
-    def _probed(self) -> Iterator[_Scored]:
+    def _probed(self) -> Iterator[ScoredModel]:
         asked = {on_base(recipe) for recipe in self.job.recipes} | {recipe.text for recipe in self.job.recipes}
         many = None if self.config.evaluation.transfer.models == "all" else 1
-        for recipe in self._recipes():
+        for recipe in self.recipes():
             group = self.scored.get(recipe, [])
             if group and (group[0].kind != "base" or recipe in {BASE, *asked}):
                 yield from group[: None if recipe == TEACHERS else many]
 
-    def _add_probe_embeddings(self, recipe: str, index: int, scored: _Scored, sentences: Given, layers: Layers) -> str:
+    def _add_probe_embeddings(
+        self, recipe: str, index: int, scored: ScoredModel, sentences: Given, layers: Layers
+    ) -> str:
         name, title = f"{recipe}/probes/{index:02d}", f"embeddings for probes by {recipe}"
-        about: dict[str, Any] = {"settings": {"layers": [layers]}, "is_intermediate": True}
         if recipe != TEACHERS:
-            model = scored.probes or scored.model
-            inputs = {"encoder": self._encoder, "model": model, "sentences": sentences}
-            return self._add(name, title, scores.embeddings, "transfer", by="task", inputs=inputs, **about)
+            inputs = {"encoder": self._encoder, "model": scored.probes or scored.model, "sentences": sentences}
+            about = {"by": "task", "inputs": inputs, "settings": {"layers": [layers]}, "is_intermediate": True}
+            return self._add(name, title, scores.embeddings, "transfer", **about)
         teacher = self.job.teachers[index]
         if teacher.is_made_by_run or index in self.job.unprobed:  # the members are scored themselves
             return ""
-        about |= {"settings": {"layers": layers}, "inputs": {"teacher": Given(teacher.identity, teacher)}}
-        about["inputs"]["sentences"] = sentences
+        inputs = {"teacher": Given(teacher.identity, teacher), "sentences": sentences}
+        about = {"inputs": inputs, "settings": {"layers": layers}, "is_intermediate": True}
         return self._add(name, title, scores.teacher_embeddings, "transfer", **about)
 
     # what executes it, and what the report reads
@@ -539,8 +509,8 @@ class Plan:
                 "another --storage"
             )
 
-    def _recipes(self) -> list[str]:
-        """All recipes that are scored, in reading order: the base, then every recipe's, calibrated ones after."""
+    def recipes(self) -> list[str]:
+        """Return all that is scored, in reading order: the base, then every recipe's, calibrated ones after."""
         texts = [BASE, *(recipe.text for recipe in self._calibrations_of_base())]
         for recipe in self.job.recipes:
             texts += [recipe.ensemble, *([recipe.uncalibrated] if recipe.distils else []), recipe.text]
@@ -578,124 +548,15 @@ class Plan:
             titles.setdefault(place, f"{'grid models' if kind == 'grid' else kind} of {node}")
         return titles
 
-    def models(self, state: State) -> list[ScoredModel]:
-        """Return the models that can be scored, in reading order."""
-        return [
-            found for text in self._recipes() for of in self.scored.get(text, []) if (found := self._model(of, state))
-        ]
-
-    def _model(self, of: _Scored, state: State) -> ScoredModel | None:
-        entry = state.entry(of.name)
-        poolings = tuple(k for k in of.poolings if entry and str(k) not in entry.meta.get("failed", {}))
-        if self.config.encoder.layers not in poolings:
-            return None
-        weights, is_collapsed = of.model, False
-        if isinstance(of.model, Pick):
-            weights = state.listed(of.model.outcome)[of.model.index][0]
-            is_collapsed = weights not in dict(state.listed(of.model.outcome, "healthy"))
-        elif isinstance(of.model, Given):
-            weights = of.model.value
-        return ScoredModel(of.recipe, of.kind, of.index, of.name, poolings, weights, is_collapsed)
-
-    def facts(self, state: State, cluster: str) -> Facts:
-        """Return what the report says apart from scores."""
-        nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
-        outcomes = {node: state.entry(_outcome(node)) for node in nodes}
-        corpus = state.entry("corpus") if self.job.needs_corpus else None
-        taught = self._taught(state)
-        left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
-        transfer, qnli = self._probe_scores(state)
-        return Facts(
-            cluster=cluster,
-            corpus=corpus.meta if corpus else {},
-            left_out={**left_out, **self._teachers_left_out(taught), **self._unfitted(state)},
-            members={node: [name for name, _ in state.listed(_outcome(node))] for node in nodes},
-            grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],
-            transfer=transfer,
-            qnli=qnli,
-            pairs={kind: pairs.summary() for kind, pairs in self.job.pairs.items()},
-            views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in self.job.views},
-            together=_TOGETHER if _TOGETHER in self.graph.artefacts else None,
-            choices=list(self._choices(taught)) if taught else [],
-            shares_space_of=self._shares_space_of(taught),
-        )
-
-    def _taught(self, state: State) -> Entry | None:
-        name = f"{TEACHERS}-{SED}/targets"
-        return state.entry(name) if name in self.graph.artefacts else None
-
-    def _unfitted(self, state: State) -> dict[str, str]:
-        found = {}
-        for of in (of for group in self.scored.values() for of in group):
-            entry = state.entry(of.name)
-            if entry and (failed := entry.meta.get("failed")):
-                words = [f"no fit with {layers} pooled layers: {reason}" for layers, reason in failed.items()]
-                found[of.name] = "; ".join(words)
-        return found | {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
-
-    def _probe_scores(self, state: State) -> tuple[list[dict[str, Any]], dict[str, float]]:
-        """What the report takes of further tasks: rows of transfer tasks, and the AUC of QNLI by model."""
-        if not self.job.further:
-            return [], {}
-        layers = self.config.evaluation.transfer.layers or self.config.encoder.layers
-        rows, qnli, tf_idf = [], {}, f"{TF_IDF}/transfer/00"
-        groups = [[_Scored(TF_IDF, "baseline", 0, tf_idf, (), None)], *self.scored.values()]
-        for group in groups:
-            found = [
-                (of, entry)
-                for of in group
-                if (name := f"{of.recipe}/transfer/{of.index:02d}") in self.graph.artefacts
-                if (entry := state.entry(name))
-            ]
-            for of, entry in found:
-                about = {"recipe": of.recipe, "kind": of.kind, "index": of.index}
-                about["layers"] = layers if of.kind != "baseline" else None
-                given = entry.meta["scores"]
-                average = transfer_average(given, SED_TASKS if set(SED_TASKS) <= set(given) else None)
-                rows += [{**about, "scores": given, "average": average}] if given else []
-                label = of.recipe if len(found) == 1 else f"{of.recipe}/{of.index:02d}"
-                qnli |= {label: entry.meta["qnli"]} if "qnli" in entry.meta else {}
-        order = [TF_IDF, *self._recipes()]
-        return sorted(rows, key=lambda row: order.index(row["recipe"])), qnli
-
-    def _shares_space_of(self, taught: Entry | None) -> str | None:
-        """The name of the only teacher where learners give its own vectors: neither centred nor folded."""
-        if taught is None or self.config.sed.target != "mean" or self.config.sed.head == "fold":
-            return None
-        return self.job.teachers[0].title if taught.meta.get("shared") else None
-
-    def _teachers_left_out(self, taught: Entry | None) -> dict[str, str]:
-        trace = taught.meta.get("trace") if taught else None
-        if not trace:
-            return {}
-        titles, (chosen, score) = [teacher.title for teacher in self.job.teachers], trace[-1]
-        reason = f"does not raise the combination of {' + '.join(titles[k] for k in chosen)} ({score:.1f})"
-        others = [k for k in range(len(titles)) if k not in chosen]
-        return {f"{TEACHERS}/members/{k:02d}": f"{titles[k]} {reason}" for k in others}
-
-    def _choices(self, taught: Entry) -> Iterator[str]:
-        """What the dev task has chosen of the teachers, in a line each."""
-        titles, dev = [teacher.title for teacher in self.job.teachers], self.config.evaluation.dev
-        if trace := taught.meta.get("trace"):
-            steps = [f"{' + '.join(titles[k] for k in chosen)} {score:.1f}" for chosen, score in trace]
-            yield f"teachers, by {dev}: {'; '.join(steps)}"
-        if trace := taught.meta.get("weights_trace"):
-            steps = [f"{', '.join(f'{weight:g}' for weight in weights)} {score:.1f}" for weights, score in trace]
-            yield f"weights of the teachers, by {dev}: {'; '.join(steps)}"
-
     def _say_choices(self, taught: Entry) -> Iterator[str]:
-        yield from self._choices(taught)
-        for name, reason in self._teachers_left_out(taught).items():
+        yield from choices(self.job, taught)
+        for name, reason in teachers_left_out(self.job, taught).items():
             yield f"left out: {name}: {reason}"
 
 
 def on_base(recipe: Recipe) -> str:
     """Return the recipe of the untouched encoder with the same calibration."""
     return "-".join([BASE, *recipe.calibration])
-
-
-def _outcome(node: str) -> str:
-    return f"{node}/grid/choice" if node.endswith("sts") else f"{node}/ensemble"
 
 
 def _say_summary(what: str, entry: Entry) -> Iterable[str]:

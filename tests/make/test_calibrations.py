@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from raysed.cluster.work import Task, Work
+from raysed.cluster.work import Work
 from raysed.config import CalibrationConfig, EncoderConfig, FlowConfig, derive_seed
 from raysed.data.graded import StsTask
 from raysed.data.pair_table import write_pairs
 from raysed.data.pairs import PairRows
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
-from raysed.graph import Ref
+from raysed.graph import Ref, Task
 from raysed.make import scores
 from raysed.make.scores import draw, load_embeddings
 from raysed.make.work import Sentences

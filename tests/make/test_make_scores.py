@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.cluster.work import Task, Work
+from raysed.cluster.work import Work
 from raysed.config import EncoderConfig, TeacherConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
-from raysed.graph import Ref
+from raysed.graph import Ref, Task
 from raysed.make.scores import embeddings, teacher_embeddings
 from raysed.make.work import Sentences
 from raysed.model.encoder import Encoder

@@ -12,13 +12,13 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from raysed.cluster.resources import Share
 from raysed.cluster.streaming import Stream, blocks_of, make_blocks, stream_of
-from raysed.cluster.work import Task, Work
+from raysed.cluster.work import Work
 from raysed.config import EncoderConfig
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, with_column
 from raysed.data.tokens import SENTENCE_SCHEMA
 from raysed.errors import RunFailed, UserError
-from raysed.graph import Ref
-from raysed.make.targets import MeanBlocks, block_rows, mean_targets, teacher_groups, verify_targets
+from raysed.graph import Ref, Task
+from raysed.make.targets import MeanBlocks, block_rows, mean_targets, verify_targets
 from raysed.model.encoder import Encoder
 from raysed.store.storage import Storage
 
@@ -76,7 +76,7 @@ def mean(storage: Storage, name: str, teachers: list[str], precision: str = "fp3
 
 def stream(storage: Storage, tasks: list[Task], groups: int = 1, worker: type = MeanBlocks) -> Stream:
     rows = pq.read_metadata(storage.fetch("corpus") / "part-00000.parquet").num_rows
-    options = {"worker": worker, "groups": teacher_groups, "title": "average"}
+    options = {"worker": worker, "title": "average"}
     return stream_of(tasks, options, range(0, rows, block_rows(rows)), Work(token_budget=512), groups)
 
 

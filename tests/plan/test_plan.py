@@ -39,8 +39,8 @@ def prints(settings: dict, storage: Storage) -> dict[str, str | None]:
             (tried,) = [value for value in artefact.inputs.values() if isinstance(value, Tried)]
             listed = [(member, state.fingerprint(member)) for member in tried.names]
             lists = {"all": listed, "healthy": listed, "sound": listed, "probed": listed}
-            storage.commit(name, lambda out: None, state.ready(name).depends, {LISTS: lists})
-    return {name: state.ready(name).fingerprint for name in graph.artefacts}
+            storage.commit(name, lambda out: None, state.task(name).depends, {LISTS: lists})
+    return {name: state.task(name).fingerprint for name in graph.artefacts}
 
 
 def merged(settings: dict, changes: dict) -> dict:

@@ -82,7 +82,9 @@ def finished(ray_cluster, tmp_path_factory) -> tuple[Path, list[int], list[str]]
         counted: list[int] = []
         original = raysed.cluster.tuning._tuner
         patch.setattr(
-            raysed.cluster.tuning, "_tuner", lambda t, q, *rest: (counted.append(q.trainings), original(t, q, *rest))[1]
+            raysed.cluster.tuning,
+            "_tuner",
+            lambda t, q, *rest: (counted.append(sum(group.left() for group in q._groups)), original(t, q, *rest))[1],
         )
         said = run(storage)
     return storage, counted, said

@@ -16,9 +16,10 @@ from started_jobs import artefact, tiny_settings
 from raysed.cluster.execute import Executor
 from raysed.cluster.resources import Cluster
 from raysed.cluster.tuning import Group, Queue
-from raysed.cluster.work import Ended, Task
+from raysed.cluster.work import Ended
 from raysed.config import make_config
 from raysed.data.tokens import read_tokens
+from raysed.graph import Task
 from raysed.make import models
 from raysed.model.pretrained import load_checkpoint
 from raysed.model.encoding import encode

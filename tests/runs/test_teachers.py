@@ -18,6 +18,7 @@ from raysed.errors import UserError
 from raysed.make.targets import COMBINATION
 from raysed.model.combination import Combination
 from raysed.model.teacher import load_teacher
+from raysed.plan.artefacts import facts_of
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
@@ -115,7 +116,7 @@ def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings
     executor, plan, said = combined(settings(combination={"leave_out": True}))
     (steps,) = [line for line in said if line.startswith("teachers, by dev: ")]
     assert steps.startswith("teachers, by dev: bundled ") and ";" not in steps
-    left_out = plan.facts(executor.state, "").left_out
+    left_out = facts_of(plan, executor.state, "").left_out
     (reason,) = left_out.values()
     assert list(left_out) == ["teachers/members/01"]
     assert "tiny-encoder0 does not raise the combination of bundled" in reason
@@ -127,13 +128,13 @@ def test_weights_that_are_chosen_score_best_and_are_told(ray_cluster, settings):
     """The tiny encoder has random weights, so it gets little weight."""
     executor, plan, said = combined(settings(combination={"weights": "dev", "how": "concatenated", "turn": False}))
     (line,) = [line for line in said if line.startswith("weights of the teachers, by dev: 1, 1 ")]
-    assert plan.facts(executor.state, "").choices == [line]
+    assert facts_of(plan, executor.state, "").choices == [line]
     storage = executor.state.storage
     trace = storage.entry("teachers-sed/targets").meta["weights_trace"]
     first, last = trace[0], trace[-1]
     assert first[0] == [1.0, 1.0] and last[0][0] > last[0][1] and last[1] > first[1]
     combination = Combination.load(storage.fetch("teachers-sed/targets") / COMBINATION)
-    dev = executor.state.ready("teachers-sed/targets").inputs["dev"]
+    dev = executor.state.task("teachers-sed/targets").inputs["dev"]
     parts = [np.load(storage.fetch(f"teachers/embeddings/0{k}") / "layers-1.npy")[dev.rows] for k in (0, 1)]
     assert dev.score(combination.target(parts)) == pytest.approx(last[1], abs=1e-4), "the chosen one is what is used"
 

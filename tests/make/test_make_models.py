@@ -1,0 +1,46 @@
+"""Members and learners are made by plain functions of their inputs and settings, in this process and without Ray."""
+
+import pyarrow.parquet as pq
+import ray
+from started_jobs import tiny_settings
+
+from raysed.cluster.work import Work
+from raysed.config import make_config
+from raysed.data.tokens import SentenceTable
+from raysed.graph import State
+from raysed.make.targets import MeanBlocks, mean_targets
+from raysed.model.pretrained import load_checkpoint
+from raysed.plan.check import check
+from raysed.plan.graph import Plan
+from raysed.store.storage import Storage
+
+MEMBERS = ["ct/members/00", "ct/members/01"]
+
+
+def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
+    members = {**tiny_settings()["members"], "count": len(MEMBERS)}
+    plan = Plan(check(make_config(tiny_settings(recipes=["ct-sed"], members=members, storage=str(tmp_path)))))
+    storage = Storage(str(tmp_path), "tiny")
+    state = State(plan.graph, storage)
+    for name in ("base/embeddings/00", "corpus", *MEMBERS):
+        state.task(name).run(storage, Work())
+    state.task("ct/ensemble").run(storage, Work())
+    assert storage.entry(MEMBERS[0]).meta["kept_step"] > 0
+    assert len((storage.fetch(MEMBERS[0]) / "history.jsonl").read_text().splitlines()) >= 3
+
+    task = state.task("ct-sed/targets")
+    inputs = task.received(storage)
+    part = [(0, path) for path in inputs["teachers"]]  # all belong to the first and only table
+    mean = MeanBlocks({**inputs, "part": part, "counts": [len(part)]}, task.settings, Work())
+    corpus = SentenceTable(inputs["corpus"])
+    ((block, meta),) = mean.blocks(mean(corpus.rows(0, len(corpus), MeanBlocks.columns)))
+    pq.write_table(block, tmp_path / "block.parquet")
+    blocks = [(lambda: tmp_path / "block.parquet", meta)]
+    task.publish(storage, lambda out: mean_targets(out, {**inputs, "blocks": blocks}, task.settings, Work()))
+
+    learner = state.task("ct-sed/learners/00").run(storage, Work())
+    assert learner.meta["steps"] > 0 and learner.meta["resumed_at"] == 0
+    assert (
+        load_checkpoint(storage.fetch("ct-sed/learners/00")).width == load_checkpoint(storage.fetch(MEMBERS[0])).width
+    )
+    assert not ray.is_initialized()
