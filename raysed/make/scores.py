@@ -7,7 +7,7 @@ ensemble are computed from files and never encoded twice.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -100,10 +100,7 @@ def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
     for layers, rows in zip(poolings, parts):
         try:
             ks[layers] = _natsv_k(inputs.get("dev"), settings, of[layers], rows)
-            fitted = {
-                task: fit_calibration(list(stages), x_ND, flow, ks[layers], _seed_of(settings["seed"], task))
-                for task, x_ND in rows.items()
-            }
+            fitted = _fit(stages, rows, flow, ks[layers], settings["seed"])
         except UserError as error:
             if layers == poolings[settings["main"]]:
                 raise
@@ -116,8 +113,11 @@ def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
     return {**meta, "failed": failed} if failed else meta
 
 
-def _seed_of(seed: int, task: str | None) -> int:
-    return seed if task is None else derive_seed(seed, task)
+def _fit(
+    stages: Sequence[str], parts: Parts, flow: FlowConfig, natsv_k: int | None, seed: int
+) -> dict[str | None, CalibrationMap]:
+    seeds = {task: seed if task is None else derive_seed(seed, task) for task in parts}
+    return {task: fit_calibration(list(stages), rows, flow, natsv_k, seeds[task]) for task, rows in parts.items()}
 
 
 def _natsv_k(dev: DevTask | None, settings: Mapping[str, Any], x_UD: np.ndarray, parts: Parts) -> int | None:
