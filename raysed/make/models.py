@@ -2,7 +2,9 @@
 
 import json
 import logging
+import os
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import distributed, nn
 
 from raysed.cluster.work import Bench, Ended, Work
 from raysed.config import MembersConfig
@@ -247,11 +249,17 @@ def _already_ended(task: Task, bench: Bench, until: int) -> Ended | None:
 
 
 def learner(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
-    """Distil one learner, in a single process."""
+    """Distil one learner in this process alone, which is a group of one worker."""
     prepare_deepspeed(gpu=work.device != "cpu")
-    training = _Learner(inputs, settings, work)
-    result, weights = training.trained()
-    return training.write(out, result, weights)
+    backend = "gloo" if work.device == "cpu" else "nccl"
+    os.environ.setdefault("LOCAL_RANK", "0")  # which DeepSpeed asks for
+    with tempfile.TemporaryDirectory() as place:
+        distributed.init_process_group(backend, init_method=f"file://{place}/group", rank=0, world_size=1)
+        try:
+            training = _Learner(inputs, settings, work)
+            return training.write(out, *training.trained())
+        finally:
+            distributed.destroy_process_group()
 
 
 class _Learner(_Training):
