@@ -65,7 +65,7 @@ def test_a_finished_run_is_described_in_words_and_counts(finished):
     assert code == 0 and lines[1:] == [
         "finished: corpus, model, plots, 3 of 3 members of ct, 1 of 1 learners of ct-sed, base-flow/calibrations, "
         "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/targets, "
-        "ct, 3 ct/embeddings"
+        "3 ct/embeddings, ct/ensemble"
     ]
 
 

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch import distributed, nn
 
 from raysed.cluster.work import Bench, Ended, Work
 from raysed.config import MembersConfig
+from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import LISTS, Found, Task
 from raysed.make.work import layers_file
@@ -56,6 +58,9 @@ class _Training:
     def run(self, until: int | None = None) -> Run:
         """Return the training from the newest checkpoint on; it logs the history."""
         setup, work, dev = self.setup, self.work, self.inputs.get("dev")
+        if dev and dev.tokens is None:  # they depend on an encoder that the run makes
+            max_length = self.inputs["encoder"].max_length
+            dev = replace(dev, tokens=tokenize(self.start.tokenizer, dev.evaluation.sentences, max_length))
         criterion = self.settings.get("criterion", "spearman")
         evaluate = dev and dev.scorer(criterion, work.token_budget)
         if work.rank == 0:
@@ -154,12 +159,12 @@ class _Member(_Training):
         return Ended(result.score, updates)
 
 
-def member_updates(settings: Mapping[str, Any], rows: Mapping[str, int]) -> int:
+def member_updates(recipe: str, settings: Mapping[str, Any], rows: Mapping[str, int]) -> int:
     """Return the updates of one member, by the sizes of the tables that it learns from."""
     stage, block = stages()[settings["stage"]], settings[settings["stage"]]
     count = sum(rows[table] for table in stage.tables(block))
     if count < 2 and "views" in stage.Settings.model_fields:
-        raise UserError(f"{stage.name} needs at least 2 pairs of views, but {count} were found")
+        raise UserError(f"recipe {recipe!r}: {stage.name} needs at least 2 pairs of views, but {count} were found")
     return stage.steps(block, count)
 
 

@@ -226,7 +226,7 @@ class Plan:
         name, title = f"{node}/members/{index:02d}", f"member {index:02d} of {node}"
         options = {
             "worker": models.train_members,
-            "updates": models.member_updates,
+            "updates": partial(models.member_updates, next(r.text for r in self.job.recipes if kind in r.members)),
             "tables": list(tables),
             "place": (bound, index),
             "together": stage_of.members_together(members),
@@ -504,7 +504,7 @@ class Plan:
         if free is not None and free < needed:
             most = max(bytes_, key=bytes_.__getitem__)
             raise UserError(
-                f"storage: {self.config.storage} has {free / 1e9:.1f} GB free, but this run needs about "
+                f"storage: {self.config.storage}/{self.config.run} has {free / 1e9:.1f} GB free, but this run needs about "
                 f"{needed / 1e9:.1f} GB, {bytes_[most] / 1e9:.1f} of them for {most}; free some space, or choose "
                 "another --storage"
             )

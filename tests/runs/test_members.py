@@ -215,7 +215,7 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
 
     def failing(stages, *rest):
         calls.append("-".join(stages))
-        if stages == ["sn"] and calls.count("sn") in (3, 4):  # after the base's; its poolings are two, as here
+        if stages == ["sn"] and calls.count("sn") in (4, 5):  # after the base's; its poolings are two, as here
             raise UserError("the rows are planted")
         return fit(stages, *rest)
 

@@ -52,9 +52,10 @@ def settings(tiny_encoder_dir, tmp_path):
 
 def rows_of(directory: Path, kind: str = "rows") -> dict[str, int]:
     """When each block of a teacher's embeddings was written: of the corpus, or of the tasks."""
+    pattern = "*/*.json" if kind == "rows" else "*.json"
     return {
         p.relative_to(directory).as_posix(): p.stat().st_mtime_ns
-        for p in directory.glob(f"manifest/teachers/{kind}/**/*.json")
+        for p in directory.glob(f"manifest/teachers/{kind}/{pattern}")
     }
 
 
