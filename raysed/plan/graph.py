@@ -224,9 +224,10 @@ class Plan:
         }
         beside: dict[str, Any] = {"how": how, **({} if before or not self._dev else {"base": _BASE_EMBEDDINGS})}
         name, title = f"{node}/members/{index:02d}", f"member {index:02d} of {node}"
+        first = next(recipe.text for recipe in self.job.recipes if kind in recipe.members)
         options = {
             "worker": models.train_members,
-            "updates": partial(models.member_updates, next(r.text for r in self.job.recipes if kind in r.members)),
+            "updates": partial(models.member_updates, first),
             "tables": list(tables),
             "place": (bound, index),
             "together": stage_of.members_together(members),
@@ -504,9 +505,9 @@ class Plan:
         if free is not None and free < needed:
             most = max(bytes_, key=bytes_.__getitem__)
             raise UserError(
-                f"storage: {self.config.storage}/{self.config.run} has {free / 1e9:.1f} GB free, but this run needs about "
-                f"{needed / 1e9:.1f} GB, {bytes_[most] / 1e9:.1f} of them for {most}; free some space, or choose "
-                "another --storage"
+                f"storage: {self.config.storage}/{self.config.run} has {free / 1e9:.1f} GB free, but this run needs "
+                f"about {needed / 1e9:.1f} GB, {bytes_[most] / 1e9:.1f} of them for {most}; free some space, or "
+                "choose another --storage"
             )
 
     def recipes(self) -> list[str]:
