@@ -108,7 +108,8 @@ class LibraryModel:
         """Return float32 [N, D] in a list of one, rows in the order of the sentences."""
         parts = []
         for start in range(0, len(sentences), _CHUNK):
-            x_BD = self.model.encode(sentences[start : start + _CHUNK], convert_to_numpy=True, show_progress_bar=False)
+            some = list(sentences[start : start + _CHUNK])
+            x_BD = self.model.encode(some, convert_to_numpy=True, show_progress_bar=False)
             parts.append(x_BD.astype(np.float32))
             if on_rows:
                 on_rows(start + len(parts[-1]))
