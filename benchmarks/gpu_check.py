@@ -64,7 +64,7 @@ from raysed.train.memory import member_need
 from raysed.train.stack import Stack, can_be_stacked
 from raysed.train.stage import Setup, Start
 from raysed.train.stages.sed import SedConfig
-from raysed.train.state import load_state, save_state, seed_everything
+from raysed.train.state import copied, load_state, seed_everything, write_state
 
 import shapes
 
@@ -210,7 +210,7 @@ def _continued(check: Check, directory: Path) -> float:
         setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small"), check.device)
         for step in range(5):
             if stops and step == 3:
-                save_state(setup.engine.state_dict(), directory)
+                write_state(*copied(setup.engine.state_dict()), directory)
                 setup = check.setup("ct", _settings("ct", "fp32"), check.encoder("small", seed=9), check.device)
                 setup.engine.load_state_dict(load_state(directory))
             seed_everything(1, step)

@@ -26,7 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from raysed.config import FlowConfig
-from raysed.train.flow_fit import CLIP, INITIALISATION_ROWS, FlowAdam, fit_flow
+from raysed.train.flow_fit import CLIP, INITIALISATION_ROWS, fit_flow
+from raysed.train.optimizers import UncorrectedAdamW
 
 import harness
 
@@ -155,7 +156,7 @@ def train(model: nn.Module, nats: Callable[[Tensor], Tensor], x_ND: Tensor) -> B
     nat = 1 / (math.log(2) * x_ND.shape[1])
     with torch.no_grad():
         nats(x_ND[torch.randperm(len(x_ND))[:INITIALISATION_ROWS].to(x_ND.device)])
-    optimizer = FlowAdam(model.parameters(), CONFIG.learning_rate)
+    optimizer = UncorrectedAdamW(model.parameters(), CONFIG.learning_rate)
     x_P2D = x_ND.view(len(x_ND) // 2, 2, -1)
     order = torch.randperm(len(x_P2D)).to(x_ND.device)
     for pairs in order[: updates(x_ND) * CONFIG.batch_size].split(CONFIG.batch_size):

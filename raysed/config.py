@@ -12,13 +12,14 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -359,10 +360,24 @@ class AnalysisConfig(Block):
     read."""
 
 
+def _as_blocks(values: Any, key: str = "source") -> Any:
+    """Return paths in a list or mapping as blocks."""
+    if isinstance(values, Mapping):
+        return {name: {key: value} if isinstance(value, str) else value for name, value in values.items()}
+    return (
+        [{key: value} if isinstance(value, str) else value for value in values] if isinstance(values, list) else values
+    )
+
+
+def as_blocks(value: Any) -> Any:
+    """Return a path, or a list of paths and blocks, as a list of blocks."""
+    return _as_blocks(value if isinstance(value, list) else [value])
+
+
 class EvaluationConfig(Block):
     """What is scored, and how subsets are put together."""
 
-    tasks: dict[str, TaskConfig] = {
+    tasks: Annotated[dict[str, TaskConfig], BeforeValidator(_as_blocks)] = {
         "everyday-dev": TaskConfig(source="bundled:dev"),
         "everyday-test": TaskConfig(source="bundled:test"),
     }
@@ -380,14 +395,6 @@ class EvaluationConfig(Block):
     """Depths of pooling at which every model is scored beside `encoder.layers` (SED table 8)."""
     transfer: TransferConfig = TransferConfig()
     analysis: AnalysisConfig = AnalysisConfig()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _paths_are_tasks(cls, data: Any) -> Any:
-        tasks = data.get("tasks") if isinstance(data, Mapping) else None
-        if isinstance(tasks, Mapping):
-            data = {**data, "tasks": {k: {"source": v} if isinstance(v, str) else v for k, v in tasks.items()}}
-        return data
 
     @model_validator(mode="after")
     def _names_are_tasks(self) -> "EvaluationConfig":
@@ -433,12 +440,6 @@ class MembersConfig(Block):
         return self
 
 
-def as_blocks(value: Any) -> Any:
-    """Return a path, or a list of paths and blocks, as a list of blocks."""
-    values = value if isinstance(value, list) else [value]
-    return [{"source": item} if isinstance(item, str) else item for item in values]
-
-
 ViewKind = Literal["same", "files", "entailment", "synonym", "mlm", "back_translation"]
 Part = Annotated[float, Field(gt=0, lt=1)]
 
@@ -469,7 +470,7 @@ class ViewSource(PairSource):
 class ViewsConfig(Block):
     """Two views of the same meaning, which `bsl` and `contrastive` learn from (BSL sections 3.2 and 4.4)."""
 
-    files: list[ViewSource] = []
+    files: Annotated[list[ViewSource], BeforeValidator(as_blocks)] = []
     """Sources of the kind `files`, put together: a path, a hub id, or a block of the settings below."""
     synonym_share: Part = 0.3
     """Share of a sentence's words that `synonym` replaces by others of the same WordNet sense."""
@@ -486,11 +487,6 @@ class ViewsConfig(Block):
     the sentence and its back-translation."""
     max_unusable: float = Field(0.5, ge=0, lt=1)
     """Largest share of pairs with an empty view or two identical ones, which are left out. Beyond it the run ends."""
-
-    @field_validator("files", mode="before")
-    @classmethod
-    def _paths_are_sources(cls, value: Any) -> Any:
-        return as_blocks(value)
 
     @model_validator(mode="after")
     def _one_or_two_pivots(self) -> "ViewsConfig":
@@ -685,7 +681,7 @@ class _Common(Block):
     the same machine gives the same files, on GPUs up to rounding (see docs/faults.md)."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share are done once."""
-    teachers: list[TeacherConfig] = []
+    teachers: Annotated[list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path"))] = []
     """The models of recipes that begin with `teachers`: each a path, or a block of settings, see
     docs/configuration.md#teachers-and-combination-models-that-a-learner-learns-from."""
     encoder: EncoderConfig = EncoderConfig()
@@ -699,11 +695,6 @@ class _Common(Block):
     export: ExportConfig = ExportConfig()
     resources: ResourcesConfig = ResourcesConfig()
     tracking: Annotated[TrackingConfig, NO_EFFECT] = TrackingConfig()
-
-    @field_validator("teachers", mode="before")
-    @classmethod
-    def _paths_are_teachers(cls, teachers: Any) -> Any:
-        return [{"path": t} if isinstance(t, str) else t for t in teachers] if isinstance(teachers, list) else teachers
 
     def report_tasks(self) -> list[str]:
         """Return the names of the tasks whose mean is the headline number."""

@@ -3,29 +3,12 @@
 import math
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
-
-
-class Engine(Protocol):
-    """What makes updates of an objective's weights."""
-
-    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
-        """Make one update and return the loss over all workers, not a number where its gradient is not finite.
-
-        Such an update changes no weights. A loss that is still on its way on a GPU is returned as a tensor, so that
-        nobody waits for it before it is needed.
-        """
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer state and precision, full and in fp32, whatever the number of workers."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a state back; updates go on in the precision in which they began."""
 
 
 class TorchEngine:
@@ -48,7 +31,11 @@ class TorchEngine:
         self.is_async = self._parameters[0].is_cuda and bool(optimizer.defaults.get("fused"))
 
     def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
-        """See `Engine.update`."""
+        """Make one update and return the loss over all workers, not a number where its gradient is not finite.
+
+        Such an update changes no weights. A loss that is still on its way on a GPU is returned as a tensor, so that
+        nobody waits for it before it is needed.
+        """
         self.prepare(learning_rate)
         loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
         with oom_as_user_error(self.objective):
@@ -82,12 +69,12 @@ class TorchEngine:
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """See `Engine.state_dict`."""
+        """Return weights, optimizer state and precision, full and in fp32, whatever the number of workers."""
         weights = self.objective.state_dict()
         return {"objective": weights, "optimizer": self.optimizer.state_dict(), "bf16": self.bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See `Engine.load_state_dict`."""
+        """Put a state back; updates go on in the precision in which they began."""
         self.objective.load_state_dict(state["objective"])
         optimizer = state["optimizer"]
         optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}

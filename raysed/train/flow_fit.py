@@ -6,7 +6,7 @@ its initialisation. Source: Li et al., EMNLP 2020, section 3.2, table 7 and appe
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,19 +20,8 @@ from raysed.train.flow_gradient import FlowObjective
 from raysed.train.optimizers import UncorrectedAdamW
 
 INITIALISATION_ROWS = 2048
-
-
 CLIP = 1.0
-
-
 _LEVELS = {"paper": 2, "released": 3}
-
-
-class FlowAdam(UncorrectedAdamW):
-    """The optimizer of BERT-flow's code: it decays every parameter, biases and scales too."""
-
-    def __init__(self, parameters: Iterable[nn.Parameter], learning_rate: float):
-        super().__init__(parameters, learning_rate, weight_decay=0.01)
 
 
 @contextmanager
@@ -74,13 +63,15 @@ def fit_flow(
         flow.initialize_(x_ND[torch.randperm(len(x_ND), generator=generator)[:INITIALISATION_ROWS]])
     x_P2D = x_ND.view(len(x_ND) // 2, 2, -1)
     objective = FlowObjective(flow, 2 * _updates(len(x_P2D), config)[0])
-    optimizer = FlowAdam([objective.vector], config.learning_rate)
+    optimizer = UncorrectedAdamW([objective.vector], config.learning_rate)  # as released: biases are decayed, too
     for step, pairs in enumerate(_batches(len(x_P2D), config, generator), start=1):
-        metrics = _update(objective, optimizer, x_P2D.index_select(0, pairs.to(x_ND.device)).flatten(0, 1))
-        if not math.isfinite(metrics["loss"] + metrics["gradient_norm"]):
+        loss = objective.backward(x_P2D.index_select(0, pairs.to(x_ND.device)).flatten(0, 1)).item()
+        norm = nn.utils.clip_grad_norm_([objective.vector], CLIP).item()
+        optimizer.step()
+        if not math.isfinite(loss + norm):
             raise UserError(_divergence(step, x_ND, config))
         if on_step:
-            on_step(step, metrics)
+            on_step(step, {"loss": loss, "bits_per_dim": loss / 2, "gradient_norm": norm})
     objective.write_back()
     return flow.eval()
 
@@ -136,10 +127,3 @@ def _updates(pairs: int, config: FlowConfig) -> tuple[int, int]:
     size = min(config.batch_size, pairs)
     # The small term keeps a product such as 0.29 * 100 from being cut to 28.
     return size, max(1, int(pairs * config.epochs / size + 1e-9))
-
-
-def _update(objective: FlowObjective, optimizer: FlowAdam, x_BD: Tensor) -> dict[str, float]:
-    loss = objective.backward(x_BD)
-    norm = nn.utils.clip_grad_norm_([objective.vector], CLIP)
-    optimizer.step()
-    return {"loss": loss.item(), "bits_per_dim": loss.item() / 2, "gradient_norm": norm.item()}

@@ -3,14 +3,12 @@
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 _STATISTICS = {"mean": statistics.fmean, "max": max}
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The bound whose models become the ensemble, and by how much it is better than the next best."""
 
     lower_bound: float
@@ -112,21 +110,22 @@ class Ladder:
 
     def _climb(self) -> None:
         """Queue the models of one more bound: one that climbs, or one that starts."""
+        climber = self._climber(self._reduction)
+        if climber is None and self._waiting:
+            climber = self._waiting.popleft(), 0
+        if climber is None and not self._running and not self._ranked(len(self.rungs) - 1):
+            climber = self._climber(reduction=1)
+        if climber:
+            self._start(*climber)
+
+    def _climber(self, reduction: int) -> tuple[float, int] | None:
+        """Return the best bound of the highest rung that has one to climb, and where to; one in `reduction` may."""
         for rung in reversed(range(len(self.rungs) - 1)):
             ranked = self._ranked(rung)
-            best = [bound for bound in ranked[: len(ranked) // self._reduction] if bound not in self._scores[rung + 1]]
-            if best:
-                return self._start(best[0], rung + 1)
-        if self._waiting:
-            return self._start(self._waiting.popleft(), 0)
-        if not self._running and not self._ranked(len(self.rungs) - 1):
-            self._let_the_best_climb()
-
-    def _let_the_best_climb(self) -> None:
-        for rung in reversed(range(len(self.rungs) - 1)):
-            candidates = [bound for bound in self._ranked(rung) if bound not in self._scores[rung + 1]]
-            if candidates:
-                return self._start(candidates[0], rung + 1)
+            for bound in ranked[: len(ranked) // reduction]:
+                if bound not in self._scores[rung + 1]:
+                    return bound, rung + 1
+        return None
 
     def _start(self, bound: float, rung: int) -> None:
         survivors = range(self._models)

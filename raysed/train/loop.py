@@ -6,24 +6,29 @@ save is weights, optimizer and step, and a continued run is the undisturbed run.
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from raysed.errors import UserError
 from raysed.store.checkpoints import Checkpoints
-from raysed.train.engine import Engine
+from raysed.train.engine import TorchEngine
 from raysed.train.plan import Plan
 from raysed.train.selection import Metrics, Result, Selection
 from raysed.train.state import BackgroundWriter, broadcast_from_rank0, copied, load_state, seed_everything, write_state
+
+if TYPE_CHECKING:
+    from raysed.train.deepspeed import DeepSpeedEngine
+
+    Engine = TorchEngine | DeepSpeedEngine
 
 _NAMED_ROWS = 40
 _WARNING_EVERY = 10
 """Updates between two checks for a preemption notice: each costs a message between workers."""
 
 
-def train(objective: nn.Module, batch_at: Callable[[int], Any], plan: Plan, engine: Engine, **options: Any) -> Result:
+def train(objective: nn.Module, batch_at: Callable[[int], Any], plan: Plan, engine: "Engine", **options: Any) -> Result:
     """Train to the last step, from the newest saved state if there is one; takes what `Run` takes."""
     return Run(objective, batch_at, plan, engine, **options).train()
 
@@ -49,7 +54,7 @@ class Run:
         objective: nn.Module,
         batch_at: Callable[[int], Any],
         plan: Plan,
-        engine: Engine,
+        engine: "Engine",
         *,
         evaluate: Callable[[nn.Module], float] | None = None,
         checkpoints: Checkpoints | None = None,

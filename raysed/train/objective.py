@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from raysed.train.collapse import spread_of
+
 if TYPE_CHECKING:
     from raysed.data.pair_table import LabelledBatch
     from raysed.data.tokens import PackedTokens
@@ -20,6 +22,8 @@ class EncoderObjective(nn.Module):
     def __init__(self, dropout: bool):
         super().__init__()
         self._dropout = dropout
+        self.watched: torch.Tensor | None = None
+        """Embeddings of different sentences of the last batch, whose spread is logged, see `collapse.spread_of`."""
 
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the mean loss of a batch."""
@@ -27,7 +31,7 @@ class EncoderObjective(nn.Module):
 
     def candidates(self) -> dict[str, nn.Module]:
         """Return the encoders of which one becomes the result, by name, the usual one last; all else is dropped."""
-        raise NotImplementedError
+        return {"encoder": self.encoder}
 
     def encoders(self) -> list[nn.Module]:
         """Return all encoders, also those that cannot become the result."""
@@ -45,7 +49,7 @@ class EncoderObjective(nn.Module):
 
     def measures(self) -> dict[str, float]:
         """Return what is worth logging beside the loss of the last batch."""
-        return {}
+        return {} if self.watched is None else spread_of(self.watched)
 
 
 class EmbeddingObjective(EncoderObjective):
@@ -77,7 +81,3 @@ class Siamese(EmbeddingObjective):
     def passes(self, batch: LabelledBatch) -> list[tuple[nn.Module, PackedTokens]]:
         """One pass for the first and the second sentences of B pairs."""
         return [(self.encoder, batch.tokens)]
-
-    def candidates(self) -> dict[str, nn.Module]:
-        """The encoder."""
-        return {"encoder": self.encoder}

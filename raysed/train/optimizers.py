@@ -27,7 +27,7 @@ class UncorrectedAdamW(torch.optim.AdamW):
             parameters, lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=weight_decay, fused=True
         )
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = _late_state(parameter)
+            self.state[parameter] = _moments(parameter)
 
 
 class RMSprop(torch.optim.AdamW):
@@ -48,7 +48,7 @@ class RMSprop(torch.optim.AdamW):
         super().__init__(parameters, lr=1.0, betas=(0.0, alpha), eps=eps, weight_decay=0.0, fused=True)
         ids = {id(parameter) for parameter in sparse}
         for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = _rows_state(parameter) if id(parameter) in ids else _late_state(parameter)
+            self.state[parameter] = _rows_state(parameter) if id(parameter) in ids else _moments(parameter)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -67,7 +67,7 @@ class RMSprop(torch.optim.AdamW):
         is_sparse, state = parameter.grad.is_sparse, self.state[parameter]
         if state and ("seen" in state) == is_sparse:
             return
-        self.state[parameter] = made = _rows_state(parameter) if is_sparse else _late_state(parameter)
+        self.state[parameter] = made = _rows_state(parameter) if is_sparse else _moments(parameter)
         if state:
             shrunk = (alpha ** (state["step"] - state["seen"]))[:, None] if "seen" in state else 1.0
             made["exp_avg_sq"].copy_(state["exp_avg_sq"] * shrunk)
@@ -117,12 +117,8 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _late_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """Return the state of a fused Adam that believes to be at its end, so that it corrects no bias."""
-    return _moments(parameter, steps=1e9)
-
-
-def _moments(parameter: nn.Parameter, steps: float) -> dict[str, torch.Tensor]:
+def _moments(parameter: nn.Parameter, steps: float = 1e9) -> dict[str, torch.Tensor]:
+    """Return the state of a fused Adam; after so many steps it corrects no bias."""
     return {
         "step": torch.full((), steps, dtype=torch.float32, device=parameter.device),
         "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),

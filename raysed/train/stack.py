@@ -6,7 +6,7 @@ to every weight and every product. Losses, gradient norms, optimizers, dev score
 member, so its result is that of a training alone, up to rounding; but where dropout is on, it draws other masks.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from copy import deepcopy
 from typing import Any
@@ -50,25 +50,21 @@ def train_together(runs: Sequence[Run]) -> list[Result]:
         while waiting := [run for run in runs if run.goes_on()]:
             # Those that began in another precision, maybe on another machine, go on later.
             together = [run for run in waiting if run.engine.bf16 == waiting[0].engine.bf16]
-            update, part = _updates_of(together)
+            stack = Stack([run.engine for run in together]) if len(together) > 1 else None
             try:
                 while all(run.goes_on() for run in together):
                     batches = [run.next_batch() for run in together]
-                    losses = update(batches, [run.learning_rate() for run in together])
+                    rates = [run.learning_rate() for run in together]
+                    if stack:
+                        losses = stack.update(batches, rates)
+                    else:
+                        losses = [together[0].engine.update(batches[0], rates[0])]
                     for run, batch, loss in zip(together, batches, losses):
                         run.count(batch, loss)
             finally:
-                part()
+                if stack:
+                    stack.part()
         return [run.end() for run in runs]
-
-
-def _updates_of(runs: Sequence[Run]) -> tuple[Callable[[Sequence[Any], Sequence[float]], list], Callable[[], None]]:
-    """Return what makes one update of all, and what to do when there are no more; the last one trains alone."""
-    if len(runs) > 1:
-        stack = Stack([run.engine for run in runs])
-        return stack.update, stack.part
-    ((engine),) = [run.engine for run in runs]
-    return lambda batches, rates: [engine.update(batches[0], rates[0])], lambda: None
 
 
 class Stack:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from raysed.data.batches import EpochBatches
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
-    from raysed.train.loop import Engine
+    from raysed.train.deepspeed import DeepSpeedEngine
+    from raysed.train.engine import TorchEngine
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Setup:
     objective: nn.Module
     batch_at: Callable[[int], Any]
     plan: Plan
-    engine: Engine
+    engine: TorchEngine | DeepSpeedEngine
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Stage:
 
     def criterion(self, settings: Any) -> str:
         """Return the correlation that its dev scores are."""
-        return "spearman"
+        return getattr(settings, "criterion", "spearman")
 
     def keep(self, settings: Any) -> Literal["last", "best_on_dev"]:
         """Return which weights become the member: those of the last update, or of the best evaluation."""
@@ -125,11 +126,6 @@ class Stage:
 
     def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
         """Prepare the training of one member."""
-        torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
-        return self.setup(settings, members, start)
-
-    def setup(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
-        """Prepare it, after torch has been seeded."""
         raise NotImplementedError
 
     def assemble(
@@ -207,8 +203,9 @@ class TunedStage(Stage):
         # The small term keeps a product such as 0.29 * 100 from being cut to 28.
         return max(1, int(rows // min(settings.batch_size, rows) * settings.epochs + 1e-9))
 
-    def setup(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
-        """Prepare the training."""
+    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
+        """Prepare the training of one member."""
+        torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
         objective = self.objective(settings, start).to(start.encoder.transformer.device)
         batches = self.batches(settings, start)
         steps = self.steps(settings, len(batches.table))

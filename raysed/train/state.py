@@ -2,8 +2,8 @@
 
 import json
 import random
-import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -33,55 +33,42 @@ class BackgroundWriter:
     """Write in a thread while training goes on, one state at a time; whatever happens, none is left half written."""
 
     def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._writing: Future | None = None
 
     def start(self, action: Callable[[], None]) -> None:
         """Start to write when what was started before is written; raise what went wrong with that."""
         self.wait()
-        self._thread = threading.Thread(target=self._write, args=(action,), name="checkpoint")
-        self._thread.start()
+        thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing = thread.submit(action)
+        thread.shutdown(wait=False)
 
     def wait(self) -> None:
         """Return when nothing is being written any more; raise what went wrong."""
-        self.join()
-        if self._error:
-            error, self._error = self._error, None
-            raise error
+        writing, self._writing = self._writing, None
+        if writing:
+            writing.result()
 
     def join(self) -> None:
         """Return when nothing is being written any more, whether that went well or not."""
-        if self._thread:
-            self._thread.join()
-            self._thread = None
-
-    def _write(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except BaseException as error:  # handed to the training
-            self._error = error
-
-
-def save_state(state: Mapping[str, Any], path: Path) -> None:
-    """Write a nested state of mappings, lists, tensors and JSON: tensors as safetensors, all else as JSON."""
-    write_state(*copied(state), path)
+        if self._writing:
+            self._writing.exception()
 
 
 def copied(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:
-    """Return a state as it is at the moment: JSON, and tensors on the CPU that share no memory."""
+    """Return a nested state as it is now: what JSON holds as text, and tensors on the CPU that share no memory."""
     tensors: dict[str, torch.Tensor] = {}
     text = json.dumps(_take_tensors(state, "", tensors))
     return text, {key: value.detach().to("cpu", copy=True).contiguous() for key, value in tensors.items()}
 
 
 def write_state(text: str, tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write what `copied` returned."""
+    """Write what `copied` returned: tensors as safetensors, all else as JSON."""
     save_file(tensors, path / "state.safetensors")
     (path / "state.json").write_text(text)
 
 
 def load_state(path: Path) -> dict[str, Any]:
-    """Read what `save_state` wrote; keys of mappings come back as text."""
+    """Read what `write_state` wrote; keys of mappings come back as text."""
     tensors = load_file(path / "state.safetensors")
     return _put_tensors(json.loads((path / "state.json").read_text()), tensors)
 

@@ -15,8 +15,9 @@ from raysed.model.affine import load_calibration as load
 from raysed.model.affine import save_calibration as save
 from raysed.model.flow import Flow
 from raysed.train import flow_fit
-from raysed.train.flow_fit import FlowAdam, fit_flow
+from raysed.train.flow_fit import fit_flow
 from raysed.train.flow_gradient import FlowObjective
+from raysed.train.optimizers import UncorrectedAdamW
 
 VARIANTS = [2, 3]
 """Levels of the paper's and of the released variant."""
@@ -281,7 +282,7 @@ def test_optimizer_equals_a_plain_adam_without_bias_correction():
     expected = [p.clone() for p in parameters]
     m, v = [torch.zeros_like(p) for p in expected], [torch.zeros_like(p) for p in expected]
     parameters = [torch.nn.Parameter(p) for p in parameters]
-    optimizer = FlowAdam(parameters, 1e-2)
+    optimizer = UncorrectedAdamW(parameters, 1e-2)
     for update in range(20):
         for i, size in enumerate(sizes):
             g = torch.randn(size, generator=seeded(100 * update + i), dtype=torch.float64) * 10.0 ** (i * 3 - 6)

@@ -39,7 +39,7 @@ from raysed.train.selection import Result, before_training
 from raysed.train.stage import Start
 from raysed.train.stages.contrastive import Contrastive
 from raysed.train.stages.mlm import MaskedLM
-from raysed.train.state import load_state, save_state, seed_everything
+from raysed.train.state import copied, load_state, seed_everything, write_state
 
 STEPS, EPOCH, EVERY = 40, 20, 5
 RATE = warmup_schedule(0.01, STEPS, 0.2, "linear")
@@ -605,7 +605,7 @@ def assert_equal_state(found, state) -> None:
 @given(st.dictionaries(KEYS, STATES, max_size=4))
 def test_a_state_comes_back_from_disk(tmp_path_factory, state):
     path = tmp_path_factory.mktemp("state")
-    save_state(state, path)
+    write_state(*copied(state), path)
     assert_equal_state(load_state(path), state)
 
 
@@ -614,7 +614,7 @@ def test_a_state_may_share_and_view_memory(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
     state = {"a": base, "tied": [base, (base.T, base[:, 1])], 7: {"parameter": nn.Parameter(base[0])}}
     state |= {"b/c": base + 1, "b": {"c": base + 2}}
-    save_state(state, tmp_path)
+    write_state(*copied(state), tmp_path)
     assert_equal_state(load_state(tmp_path), state)
 
 
@@ -628,7 +628,7 @@ def test_nothing_is_pickled(make_encoder, make_table, tmp_path):
         if path.suffix == ".json":
             json.loads(path.read_text())
     with pytest.raises(TypeError):
-        save_state({"object": SimpleNamespace()}, tmp_path)
+        write_state(*copied({"object": SimpleNamespace()}), tmp_path)
 
 
 def test_only_the_writer_writes(tmp_path):

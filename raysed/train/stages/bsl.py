@@ -14,7 +14,6 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.train.collapse import spread_of
 from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Size, Start
 from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
@@ -81,7 +80,6 @@ class Bootstrap(EncoderObjective):
         self.online, self.predictor = encoder, predictor
         self.target = deepcopy(encoder).float().requires_grad_(False)
         self.momentum, self.squared = momentum, squared
-        self._embeddings = torch.empty(0)
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2).
@@ -93,7 +91,7 @@ class Bootstrap(EncoderObjective):
         first_BD, second_BD = self.online(batch).chunk(2)
         with torch.no_grad():
             target_first_BD, target_second_BD = self.target(batch).chunk(2)
-        self._embeddings = first_BD.detach()
+        self.watched = first_BD.detach()
         with torch.autocast(first_BD.device.type, enabled=False):
             forth = F.cosine_similarity(self.predictor(first_BD), target_second_BD, dim=-1).mean()
             back = F.cosine_similarity(self.predictor(second_BD), target_first_BD, dim=-1).mean()
@@ -113,10 +111,6 @@ class Bootstrap(EncoderObjective):
     def encoders(self) -> list[nn.Module]:
         """Return both networks."""
         return [self.online, self.target]
-
-    def measures(self) -> dict[str, float]:
-        """Return how far the first views of the last batch are spread, see `collapse.spread_of`."""
-        return spread_of(self._embeddings)
 
 
 def make_predictor(config: BslConfig, width: int) -> nn.Module:

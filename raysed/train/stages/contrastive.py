@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.config import ViewKind
-from raysed.train.collapse import spread_of
 from raysed.train.objective import EmbeddingObjective
 from raysed.train.stage import Start
 from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
@@ -66,7 +65,6 @@ class Contrastive(EmbeddingObjective):
     def __init__(self, encoder: Encoder, temperature: float = 0.05, both_views: bool = False, dropout: bool = True):
         super().__init__(dropout)
         self.encoder, self.temperature, self.both_views = encoder, temperature, both_views
-        self._embeddings = torch.empty(0)
 
     def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
         """Return one pass for 2 B sentences, the B first views and then the B second ones."""
@@ -75,18 +73,10 @@ class Contrastive(EmbeddingObjective):
     def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the mean over the searching views."""
         (emb_SD,) = embeddings
-        self._embeddings = emb_SD[: len(emb_SD) // 2].detach()
+        self.watched = emb_SD[: len(emb_SD) // 2].detach()
         with torch.autocast(emb_SD.device.type, enabled=False):
             unit_SD = F.normalize(emb_SD.float(), dim=-1)
             return self._among_all(unit_SD) if self.both_views else self._among_second(unit_SD)
-
-    def candidates(self) -> dict[str, nn.Module]:
-        """Return the encoder."""
-        return {"encoder": self.encoder}
-
-    def measures(self) -> dict[str, float]:
-        """Return how far the first views of the last batch are spread, see `collapse.spread_of`."""
-        return spread_of(self._embeddings)
 
     def _among_second(self, unit_SD: torch.Tensor) -> torch.Tensor:
         first_BD, second_BD = unit_SD.chunk(2)

@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import Block, MembersConfig
+from raysed.config import Block, MembersConfig, Rate
 from raysed.train.objective import EmbeddingObjective
 from raysed.train.optimizers import RMSprop
 from raysed.train.stage import Setup, Size, Stage, Start
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from raysed.data.tokens import PackedTokens, TokenTable
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
-
-_Rate = Annotated[float, Field(gt=0)]
 
 
 class CtConfig(Block):
@@ -55,7 +53,7 @@ class CtConfig(Block):
     holds for an equal part of the run, and the boundaries are not used."""
     boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
     """Updates at which the rate changes."""
-    learning_rates: list[_Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
+    learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
     """The rates, one more than there are boundaries."""
     keep: Literal["second", "best_on_dev"] = "second"
     """Which of the two trained models becomes the member. `second`: the second, as trained to the end. `best_on_dev`:
@@ -227,7 +225,7 @@ class _Ct(Stage):
     def size(self, settings: CtConfig, shape: Shape) -> Size:
         return Size(trained=2)
 
-    def setup(self, settings: CtConfig, members: MembersConfig, start: Start) -> Setup:
+    def set_up(self, settings: CtConfig, members: MembersConfig, start: Start) -> Setup:
         from raysed.data.tokens import read_tokens
 
         objective, batch_at = contrastive_tension(

@@ -64,10 +64,6 @@ class MaskedLM(EncoderObjective):
         logits_PV = linear(states_PD, embeddings_VD, self.bias).float()
         return F.cross_entropy(logits_PV, wanted_P, reduction="sum") / max(len(places_P), 1)
 
-    def candidates(self) -> dict[str, nn.Module]:
-        """Return the encoder; the head is thrown away."""
-        return {"encoder": self.encoder}
-
     def _choose(self, batch: PackedTokens) -> torch.Tensor:
         maskable = (batch.segments < len(batch)) & ~torch.isin(batch.input_ids, self.special_ids)
         return maskable & (torch.rand(maskable.shape, device=maskable.device) < self.rate)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-from pydantic import field_validator
+from pydantic import BeforeValidator
 from torch import nn
 from torch.nn import functional as F
 
@@ -34,18 +34,13 @@ class NliSource(PairSource):
 class NliConfig(TuningConfig):
     """Siamese softmax classification of sentence pairs (SBERT; SED appendix B.1, BERT-flow appendix B)."""
 
-    train: list[NliSource] = []
+    train: Annotated[list[NliSource], BeforeValidator(as_blocks)] = []
     """One source or a list of them, put together: a path, a hub id, or a block of the settings below."""
     bias: bool = True
     """Whether the classifier has a bias. That of sentence-transformers has one, that of BERT-flow's code has none."""
     keep: Literal["last", "best_on_dev"] = "last"
     """`last`: the member as trained to the end. `best_on_dev`: at its best evaluation (sentence-transformers), which
     needs `evaluation.dev` and uses its labels."""
-
-    @field_validator("train", mode="before")
-    @classmethod
-    def _paths_are_sources(cls, value: Any) -> Any:
-        return as_blocks(value)
 
 
 class SiameseNLI(Siamese):

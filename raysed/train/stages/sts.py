@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from torch.nn import functional as F
 
 from raysed.config import CHOICE, TaskConfig, as_blocks
@@ -23,7 +23,7 @@ class StsConfig(TuningConfig):
     """Regression of the cosine on graded pairs, and the grid of lower bounds (SED section 5.5)."""
 
     epochs: float = Field(4.0, gt=0)
-    train: list[TaskConfig] = []
+    train: Annotated[list[TaskConfig], BeforeValidator(as_blocks)] = []
     """One source or a list of them, put together: a path, a hub id, or a block with the settings of a task
     (`evaluation.tasks.NAME`). Scores count by their place in `score_range`."""
     lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], CHOICE] = [round(0.05 * i, 2) for i in range(20)]
@@ -45,11 +45,6 @@ class StsConfig(TuningConfig):
     asha_rungs: Annotated[int, CHOICE] = Field(3, ge=2)
     """Number of rungs. The last is the whole training; each one before has `asha_reduction` times fewer updates, in
     whole multiples of `sts.evaluate_every`."""
-
-    @field_validator("train", mode="before")
-    @classmethod
-    def _paths_are_sources(cls, value: Any) -> Any:
-        return as_blocks(value)
 
     @model_validator(mode="after")
     def _bounds_differ(self) -> StsConfig:
@@ -99,9 +94,6 @@ class _Sts(TunedStage):
             ("sts.train", "sts needs labelled sentence pairs; name them in sts.train"),
             ("evaluation.dev", "sts chooses its lower bound on evaluation.dev; name a dev task"),
         ]
-
-    def criterion(self, settings: StsConfig) -> str:
-        return settings.criterion
 
     def keep(self, settings: StsConfig) -> Literal["best_on_dev"]:
         return "best_on_dev"
