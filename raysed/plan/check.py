@@ -7,7 +7,7 @@ from typing import Any
 
 from raysed.config import FIT_ON, Config, CorpusConfig, EncoderConfig, stable_hash, with_absolute_paths
 from raysed.data.corpus import check_corpus, corpus_fingerprint
-from raysed.data.pairs import PairRows, entailment, load_graded, load_nli, load_views
+from raysed.data.pairs import PairRows, entailment, load_nli, load_views
 from raysed.errors import UserError
 from raysed.model.formats import check_formats
 from raysed.model.pretrained import check_encoder, load_tokenizer, width_of
@@ -16,6 +16,7 @@ from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
+from raysed.registry import stages
 from raysed.score.further import FurtherTasks, load_further
 from raysed.score.tasks import Evaluation
 from raysed.store.files import sha256_of
@@ -122,11 +123,12 @@ def check(config: Config) -> Job:
             f"combination.{setting} is chosen by the dev task, but a file of embeddings lacks its sentences; add "
             f"them to the file, or leave combination.{setting} out"
         )
-    masking = next((recipe.text for recipe in recipes if "mlm" in recipe.members), None)
+    masking = [(recipe.text, stage) for recipe in recipes for stage in recipe.members if stages()[stage].masks]
     if masking and load_tokenizer(config.encoder).mask_token_id is None:
+        recipe, stage = masking[0]
         raise UserError(
-            f"recipe {masking!r}: mlm needs a mask token, but the tokenizer of encoder.path {config.encoder.path!r} "
-            "has none; leave mlm out, or use an encoder that was trained with one"
+            f"recipe {recipe!r}: {stage} needs a mask token, but the tokenizer of encoder.path {config.encoder.path!r} "
+            f"has none; leave {stage} out, or use an encoder that was trained with one"
         )
     about = config, recipes, evaluation, inputs, layers, pairs, views, further
     return Job(*about, teachers, widths, unscored, unprobed)
@@ -178,11 +180,11 @@ def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Ma
 
 
 def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, PairRows]:
-    stages = {stage for recipe in recipes for stage in recipe.members}
+    names = {name for recipe in recipes for name in recipe.members}
     if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
-        stages.add("nli")
-    loaders = {"nli": lambda: load_nli(config.nli.train), "sts": lambda: load_graded(config.sts.train)}
-    return {stage: load() for stage, load in loaders.items() if stage in stages}
+        names.add("nli")
+    loaded = {name: stages()[name].load_pairs(getattr(config, name)) for name in sorted(names)}
+    return {name: rows for name, rows in loaded.items() if rows is not None}
 
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:

@@ -105,26 +105,23 @@ def _check_stages(config: Config, recipes: list[Recipe]) -> None:
                 block, _, name = setting.partition(".")
                 if not getattr(getattr(config, block), name):
                     raise UserError(f"recipe {recipe.text!r}: {problem}")
-        if any(stages()[stage].is_grid for stage in recipe.members[1:]):
-            _check_grid_fits(config, recipe)
+        continues = any(stages()[stage].is_grid for stage in recipe.members[1:])
+        if continues and config.sts.models > config.members.count:
+            raise UserError(
+                f"sts.models is {config.sts.models}, but in recipe {recipe.text!r} each lower bound continues the "
+                f"{config.members.count} members before it (members.count); set it to at most {config.members.count}"
+            )
         if recipe.distils:
             _check_learner(config, recipe)
             _check_widths(config, recipe)
             _check_head(config, recipe)
 
 
-def _check_grid_fits(config: Config, recipe: Recipe) -> None:
-    if config.sts.models > config.members.count:
-        raise UserError(
-            f"sts.models is {config.sts.models}, but in recipe {recipe.text!r} each lower bound continues the "
-            f"{config.members.count} members before it (members.count); set it to at most {config.members.count}"
-        )
-
-
 def _check_learner(config: Config, recipe: Recipe) -> None:
     if config.sed.start == "mlm" and recipe.members[:1] != ("mlm",):
         raise UserError(f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder")
-    if config.sed.zero_stage == 3 and (config.sed.keep != "last" or "sts" in recipe.members):
+    has_grid = any(stages()[stage].is_grid for stage in recipe.members)
+    if config.sed.zero_stage == 3 and (config.sed.keep != "last" or has_grid):
         raise UserError(
             f"recipe {recipe.text!r} keeps the learner's best weights, which ZeRO stage 3 does not hold in one place; "
             "use sed.zero_stage: 2 or less"

@@ -235,7 +235,7 @@ class Plan:
             "memory": partial(largest_need, [node], config, self.shape),
         }
         if bound is not None:
-            settings |= {"lower_bound": bound, "criterion": config.sts.criterion}
+            settings |= {"lower_bound": bound, "criterion": stage_of.criterion(block)}
             name = f"{node}/grid/{bound:g}/{index:02d}"
             title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
             ladder = {"sts": config.sts, "models": config.sts.models}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from raysed.data.batches import EpochBatches
+    from raysed.data.pairs import PairRows
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
     from raysed.train.deepspeed import DeepSpeedEngine
@@ -78,6 +79,7 @@ class Stage:
         labels: what its labels are called in reports, None where it needs none.
         stackable: whether several members can train as one program, see `raysed.train.stack`; for losses of embeddings.
         is_grid: whether it trains models for each of several bounds, of which one is chosen.
+        masks: whether it needs a tokenizer with a mask token.
     """
 
     name: ClassVar[str]
@@ -87,6 +89,7 @@ class Stage:
     stackable: ClassVar[bool] = False
     sentences_per_row: ClassVar[int] = 2
     is_grid: ClassVar[bool] = False
+    masks: ClassVar[bool] = False
 
     def tables(self, settings: Any) -> list[str]:
         """Return the artefacts that it learns from: `corpus`, `pairs/NAME`, `views/KIND`."""
@@ -95,6 +98,10 @@ class Stage:
     def needs(self, settings: Any) -> list[tuple[str, str]]:
         """Return settings outside of the block that must not be empty, each with the sentence to say if it is."""
         return []
+
+    def load_pairs(self, settings: Any) -> PairRows | None:
+        """Read the labelled pairs that it learns from, if any."""
+        return None
 
     def criterion(self, settings: Any) -> str:
         """Return the correlation that its dev scores are."""

@@ -79,6 +79,7 @@ class _Mlm(TunedStage):
     name, Settings = "mlm", MlmConfig
     words = "masked language modelling (guessing hidden words of the corpus, without labels)"
     sentences_per_row = 1
+    masks = True
 
     def objective(self, settings: MlmConfig, start: Start) -> MaskedLM:
         mask, special = start.tokenizer.mask_token_id, start.tokenizer.all_special_ids

@@ -16,6 +16,7 @@ from raysed.train.stage import Start, TunedStage, TuningConfig
 
 if TYPE_CHECKING:
     from raysed.data.pair_table import LabelledBatch, PairBatches
+    from raysed.data.pairs import PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -78,6 +79,11 @@ class _Nli(TunedStage):
 
     def needs(self, settings: NliConfig) -> list[tuple[str, str]]:
         return [("nli.train", "nli needs labelled sentence pairs; name them in nli.train")]
+
+    def load_pairs(self, settings: NliConfig) -> PairRows:
+        from raysed.data.pairs import load_nli
+
+        return load_nli(settings.train)
 
     def objective(self, settings: NliConfig, start: Start) -> SiameseNLI:
         return SiameseNLI(start.encoder, settings.bias, settings.dropout)

@@ -16,6 +16,7 @@ from raysed.train.stage import Start, TunedStage, TuningConfig
 
 if TYPE_CHECKING:
     from raysed.data.pair_table import LabelledBatch, PairBatches
+    from raysed.data.pairs import PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -94,6 +95,11 @@ class _Sts(TunedStage):
             ("sts.train", "sts needs labelled sentence pairs; name them in sts.train"),
             ("evaluation.dev", "sts chooses its lower bound on evaluation.dev; name a dev task"),
         ]
+
+    def load_pairs(self, settings: StsConfig) -> PairRows:
+        from raysed.data.pairs import load_graded
+
+        return load_graded(settings.train)
 
     def keep(self, settings: StsConfig) -> Literal["best_on_dev"]:
         return "best_on_dev"
