@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -186,6 +187,13 @@ class StaticConfig(Block):
     """Width of the vectors, at most that of the encoder at `encoder.path`. `null`: the same."""
 
 
+def ascending(values: Any) -> Any:
+    """Refuse a list that is not in order."""
+    if isinstance(values, list) and sorted(set(values)) != values:
+        raise ValueError("name each once and in ascending order")
+    return values
+
+
 class EncoderConfig(Block):
     """The pre-trained transformer that members and learners start from."""
 
@@ -194,7 +202,10 @@ class EncoderConfig(Block):
     folder inside an installed Python package."""
     model_kwargs: dict[str, Any] = {}
     """Passed on to `AutoModel.from_pretrained`. For example, `{num_hidden_layers: 3}` keeps the first three layers."""
-    keep_layers: Annotated[int, Field(ge=1)] | Literal["half"] | list[Annotated[int, Field(ge=0)]] | None = None
+    keep_layers: Annotated[
+        Annotated[int, Field(ge=1)] | Literal["half"] | list[Annotated[int, Field(ge=0)]] | None,
+        AfterValidator(ascending),
+    ] = None
     """Which layers are kept: a list, counted from 0, such as `[0, 2, 5]`; or how many, or `half` of them, evenly spread
     from the first to the last, which is best where a teacher's own layers learn (docs/distill.md). `null`: all."""
     trust_remote_code: bool = False
@@ -219,17 +230,10 @@ class EncoderConfig(Block):
             raise PydanticCustomError(SECRET, f"{problem}; the hub's own tools find credentials in the environment")
         return options
 
-    @field_validator("keep_layers")
-    @classmethod
-    def _layers_are_kept_in_order(cls, kept: int | str | list[int] | None) -> int | str | list[int] | None:
-        if isinstance(kept, list) and (not kept or sorted(set(kept)) != kept):
-            raise ValueError(
-                f"encoder.keep_layers is {kept}; name at least one layer, each once and in ascending order"
-            )
-        return kept
-
     @model_validator(mode="after")
-    def _static_is_one_layer_from_an_encoder(self) -> "EncoderConfig":
+    def _layers_are_there(self) -> "EncoderConfig":
+        if self.keep_layers == []:
+            raise ValueError("encoder.keep_layers is empty; name at least one layer")
         if self.static and self.layers != 1:
             raise ValueError(
                 f"encoder.layers is {self.layers}, but encoder.static has no layers to choose from; set it to 1"

@@ -19,7 +19,6 @@ from raysed.train.plan import Plan, warmup_schedule
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from raysed.data.batches import EpochBatches
     from raysed.data.pairs import PairRows
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
@@ -131,37 +130,45 @@ class Stage:
         """Return how many members one worker trains at the same time, see `members.stack`."""
         return members.stack if self.stackable else 1
 
-    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
-        """Prepare the training of one member."""
+    def objective(self, settings: Any, start: Start) -> EncoderObjective:
+        """Return the objective; whatever it has beside the encoder starts at random, by torch's generator."""
         raise NotImplementedError
 
-    def assemble(
-        self,
-        settings: Any,
-        members: MembersConfig,
-        start: Start,
-        objective: EncoderObjective,
-        batch_at: Callable[[int], Any],
-        steps: int,
-        learning_rate: Callable[[int], float],
-        optimizer: torch.optim.Optimizer,
-        clip: float | None = None,
-    ) -> Setup:
-        """Put a setup together whose updates are plain torch."""
+    def batches(self, settings: Any, start: Start) -> Any:
+        """Return a function from the step to its batch, which has the `table` that the rows come from."""
+        raise NotImplementedError
+
+    def schedule(self, settings: Any, steps: int) -> Callable[[int], float]:
+        """Return the learning rate by step."""
+        raise NotImplementedError
+
+    def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
+        """Return the optimizer of the objective's weights."""
+        raise NotImplementedError
+
+    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
+        """Prepare the training of one member."""
         from raysed.model.precision import uses_bf16
         from raysed.train.engine import TorchEngine
 
+        torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
+        device = start.encoder.transformer.device
+        objective = self.objective(settings, start).to(device)
+        batches = self.batches(settings, start)
+        steps = self.steps(settings, len(batches.table))
         plan = Plan(
             steps=steps,
-            learning_rate=learning_rate,
+            learning_rate=self.schedule(settings, steps),
             seed=start.seed,
             evaluate_every=self.evaluate_every(settings, members),
             checkpoint_every=members.checkpoint_every,
             log_every=log_every(steps),
             keep="best" if self.keep(settings) == "best_on_dev" else list(objective.candidates())[-1],
         )
-        bf16 = uses_bf16(members.precision, start.encoder.transformer.device)
-        return Setup(objective, batch_at, plan, TorchEngine(objective, optimizer, clip, bf16))
+        optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
+        return Setup(
+            objective, batches, plan, TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, device))
+        )
 
 
 def log_every(steps: int) -> int:
@@ -195,14 +202,6 @@ class TunedStage(Stage):
 
     corrects_bias: ClassVar[bool] = False
 
-    def objective(self, settings: Any, start: Start) -> EncoderObjective:
-        """Return the objective; whatever it has beside the encoder starts at random, by torch's generator."""
-        raise NotImplementedError
-
-    def batches(self, settings: Any, start: Start) -> EpochBatches:
-        """Return the batch of each update."""
-        raise NotImplementedError
-
     def steps(self, settings: Any, rows: int) -> int:
         """Return `settings.steps` where the block has them, and else the whole batches of its epochs."""
         if getattr(settings, "steps", None) is not None:
@@ -210,12 +209,10 @@ class TunedStage(Stage):
         # The small term keeps a product such as 0.29 * 100 from being cut to 28.
         return max(1, int(rows // min(settings.batch_size, rows) * settings.epochs + 1e-9))
 
-    def set_up(self, settings: Any, members: MembersConfig, start: Start) -> Setup:
-        """Prepare the training of one member."""
-        torch.manual_seed(start.seed % 2**63)  # heads that are thrown away afterwards start at random
-        objective = self.objective(settings, start).to(start.encoder.transformer.device)
-        batches = self.batches(settings, start)
-        steps = self.steps(settings, len(batches.table))
-        rate = warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay)
-        optimizer = (adam_optimizer if self.corrects_bias else bert_optimizer)(objective, settings.weight_decay)
-        return self.assemble(settings, members, start, objective, batches, steps, rate, optimizer, settings.clip)
+    def schedule(self, settings: Any, steps: int) -> Callable[[int], float]:
+        """Return the learning rate by step, with a warm-up."""
+        return warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay)
+
+    def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
+        """Return the optimizer of the objective's weights."""
+        return (adam_optimizer if self.corrects_bias else bert_optimizer)(objective, settings.weight_decay)

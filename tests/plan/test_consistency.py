@@ -116,7 +116,7 @@ def test_shorter_embeddings_are_shorter_and_in_order():
     with pytest.raises(UserError, match=r"^sed\.widths has 128, but the learner's embeddings have 128 dimensions, "):
         check_width(config, 128)
     for widths in ([128, 64], [64, 64]):
-        with pytest.raises(UserError, match=r"name each width once and in ascending order"):
+        with pytest.raises(UserError, match=r"name each once and in ascending order"):
             make_config(taught(sed={"widths": widths}))
 
 

@@ -18,7 +18,8 @@ from raysed.train.stages.ct import (
     InBatchContrastiveTension,
     PairSampler,
     SentenceSampler,
-    contrastive_tension,
+    ct_batches,
+    ct_objective,
     ct_optimizer,
     ct_schedule,
 )
@@ -227,8 +228,8 @@ def test_within_the_batch_dropout_is_on_unless_it_is_refused(make_encoder, make_
 def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, variant):
     """What the two models give is in bf16; the products and the cross entropy of it are not."""
     encoder, table = make_encoder("bert"), make_table(30)
-    objective, batch_at = contrastive_tension(CtConfig(variant=variant, dropout=False), encoder, table, 0)
-    batch = batch_at(0)
+    config = CtConfig(variant=variant, dropout=False)
+    objective, batch = ct_objective(config, encoder), ct_batches(config, table, 0)(0)
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective.loss(batch)
         sides = (batch.first, batch.second) if variant == "pairs" else (batch, batch)
@@ -256,13 +257,14 @@ def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, 
 )
 def test_the_settings_choose_the_variant(make_encoder, make_table, settings, kind, batch, trains):
     encoder, table = make_encoder("bert"), make_table(30)
-    objective, batch_at = contrastive_tension(CtConfig(**settings, scale=7.0), encoder, table, seed=4)
+    config = CtConfig(**settings, scale=7.0)
+    objective, batch_at = ct_objective(config, encoder), ct_batches(config, table, seed=4)
     assert type(objective) is kind and objective.second is encoder
     objective.train()
     assert objective.first.training is objective.second.training is trains
     found = batch_at(2)
     assert len(found.labels if kind is ContrastiveTension else found) == batch
-    other = contrastive_tension(CtConfig(**settings), encoder, table, seed=5)[1](2)
+    other = ct_batches(config, table, seed=5)(2)
     assert found.ids.tolist() == batch_at(2).ids.tolist() != other.ids.tolist()
     if kind is InBatchContrastiveTension:
         assert objective.log_scale.exp().item() == pytest.approx(7.0)

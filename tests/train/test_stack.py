@@ -18,7 +18,7 @@ from raysed.train.optimizers import adam_optimizer, bert_optimizer
 from raysed.train.plan import Plan
 from raysed.train.stack import Stack, can_be_stacked, of_equal_shape, train_together
 from raysed.train.stages.contrastive import Contrastive
-from raysed.train.stages.ct import CtConfig, contrastive_tension, ct_optimizer
+from raysed.train.stages.ct import CtConfig, ct_batches, ct_objective, ct_optimizer
 from raysed.train.stages.mlm import MaskedLM
 from raysed.train.stages.nli import SiameseNLI
 from raysed.train.stages.sts import CosineRegression
@@ -59,7 +59,7 @@ def _parts(stage, encoder, make_table, seed, dropout):
     if stage.startswith("ct"):
         variant = "in_batch" if stage == "ct-in-batch" else "pairs"
         config = CtConfig(variant=variant, groups=2, negatives=3, batch_size=6, dropout=dropout)
-        return *contrastive_tension(config, encoder, table, seed), ct_optimizer
+        return ct_objective(config, encoder), ct_batches(config, table, seed), ct_optimizer
     if stage == "contrastive":
         batches = PairBatches(PairTable(table, table), 6, seed)
         return Contrastive(encoder, dropout=dropout), batches, lambda objective: adam_optimizer(objective, 0.01)

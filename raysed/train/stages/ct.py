@@ -18,10 +18,10 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import Block, MembersConfig, Rate
+from raysed.config import Block, Rate
 from raysed.train.objective import EmbeddingObjective
 from raysed.train.optimizers import RMSprop
-from raysed.train.stage import Setup, Size, Stage, Start
+from raysed.train.stage import Size, Stage, Start
 
 if TYPE_CHECKING:
     from raysed.data.tokens import PackedTokens, TokenTable
@@ -179,14 +179,20 @@ class SentenceSampler:
         return pack(self.table.take(self.rows(step)))
 
 
-def contrastive_tension(
-    config: CtConfig, encoder: Encoder, table: TokenTable, seed: int
-) -> tuple[nn.Module, Callable[[int], PairBatch | PackedTokens]]:
-    """Return the objective of `config.variant`, and the batch of a step."""
+def ct_objective(config: CtConfig, encoder: Encoder) -> _TwoModels:
+    """Return the objective of `config.variant`."""
     if config.variant == "pairs":
-        return ContrastiveTension(encoder, bool(config.dropout)), PairSampler(table, config, seed)
-    objective = InBatchContrastiveTension(encoder, config.scale, dropout=config.dropout is not False)
-    return objective, SentenceSampler(table, config.batch_size, seed)
+        return ContrastiveTension(encoder, bool(config.dropout))
+    return InBatchContrastiveTension(encoder, config.scale, dropout=config.dropout is not False)
+
+
+def ct_batches(config: CtConfig, table: TokenTable, seed: int) -> PairSampler | SentenceSampler:
+    """Return the batches of `config.variant`."""
+    return (
+        PairSampler(table, config, seed)
+        if config.variant == "pairs"
+        else SentenceSampler(table, config.batch_size, seed)
+    )
 
 
 def ct_optimizer(objective: nn.Module) -> torch.optim.Optimizer:
@@ -225,14 +231,19 @@ class _Ct(Stage):
     def size(self, settings: CtConfig, shape: Shape) -> Size:
         return Size(trained=2)
 
-    def set_up(self, settings: CtConfig, members: MembersConfig, start: Start) -> Setup:
+    def objective(self, settings: CtConfig, start: Start) -> _TwoModels:
+        return ct_objective(settings, start.encoder)
+
+    def batches(self, settings: CtConfig, start: Start) -> PairSampler | SentenceSampler:
         from raysed.data.tokens import read_tokens
 
-        objective, batch_at = contrastive_tension(
-            settings, start.encoder, read_tokens(start.data["corpus"]), start.seed
-        )
-        steps, rate, optimizer = settings.steps, ct_schedule(settings), ct_optimizer(objective)
-        return self.assemble(settings, members, start, objective, batch_at, steps, rate, optimizer)
+        return ct_batches(settings, read_tokens(start.data["corpus"]), start.seed)
+
+    def schedule(self, settings: CtConfig, steps: int) -> Callable[[int], float]:
+        return ct_schedule(settings)
+
+    def optimizer(self, settings: CtConfig, objective: nn.Module) -> torch.optim.Optimizer:
+        return ct_optimizer(objective)
 
 
 STAGE = _Ct()

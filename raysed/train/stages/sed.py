@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import NO_EFFECT, Block, Precision, TargetPrecision
+from raysed.config import NO_EFFECT, Block, Precision, TargetPrecision, ascending
 from raysed.train.objective import EncoderObjective
 from raysed.train.plan import Plan, warmup_schedule
 from raysed.train.stage import Setup, Stage, Start, log_every
@@ -48,7 +48,7 @@ class SedConfig(Block):
     sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `cosine`: one
     less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and
     those of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
-    widths: list[Annotated[int, Field(ge=1)]] = []
+    widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
     """Widths below the learner's at which the first coordinates of its embedding are to be good embeddings, too, such
     as `[64, 128]` (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and at the full
     one. For recipes of `teachers`, whose targets are then turned to their principal directions. See
@@ -114,13 +114,6 @@ class SedConfig(Block):
         if unknown or not loss:
             raise ValueError(f"sed.loss has {', '.join(unknown) or 'nothing'}; the losses are {', '.join(LOSSES)}")
         return loss
-
-    @field_validator("widths")
-    @classmethod
-    def _widths_are_in_order(cls, widths: list[int]) -> list[int]:
-        if sorted(set(widths)) != widths:
-            raise ValueError(f"sed.widths is {widths}; name each width once and in ascending order")
-        return widths
 
     def identity(self) -> dict[str, Any]:
         """Leave out what counts only where evaluations choose the weights."""
