@@ -31,7 +31,6 @@ def check_settings(config: Config) -> list[Recipe]:
         )
     _check_dev(config)
     _check_teachers(config, recipes)
-    _check_static(config, recipes)
     _check_stages(config, recipes)
     _check_fit(config, recipes)
     return recipes
@@ -88,8 +87,6 @@ def _check_teachers(config: Config, recipes: list[Recipe]) -> None:
             f"combination.weights has {len(weights)} weights for {len(config.teachers)} teachers; give one for each"
         )
 
-
-def _check_static(config: Config, recipes: list[Recipe]) -> None:
     recipe = next((recipe.text for recipe in recipes if recipe.members), None)
     if config.encoder.static and recipe:
         raise UserError(

@@ -38,7 +38,7 @@ from raysed.model.flow import Flow
 from raysed.model.load import NativeModel, load_model
 from raysed.model.pretrained import load_encoder, load_start, save_encoder
 from raysed.store.storage import Storage
-from raysed.train.calibrations.whiten import fit_whiten
+from raysed.train.calibrations.whiten import CALIBRATION as WHITEN
 from raysed.train.flow_fit import fit_flow
 
 WIDTH, BLOCKS, MAX_LENGTH = 16, 4, 12
@@ -172,7 +172,7 @@ def made(root) -> dict[str, Case]:
     generator = np.random.default_rng(1)
     calibrations = {
         "affine": Affine(generator.normal(size=(WIDTH, WIDTH)), generator.normal(size=WIDTH)),
-        "whiten": fit_whiten(plain.expected),
+        "whiten": WHITEN.fit(plain.expected),
         "flow-paper": fit_flow(plain.expected, FlowConfig(batch_size=4, epochs=5), seed=0),
         "flow-released": fit_flow(plain.expected, FlowConfig(variant="released", batch_size=4), seed=0),
     }
@@ -181,7 +181,7 @@ def made(root) -> dict[str, Case]:
         weight_HD = generator.normal(size=(WIDTH, width)).astype(np.float32)
         encoder.set_head(weight_HD)
         expected = plain.expected @ weight_HD
-        calibration = fit_whiten(expected) if name.endswith("whiten") else None
+        calibration = WHITEN.fit(expected) if name.endswith("whiten") else None
         expected = calibration.transform(expected) if calibration else expected
         cases[name] = Case(root / name, encoder, tokenizer, 2, calibration, expected)
     for name, calibration in calibrations.items():

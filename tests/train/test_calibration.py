@@ -13,8 +13,8 @@ from raysed.model.flow import Flow
 from raysed.score.metrics import spearman
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import fit_natsv
-from raysed.train.calibrations.sn import fit_sn
-from raysed.train.calibrations.whiten import fit_whiten
+from raysed.train.calibrations.sn import CALIBRATION as SN
+from raysed.train.calibrations.whiten import CALIBRATION as WHITEN
 
 
 def embeddings(rows=300, width=12, seed=0):
@@ -37,7 +37,7 @@ class TestDefinitions:
     @pytest.mark.parametrize("seed", range(3))
     def test_sn(self, seed):
         fit_on, new = embeddings(seed=seed).astype(float), embeddings(40, seed=seed + 50).astype(float)
-        close(fit_sn(fit_on).transform(new), (new - fit_on.mean(0)) / fit_on.std(0))
+        close(SN.fit(fit_on).transform(new), (new - fit_on.mean(0)) / fit_on.std(0))
 
     @pytest.mark.parametrize("k", [1, 5, 11])
     def test_natsv(self, k):
@@ -52,30 +52,30 @@ class TestDefinitions:
     @pytest.mark.parametrize("rows", [300, 20_000])
     def test_whiten_gives_zero_mean_and_identity_covariance(self, rows):
         x_ND = embeddings(rows)
-        z_ND = fit_whiten(x_ND).transform(x_ND).astype(float)
+        z_ND = WHITEN.fit(x_ND).transform(x_ND).astype(float)
         close(z_ND.mean(0), np.zeros(12), 1e-3)
         close(np.cov(z_ND.T, bias=True), np.eye(12), 1e-3)
 
     def test_whiten_has_the_cosines_of_the_svd_form(self):
         x_ND = embeddings().astype(float)
         left_NK = np.linalg.svd(x_ND - x_ND.mean(0), full_matrices=False)[0]
-        close(cosines(fit_whiten(x_ND).transform(x_ND)), cosines(left_NK))
+        close(cosines(WHITEN.fit(x_ND).transform(x_ND)), cosines(left_NK))
 
     def test_whiten_leaves_white_rows_alone(self):
         x_ND = np.concatenate([np.eye(4), -np.eye(4)]) * 2
-        close(fit_whiten(x_ND).transform(x_ND), x_ND, 1e-6)
+        close(WHITEN.fit(x_ND).transform(x_ND), x_ND, 1e-6)
 
     def test_fewer_rows_than_channels(self):
         """The unseen directions are not blown up: new rows stay of the size of the old ones."""
         fit_on, new = embeddings(8), embeddings(40)
-        calibration = fit_whiten(fit_on)
+        calibration = WHITEN.fit(fit_on)
         covariance = np.cov(calibration.transform(fit_on).T.astype(float), bias=True)
         eigenvalues = np.linalg.eigvalsh(covariance)
         close(eigenvalues, [0] * 5 + [1] * 7, 1e-2)
         assert np.linalg.matrix_rank(calibration.weight_DD, tol=1e-6) == 7
         assert np.isfinite(calibration.transform(new)).all()
 
-    @pytest.mark.parametrize("fit", [fit_sn, fit_whiten])
+    @pytest.mark.parametrize("fit", [SN.fit, WHITEN.fit])
     def test_constant_channel_becomes_zero(self, fit):
         x_ND = embeddings()
         x_ND[:, 3] = 7.3
@@ -84,7 +84,7 @@ class TestDefinitions:
 
     def test_one_row_maps_to_zero(self):
         x_ND = embeddings(1)
-        for fit in (fit_sn, fit_whiten):
+        for fit in (SN.fit, WHITEN.fit):
             close(fit(x_ND).transform(x_ND), np.zeros((1, 12)))
 
 
@@ -100,12 +100,12 @@ class TestAffine:
     def test_transform_gives_float32_and_keeps_its_input(self):
         x_ND = embeddings(4)
         before = x_ND.copy()
-        assert fit_sn(x_ND).transform(x_ND).dtype == np.float32
+        assert SN.fit(x_ND).transform(x_ND).dtype == np.float32
         np.testing.assert_array_equal(x_ND, before)
 
     def test_another_width_is_refused(self):
         with pytest.raises(UserError, match="width 12"):
-            fit_sn(embeddings()).transform(np.zeros((3, 4), np.float32))
+            SN.fit(embeddings()).transform(np.zeros((3, 4), np.float32))
 
 
 class TestFitCalibration:
@@ -123,7 +123,7 @@ class TestFitCalibration:
     @pytest.mark.parametrize("stage", ["sn", "whiten"])
     def test_one_stage(self, stage):
         x_ND = embeddings()
-        expected = {"sn": fit_sn, "whiten": fit_whiten}[stage](x_ND)
+        expected = {"sn": SN.fit, "whiten": WHITEN.fit}[stage](x_ND)
         np.testing.assert_array_equal(self.fit([stage], x_ND).weight_DD, expected.weight_DD)
 
     def test_flow_gets_seed_and_reports_steps(self):
@@ -174,13 +174,13 @@ class TestFiles:
     )
     def test_what_is_no_calibration_is_a_users_mistake(self, tmp_path, config):
         if config:
-            save_calibration(fit_sn(embeddings()), tmp_path)
+            save_calibration(SN.fit(embeddings()), tmp_path)
             (tmp_path / "config.json").write_text(config)
         with pytest.raises(UserError, match="holds no readable"):
             load_calibration(tmp_path)
 
     def test_config_says_what_it_is(self, tmp_path):
-        save_calibration(fit_sn(embeddings()), tmp_path)
+        save_calibration(SN.fit(embeddings()), tmp_path)
         assert json.loads((tmp_path / "config.json").read_text()) == {"kind": "affine", "width": 12}
 
 

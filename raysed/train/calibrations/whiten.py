@@ -6,24 +6,20 @@ from raysed.model.affine import Affine
 from raysed.train.calibrations import Calibration, FitOptions, inverse_deviations, mean_and_covariance
 
 
-def fit_whiten(x_ND: np.ndarray) -> Affine:
-    """Map to zero mean and identity covariance: x -> (x - mean) @ covariance**-0.5.
-
-    Of the maps that do this it is the symmetric one, which moves the embeddings least; all give the same cosines.
-    Directions without variance, which there are whenever there are fewer rows than channels, become zero.
-    """
-    mean_D, covariance_DD = mean_and_covariance(x_ND)
-    variances_D, directions_DD = np.linalg.eigh(covariance_DD)
-    weight_DD = (directions_DD * inverse_deviations(variances_D)) @ directions_DD.T
-    return Affine(weight_DD, -mean_D @ weight_DD)
-
-
 class _Whiten(Calibration):
     name, title = "whiten", "whitening"
     words = "the coordinates were then made uncorrelated and equally large (whitening)"
 
-    def fit(self, x_ND: np.ndarray, options: FitOptions) -> Affine:
-        return fit_whiten(x_ND)
+    def fit(self, x_ND: np.ndarray, options: FitOptions | None = None) -> Affine:
+        """Map to zero mean and identity covariance: x -> (x - mean) @ covariance**-0.5.
+
+        Of the maps that do this it is the symmetric one, which moves the embeddings least; all give the same cosines.
+        Directions without variance, which there are whenever there are fewer rows than channels, become zero.
+        """
+        mean_D, covariance_DD = mean_and_covariance(x_ND)
+        variances_D, directions_DD = np.linalg.eigh(covariance_DD)
+        weight_DD = (directions_DD * inverse_deviations(variances_D)) @ directions_DD.T
+        return Affine(weight_DD, -mean_D @ weight_DD)
 
 
 CALIBRATION = _Whiten()

@@ -76,18 +76,13 @@ class Contrastive(EmbeddingObjective):
         self.watched = emb_SD[: len(emb_SD) // 2].detach()
         with torch.autocast(emb_SD.device.type, enabled=False):
             unit_SD = F.normalize(emb_SD.float(), dim=-1)
-            return self._among_all(unit_SD) if self.both_views else self._among_second(unit_SD)
-
-    def _among_second(self, unit_SD: torch.Tensor) -> torch.Tensor:
-        first_BD, second_BD = unit_SD.chunk(2)
-        logits_BB = first_BD @ second_BD.T / self.temperature
-        return F.cross_entropy(logits_BB, torch.arange(len(first_BD), device=logits_BB.device))
-
-    def _among_all(self, unit_SD: torch.Tensor) -> torch.Tensor:
-        logits_SS = unit_SD @ unit_SD.T / self.temperature
-        logits_SS = logits_SS.masked_fill(torch.eye(len(unit_SD), dtype=torch.bool, device=unit_SD.device), -torch.inf)
-        others_S = torch.arange(len(unit_SD), device=unit_SD.device).roll(len(unit_SD) // 2)
-        return F.cross_entropy(logits_SS, others_S)
+            others_S = torch.arange(len(unit_SD), device=unit_SD.device).roll(len(unit_SD) // 2)
+            if not self.both_views:
+                first_BD, second_BD = unit_SD.chunk(2)
+                return F.cross_entropy(first_BD @ second_BD.T / self.temperature, others_S.chunk(2)[1])
+            itself_SS = torch.eye(len(unit_SD), dtype=torch.bool, device=unit_SD.device)
+            logits_SS = (unit_SD @ unit_SD.T / self.temperature).masked_fill(itself_SS, -torch.inf)
+            return F.cross_entropy(logits_SS, others_S)
 
 
 class _Contrastive(TwoViewsStage):

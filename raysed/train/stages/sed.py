@@ -164,14 +164,14 @@ class Distillation(EncoderObjective):
         target_BD = batch.targets.to(next(self.parameters()).device)
         emb_BD = self.learner(batch.tokens.to(target_BD.device)).float()
         widths = (*self._widths, emb_BD.shape[1])
-        return batch.weight * sum(self._loss(emb_BD[:, :width], target_BD) for width in widths) / len(widths)
-
-    def _loss(self, emb_Bd: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
-        target_Bd = target_BD[:, : emb_Bd.shape[1]]
-        return sum(
-            weight * LOSSES[name](emb_Bd, target_BD if name in _OF_ANY_WIDTH else target_Bd)
-            for name, weight in self._losses.items()
-        )
+        losses = [
+            sum(
+                weight * LOSSES[name](emb_BD[:, :width], target_BD if name in _OF_ANY_WIDTH else target_BD[:, :width])
+                for name, weight in self._losses.items()
+            )
+            for width in widths
+        ]
+        return batch.weight * sum(losses) / len(widths)
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
         """Return the loss, see `forward`."""
