@@ -199,7 +199,7 @@ class EncoderConfig(Block):
 
     path: Source = "bundled:encoder"
     """A local directory in Hugging Face layout with safetensors, a hub id, `bundled:encoder`, or `package:NAME/DIR`, a
-    folder inside an installed Python package."""
+    folder of an installed Python package."""
     model_kwargs: dict[str, Any] = {}
     """Passed on to `AutoModel.from_pretrained`. For example, `{num_hidden_layers: 3}` keeps the first three layers."""
     keep_layers: Annotated[
@@ -211,16 +211,13 @@ class EncoderConfig(Block):
     trust_remote_code: bool = False
     """Whether code that comes with the model may run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
-    """Tokens per sentence, special tokens included (CT: 75). The rest is cut off. The job says before training how much
-    that is, and so does the report."""
+    """Tokens per sentence, special tokens included (CT: 75). The rest is cut off; job and report say how much."""
     layers: Layers = 2
-    """Layers pooled in the headline numbers, in the dev score and in the exported model: the last so many, or
-    `first_last` (see docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1,
-    evaluate on 2)."""
+    """Layers pooled in the headline numbers, the dev score and the exported model: the last so many, or `first_last`
+    (see docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1, evaluate on 2)."""
     static: StaticConfig | None = None
-    """Makes the learner of teachers a table of one vector per token, which starts from what the encoder at
-    `encoder.path` says of each token alone: a block of the settings below, or `{}` for their defaults. Special tokens
-    are not counted then. See docs/distill.md#the-smallest-learner."""
+    """Makes the learner of teachers a table of one vector per token, which starts from what the encoder says of each
+    token alone: a block of the settings below, or `{}` for their defaults. See docs/distill.md#the-smallest-learner."""
 
     @field_validator("model_kwargs")
     @classmethod
@@ -258,7 +255,7 @@ class CorpusConfig(Block):
     min_characters: int = Field(2, ge=1)
     """Shorter lines are left out and counted."""
     max_characters: int = Field(2000, ge=1)
-    """Longer lines are left out and counted, too: they are not sentences."""
+    """Longer lines are left out and counted, too."""
 
     @model_validator(mode="after")
     def _lengths_leave_something(self) -> "CorpusConfig":
@@ -347,8 +344,8 @@ class TransferConfig(Block):
     layers: Layers | None = None
     """Pooled layers of the features. `null`: as `encoder.layers`."""
     models: Literal["first", "all"] = "first"
-    """Which models of every recipe are given these tasks and `evaluation.analysis.qnli`: the `first`, or `all`, so that
-    the report has their mean and spread. Collapsed ones are not, unless all have collapsed."""
+    """Which models of every recipe are given these tasks and `evaluation.analysis.qnli`: the `first`, or `all`, for
+    their mean and spread. Collapsed ones are not, unless all have collapsed."""
     seed: int = Field(1111, ge=0)
     """Seed of folds and probes (SentEval's default)."""
 
@@ -387,14 +384,14 @@ class EvaluationConfig(Block):
     }
     """Name to source, or name to a block with the settings of the next table."""
     dev: str | None = "everyday-dev"
-    """The task that choices are made on, with its labels: the weights that `keep: best_on_dev` keeps, the lower bound
-    of `sts`, and the model to export. `null`: no choice uses labels."""
+    """The task that choices are made on, with its labels: the weights of `keep: best_on_dev`, the lower bound of `sts`,
+    and the model to export. `null`: no choice uses labels."""
     report: list[str] | None = None
     """The tasks whose mean is the headline number. `null`: all but `evaluation.dev`, or `evaluation.dev` where it is
     the only one."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
     """How a task with several subsets becomes one number: `all`, `mean` or `wmean` (see docs/methods.md#evaluation).
-    All three are recorded anyway (SED takes `mean`)."""
+    All are recorded anyway (SED takes `mean`)."""
     layers: list[Layers] = [1, 2, 3]
     """Depths of pooling at which every model is scored beside `encoder.layers` (SED table 8)."""
     transfer: TransferConfig = TransferConfig()
@@ -429,11 +426,10 @@ class MembersConfig(Block):
     """Updates between two checkpoints. A crash costs at most this many."""
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs whose hardware has it (A100, L4 and
-    later, not V100 and T4) and on CPUs with AMX, `fp32` elsewhere. See docs/speed.md."""
+    later) and on CPUs with AMX, `fp32` elsewhere. See docs/speed.md."""
     stack: Annotated[int, NO_EFFECT] = Field(1, ge=1)
-    """Members that a worker trains as one program, with a batch of weights: for GPUs that a small encoder does not
-    fill. Each comes out as it does alone, up to rounding, but for the masks of dropout. `mlm` and `bsl` train alone.
-    See docs/gpu.md."""
+    """Members that a worker trains as one program: for GPUs that a small encoder does not fill. Each comes out as it
+    does alone, up to rounding, but for the masks of dropout. `mlm` and `bsl` train alone. See docs/gpu.md."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -536,16 +532,16 @@ class CombinationConfig(Block):
     for teachers of any widths. `mean`: the plain mean (SED), for copies of one encoder. Targets wider than the learner
     are reduced to its width by their principal directions. See docs/distill.md#combining."""
     weights: list[Annotated[float, Field(gt=0)]] | Literal["dev"] | None = None
-    """One weight per teacher. `null`: equal weights. `dev`: chosen on the dev task: beginning with equal weights, one
-    is doubled or halved as long as that raises the score of the combination by 0.1."""
+    """One weight per teacher. `null`: equal weights. `dev`: one is doubled or halved as long as that raises the dev
+    score of the combination by 0.1."""
     leave_out: bool = False
-    """Whether teachers that do no good are left out, by the dev task: beginning with the best one, the teacher that
-    raises the score of the combination most is added, as long as one raises it by 0.1."""
+    """Drop teachers that do not help: beginning with the best one, the teacher that raises the dev score of the
+    combination most is added, as long as one raises it by 0.1."""
     turn: bool | None = None
-    """Whether targets are turned as a whole towards what the learner says before it learns: no cosine of two targets
-    changes, and the learner has less to relearn. `null`: yes, except for a single teacher of the learner's width:
-    the learner then shares its space, so that its queries can search documents which the teacher has embedded. With
-    `sed.widths` targets are turned to their principal directions instead, and with `sed.head` they are not turned."""
+    """Whether targets are turned as a whole towards what the learner says before it learns: no cosine changes, and the
+    learner has less to relearn. `null`: yes, except for a single teacher of the learner's width, whose space the
+    learner then shares. With `sed.widths` targets are turned to their principal directions instead, and with `sed.head`
+    they are not turned."""
 
     @property
     def chooses_on_dev(self) -> bool:
@@ -572,20 +568,17 @@ class FlowConfig(Block):
     fit_on: Annotated[str, SourceMark(words=FIT_ON)] = "corpus"
     """What the flow and the affine calibrations are fitted on: `corpus`; `tasks`, the sentences of all tasks (never
     their scores), as in the papers (SED appendix B.3); `nli`, the pairs of `nli.train`; or another source as in
-    `corpus.source`. A model in use meets other text than that of its tasks, so a calibration that was fitted on them
-    scores too well."""
+    `corpus.source`. A calibration that was fitted on the tasks scores too well."""
     fit_sentences: int | None = Field(10_000, ge=2)
-    """How many sentences of the corpus or the source, drawn at random. `null`: all. Tasks and NLI pairs are taken
-    whole."""
+    """Sentences of the corpus or the source, drawn at random. `null`: all. Tasks and NLI pairs are taken whole."""
     fit_tasks: list[str] | None = None
     """Which tasks `tasks` means, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False
-    """`true`: one fit for each task on its own sentences (BERT-flow), used for that task only, instead of one on all
-    together (SED). Such a calibration cannot be exported. Needs `flow.fit_on: tasks`, and counts for the affine
-    calibrations, too."""
+    """`true`: one fit for each task on its own sentences (BERT-flow), instead of one on all together (SED). Such a
+    calibration cannot be exported. Needs `flow.fit_on: tasks`, and counts for the affine calibrations, too."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1)
-    """Flows fitted to a model that is alone in its row, such as the base, each with a seed of its own, so that the
-    report shows what a seed does. Several members or learners have one flow each, with seeds of their own."""
+    """Flows fitted to a model that is alone in its row, such as the base, each with its own seed, so that the report
+    shows what a seed does."""
 
 
 class CalibrationConfig(Block):
@@ -609,8 +602,8 @@ class ExportConfig(Block):
     last recipe of the list."""
     allow_worse: bool = False
     """`true`: write `model/` also where the chosen model is worse on the dev task, by 0.1 or more, than the untouched
-    encoder or TF-IDF. `false`: such a model is not written, unless `export.recipe` names it. The run is complete all
-    the same; its report and last line say why there is no model, and the exit code is 3."""
+    encoder or TF-IDF. `false`: only if `export.recipe` names it. The run is complete all the same; its report and last
+    line say why there is no model, and the exit code is 3."""
     formats: list[Format] = []
     """Further formats of the exported transformer, for sentence-transformers' `backend="onnx"`: `onnx`; `int8`, for
     processors with AVX-512 VNNI or for ARM64; `int8_avx2`, for older ones (see [formats](distill.md#onnx-and-int8)).
@@ -631,23 +624,20 @@ class ResourcesConfig(Block):
     """`null`: use GPUs where the cluster has some, or its autoscaler may bring some. `true`: there must be some.
     `false`: leave them alone."""
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
-    """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, where more leaves the caches,
-    and 65,536 on GPUs, where dev scores of a training take 8,192. What memory does not suffice for is halved."""
+    """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs and 65,536 on GPUs, where dev
+    scores of a training take 8,192. What memory does not suffice for is halved."""
     encode_precision: Precision = "auto"
     """The precision in which teachers embed the corpus: `bf16`, `fp32`, or `auto`: `bf16` on GPUs whose hardware has it
-    and on CPUs with AMX, where it takes less than half of the time. Means are taken in fp32, and scores are always of
-    embeddings in fp32. docs/speed.md says how much bf16 changes."""
+    and on CPUs with AMX. Means are taken in fp32, and scores are always of embeddings in fp32. See docs/speed.md."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
-    """How long to wait for an autoscaling cluster to bring what the members can use. Where the largest size of the
-    cluster is unknown, the job waits at most two minutes after the last node that came."""
+    """How long to wait for an autoscaling cluster to bring what the members can use. Where its largest size is unknown,
+    the job waits at most two minutes after the last node that came."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
     """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
-    for this long stands still: it was stopped or swapped out, or its machine is frozen. It is ended and started again,
-    as if it had died."""
+    for this long is ended and started again, as if it had died."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
-    """A training worker that lives but makes no update for this long is ended and started again, too. It waits for a
-    worker that is gone, or for a read that never ends. Evaluations between updates count, so it has to be longer than
-    the longest of them."""
+    """A training worker that lives but makes no update for this long is ended and started again, too. Evaluations
+    between updates count, so it has to be longer than the longest of them."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":
@@ -663,12 +653,11 @@ class TrackingConfig(Block):
     """Experiment trackers beside the run's own logs; their keys come from the environment."""
 
     wandb: str | None = None
-    """A project on Weights & Biases: a run for each member and learner, in a group with the run's name. Needs the
-    package `wandb` on all nodes, and `WANDB_API_KEY` in the environment of the workers."""
+    """A project on Weights & Biases: a run for each member and learner. Needs the package `wandb` on all nodes, and
+    `WANDB_API_KEY` in the environment of the workers."""
     mlflow: str | None = None
-    """The URI of an MLflow tracking server: a run for each member and learner, in an experiment with the run's name.
-    Needs the package `mlflow` or `mlflow-skinny` on all nodes. Credentials come from the environment, such as
-    `MLFLOW_TRACKING_PASSWORD`."""
+    """The URI of an MLflow tracking server: a run for each member and learner. Needs the package `mlflow` or
+    `mlflow-skinny` on all nodes, and credentials in the environment, such as `MLFLOW_TRACKING_PASSWORD`."""
 
 
 class _Common(Block):
@@ -677,12 +666,12 @@ class _Common(Block):
     run: Annotated[str, NO_EFFECT] = Field("quickstart", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the run and of its directory: letters, digits, `.`, `_` and `-`."""
     storage: Annotated[str, NO_EFFECT] = "runs"
-    """Directory or URI (`s3://…`, `gs://…`) under which run directories lie. With several machines it must be one that
-    all of them reach. Credentials come from the environment, as the provider's own tools find them; here and in every
-    other setting, a URI with a password, a key or a token is refused."""
+    """Directory or URI (`s3://…`, `gs://…`) under which run directories lie, which all machines reach. Credentials come
+    from the environment, as the provider's own tools find them; in any setting, a URI with a password, a key or a token
+    is refused."""
     seed: int = Field(0, ge=0)
-    """The seeds of the draw from the corpus and of every member, learner and flow are derived from it. The same seed on
-    the same machine gives the same files, on GPUs up to rounding (see docs/faults.md)."""
+    """The seeds of the draw from the corpus and of every member, learner and flow are derived from it. On one machine
+    it gives the same files, on GPUs up to rounding (see docs/faults.md)."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share are done once."""
     teachers: Annotated[list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path"))] = []

@@ -49,21 +49,19 @@ class SedConfig(Block):
     less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and
     those of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
-    """Widths below the learner's at which the first coordinates of its embedding are to be good embeddings, too, such
-    as `[64, 128]` (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and at the full
-    one. For recipes of `teachers`, whose targets are then turned to their principal directions. See
-    docs/distill.md#shorter-embeddings."""
+    """Widths below the learner's at which the first coordinates are to be good embeddings, too, such as `[64, 128]`
+    (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and the full one. For recipes of
+    `teachers`. See docs/distill.md#shorter-embeddings."""
     head: Literal["fold", "keep"] | None = None
-    """`null`: targets have the learner's width. `keep`, `fold`: they keep that of the `combination`, and the learner
-    has a linear map to it, without offset, which is trained and exported with it: `keep` as it is, so that the vectors
-    of a single teacher's learner are in that teacher's space; `fold` with the learner's width at most and the same dot
-    products. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
+    """`null`: targets have the learner's width. `keep`, `fold`: they keep that of the `combination`, to which a linear
+    map without offset leads, trained and exported with the learner: `keep` as it is, `fold` with the learner's width at
+    most and the same dot products. For recipes of `teachers`. See docs/distill.md#teachers-of-another-width."""
     target: Literal["mean", "centred_mean"] = "mean"
     """`mean`: the plain mean of the members' embeddings (the paper). `centred_mean`: the same less its average over the
     corpus, which takes out the common offset that CT gives to its members."""
     target_precision: TargetPrecision = "fp32"
     """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
-    number by at most 1/2048 of itself. Means are taken in fp32 either way."""
+    number by at most 1/2048 of itself."""
     learners: Annotated[int, NO_EFFECT] = Field(1, ge=1)
     """Number of learners, with different seeds, on the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
@@ -92,9 +90,8 @@ class SedConfig(Block):
     clip: float | None = Field(None, gt=0)
     """Largest global gradient norm. `null`: no clipping."""
     workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
-    """Training workers of each learner. `null`: one, and as many learners at a time as there are GPUs, or nodes without
-    a GPU. More workers exchange gradients at every update, which pays for large batches. There are fewer for as long as
-    nodes are missing."""
+    """Training workers of each learner, which exchange gradients at every update; fewer while nodes are missing.
+    `null`: one, and as many learners at a time as there are GPUs, or nodes without a GPU."""
     zero_stage: Annotated[Literal[0, 1, 2, 3], NO_EFFECT] = 0
     """DeepSpeed's ZeRO stage, 0 to 3: what is spread over the workers (nothing, optimizer state, gradients,
     weights)."""
