@@ -345,13 +345,13 @@ def exports(
     from raysed.data.tokens import tokenize
     from raysed.model.encoding import encode
     from raysed.model.export import export_model
-    from raysed.train.calibrations.whiten import fit_whiten
+    from raysed.train.calibrations.whiten import CALIBRATION as WHITEN
     from raysed.train.flow_fit import fit_flow
 
     encoder = Encoder(make_transformer("bert"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_encoder_dir)
     x_ND = encode(encoder, tokenize(tokenizer, sentences, 12), (2,))[0]
-    calibrations = {"whiten": fit_whiten(x_ND), "flow": fit_flow(x_ND, FlowConfig(batch_size=4, epochs=3), seed=0)}
+    calibrations = {"whiten": WHITEN.fit(x_ND), "flow": fit_flow(x_ND, FlowConfig(batch_size=4, epochs=3), seed=0)}
     paths = {name: tmp_path_factory.mktemp("exports") / name for name in ("1", "2", "whiten", "flow")}
     for name, path in paths.items():
         options = {"layers": 1 if name == "1" else 2, "max_length": 12, "calibration": calibrations.get(name)}
