@@ -10,7 +10,6 @@ from typing import Any
 from papers.data import Request
 from papers.plan import Place, Plan
 from papers.published import Row
-from raysed.store.text import Table
 
 SMALL_NOTE = (
     "Scale small: a small encoder, little data and few updates. These numbers show that the rows "
@@ -165,7 +164,7 @@ class Comparison:
             f"# {table.name}: {table.title}",
             f"Published in {table.source}.",
             f"**{SMALL_NOTE}**" if self.request.small else "",
-            Table(["row", "what", *table.columns], lines, text=2).markdown(),
+            _aligned([["row", "what", *table.columns], *lines]),
             "\n".join(f"- {note}" for note in self._notes()),
             "\n".join(f"- report of {run}: {path}" for run, path in self.reports.items()),
         ]
@@ -291,3 +290,14 @@ def _joined(values: Mapping[str, float | None], metrics: Sequence[str], style: s
     if all(value is None for value in present):
         return "-"
     return "/".join("-" if value is None else format(value, style) for value in present)
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, its first two columns to the left and numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    rows = [
+        " | ".join(cell.ljust(w) if place < 2 else cell.rjust(w) for place, (cell, w) in enumerate(zip(line, widths)))
+        for line in lines
+    ]
+    rule = "|".join("-" * (w + 2) if place < 2 else "-" * (w + 1) + ":" for place, w in enumerate(widths))
+    return "\n".join([f"| {rows[0]} |", f"|{rule}|", *(f"| {row} |" for row in rows[1:])])
