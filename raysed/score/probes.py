@@ -68,16 +68,19 @@ def pair_features(a_ND: Features, b_ND: Features) -> Features:
     return np.concatenate([np.abs(a_ND - b_ND), a_ND * b_ND], axis=1)
 
 
-def stratified_folds(labels_N: np.ndarray, seed: int, folds: int = FOLDS) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return (rows to train on, rows to test on) per fold; each class is spread evenly over the folds."""
+def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int = FOLDS) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return (rows to train on, rows to test on) per fold; each class is spread evenly over the folds.
+
+    Without a seed rows are not shuffled.
+    """
     from sklearn.model_selection import StratifiedKFold  # takes a second, and most processes need none of it
 
-    splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
+    splitter = StratifiedKFold(folds, shuffle=seed is not None, random_state=seed)
     return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
 
 
 def classify_by_folds(
-    train: Labelled, test_ND: Features, grid: Sequence[float], seed: int, folds: int = FOLDS
+    train: Labelled, test_ND: Features, grid: Sequence[float], seed: int | None, folds: int = FOLDS
 ) -> Classified:
     """Choose C by cross-validation on `train`, fit on all of it, and predict the test rows."""
     held_out = [rows for _, rows in stratified_folds(train.labels, seed, folds)]

@@ -16,12 +16,13 @@ from raysed.data.sources import Hub, ending, find
 from raysed.score import probes
 from raysed.score.kinds import Task
 from raysed.score.lexical import LEXICAL, Vectors
-from raysed.score.probes import Features, Labelled
+from raysed.score.probes import Classified, Features, Labelled
 
 FOLDS = 5
 """Of a classification without a test part: each text is predicted by a probe that has not seen it."""
 _LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
 """Unit vectors of words need weaker regularisation than embeddings."""
+Probe = Callable[[Labelled, Features], Classified]
 
 
 class LabelledTask(Task):
@@ -81,9 +82,14 @@ class Classification(LabelledTask):
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return the predicted class of every test row, int64 [N_test]."""
-        return self._predict(np.asarray(x_UD, np.float32)[self.rows], probes.SPLIT_GRID)
+        features_ND = np.asarray(x_UD, np.float32)[self.rows]
 
-    def _predict(self, features: Features, grid: Sequence[float], parts: slice = slice(None)) -> np.ndarray:
+        def probe(train: Labelled, test_ND: Features) -> Classified:
+            return probes.classify_by_folds(train, test_ND, probes.SPLIT_GRID, self._seed, FOLDS)
+
+        return self._predict(features_ND, probe)
+
+    def _predict(self, features: Features, probe: Probe, parts: slice = slice(None)) -> np.ndarray:
         """The predictions of some folds from the features of all texts; other rows have -1."""
         labels_N, test = self.data.labels, self.data.test
         predicted_N = np.full_like(labels_N, -1)
@@ -93,15 +99,17 @@ class Classification(LabelledTask):
             folds = [(np.flatnonzero(~test), np.flatnonzero(test))]
         for rows, held_out in folds[parts]:
             train = Labelled(features[rows], labels_N[rows])
-            found = probes.classify_by_folds(train, features[held_out], grid, self._seed, FOLDS)
-            predicted_N[held_out] = found.predicted
+            predicted_N[held_out] = probe(train, features[held_out]).predicted
         return predicted_N[self._tested]
 
     def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
         """See `Task.lexical`; with many classes a fold takes as long as other outcomes."""
 
+        def probe(train: Labelled, test_NV: Features) -> Classified:
+            return probes.classify_by_folds(train, test_NV, _LEXICAL_GRID, None, 3)
+
         def fold(vectors: Vectors, part: int) -> np.ndarray:
-            return self._predict(vectors(self.data.texts), _LEXICAL_GRID, slice(part, part + 1))
+            return self._predict(vectors(self.data.texts), probe, slice(part, part + 1))
 
         count = FOLDS if self.data.test is None else 1
         return {name: [partial(fold, vectors, part) for part in range(count)] for name, vectors in LEXICAL.items()}
