@@ -193,7 +193,8 @@ def graded_schema(config: TaskConfig, setting: str) -> Schema:
         needed=", ".join([*([named.subset] if named.subset else []), *needed[:2]]) + f" and {needed[2]}",
         optional={} if named.subset else {"subset": "subset"},
         text=PAIR,
-        remedy=f"; name yours in {setting}.columns",
+        # An option of the command line has no settings beside it.
+        remedy="; rename yours" if setting.startswith("--") else f"; name yours in {setting}.columns",
         bare=(*PAIR, "score"),
     )
 

@@ -156,7 +156,7 @@ def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "t
 
 
 def read(source: File | Hub, schema: Schema) -> Rows:
-    """Read all rows of a source at once; raises as `rows`."""
+    """Read all rows of a source at once."""
     blocks = list(rows(source, schema)) or [Rows(source.name, "row", [], {name: [] for name in schema.fields})]
     columns = {name: [value for block in blocks for value in block.columns[name]] for name in schema.fields}
     numbers = [number for block in blocks for number in block.numbers]
@@ -180,7 +180,7 @@ def column_names(file: File) -> list[str]:
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
-    number, line = next(((number, line) for number, line in _lines(file, latin=True) if line.strip()), (1, ""))
+    number, line = next(((number, line) for number, line in _lines(file, latin=False) if line.strip()), (1, ""))
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
     cells = line.split("\t")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig, TaskConfig
-from raysed.data.corpus import COLUMNS, CorpusReport, Source, find_sources, sentence_chunks
+from raysed.data.corpus import BUNDLED, COLUMNS, CorpusReport, Source, find_sources, sentence_chunks
 from raysed.data.graded import FEWEST, gold_of, read_graded
 from raysed.data.rows import Schema, column_names, rows
 from raysed.data.sources import File, readable
@@ -101,7 +101,7 @@ def survey_corpus(source: Sequence[str], column: str | None = None, first: int =
             f"{report.too_long:,} of {report.lines:,} are longer than {config.max_characters:,} characters; cut the "
             "text into sentences, one per row"
         ) from None
-    sizes = [file.size if isinstance(file, File) else None for file in found]
+    sizes = [file.size if isinstance(file, File) and file.name != BUNDLED else None for file in found]
     return Survey(
         source=source,
         files=[file.name for file in found],
@@ -174,6 +174,7 @@ class PairsSurvey:
     lowest: float
     highest: float
     duplicates: int
+    subsets: int = 1
 
     @property
     def usable(self) -> bool:
@@ -204,10 +205,7 @@ class PairsSurvey:
 
 def survey_pairs(source: str) -> PairsSurvey:
     """Read graded pairs."""
-    try:
-        task = read_graded("pairs", TaskConfig(source=source, score_range=None), "--pairs")
-    except UserError as error:
-        raise UserError(str(error).replace("; name yours in --pairs.columns", "; rename yours")) from None
+    task = read_graded("pairs", TaskConfig(source=source, score_range=None), "--pairs")
     gold_P = gold_of(task)
     pairs = [frozenset(pair) for first, second, _ in task.subsets.values() for pair in zip(first, second)]
     return PairsSurvey(
@@ -217,4 +215,5 @@ def survey_pairs(source: str) -> PairsSurvey:
         lowest=float(gold_P.min()),
         highest=float(gold_P.max()),
         duplicates=len(pairs) - len(set(pairs)),
+        subsets=len(task.subsets),
     )

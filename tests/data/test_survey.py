@@ -153,7 +153,7 @@ def test_the_range_of_scores_is_a_usual_one_that_holds_them(write, scores, expec
 def test_pairs_are_counted_by_kind(write):
     lines = graded([1, 2, "", 4], subset=True) + "\n3\tA dog 0.\tA cat 0.\t0"
     found = survey_pairs(write("a.tsv", lines))
-    assert (found.pairs, found.blank, found.duplicates) == (4, 1, 1)
+    assert (found.pairs, found.blank, found.duplicates, found.subsets) == (4, 1, 1, 2)
     assert [warning.split(" of ")[0] for warning in found.warnings()] == ["4 pairs", "1"]
 
 

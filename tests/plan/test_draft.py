@@ -12,7 +12,7 @@ from raysed.plan.consistency import check_settings
 from raysed.plan.draft import MOST_SENTENCES, EncoderFacts, draft
 from raysed.registry import stages
 
-PAIRS = [PairsSurvey("data/dev.csv", 300, 0, 0.1, 0.9, 0), PairsSurvey("other/dev.csv", 300, 0, 1, 5, 0)]
+PAIRS = [PairsSurvey("data/dev.csv", 300, 0, 0.1, 0.9, 0), PairsSurvey("other/dev.csv", 300, 0, 1, 5, 0, subsets=2)]
 
 
 def survey(count: int, characters: int = 80, sentences: int | None = None, **changes) -> Survey:
