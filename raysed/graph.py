@@ -33,10 +33,10 @@ class Given:
 
 @dataclass(frozen=True)
 class Pick:
-    """An artefact that an outcome lists.
+    """An artefact that an outcome lists, or with no index all that it lists.
 
     Attributes:
-        index: place in the list `among`; None: all of the list.
+        among: name of the list.
         names: artefacts to be taken instead, at the places where the list has one.
     """
 
@@ -58,12 +58,7 @@ Input = str | tuple[str, ...] | Pick | Tried | Given
 
 @dataclass(frozen=True)
 class Found:
-    """What became of one artefact of a `Tried`.
-
-    Attributes:
-        meta: None where it does not exist.
-        is_mistake: whether the user can correct what is wrong.
-    """
+    """What became of one artefact of a `Tried`: no meta data where it does not exist; what the user can correct."""
 
     name: str
     fingerprint: str

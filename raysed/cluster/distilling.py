@@ -39,11 +39,7 @@ def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench,
     learners one after the other. A learner continues from its newest checkpoint, and one that is published is not
     trained again when workers are started anew.
 
-    Args:
-        worker: trains learners on one worker, given a bench.
-
     Raises:
-        UserError: a loss is not finite.
         RunFailed: workers failed more often than `sed.max_retries` without a new checkpoint in between.
     """
     lanes = [learners[start::at_once] for start in range(min(at_once, len(learners)))]

@@ -52,8 +52,6 @@ class How:
 
     Attributes:
         members: of an ensemble, which is how many are planned for where nothing else is known.
-        learner_workers: as `sed.workers` has it.
-        stack: members that train as one program.
         check_room: refuses a storage that is too small, given the cluster, the corpus' rows if known, and free bytes.
         settings: what `config.yaml` says.
         notes: lines for the user before anything is made.
@@ -242,11 +240,7 @@ class Executor:
         progress.close()
 
     def _task_share(self, count: int) -> Share | None:
-        """Return the share of a task; None: this process does it.
-
-        Args:
-            count: of the tasks, also of those that are done: one that is made again gets as many threads as before.
-        """
+        """Return the share of one of so many tasks, of which some may be done; None: this process does them."""
         if self.gpu or len(self.cluster.nodes) > 1:
             return plan_members(self._cluster_now(), self._res, self._how.members)
         if are_forked() and count > 1:
@@ -376,11 +370,7 @@ class Executor:
 
 
 def _make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:
-    """Make artefacts one after the other; return why some cannot be made, by name.
-
-    Args:
-        threads: of this worker; None: in the driver's process, which stays as it is.
-    """
+    """Make artefacts one after the other, with no `threads` in the driver; return why some cannot be made, by name."""
     if threads:
         prepare_worker(threads)
     failed = {}

@@ -70,10 +70,7 @@ class Cluster:
         return max((cpus for cpus, _ in self.nodes), default=0.0)
 
     def fit(self, cpus: float, gpus: float = 0.0, memory: float = 0.0) -> int:
-        """Returns how many workers of that size can run at once; each needs all of its share on one node.
-
-        Args:
-            memory: bytes of each; every node counts as having that of the smallest.
+        """Returns how many workers of that size can run at once; every node counts as having the smallest one's memory.
 
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
         (3, 2)

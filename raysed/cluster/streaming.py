@@ -68,11 +68,7 @@ class Stream:
 
 
 def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, work: Work, groups: int = 1) -> Stream:
-    """Return the stream that makes some artefacts by the `worker` that their options name.
-
-    Args:
-        groups: stages of actors, where the teachers of a mean do not fit into one.
-    """
+    """Return the stream that makes some artefacts; teachers of a mean that do not fit into one actor are in groups."""
     worker, first = options["worker"], tasks[0]
     title, keyed = options.get("title", first.title), getattr(worker, "is_keyed", False)
     if "teachers" not in first.inputs:
@@ -89,10 +85,7 @@ def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, 
 
 
 def teacher_groups(teachers: Sequence[Sequence[str]], groups: int) -> list[list[tuple[int, str]]]:
-    """Cut the teachers of several tables into groups that follow each other.
-
-    Returns:
-        Of each group the number of a table and an artefact.
+    """Cut the teachers of several tables into groups, each of the number of a table and an artefact.
 
     >>> teacher_groups([["a", "b"], ["b"]], 2)
     [[(0, 'a')], [(0, 'b'), (1, 'b')]]
@@ -102,14 +95,7 @@ def teacher_groups(teachers: Sequence[Sequence[str]], groups: int) -> list[list[
 
 
 def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
-    """Make the blocks that are not there yet.
-
-    Args:
-        silence: seconds without a sign of life after which a worker is ended.
-
-    Raises:
-        RunFailed: workers failed, or are lost at the same sentences again and again; names these.
-    """
+    """Make the blocks that are not there yet; sentences at which workers are lost again and again are named."""
     rows, step = stream.starts.stop, stream.starts.step
     missing = [start for start in stream.starts if not stream.is_there(start, storage)]
     log.info(

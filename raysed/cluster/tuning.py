@@ -1,8 +1,7 @@
 """Ray Tune: all members of one depth, grid models included, are one experiment.
 
-A trial is the training of one member, or of a few that train as one program. The truth about a member is the run
-directory, not Tune's own state: a trial looks for its newest checkpoint there, and publishes its artefact there. Tune
-places the trials, restarts failed ones and never stops the experiment for one.
+A trial is the training of one member, or of a few that train as one program. The run directory, not Tune's own state,
+knows what is done: a trial looks for its newest checkpoint there, and publishes its artefact there.
 """
 
 import logging
@@ -38,11 +37,9 @@ class Group:
     """The members of one node that are still to be trained, in the order in which they are handed out.
 
     Attributes:
-        worker: trains some tasks up to so many updates, given a bench.
         together: members that one worker trains as one program.
         rows_per_update: sentences, or pairs, of a batch.
-        ladder: what hands out the models of a grid; None for members.
-        by_place: the models of a grid by lower bound and index.
+        ladder: what hands out the models of a grid, which are in `by_place` by lower bound and index.
     """
 
     node: str

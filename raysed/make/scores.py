@@ -88,10 +88,7 @@ def teacher_embeddings(
 def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
     """Fit a calibration at every pooling, and write its version of the embeddings.
 
-    A failure at another than the main pooling costs its cells in a side table only.
-
-    Returns:
-        `natsv_k`, the directions that `natsv` removes, by pooling; `failed`, why a pooling has no fit.
+    A failure at another than the main pooling costs its cells in a side table only, and is in the manifest as `failed`.
     """
     evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
     of = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}

@@ -215,10 +215,8 @@ def combined_targets(
 ) -> Mapping[str, Any]:
     """Write id, input_ids and what the teachers say as one, and the combination beside it.
 
-    Returns:
-        Counts for the manifest; `shared` says whether targets are in the space of a single teacher. Where the dev task
-        decides, `trace` has the numbers of the chosen teachers and their score, step by step, and `weights_trace` their
-        weights and the score.
+    In the manifest `shared` says whether targets are in the space of a single teacher. Where the dev task decides,
+    `trace` has the chosen teachers and their score, step by step, and `weights_trace` their weights and the score.
     """
     table, sed = _Taught(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
