@@ -1,9 +1,8 @@
 """Ctrl-C and a polite kill: repeated until the job has noticed, and carried out for it where it cannot.
 
-Python drops a KeyboardInterrupt that happens to be raised inside a destructor or a callback of a C library, of which
-Ray has many; a job would then go on as if nothing had been said. And where every process gets the signal at once
-(`timeout`, systemd), Ray is gone before the job has cleaned up: its next question to Ray waits for a minute, and then
-Ray ends the process. So a thread of its own hears the signal, too, and ends a job that does not end by itself.
+Python drops a KeyboardInterrupt that is raised inside a destructor or a callback of a C library, of which Ray has many.
+And where every process gets the signal at once (`timeout`, systemd), Ray is gone before the job has cleaned up, which
+would wait for its answer. So a thread hears the signal, too, and ends a job that does not end by itself.
 """
 
 import logging
@@ -54,13 +53,10 @@ _wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
 def listen(last_words: Callable[[], None] | None = None) -> None:
-    """Turns SIGINT and SIGTERM into KeyboardInterrupt, again and again until `notice` is called.
-
-    Outside the main thread nothing is done.
+    """Turn SIGINT and SIGTERM into KeyboardInterrupt, in the main thread, again and again until `notice` is called.
 
     Args:
-        last_words: called before the process is ended for a job that has not ended in time; without them a job has
-            all the time that it takes.
+        last_words: called before the process of a job that has not ended in time is ended; without them it never is.
     """
     global _noticed, _came, _will_come_again, _last_words
     if threading.current_thread() is threading.main_thread():
@@ -70,8 +66,13 @@ def listen(last_words: Callable[[], None] | None = None) -> None:
 
 
 def listen_again() -> None:
-    """Puts the handlers back in their places after a library has put its own there."""
-    _hear()
+    """Put the handlers back in their places after a library has put its own there."""
+    global _wakeup
+    if _wakeup is None:  # a thread is told of every signal, also while the main thread is somewhere in C++
+        _wakeup = socket.socketpair()
+        _wakeup[1].setblocking(False)
+        threading.Thread(target=_watch, args=(_wakeup[0],), daemon=True).start()
+    signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
     for number in NUMBERS:
         signal.signal(number, _interrupt)
 
@@ -82,24 +83,24 @@ def listening() -> bool:
 
 
 def leave() -> None:
-    """Says that the job has ended by itself: nobody has to end it any more."""
+    """Note that the job has ended by itself."""
     global _last_words
     _last_words = None
 
 
 def notice() -> None:
-    """Says that the interrupt has arrived: what follows is cleaning up, which nothing interrupts any more."""
+    """Note that the interrupt has arrived: what follows is cleaning up, which nothing interrupts any more."""
     _noticed.set()
 
 
 def came() -> int | None:
-    """Returns the signal that wants the job to stop, if one has come."""
+    """Return the signal that wants the job to stop, if one has come."""
     return _came
 
 
 @contextmanager
 def when_stopped(stopping: Stopping) -> Iterator[None]:
-    """Says what is to be done when a signal comes during the block."""
+    """Register what is done when a signal comes during the block."""
     _stoppings.append(stopping)
     try:
         yield
@@ -109,9 +110,9 @@ def when_stopped(stopping: Stopping) -> Iterator[None]:
 
 @contextmanager
 def errors_are_stops() -> Iterator[None]:
-    """Takes an error after a signal for a stop: cleaning up fails where Ray got the signal as well.
+    """Take an error after a signal for a stop: cleaning up fails where Ray got the signal as well.
 
-    So does an exit: while Ray starts, its own handlers are in place.
+    An exit counts, too: while Ray starts, its own handlers are in place.
     """
     try:
         yield
@@ -139,16 +140,6 @@ def _again(number: int, noticed: threading.Event) -> None:
         os.kill(os.getpid(), number)
 
 
-def _hear() -> None:
-    """Has a thread told of every signal, also while the main thread is somewhere in C++ and hears nothing."""
-    global _wakeup
-    if _wakeup is None:
-        _wakeup = socket.socketpair()
-        _wakeup[1].setblocking(False)
-        threading.Thread(target=_watch, args=(_wakeup[0],), daemon=True).start()
-    signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
-
-
 def _watch(ear: socket.socket) -> None:
     global _came
     while heard := ear.recv(64):
@@ -159,7 +150,6 @@ def _watch(ear: socket.socket) -> None:
 
 
 def _see_it_end(number: int) -> None:
-    """Waits for the job to end; ends it when it has had its time, or when waiting is in vain."""
     stoppings, began = list(_stoppings), time.monotonic()
     speaker = threading.Thread(target=_call, args=[stopping.at_once for stopping in stoppings], daemon=True)
     speaker.start()

@@ -15,7 +15,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from raysed.cluster.gauges import TrainingGauges
+from raysed.cluster.gauges import Gauges
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import answer_of, beside_driver, expect_no_progress, made_progress, watched_workers
@@ -156,7 +156,7 @@ def _note(said: Sequence[dict[str, Any]], count: int) -> str:
 def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, board: Any) -> None:
     """One Ray Train worker."""
     prepare_worker(bench.share.threads)
-    gauges = {learner.name: TrainingGauges(bench.run, learner.name) for learner in learners}
+    gauges = {learner.name: Gauges("training", bench.run, learner.name) for learner in learners}
     context = ray.train.get_context()
 
     def report(name: str, words: dict[str, Any]) -> None:

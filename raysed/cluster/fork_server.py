@@ -84,10 +84,9 @@ def _become_like(request: Mapping[str, Any]) -> None:
 def draw_ids() -> None:
     """Draw from Ray's generators of ids, so that the next fork's ids are not those of the last one.
 
-    A fork inherits the generator of the main thread and the sources that other threads' generators are seeded from:
-    eight of them, which threads take in turn. So as many are drawn as a worker may have threads. Two workers with the
-    same ids take each other's first object for their own, and one dies; Ray then waits for it for ever. Or one is told
-    that its placement group was removed, which was that of the other.
+    A fork inherits the generator of the main thread and the eight sources that other threads' generators are seeded
+    from in turn. So as many are drawn as a worker may have threads. Two workers with the same ids take each other's
+    first object for their own, and Ray waits for ever for the one that dies of it.
     """
     from ray._raylet import ObjectID
 

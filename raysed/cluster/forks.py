@@ -1,13 +1,12 @@
 """Workers of a Ray on this machine as forks of one process, which has imported what all of them import.
 
-Torch, transformers and Ray's libraries take four to eight seconds of a core, and a run starts a dozen workers one stage
-after the other. So one process imports them while Ray starts, and this file stands in for Ray's script that starts a
-worker: a worker is a copy of that process that runs Ray's own script with its own arguments, environment and files.
-They also share the memory of what was imported. A worker whose runtime environment is more than variables, or that
-cannot be forked for any other reason, is started as Ray would.
+Torch, transformers and Ray's libraries take four to eight seconds of a core, and a run starts a dozen workers. So one
+process imports them while Ray starts, and `forked_worker` stands in for Ray's script that starts a worker: a worker is
+a copy of that process that runs Ray's own script. They also share the memory of what was imported. A worker that
+cannot be forked is started as Ray would.
 
-Ray has no public setting for this: `forking` puts the name of the latter in the place of a constant, and only where
-`can_fork` says that this is known to work.
+Ray has no public setting for this: `forking` replaces a constant, and only where `can_fork` says that this is known to
+work.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -52,11 +51,7 @@ def can_fork() -> bool:
 
 @contextmanager
 def forking() -> Iterator[subprocess.Popen | None]:
-    """Have the workers of a Ray that is started in this block forked, where they can be.
-
-    Yields:
-        The process that they are forks of, which is ended with the block; None where Ray starts them as ever.
-    """
+    """Have the workers of a Ray that is started in this block forked, where they can be; yield their parent."""
     if not can_fork():
         yield None
         return
@@ -68,33 +63,21 @@ def forking() -> Iterator[subprocess.Popen | None]:
         server = subprocess.Popen(command, start_new_session=True, **quiet)
         try:
             os.environ.update({**_VARIABLES, SOCKET: str(place)})
-            with _in_place_of_rays_script():
+            from ray._private import ray_constants  # only here, because importing Ray takes a moment
+
+            rays_own, ray_constants.SETUP_WORKER_FILENAME = ray_constants.SETUP_WORKER_FILENAME, forked_worker.__file__
+            try:
                 yield server
+            finally:
+                ray_constants.SETUP_WORKER_FILENAME = rays_own
         finally:
-            _restore(kept)
+            for name in kept:
+                os.environ.pop(name, None)
+            os.environ.update({name: value for name, value in kept.items() if value is not None})
             server.kill()
             server.wait()
-
-
-@contextmanager
-def _in_place_of_rays_script() -> Iterator[None]:
-    from ray._private import ray_constants  # only here, because importing Ray takes a moment
-
-    rays_own, ray_constants.SETUP_WORKER_FILENAME = ray_constants.SETUP_WORKER_FILENAME, forked_worker.__file__
-    try:
-        yield
-    finally:
-        ray_constants.SETUP_WORKER_FILENAME = rays_own
 
 
 def are_forked() -> bool:
     """Whether the workers of this process's Ray are forks, and so cost next to nothing to start."""
     return SOCKET in os.environ
-
-
-def _restore(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

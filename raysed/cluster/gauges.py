@@ -7,47 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from ray.util.metrics import Counter, Gauge
 
 from raysed.store.progress import listening
 
-_OF_TRAININGS = {
-    "loss": ("loss", "loss of the latest updates that were logged"),
-    "dev": ("dev", "latest dev score x100"),
-    "step": ("updates", "updates so far"),
-    "total": ("updates_planned", "updates at the end"),
+_FIGURES = {
+    "training": {
+        "loss": ("loss", "loss of the latest updates that were logged"),
+        "dev": ("dev", "latest dev score x100"),
+        "step": ("updates", "updates so far"),
+        "total": ("updates_planned", "updates at the end"),
+    },
+    "stage": {
+        "share": ("share", "part of the stage that is done, 0 to 1"),
+        "left": ("seconds_left", "seconds that the stage will still take"),
+        "trained": ("trainings_done", "trainings of the stage that are done"),
+        "trainings": ("trainings", "trainings of the stage"),
+    },
 }
-_OF_STAGES = {
-    "share": ("share", "part of the stage that is done, 0 to 1"),
-    "left": ("seconds_left", "seconds that the stage will still take"),
-    "trained": ("trainings_done", "trainings of the stage that are done"),
-    "trainings": ("trainings", "trainings of the stage"),
-}
-"""Names and meanings of gauges, by the facts that set them."""
+"""Names and meanings of gauges by what they are of and by the facts that set them."""
 
 
-class _Gauges:
-    """Gauges of a stage or training, which set themselves to facts that are known."""
+class Gauges:
+    """Gauges of a stage or a training."""
 
-    def __init__(self, kind: str, figures: Mapping[str, tuple[str, str]], run: str, name: str):
+    def __init__(self, kind: Literal["stage", "training"], run: str, name: str):
         self._gauges = {}
-        for fact, (figure, meaning) in figures.items():
+        for fact, (figure, meaning) in _FIGURES[kind].items():
             self._gauges[fact] = Gauge(f"raysed_{kind}_{figure}", meaning, ("run", kind))
             self._gauges[fact].set_default_tags({"run": run, kind: name})
 
     def __call__(self, facts: Mapping[str, Any]) -> None:
+        """Set those whose facts are known, as in an entry of the history."""
         for fact, gauge in self._gauges.items():
             if facts.get(fact) is not None:
                 gauge.set(facts[fact])
-
-
-class TrainingGauges(_Gauges):
-    """Figures of one training, set by its worker to entries of the history: step, total, loss and dev."""
-
-    def __init__(self, run: str, training: str):
-        super().__init__("training", _OF_TRAININGS, run, training)
 
 
 @contextmanager
@@ -60,7 +56,7 @@ def stage_gauges(run: str) -> Iterator[None]:
         nonlocal stage, gauges
         if "stage" in facts:
             stage = facts["stage"]
-            gauges = _Gauges("stage", _OF_STAGES, run, stage)
+            gauges = Gauges("stage", run, stage)
         if gauges:
             gauges(facts)
         if facts.get("sentences"):

@@ -1,24 +1,17 @@
 """What a process sets for itself when it starts to work; nothing in this package does so when it is imported."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import logging
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import ray
 
 PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """The environment's variables for the number of programs: oneDNN's own, and torch's for what is around them."""
 _PROGRAMS = "128"
-"""Programs that oneDNN keeps. It writes one of one to two megabytes for each shape, and batches of other sizes come all
-the time: 1,024 of them, its default, are a gigabyte, and nearly all that come again are among the last 128."""
+"""Programs that oneDNN keeps, of one to two megabytes for each shape: 1,024 of them, its default, are a gigabyte, and
+nearly all that come again are among the last 128."""
 _OBJECTS = 20_000
-"""New objects after which Python looks for garbage. Importing torch and transformers makes a million, hardly any of
-them garbage: to look after every 700, its default, makes the start of a process longer."""
+"""New objects after which Python looks for garbage: with 700, its default, imports take longer."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
 
@@ -41,8 +34,8 @@ def keep_few_programs() -> None:
 def prepare_worker(threads: int) -> None:
     """Do what a worker does first: that of every process, its threads, and memory kept for the next batch.
 
-    The C library gives large blocks back to the system as soon as they are free, and every batch gets them anew, page
-    by page; a worker that keeps them saves up to a sixth of its time. Other C libraries than glibc are left alone.
+    The C library (glibc) gives large blocks back as soon as they are free, and every batch gets them anew, page by
+    page; a worker that keeps them saves up to a sixth of its time.
     """
     import torch
     from threadpoolctl import threadpool_limits
@@ -56,12 +49,11 @@ def prepare_worker(threads: int) -> None:
             mallopt(option, _KEPT_BYTES)
 
 
-def quiet_ray_data() -> ray.data.DataContext:
-    """Keep Ray Data from printing, because the driver shows one line of its own; returns this process' context."""
+def quiet_ray_data() -> None:
+    """Keep Ray Data from printing, because the driver shows one line of its own."""
     from ray.data import DataContext
 
     logging.getLogger("ray.data").setLevel(logging.ERROR)
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
-    return context

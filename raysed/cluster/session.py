@@ -49,7 +49,7 @@ _ENDING_SECONDS = 10
 def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
     """Connect to the cluster of RAY_ADDRESS (`ray job submit` sets it) or start Ray on this machine.
 
-    Yields the address of the dashboard of a Ray that was started here, if it has one, and how to get in.
+    Yields the address of the dashboard, if any, and how to get in.
 
     Args:
         meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
@@ -122,11 +122,7 @@ def _how_to_log_in() -> str:
 
 
 class _OwnRay:
-    """The processes of a Ray that this one starts; none where it connects to a cluster.
-
-    Args:
-        forked: the process that its workers are forks of, if they are.
-    """
+    """The processes of a Ray that this one starts; none where it connects to a cluster."""
 
     def __init__(self, forked: subprocess.Popen | None):
         self._others = psutil.Process().children()
@@ -165,10 +161,7 @@ class _OwnRay:
                 self._family.update(parent.children(recursive=True))
 
     def end(self) -> None:
-        """End Ray and waits until its processes are gone.
-
-        A Ray that was ended by somebody else is not asked, because it would not answer.
-        """
+        """End Ray and wait until its processes are gone; one that somebody else has ended would not answer."""
         import ray
 
         if self.is_lost():

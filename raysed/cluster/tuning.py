@@ -16,7 +16,7 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from raysed.cluster.gauges import TrainingGauges
+from raysed.cluster.gauges import Gauges
 from raysed.cluster.nodes import is_draining
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
@@ -253,7 +253,7 @@ class _Reporter:
     """Sends the history to Tune and to Prometheus; the last dev score stands until there is another."""
 
     def __init__(self, member: str, run: str):
-        self._member, self._gauges = member, TrainingGauges(run, member)
+        self._member, self._gauges = member, Gauges("training", run, member)
         self._latest: float | None = None
 
     def __call__(self, words: dict[str, Any]) -> None:

@@ -26,10 +26,7 @@ all nodes together, `spilled_bytes`, and `gpu_use` from 0 to 1, the mean over wo
 
 @contextmanager
 def measured(usage: Usage) -> Iterator[None]:
-    """Measure what happens meanwhile, and add it to the usage of earlier attempts, which is the argument.
-
-    Code that knows of sentences or GPUs reports them with `progress.emit`, as `sentences` and `gpu_use`.
-    """
+    """Measure what happens meanwhile, and what `emit` reports; add it to the usage of earlier attempts."""
     found: Usage = {}
     gpus: list[float] = []
     spilled_before: int | None = None
@@ -80,10 +77,7 @@ def combined(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
 
 
 def gpu_use() -> float | None:
-    """Return how busy the GPUs of this worker are, from 0 to 1; None without GPUs, or where the driver does not say.
-
-    A GPU that several workers share is as busy as they make it together.
-    """
+    """Return how busy the GPUs of this worker are, from 0 to 1; None without GPUs, or where the driver does not say."""
     try:
         ids = ",".join(map(str, ray.get_gpu_ids()))
         if not ids:

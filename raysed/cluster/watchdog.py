@@ -123,7 +123,7 @@ class Watchdog:
 
 
 class Board:
-    """An actor beside the driver that collects what workers have to say; nobody waits for it without a bound."""
+    """An actor beside the driver that collects what workers report; nobody waits for it without a bound."""
 
     def __init__(self) -> None:
         self._warnings: list[str] = []

@@ -32,8 +32,8 @@ _COPY_S = 20.0
 class MetricsLog:
     """`logs/<name>/metrics.jsonl` and TensorBoard events beside it, written while training goes on.
 
-    A training that continues hands its whole history in again, so that the log holds each step once. Events are
-    written at once and not by tensorboardX's thread, which dies on a full disk and lets its callers wait for ever.
+    A training that continues hands its whole history in again. Events are written at once and not by tensorboardX's
+    thread, which dies on a full disk and lets its callers wait for ever.
     """
 
     def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):

@@ -32,22 +32,16 @@ def listening(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 def emit(**facts: Any) -> None:
     """Report where the run is, or what a stage took.
 
-    Where it is: `stage`; the `line` of the progress, its `share` from 0 to 1 and the seconds `left`, as far as they are
-    known; how many of the stage's `trainings` are `trained`. What it took: `sentences`, of batches and embeddings, and
-    `gpu_use` from 0 to 1. And once, before any training: `totals`, the number of trainings by the directory that they
-    lie in, and `titles`, what people call stages and those directories.
+    Where it is: `stage`; the `line` of the progress, its `share` from 0 to 1 and the seconds `left`; how many of the
+    stage's `trainings` are `trained`. What it took: `sentences`, and `gpu_use` from 0 to 1. Once, before any training:
+    `totals`, trainings by their directory, and `titles` of stages and directories.
     """
     for listener in _listeners:
         listener(facts)
 
 
 class Progress:
-    """One line per stage: rewritten on a terminal, a new line now and then elsewhere.
-
-    Args:
-        total: units of work, e.g. updates over all members; None where it is not known.
-        every: seconds between lines where the stream is no terminal.
-    """
+    """One line per stage: rewritten on a terminal, a new one `every` few seconds elsewhere; `total` may be unknown."""
 
     def __init__(self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0):
         self._title, self._total, self._stream = title, total, stream or sys.stdout
@@ -62,11 +56,7 @@ class Progress:
         self._first = done
 
     def update(self, done: int, note: str = "") -> None:
-        """Show how far the stage is and the time left, if it is time for a line.
-
-        Args:
-            done: units of work, of `total`.
-        """
+        """Show how far the stage is and the time left, if it is time for a line."""
         now, left = time.monotonic(), None
         if self._total and done > self._first:
             left = (now - self._started) * (self._total - done) / (done - self._first)
@@ -95,11 +85,7 @@ class Progress:
 
 @contextmanager
 def repeating(action: Callable[[], None], every: float, patience: float | None = None) -> Iterator[None]:
-    """Repeat an action in a thread while the block runs, for the first time after `every` seconds.
-
-    Args:
-        patience: seconds that the end of the block waits for a running action; None: until it is done.
-    """
+    """Repeat an action in a thread while the block runs, whose end waits `patience` seconds for a running one."""
     over = threading.Event()
 
     def repeat() -> None:

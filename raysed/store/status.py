@@ -46,17 +46,10 @@ _NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "tra
 
 
 class Status:
-    """What `status.json` says of a run.
-
-    Args:
-        every: seconds between two writings; None: what suits the storage.
-
-    Attributes:
-        has_begun: whether a stage has begun; until then nothing of an earlier run of that name is touched.
-    """
+    """What `status.json` says of a run, written `every` few seconds."""
 
     def __init__(self, storage: Storage, every: float | None = None):
-        self.has_begun = False
+        self._has_begun = False
         self.every = every or (_LOCAL_EVERY_S if storage.is_local else _REMOTE_EVERY_S)
         self._storage, self._lock = storage, threading.Lock()
         self._before = storage.read_text(FILE) if read_status(storage)["state"] == "complete" else None
@@ -65,14 +58,14 @@ class Status:
 
     @property
     def follows_a_complete_run(self) -> bool:
-        """Whether an earlier run of that name is complete, and still untouched."""
-        return not self.has_begun and self._before is not None
+        """Whether an earlier run of that name is complete, and untouched, as no stage has begun."""
+        return not self._has_begun and self._before is not None
 
     def listen(self, facts: dict[str, Any]) -> None:
         """Take up what `emit` is given."""
         with self._lock:
             if "stage" in facts:  # the line of the stage before says nothing any more
-                self.has_begun = True
+                self._has_begun = True
                 state = "running" if self._facts["state"] == "starting" else self._facts["state"]
                 self._facts.update(facts, state=state, stage_since=time.time(), **_NOTHING_YET)
             elif facts.keys() & {"line", "trained", "totals", "titles"}:
@@ -100,10 +93,7 @@ class Status:
 
 @contextmanager
 def status_of(storage: Storage, every: float | None = None) -> Iterator[Status]:
-    """Keep `status.json` true while a run works: its stage, the progress line of the moment, how it ended.
-
-    The file is renewed by a thread also while nothing moves; one that is not renewed says that the job is gone.
-    """
+    """Keep `status.json` true while a run works; a file that is no longer renewed says that the job is gone."""
     status = Status(storage, every)
     stopping = interrupts.Stopping(at_once=lambda: status.end(state="stopped"))
     status.write()
@@ -125,18 +115,13 @@ def refuse_at_work(storage: Storage) -> None:
     """Refuse to start on a remote run that another job is at work on, as far as its `status.json` says so.
 
     A job of this machine whose process is gone does not count. Ages are by the storage's clock, which all jobs share.
-
-    Raises:
-        UserError: says which job, and what to do.
     """
     status = read_status(storage)
     if status["state"] not in AT_WORK:
         return
     if (written := storage.modified_at(FILE)) and (now := storage.now()):
         status["silent"] = now - written
-    if _is_gone(status):
-        return
-    if status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"]):
+    if _is_gone(status) or (status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"])):
         return
     raise UserError(
         f"run {storage.run!r} is in use by a job on {status['host']} (process {status['pid']}), which said so "
@@ -148,11 +133,7 @@ def refuse_at_work(storage: Storage) -> None:
 
 
 def read_status(storage: Storage) -> dict[str, Any]:
-    """Return the content of `status.json`, without what is of another shape, and how long it has been `silent`.
-
-    Returns:
-        A state that is unknown where the file is missing or damaged.
-    """
+    """Return what of `status.json` is of its shape, and how long it has been `silent`; else the state `unknown`."""
     known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _SHAPE.get(key, object))}
     if known.get("state") not in CODES or not known.keys() >= _ALWAYS:
         return {"state": "unknown"}
@@ -167,11 +148,7 @@ def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
 
 
 def describe(storage: Storage) -> tuple[list[str], int]:
-    """Return lines for people (state, stage, what is done, the last checkpoints) and the state's exit code.
-
-    Raises:
-        UserError: there is no such run.
-    """
+    """Return lines for people (state, stage, what is done, the last checkpoints) and the state's exit code."""
     entries, status = storage.entries(), read_status(storage)
     if not entries and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; without a name, all runs of its storage are listed")
@@ -181,26 +158,19 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         lines += filter(None, [status.get("line")])
     if status["state"] == "complete":
         lines += filter(None, [unchanged.refusal(storage)])
-    halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
     finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
+    halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
     newest = {entry.name.removeprefix("checkpoints/").rpartition("/")[0]: entry for entry in halfway}
     for training, entry in newest.items():
-        age = (
-            f", {duration(time.time() - written)} ago"
-            if (written := storage.modified_at(f"manifest/{entry.name}.json"))
-            else ""
-        )
+        written = storage.modified_at(f"manifest/{entry.name}.json")
+        age = f", {duration(time.time() - written)} ago" if written else ""
         lines.append(f"checkpoint: {training} after {entry.meta.get('step')} updates{age}")
     return lines, exit_code(status)
 
 
 def describe_all(location: str) -> list[str]:
-    """Return a line for every run at a location: its name, state and age.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return a line for every run at a location: its name, state and age."""
     storages = [Storage(location, run) for run in runs_at(location)]
     states = {s.run: read_status(s) for s in storages if s.has_files(FILE) or s.files("manifest")}
     if not states:

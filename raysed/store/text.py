@@ -1,7 +1,4 @@
-"""How tables, numbers and lengths of time look wherever people read them: terminal, report, model card.
-
-Importing it takes no time: so do actors that only pass on words.
-"""
+"""How tables, numbers and lengths of time look wherever people read them: terminal, report, model card."""
 
 import re
 from collections.abc import Sequence
@@ -15,14 +12,9 @@ TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def render(template: str, **context: Any) -> str:
-    """Return the text that a template makes of its context.
+    """Return the text that a file in `raysed/templates/` makes of its context; in `.html` values are escaped.
 
-    Args:
-        template: a file in `raysed/templates/`; in one whose name ends in `.html` values are escaped.
-        context: the names that it uses; filters are `code`, for what is between backticks, and `md`, see `markdown`.
-
-    Raises:
-        jinja2.UndefinedError: a name that the template uses is not there.
+    Filters are `code`, for what is between backticks, and `md`, see `markdown`.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
     from markupsafe import Markup, escape
@@ -41,9 +33,7 @@ def render(template: str, **context: Any) -> str:
 
 
 def markdown(text: str) -> str:
-    r"""Return a text as a paragraph or cell of Markdown that shows it as it is, whoever wrote it.
-
-    What stands between backticks stays code.
+    r"""Return a text as a paragraph or cell of Markdown that shows it as it is; between backticks it stays code.
 
     >>> print(markdown("`a<b` <b>[me](http://x)</b> $5$ ` 2*3 snake_case"))
     `a<b` &lt;b>\[me\](http://x)&lt;/b> \$5\$ \` 2\*3 snake_case
@@ -60,11 +50,9 @@ class Table:
     """A table, for whatever it is shown on; without lines it is false.
 
     Attributes:
-        header: a cell per column.
-        lines: likewise.
         text: so many columns from the left are of text, all others of numbers; None: a column is one of numbers if all
             its cells are.
-        names: of the lines, for links to them; none where nothing refers to them.
+        names: of the lines, for links to them.
         has_total: whether the last line is the sum of the others.
         is_stacked: whether cells are long: on a phone they stand below each other, in Markdown they are not aligned.
     """
@@ -86,11 +74,7 @@ class Table:
         return "\n".join("  ".join(line).rstrip() for line in (first, rule, *rest))
 
     def markdown(self, aligned: bool = True) -> str:
-        """Return the same as Markdown.
-
-        Args:
-            aligned: as wide as in plain text, for terminals; where cells are long, the others are better left short.
-        """
+        """Return the same as Markdown, columns aligned for terminals."""
         cells = [[markdown(cell) for cell in line] for line in self._cells()]
         aligned = aligned and not self.is_stacked
         first, *rest = self._aligned(cells) if aligned else cells
@@ -105,11 +89,10 @@ class Table:
         return [all(map(_is_number, column)) for column in zip(*self.lines)] or [True] * len(self.header)
 
     def _cells(self) -> list[list[str]]:
-        """The header and the lines, without the line breaks and bars that would end a cell."""
+        """Line breaks and bars would end a cell."""
         return [[" ".join(cell.split()).replace("|", "/") for cell in line] for line in (self.header, *self.lines)]
 
     def _aligned(self, cells: list[list[str]]) -> list[list[str]]:
-        """The same, all cells of a column of one width."""
         widths = [max(2, *map(len, column)) for column in zip(*cells)]  # a Markdown rule needs a dash and a colon
         columns = list(zip(widths, self.right()))
         return [
@@ -123,10 +106,6 @@ def _is_number(cell: str) -> bool:
 
 def number(value: float | None, style: str = ".2f") -> str:
     """Return a number as tables have it.
-
-    Args:
-        value: None where there is none.
-        style: as for `format`.
 
     >>> number(70.126), number(None), number(0.5, "+.1f")
     ('70.13', '-', '+0.5')
@@ -144,10 +123,7 @@ def size(count: float) -> str:
 
 
 def duration(seconds: float, in_table: bool = False) -> str:
-    """Return a length of time for people.
-
-    Args:
-        in_table: with a tenth of a second, and with two digits for what is counted up to 60.
+    """Return a length of time for people; tables have tenths of a second, and two digits of minutes and seconds.
 
     >>> duration(7.4), duration(95), duration(7300)
     ('7 s', '1 min 35 s', '2 h 1 min')
@@ -162,10 +138,7 @@ def duration(seconds: float, in_table: bool = False) -> str:
 
 
 def shortened(text: str, longest: int) -> str:
-    """Return a text that is no longer than so many characters.
-
-    Args:
-        longest: characters that are left of a longer one, an ellipsis among them.
+    """Return a text of at most so many characters.
 
     >>> shortened("It rains.", 9), shortened("It rains.", 5)
     ('It rains.', 'It r…')

@@ -3,8 +3,9 @@
 import importlib.util
 import logging
 import tempfile
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 from raysed.config import TrackingConfig, stable_hash
 from raysed.errors import UserError, last_line
@@ -12,58 +13,34 @@ from raysed.errors import UserError, last_line
 log = logging.getLogger(__name__)
 
 
-class Tracker(Protocol):
-    """One training on one tracker, where steps that it has already are dropped."""
-
-    def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Send the values of a step by name, e.g. `loss` or `dev/second`."""
-
-    def close(self, failed: bool) -> None:
-        """End the training there."""
-
-
 def check_trackers(config: TrackingConfig) -> None:
-    """Refuse trackers whose packages are not installed.
-
-    Raises:
-        UserError: names the setting.
-    """
+    """Refuse trackers whose packages are not installed."""
     for package in ("wandb", "mlflow"):  # the settings are named after them
         if getattr(config, package) is not None and importlib.util.find_spec(package) is None:
             raise UserError(f"tracking.{package} needs the package {package}; install it on all nodes, or leave it out")
 
 
 def trackers_of(config: TrackingConfig, run: str, name: str, identity: Any) -> "Trackers":
-    """Open a training on all trackers that are set.
-
-    Args:
-        run: its trainings stand together.
-        name: of the artefact, e.g. `ct/members/00`.
-        identity: what the training is made from; one that continues goes on in the same place.
-    """
+    """Open the training of an artefact on all trackers that are set; one of equal identity goes on where it was."""
     key = stable_hash([run, name, identity])[:16]
-    openers: list[Callable[[], Tracker]] = []
-    if config.wandb is not None:
-        openers.append(lambda: _Wandb(config.wandb, run, name, key))
-    if config.mlflow is not None:
-        openers.append(lambda: _Mlflow(config.mlflow, run, name, key))
-    return Trackers(openers)
+    wanted = ((_Wandb, config.wandb), (_Mlflow, config.mlflow))
+    return Trackers([partial(kind, place, run, name, key) for kind, place in wanted if place is not None])
 
 
 class Trackers:
     """All trackers of one training; one that fails is left alone from then on, because training matters more."""
 
-    def __init__(self, openers: list[Callable[[], Tracker]]):
-        self._open: list[Tracker] = []
+    def __init__(self, openers: Sequence[Callable[[], Any]]):
+        self._open: list[Any] = []
         for opener in openers:
             self._try(lambda opener=opener: self._open.append(opener()))
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """See `Tracker`."""
+        """Send the values of a step by name, e.g. `loss` or `dev/second`."""
         self._open = [t for t in self._open if self._try(lambda tracker=t: tracker.write(step, values))]
 
     def close(self, failed: bool) -> None:
-        """See `Tracker`."""
+        """End the training there."""
         for tracker in self._open:
             self._try(lambda tracker=tracker: tracker.close(failed))
 

@@ -1,8 +1,7 @@
 """Whether a complete run is still that of its settings and inputs: told within a second, without Ray, torch and checks.
 
-At its end a run remembers what its settings and the files behind them were before they were read. Where all of that is
-the same again there is nothing to do. Where anything differs, or where an input is no local file, the checks decide,
-which know better what depends on what: so "perhaps not" may be wrong, but "unchanged" never is.
+At its end a run remembers what its settings and the files behind them were before they were read. Where anything
+differs, or an input is no local file, the checks decide: "perhaps not" may be wrong, but "unchanged" never is.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from raysed.bundled import PREFIX
 from raysed.config import PACKAGE, package_folder, sources, stable_hash
@@ -32,25 +31,25 @@ _MOST_BYTES = 2**30
 
 
 def fingerprint(config: Config) -> str | None:
-    """Returns a digest of the settings, the content of all files that they name, and this package's own files.
+    """Return a digest of the settings, the content of all files that they name, and this package's own files.
 
-    Where runs lie, what they are given and who is told of them is left out, as in `Job.depends`.
-
-    Returns:
-        None where that does not say it all: an input is a URI, a glob or a hub id, or large.
+    Where runs lie, what they are given and who is told of them is left out, as in `Job.depends`. None where that does
+    not say it all: an input is a URI, a glob or a hub id, or large.
     """
-    if "synonym" in {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}:
+    kinds = {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}
+    if "synonym" in kinds:
         return None  # WordNet is no setting
+    unused = [] if "mlm" in kinds else ["views.mlm_model"]
+    unused += [] if "back_translation" in kinds else ["views.pivots"]
     try:
-        return _fingerprint(config, _sources(config))
+        named = [source for name, source in sources(config).items() if not name.startswith(tuple(unused))]
+        return _fingerprint(config, [name for name in named if not name.startswith(PREFIX)])
     except (OSError, UserError):  # the checks say it better
         return None
 
 
 def _fingerprint(config: Config, named: list[str]) -> str | None:
-    named = [
-        package_folder(name) if name.startswith(PACKAGE) else name for name in named if not name.startswith(PREFIX)
-    ]
+    named = [package_folder(name) if name.startswith(PACKAGE) else name for name in named]
     places = [Path(os.path.abspath(os.path.expanduser(name))) for name in named]
     if not all(place.exists() for place in places):
         return None
@@ -64,55 +63,38 @@ def _fingerprint(config: Config, named: list[str]) -> str | None:
 
 
 def results_of(storage: Storage) -> tuple[str, ...]:
-    """Returns the artefacts of a finished run that depend on every setting and input: plots, and the model if any."""
+    """Return the artefacts of a finished run that depend on every setting and input: plots, and the model if any."""
     return (_PLOTS,) if refusal(storage) else (_PLOTS, _MODEL)
 
 
 def has_report(storage: Storage) -> bool:
     """Whether there is a report in all its forms, and it is that of a complete run."""
-    is_complete = _remembered(storage.read_text("report.json")).get("status") == "complete"
+    is_complete = storage.read_json("report.json").get("status") == "complete"
     return is_complete and storage.has_files("report.md", "report.html")
 
 
 def refusal(storage: Storage) -> str | None:
-    """Returns why a finished run has no model, in a sentence; None where it has one, or is not finished."""
+    """Return why a finished run has no model, in a sentence; None where it has one, or is not finished."""
     plots = storage.entry(_PLOTS)
     return plots.meta.get("refusal") if plots else None
 
 
-def is_unchanged(print_: str | None, storage: Storage) -> bool:
-    """Whether the run is complete and intact, and was made from what has this fingerprint.
-
-    Args:
-        print_: of `fingerprint`; None matches nothing.
-    """
-    if print_ is None or _remembered(storage.read_text(FILE)).get("fingerprint") != print_:
+def is_unchanged(digest: str | None, storage: Storage) -> bool:
+    """Whether the run is complete and intact, and was made from what has this fingerprint; None matches nothing."""
+    remembered = storage.read_json(FILE) if digest else {}
+    if not remembered or remembered.get("fingerprint") != digest or not has_report(storage):
         return False
-    if not has_report(storage):
-        return False
-    known = _remembered(storage.read_text(FILE)).get("results", {})
+    known = remembered.get("results", {})
     entries = {name: storage.entry(name) for name in results_of(storage)}
     return all(e and known.get(n) == e.fingerprint and storage.finished(n, e.depends) for n, e in entries.items())
 
 
-def remember(print_: str | None, storage: Storage) -> None:
-    """Notes what a complete run was made from.
-
-    Args:
-        print_: of `fingerprint`, before the inputs were read; None is not noted.
-    """
+def remember(digest: str | None, storage: Storage) -> None:
+    """Note what a complete run was made from: its fingerprint before the inputs were read; None is not noted."""
     entries = {name: storage.entry(name) for name in results_of(storage)}
-    if print_ is not None and all(entries.values()):
+    if digest is not None and all(entries.values()):
         results = {name: entry.fingerprint for name, entry in entries.items()}
-        storage.write_text(FILE, json.dumps({"fingerprint": print_, "results": results}, indent=1))
-
-
-def _sources(config: Config) -> list[str]:
-    """All settings that name text, pairs or models; those of stages that no recipe has are no harm."""
-    kinds = {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}
-    unused = [] if "mlm" in kinds else ["views.mlm_model"]
-    unused += [] if "back_translation" in kinds else ["views.pivots"]
-    return [source for name, source in sources(config).items() if not name.startswith(tuple(unused))]
+        storage.write_text(FILE, json.dumps({"fingerprint": digest, "results": results}, indent=1))
 
 
 def _files(place: Path) -> Iterator[Path]:
@@ -122,11 +104,3 @@ def _files(place: Path) -> Iterator[Path]:
     for path in sorted(place.rglob("*")):
         if (path.is_file() or path.is_symlink()) and "__pycache__" not in path.parts:
             yield path
-
-
-def _remembered(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

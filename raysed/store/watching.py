@@ -39,7 +39,7 @@ _LOG = "/metrics.jsonl"
 
 @dataclass(frozen=True)
 class Curve:
-    """What a training has logged: its last update, the losses, the last dev score x100, the newest checkpoint."""
+    """What a training has logged: its last update, losses, last dev score x100, newest checkpoint."""
 
     name: str
     is_done: bool
@@ -84,11 +84,7 @@ class Watcher:
         return curve
 
     def screen(self, height: int) -> RenderableType:
-        """Return what is shown.
-
-        Args:
-            height: lines of the screen; trainings that do not fit are counted.
-        """
+        """Return what is shown on so many lines; trainings that do not fit are counted."""
         head = Text(f"{self._storage.run}: {state_in_words(self.status)}", style="bold")
         stages = self._stages_table()
         room = max(3, height - stages.row_count - 6)

@@ -17,7 +17,7 @@ from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from raysed.cluster import gauges
-from raysed.cluster.gauges import TrainingGauges, stage_gauges
+from raysed.cluster.gauges import Gauges, stage_gauges
 from raysed.store.progress import Progress, emit
 
 import faults
@@ -54,7 +54,7 @@ def values(monkeypatch) -> dict[tuple, float]:
 
 
 def test_a_training_sets_its_figures(values):
-    report = TrainingGauges("run", "ct/members/00")
+    report = Gauges("training", "run", "ct/members/00")
     report({"step": 10, "total": 40, "loss": 0.5, "dev": 60.0})
     report({"step": 20, "total": 40, "loss": 0.25, "dev": None})
     assert {name: value for (name, *_), value in values.items()} == {
@@ -104,7 +104,7 @@ def metrics_of(panels: list[dict]) -> set[str]:
 
 def test_the_dashboard_draws_every_figure_that_there_is(values):
     """And no other one of this project's."""
-    TrainingGauges("run", "x")({"step": 1, "total": 2, "loss": 0.1, "dev": 1.0})
+    Gauges("training", "run", "x")({"step": 1, "total": 2, "loss": 0.1, "dev": 1.0})
     with stage_gauges("run"):
         emit(stage="ct")
         emit(share=0.5, left=1.0, trained=1, trainings=2, sentences=1)
