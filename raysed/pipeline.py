@@ -91,7 +91,6 @@ def _refuse_missing(config: Config) -> None:
     """Refuse text and teachers that are not there, before the seconds that Ray and torch take to start."""
     from raysed.config import with_absolute_paths
     from raysed.data.corpus import find_sources
-    from raysed.model.teacher import Computing
     from raysed.model.teachers.file import EmbeddingFile
     from raysed.store.hub import refuse_missing_model
 
@@ -100,7 +99,7 @@ def _refuse_missing(config: Config) -> None:
         find_sources(config.corpus)
     for teacher in config.teachers:
         if EmbeddingFile.takes(teacher.path):
-            _ = EmbeddingFile(teacher, Computing()).width
+            _ = EmbeddingFile(teacher).width
         elif not teacher.is_members:
             refuse_missing_model(teacher.path, f"teachers: {teacher.path!r}")
 
