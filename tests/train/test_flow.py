@@ -364,13 +364,13 @@ class TestFit:
 
     def test_an_epoch_sees_every_pair_once_and_keeps_pairs_together(self, monkeypatch):
         batches = []
-        real = flow_fit._update
+        real = flow_fit.FlowObjective.backward
 
-        def spy(flow, optimizer, x_BD):
+        def spy(objective, x_BD):
             batches.append(x_BD)
-            return real(flow, optimizer, x_BD)
+            return real(objective, x_BD)
 
-        monkeypatch.setattr(flow_fit, "_update", spy)
+        monkeypatch.setattr(flow_fit.FlowObjective, "backward", spy)
         x_ND = embeddings(80, 4)
         fit_flow(x_ND, FlowConfig(batch_size=8, epochs=1), seed=0)
         seen_ND = torch.cat(batches).numpy()
