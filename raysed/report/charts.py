@@ -1,10 +1,6 @@
-"""Charts, described once: as PNG files for Markdown and TensorBoard (`draw`), and as SVG on the page.
+"""Charts, described once: PNG files for Markdown and TensorBoard (`draw`), and SVG on the page (`report_parts.html`).
 
-The page's SVG is made by `report_parts.html` in percent of the room that there is, so that text keeps its size on a
-phone. No library is embedded: a report would carry 50 kB to 4.5 MB of somebody else's code for a page of SVG.
-
-The colours are those of Okabe and Ito, which people with a colour vision deficiency can tell apart; what matters is
-also told apart by position, line style or label.
+The colours are those of Okabe and Ito, which people with a colour vision deficiency can tell apart.
 """
 
 import textwrap
@@ -143,14 +139,11 @@ class Panel:
             rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
         elif count > _MOST_DOTS:
             rows = np.sort(np.random.default_rng(0).choice(count, _MOST_DOTS, replace=False))
-        return [
-            (
-                self.x.place(series.x[i]),
-                round(100 - self.y.place(series.y[i]), 2),
-                series.texts[i] if series.texts else "",
-            )
-            for i in rows.tolist()
-        ]
+        found = []
+        for i in rows.tolist():
+            top = round(100 - self.y.place(series.y[i]), 2)
+            found.append((self.x.place(series.x[i]), top, series.texts[i] if series.texts else ""))
+        return found
 
 
 @dataclass(frozen=True)
@@ -224,9 +217,8 @@ def draw(chart: Chart, path: Path) -> None:
             found, labels = axes.get_legend_handles_labels()
             handles |= dict(zip(labels, found))
             if chart.is_stacked and found:
-                axes.legend(
-                    found, map(_label, labels), frameon=False, loc="center left", bbox_to_anchor=(1, 0.5), fontsize=9
-                )
+                place = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "frameon": False, "fontsize": 9}
+                axes.legend(found, [_wrapped(label, 2.4, 9) for label in labels], **place)
             if chart.is_stacked and panel is not chart.panels[-1]:
                 axes.set_xlabel("")
                 axes.tick_params(labelbottom=False)
@@ -238,10 +230,6 @@ def draw(chart: Chart, path: Path) -> None:
                     handle.set(alpha=1, sizes=[30])
         figure.suptitle(_wrapped(chart.title, width - 0.2, 11), fontsize=11, x=0.01, ha="left")
         figure.savefig(path, dpi=_DPI)
-
-
-def _label(name: str) -> str:
-    return _wrapped(name, 2.4, 9)
 
 
 def _draw_panel(axes: Axes, panel: Panel, width: float, is_first: bool) -> None:
@@ -274,46 +262,23 @@ def _draw_series(axes: Axes, series: Series) -> None:
         low, high = series.y - series.spread, series.y + series.spread
         axes.fill_between(series.x, low, high, color=colour, alpha=0.15, linewidth=0)
     if series.line:
-        style = {"": (1.8, 1.0), "faint": (1.0, 0.45), "wide": (6.0, 0.35)}[series.weight]
-        marker = "o" if series.mark == "dot" else None
-        axes.plot(
-            series.x,
-            series.y,
-            series.line,
-            color=colour,
-            linewidth=style[0],
-            alpha=style[1],
-            marker=marker,
-            ms=3,
-            label=label,
-        )
+        width, alpha = {"": (1.8, 1.0), "faint": (1.0, 0.45), "wide": (6.0, 0.35)}[series.weight]
+        style = {"linewidth": width, "alpha": alpha, "marker": "o" if series.mark == "dot" else None, "ms": 3}
+        axes.plot(series.x, series.y, series.line, color=colour, label=label, **style)
     elif series.mark == "bar":
         axes.vlines(series.x, series.y - 0.2, series.y + 0.2, color=_INK, linewidth=1.6, zorder=4)
     else:
         many = min(0.5, 400 / max(len(series.x), 1)) if series.weight == "faint" else 0.8
         face = "none" if series.mark == "ring" else colour
         size = 150 if series.label else 8 if series.weight == "faint" else 30
-        axes.scatter(
-            series.x,
-            series.y,
-            s=size,
-            facecolors=face,
-            edgecolors=colour,
-            alpha=many,
-            linewidths=0.9 * (face == "none"),
-            zorder=3,
-            label=label,
-        )
+        style = {"facecolors": face, "edgecolors": colour, "linewidths": 0.9 * (face == "none")}
+        axes.scatter(series.x, series.y, s=size, alpha=many, zorder=3, label=label, **style)
     for x, y in zip(series.x, series.y) if series.label else ():
         style = {"ha": "center", "va": "center", "color": "white", "fontsize": 8, "weight": "bold", "zorder": 4}
         axes.annotate(series.label, (x, y), **style)
 
 
 def _wrapped(text: str, inches: float, size: float = 10) -> str:
-    r"""Break text into lines of a width, at blanks, and at the hyphens of recipes that are longer than a line.
-
-    >>> _wrapped("ct-sed-flow (exported)", 1)
-    'ct-sed-flow\n(exported)'
-    """
+    """Break text into lines of a width, at blanks, and at the hyphens of recipes that are longer than a line."""
     width = max(int(72 * inches / (_GLYPH * size)), 1)
     return textwrap.fill(text, width, break_on_hyphens=max(map(len, text.split()), default=0) > width)

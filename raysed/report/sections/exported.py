@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysed.report.document import Report
 from raysed.report.findings import worth
 from raysed.report.results import Run
 from raysed.report.section import Section
@@ -45,29 +44,28 @@ def _worth(run: Run) -> str:
     return worth(run.scores, run.choice.model.recipe, run.choice.model.kind)
 
 
-def _title(report: Report) -> str:
-    return "No exported model" if report.data.get("refused") else "The exported model"
-
-
-def _refusal_words(refused: Mapping[str, str], report: Report) -> str:
-    return f"{sentence(refused['why'])} The model would be: {refused['chosen']}. {refused.get('worth', '')}".strip()
-
-
 SECTIONS = [
     Section(
         "exported",
-        _title,
+        lambda report: "No exported model" if report.data.get("refused") else "The exported model",
         20,
         _exported,
-        lambda exported, report: f"Exported: {exported['why']}. {exported.get('worth', '')}".strip(),
+        lambda exported, _: f"Exported: {exported['why']}. {exported.get('worth', '')}".strip(),
     ),
-    Section("refused", "", 21, _refused, _refusal_words, is_part=True),
+    Section(
+        "refused",
+        "",
+        21,
+        _refused,
+        lambda no, _: f"{sentence(no['why'])} The model would be: {no['chosen']}. {no.get('worth', '')}".strip(),
+        is_part=True,
+    ),
     Section(
         "sanity",
         "",
         22,
         lambda run: run.sanity,
-        lambda sanity, report: f"Of three sentences, which two mean the same? {sentence(sanity_words(sanity))}",
+        lambda sanity, _: f"Of three sentences, which two mean the same? {sentence(sanity_words(sanity))}",
         is_part=True,
     ),
     Section(

@@ -13,32 +13,26 @@ from raysed.store.text import Table
 
 
 def _learners(run: Run) -> list[dict[str, Any]]:
-    """Mean squared distances per dimension on the evaluation's sentences, by recipe.
+    """Return mean squared distances per dimension on the evaluation's sentences, by recipe.
 
     At the pooling that learners are trained with where the run has it; less each model's mean, which
     `sed.target: centred_mean` leaves out.
     """
-    found = {}
+    found = []
     for recipe in {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils}.values():
         if not recipe.members:  # teachers have other widths, and a pooling of their own
             continue
         learners, members = run.of(recipe.uncalibrated), run.of(recipe.ensemble)
         layers = 1 if 1 in learners[0].poolings else None
-        of_learners, of_members = (
-            [x_UD - x_UD.mean(0) for x_UD in (np.asarray(run.embeddings(m, layers), np.float64) for m in group)]
-            for group in (learners, members)
-        )
-        mean_UD = np.mean(of_members, axis=0)
-        distance, members_distance = (
-            float(np.mean([((x_UD - mean_UD) ** 2).mean() for x_UD in models])) for models in (of_learners, of_members)
-        )
-        found[recipe.uncalibrated] = {
-            "recipe": recipe.uncalibrated,
-            "updates": int(run.meta(learners[0].weights)["steps"]),
-            "distance": distance,
-            "members_distance": members_distance,
-        }
-    return list(found.values())
+        centred = []
+        for group in (learners, members):
+            embeddings = [np.asarray(run.embeddings(model, layers), np.float64) for model in group]
+            centred.append([x_UD - x_UD.mean(0) for x_UD in embeddings])
+        mean_UD = np.mean(centred[1], axis=0)
+        distances = [float(np.mean([((x_UD - mean_UD) ** 2).mean() for x_UD in models])) for models in centred]
+        about = {"recipe": recipe.uncalibrated, "updates": int(run.meta(learners[0].weights)["steps"])}
+        found.append({**about, "distance": distances[0], "members_distance": distances[1]})
+    return found
 
 
 def _tables(learners: Sequence[Mapping[str, Any]], report: Report) -> Table:

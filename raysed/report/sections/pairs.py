@@ -34,15 +34,7 @@ _COLUMNS = {
 def worst_pairs(
     first: Sequence[str], second: Sequence[str], gold_P: np.ndarray, cosine_P: np.ndarray, count: int = 10
 ) -> list[dict[str, Any]]:
-    """Return the pairs with the largest differences of ranks, the worst first; none where a cosine is not a number.
-
-    Their keys are in docs/report.md. Ranks go from 0, the least alike, to 100; equal values share their mean.
-
-    >>> a = ["It rains.", "It snows.", "It hails."]
-    >>> found = worst_pairs(a, a, np.array([1.0, 2.0, 3.0]), np.array([0.2, 0.3, 0.1]))
-    >>> [(pair["sentence1"], pair["rank_by_score"], pair["rank_by_cosine"]) for pair in found]
-    [('It hails.', 100.0, 0.0), ('It rains.', 0.0, 50.0), ('It snows.', 50.0, 100.0)]
-    """
+    """Return the pairs with the largest differences of ranks, the worst first; none where a cosine is not a number."""
     if not np.isfinite(cosine_P).all():
         return []
     ranks_2P = _ranks(gold_P, cosine_P)
@@ -77,7 +69,7 @@ def changed_pairs(
 
 
 def _ranks(*values_P: np.ndarray) -> np.ndarray:
-    """Ranks [., P] from 0, the least, to 100, the most; equal values share their mean."""
+    """Return ranks [., P] from 0, the least, to 100, the most; equal values share their mean."""
     return (np.stack([ranks(of_one_P) for of_one_P in values_P]) - 1) / max(len(values_P[0]) - 1, 1) * 100
 
 
@@ -85,21 +77,20 @@ def _largest(
     by_P: np.ndarray, count: int, numbers: Mapping[str, np.ndarray], first: Sequence[str], second: Sequence[str]
 ) -> list[dict[str, Any]]:
     rows = [row for row in np.argsort(-by_P, kind="stable")[:count] if by_P[row] > 0]
-    texts = {"sentence1": first, "sentence2": second}
-    return [
-        {key: float(values[row]) for key, values in numbers.items()}
-        | {key: shortened(values[row], _LONGEST) for key, values in texts.items()}
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        texts = {"sentence1": shortened(first[row], _LONGEST), "sentence2": shortened(second[row], _LONGEST)}
+        found.append({key: float(values[row]) for key, values in numbers.items()} | texts)
+    return found
 
 
 def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
     """Return pairs from `worst_pairs` or `changed_pairs` as a table."""
     columns = {name: column for name, column in _COLUMNS.items() if pairs and column[0] in pairs[0]}
-    lines = [
-        [pair["sentence1"], pair["sentence2"], *(format(pair[key], style) for key, style in columns.values())]
-        for pair in pairs
-    ]
+    lines = []
+    for pair in pairs:
+        numbers = [format(pair[key], style) for key, style in columns.values()]
+        lines.append([pair["sentence1"], pair["sentence2"], *numbers])
     return Table(["sentence", "other sentence", *columns], lines, text=2, is_stacked=True)
 
 
@@ -119,16 +110,10 @@ def _failures(run: Run) -> dict[str, Any]:
 
 def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Block]:
     model = f"{changes['model']} on {changes['task']}"
-    if changes["better"]:
-        yield f"Better: the pairs that {model} ranks more like people do than the untouched encoder."
-        yield pairs_table(changes["better"])
-    if changes["worse"]:
-        yield f"Worse: the pairs that {model} ranks less like people do than the untouched encoder."
-        yield pairs_table(changes["worse"])
-
-
-def _failures_words(failures: Mapping[str, Any], report: Report) -> str:
-    return f"The pairs that {failures['model']} on {failures['task']} ranks most differently than people do."
+    for kind, how in {"better": "more", "worse": "less"}.items():
+        if changes[kind]:
+            yield f"{kind.title()}: the pairs that {model} ranks {how} like people do than the untouched encoder."
+            yield pairs_table(changes[kind])
 
 
 def _chart(run: Run, data: None) -> Chart | None:
@@ -140,12 +125,7 @@ def _chart(run: Run, data: None) -> Chart | None:
 
 
 def agreement_chart(agreement: Pairs, task: str, first: Sequence[str] = (), second: Sequence[str] = ()) -> Chart | None:
-    """Return predicted cosine against gold score, a panel per model, with the mean cosine of ten gold bins.
-
-    Args:
-        agreement: label to (cosines [P], gold scores [P]) of the same task.
-        first: the sentences of the P pairs.
-    """
+    """Return predicted cosine against gold score, a panel per model, with the mean cosine of ten gold bins."""
     agreement = finite(agreement)
     if not agreement:
         return None
@@ -157,7 +137,9 @@ def agreement_chart(agreement: Pairs, task: str, first: Sequence[str] = (), seco
         texts = [a + b for a, b in zip(numbers, sentences)] or numbers
         # Gold scores are few and far between: moved apart a little, equal ones do not hide each other.
         jitter_P = np.random.default_rng(0).uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)
-        x, means = _means_of_bins(cosine_P, gold_P)
+        bin_P = np.searchsorted(np.linspace(gold_P.min(), gold_P.max(), 11), gold_P, side="right") - 1
+        filled = [np.clip(bin_P, 0, 9) == i for i in np.unique(np.clip(bin_P, 0, 9))]
+        x, means = (np.array([of_P[in_P].mean() for in_P in filled]) for of_P in (gold_P, cosine_P))
         series = [
             Series(gold_P + jitter_P, cosine_P, "blue", texts=texts, weight="faint"),
             Series(x, means, "orange", "mean cosine", [f"mean cosine {y:.2f}" for y in means], line="-"),
@@ -165,14 +147,6 @@ def agreement_chart(agreement: Pairs, task: str, first: Sequence[str] = (), seco
         panels.append(Panel(Axis.of(f"gold score of {task}", gold_P), y, series, title=label))
     title = f"Predicted cosine and gold score on {task}; Spearman: {ranks_in_words(agreement)}"
     return Chart("agreement", title, panels, sample_note(agreement))
-
-
-def _means_of_bins(cosine_P: np.ndarray, gold_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The mean gold score and the mean cosine of the pairs in each of ten bins of gold scores that has any."""
-    edges = np.linspace(gold_P.min(), gold_P.max(), 11)
-    bin_P = np.clip(np.searchsorted(edges, gold_P, side="right") - 1, 0, 9)
-    filled = [bin_P == i for i in np.unique(bin_P)]
-    return np.array([gold_P[in_P].mean() for in_P in filled]), np.array([cosine_P[in_P].mean() for in_P in filled])
 
 
 SECTIONS = [
@@ -189,7 +163,7 @@ SECTIONS = [
         "Where it fails",
         52,
         _failures,
-        _failures_words,
+        lambda found, _: f"The pairs that {found['model']} on {found['task']} ranks most differently than people do.",
         tables=lambda failures, report: pairs_table(failures["pairs"]),
         is_part=True,
     ),

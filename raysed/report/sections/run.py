@@ -25,18 +25,14 @@ _USAGE: dict[str, tuple[str, Callable[[Mapping[str, float]], str]]] = {
 
 
 def _members(run: Run) -> list[dict[str, Any]]:
-    """Members, and calibrations, that were left out."""
-    names = {name: name.split("/") for name in run.facts.left_out}
-    return [
-        {"recipe": parts[0], "index": int(parts[-1]), "reason": run.facts.left_out[name]}
-        for name, parts in names.items()
-    ]
+    """Return members, and calibrations, that were left out."""
+    named = [(*name.split("/"), reason) for name, reason in run.facts.left_out.items()]
+    return [{"recipe": recipe, "index": int(index), "reason": reason} for recipe, *_, index, reason in named]
 
 
 def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Table:
-    keys = ("recipe", "index", "reason")
     names = [anchor("left-out", member["recipe"], member["index"]) for member in members]
-    lines = [[str(member[key]) for key in keys] for member in members]
+    lines = [[str(value) for value in member.values()] for member in members]
     return Table(["recipe", "member", "reason"], lines, names=names)
 
 
@@ -61,10 +57,6 @@ def _environment(run: Run) -> dict[str, Any]:
     return {**versions(), **more}
 
 
-def _corpus_tables(corpus: Mapping[str, Any], report: Report) -> Table:
-    return Table(["what", "count"], [(key.replace("_", " "), count) for key, count in _flat(corpus)])
-
-
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
     """Nested values by their keys, joined by dots, as text."""
     found = []
@@ -77,17 +69,12 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
-    """Return what to type to do a run again, under another name, from the settings that lie in its directory.
-
-    Args:
-        location: absolute directory or URI under which run directories lie.
-    """
+    """Return what to type to do a run again, under another name, from the settings that lie in its directory."""
     again = f"{run[:94]}-again"  # names have 100 characters at most
     settings, fetch = f"{location}/{run}/config.yaml", []
     if "://" in location:  # a config is a local file
-        code = (
-            f"from raysed.store.storage import Storage; print(Storage({location!r}, {run!r}).read_text('config.yaml'))"
-        )
+        code = f"print(Storage({location!r}, {run!r}).read_text('config.yaml'))"
+        code = f"from raysed.store.storage import Storage; {code}"
         settings, fetch = f"{run}.yaml", [f"{shlex.join(['python', '-c', code])} > {run}.yaml"]
     words = [*job, "--config", settings, "--run", again, "--storage", location]
     return "\n".join([*fetch, shlex.join(words)])
@@ -120,7 +107,7 @@ SECTIONS = [
         "Corpus",
         122,
         lambda run: {**run.facts.corpus.get("report", {}), **run.facts.corpus.get("lengths", {})},
-        tables=_corpus_tables,
+        tables=lambda corpus, _: Table(["what", "count"], [(k.replace("_", " "), n) for k, n in _flat(corpus)]),
         is_part=True,
         empty={},
     ),

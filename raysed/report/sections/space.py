@@ -38,13 +38,6 @@ def _of_task(run: Run) -> dict[str, np.ndarray]:
     return {label: run.evaluation.of_task(run.embeddings(model), task) for label, model in run.pictured().items()}
 
 
-# -- isotropy --------------------------------------------------------------------------------------------------------
-
-
-def _isotropy(run: Run) -> dict[str, dict[str, float]]:
-    return {label: isotropy(x_ND, run.config.seed) for label, x_ND in _of_task(run).items()}
-
-
 def _isotropy_tables(models: Mapping[str, Mapping[str, float]], report: Report) -> Table:
     lines = []
     for name, found in models.items():
@@ -55,8 +48,8 @@ def _isotropy_tables(models: Mapping[str, Mapping[str, float]], report: Report) 
 
 def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
     """Return the singular values of up to four embedding matrices on a logarithmic axis."""
-    kept = {label: values[values > 1e-6] for label, values in spectra.items()}  # the rest is rounding noise
-    kept = {label: values for label, values in kept.items() if len(values)}
+    # What is below is rounding noise.
+    kept = {label: values[values > 1e-6] for label, values in spectra.items() if (values > 1e-6).any()}
     if not kept:
         return None
     series = []
@@ -69,9 +62,6 @@ def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
     y = Axis.of("size relative to the largest", np.concatenate(list(kept.values())), is_logarithmic=True)
     ranks = ", ".join(f"{label} {effective_rank(values):.0f}" for label, values in spectra.items())
     return Chart("spectrum", f"Singular values of the embeddings; effective rank: {ranks}", [Panel(x, y, series)])
-
-
-# -- edit distance ---------------------------------------------------------------------------------------------------
 
 
 def _cosines(run: Run) -> dict[str, np.ndarray]:
@@ -88,13 +78,6 @@ def _edit_distance(run: Run) -> dict[str, Any]:
     return {"task": task, "models": models}
 
 
-def _edit_distance_words(found: Mapping[str, Any], report: Report) -> str:
-    return (
-        f"Spearman correlation x100 of the similarity of {found['task']}'s pairs with their edit distance and with the "
-        "gold score (BERT-flow table 6): a model that follows edit distance more than gold does judges by wording."
-    )
-
-
 def _edit_distance_tables(found: Mapping[str, Any], report: Report) -> Table:
     units = ("characters", "words", "gold")
     lines = [[name, *(number(row[unit]) for unit in units)] for name, row in found["models"].items()]
@@ -109,11 +92,7 @@ def _edit_distance_chart(run: Run, found: Mapping[str, Any]) -> Chart | None:
 
 
 def edit_distance_chart(distances: Pairs) -> Chart | None:
-    """Return edit distance against similarity, a panel per model; pairs of few edits are set off (BERT-flow figure 2).
-
-    Args:
-        distances: label to (similarities [P], edit distances in words [P]) of the same pairs.
-    """
+    """Return edit distance against similarity, a panel per model; few edits are set off (BERT-flow figure 2)."""
     distances = finite(distances)
     panels = []
     for label, (similarity_P, distance_P) in distances.items():
@@ -128,9 +107,6 @@ def edit_distance_chart(distances: Pairs) -> Chart | None:
         panels.append(Panel(Axis.of("similarity", similarity_P), Axis.of("edit distance in words", y_P), series, label))
     title = f"Similarity and edit distance; Spearman: {ranks_in_words(distances)}"
     return Chart("edit-distance", title, panels, sample_note(distances)) if panels else None
-
-
-# -- question and answer, word frequency -----------------------------------------------------------------------------
 
 
 def _qnli_tables(aucs: Mapping[str, float], report: Report) -> Table:
@@ -168,7 +144,7 @@ SECTIONS = [
         "analysis.isotropy",
         "Isotropy",
         101,
-        _isotropy,
+        lambda run: {label: isotropy(x_ND, run.config.seed) for label, x_ND in _of_task(run).items()},
         "How evenly the embeddings fill their space: in an even one, the mean cosine of random pairs is near 0, the "
         "effective rank is near the number of dimensions, and no direction has a large share of the squared lengths.",
         lambda run, _: spectrum_chart({label: singular_values(x_ND) for label, x_ND in _of_task(run).items()}),
@@ -180,7 +156,11 @@ SECTIONS = [
         "Edit distance",
         102,
         _edit_distance,
-        _edit_distance_words,
+        lambda found, _: (
+            f"Spearman correlation x100 of the similarity of {found['task']}'s pairs with their edit "
+            "distance and with the gold score (BERT-flow table 6): a model that follows edit distance more than gold "
+            "does judges by wording."
+        ),
         _edit_distance_chart,
         _edit_distance_tables,
         is_part=True,

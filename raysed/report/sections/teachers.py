@@ -39,7 +39,7 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
 
 
 def _searches(run: Run) -> list[dict[str, Any]]:
-    """How well the learners' queries find what their only teacher has embedded, whose space they share.
+    """Return how well the learners' queries find what their only teacher has embedded, whose space they share.
 
     Nothing where the teacher was not scored, or where a headline task is neither of graded pairs nor retrieval.
     """
@@ -51,8 +51,8 @@ def _searches(run: Run) -> list[dict[str, Any]]:
     scores = [run.evaluation.score_between(y_UD, x_UD, run.scores.tasks) for y_UD in others]
     if None in scores:
         return []
-    name = f"{_LEARNT} searching {teacher}"
-    return [{"model": name, **_NOTHING, "score": statistics.fmean(scores), "searches": teacher}]
+    about = {"score": statistics.fmean(scores), "searches": teacher}
+    return [{"model": f"{_LEARNT} searching {teacher}", **_NOTHING, **about}]
 
 
 def teachers_table(models: Models) -> Table:
@@ -82,7 +82,14 @@ def speed_chart(models: Models, scores: Scores) -> Chart | None:
         x, y = (np.array([model[key]]) for key in ("sentences_per_second", "score"))
         colour = "green" if model is dots[-1] else "blue"
         series.append(Series(x, y, colour, words, [words], label=str(place)))
-    lines = _without_speed(models, scores)
+    # What is no dot is a line: all teachers together, the best of words alone, and the untouched encoder.
+    lines = {m["model"]: m["score"] for m in models[:-1] if m["width"] is None and m["score"] and "searches" not in m}
+    words = {group: entry["mean"] for group, entry in scores.groups.items() if group[1] == "baseline"}
+    if words:
+        best = max(words, key=words.__getitem__)
+        lines[display_name(*best)] = words[best]
+    if base := scores.groups.get(("base", "base")):
+        lines["untouched encoder"] = base["mean"]
     x = Axis.of("sentences per second on one process of this machine", [one.x[0] for one in series], True)
     y = Axis.of(scores.axis, [*lines.values(), *(one.y[0] for one in series)])
     own, best = dots[-1], max(dots[:-1], key=lambda model: model["score"])
@@ -90,17 +97,6 @@ def speed_chart(models: Models, scores: Scores) -> Chart | None:
     title = f"{own['model']}: {own['score']:.1f}, at {times:.2g} times the speed of the best teacher"
     title += f" ({best['model']}, {best['score']:.1f})"
     return Chart("speed", title, [Panel(x, y, series, references=lines)])
-
-
-def _without_speed(models: Models, scores: Scores) -> dict[str, float]:
-    """Scores of what is not a dot: all teachers together, the best of words alone, and the untouched encoder."""
-    found = {m["model"]: m["score"] for m in models[:-1] if m["width"] is None and m["score"] and "searches" not in m}
-    words = {group: entry["mean"] for group, entry in scores.groups.items() if group[1] == "baseline"}
-    if words:
-        best = max(words, key=words.__getitem__)
-        found[display_name(*best)] = words[best]
-    base = scores.groups.get(("base", "base"))
-    return found | ({"untouched encoder": base["mean"]} if base else {})
 
 
 def _words(models: Models, report: Report) -> str:

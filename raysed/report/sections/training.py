@@ -28,7 +28,6 @@ class Training:
         what: they are, e.g. `member` or `learner`.
         curves: name to the records of a training: `step` and, where measured, `loss`, `dev` (x100) and others.
         references: name to dev score (x100) of models to compare with, three at most.
-        criterion: the correlation that the dev scores are.
     """
 
     what: str
@@ -48,8 +47,9 @@ class Training:
         panels = {}
         for key, label in labels.items():
             found = {name: _curve(records, key) for name, records in self.curves.items()}
-            panels[key] = (label, {name: curve for name, curve in found.items() if len(curve[0])})
-        return {key: (label, curves) for key, (label, curves) in panels.items() if curves}
+            if curves := {name: curve for name, curve in found.items() if len(curve[0])}:
+                panels[key] = (label, curves)
+        return panels
 
     def set_off(self) -> dict[str, tuple[Colour, str]]:
         """Return colour and line of the trainings that end highest and lowest, the same in all panels."""
@@ -65,11 +65,7 @@ def _curve(records: Sequence[Mapping[str, Any]], key: str) -> Curve:
 
 
 def training_chart(node: str, training: Training) -> Chart | None:
-    """Return the curves of like trainings, a panel for each thing that was measured.
-
-    Args:
-        node: what they are trained to be, e.g. `ct` or `ct-sed`.
-    """
+    """Return the curves of like trainings of a node, a panel for each thing that was measured."""
     if not training.panels:
         return None
     panels, ends, styles = [], [], training.set_off()
@@ -112,7 +108,7 @@ def dev_scores(
 
 
 def _charts(run: Run, data: None) -> list[Chart | None]:
-    """Of the members of every node, and of the learners of every recipe that distils."""
+    """Return the trainings of the members of every node, and of the learners of every recipe that distils."""
     found, dev = {}, run.config.evaluation.dev
     for node, names in run.facts.members.items():
         stage = node.rpartition("-")[2]

@@ -29,20 +29,15 @@ def unlabelled_table(models: Models) -> Table:
 def neighbours_table(models: Models) -> Table:
     """Return some sentences with the nearest other by each model."""
     lines = []
-    for entries in _by_sentence(models):
+    for entries in zip(*(found["neighbours"] for found in models.values())):
         firsts = [entry["nearest"][0] for entry in entries]
         lines.append([entries[0]["sentence"], *(f"{near['sentence']} ({near['cosine']:.2f})" for near in firsts)])
     header = ["sentence", *(f"nearest by {name}" for name in models)]
     return Table(header, lines, text=len(header))
 
 
-def _by_sentence(models: Models) -> list[tuple[Mapping[str, Any], ...]]:
-    """The models' neighbours of the same sentences."""
-    return list(zip(*(found["neighbours"] for found in models.values())))
-
-
 def _sentences(models: Models) -> str:
-    return f"{next((found['sentences'] for found in models.values()), 0):,}"
+    return f"{next(iter(models.values()))['sentences']:,}"
 
 
 def _neighbour_cards(data: None, report: Report) -> Iterator[Block]:
@@ -50,13 +45,11 @@ def _neighbour_cards(data: None, report: Report) -> Iterator[Block]:
     exported = (report.data.get("exported") or {}).get("recipe")
     whens = ("before", *["after"] * (len(models) - 1)) if len(models) > 1 else ("",)
     titles = [f"{when} {name}{' (exported)' * (name == exported)}".strip() for when, name in zip(whens, models)]
-    lists = {
-        entries[0]["sentence"]: {
-            title: [(near["cosine"], near["sentence"]) for near in entry["nearest"]]
-            for title, entry in zip(titles, entries)
-        }
-        for entries in _by_sentence(models)
-    }
+    lists: dict[str, dict[str, list[tuple[float, str]]]] = {}
+    for title, found in zip(titles, models.values()):
+        for entry in found["neighbours"]:
+            nearest = [(near["cosine"], near["sentence"]) for near in entry["nearest"]]
+            lists.setdefault(entry["sentence"], {})[title] = nearest
     if lists:
         yield (
             "The sentences that each model finds nearest to a few sentences, among "
