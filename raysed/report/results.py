@@ -1,7 +1,4 @@
-"""What a report is made from: a run of which everything is made but what follows from scores.
-
-This is the only file of the report that knows where a run keeps its artefacts.
-"""
+"""What a report is made from: a finished run; only this file of the report knows where its artefacts lie."""
 
 import importlib.metadata
 import json
@@ -42,7 +39,7 @@ _TIMED = 500
 
 @dataclass(frozen=True)
 class Judged:
-    """A task of graded pairs as the untouched encoder and the chosen model see it: P pairs, their scores, cosines."""
+    """A task of graded pairs as the untouched encoder and the chosen model see it."""
 
     task: str
     model: str

@@ -27,13 +27,9 @@ from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
 
-KIND_COLOURS: Mapping[str, Colour] = {
-    "baseline": "grey",
-    "base": "grey",
-    "member": "blue",
-    "ensemble": "orange",
-    "learner": "green",
-}
+KIND_COLOURS: Mapping[str, Colour] = dict(
+    baseline="grey", base="grey", member="blue", ensemble="orange", learner="green"
+)
 _RETRIEVAL = {"ndcg@10": "nDCG@10", "mrr@10": "MRR@10", "map": "MAP", "recall@10": "recall@10"}
 _MEASURES = {
     "retrieval": _RETRIEVAL | {"recall@100": "recall@100"},
@@ -43,12 +39,9 @@ _MEASURES = {
 
 
 def headline_table(scores: Scores) -> Table:
-    """Return the main result as a table (shaped like SED table 3).
+    """Return the main result as a table (shaped like SED tables 3 and 4), with the columns that the run has.
 
-    Where a recipe trains on labels, a column says which (SED table 4); where one ends in a calibration, what that was
-    fitted on; with resampled scores one has the 95 % interval of the mean. Where there are several headline tasks, each
-    has a column with the mean of its group. Groups that have no score on all of them follow at the end; a baseline that
-    fits none of them is left out.
+    Groups that have no score on all headline tasks follow at the end; a baseline that fits none of them is left out.
     """
     tasks = scores.tasks if len(scores.tasks) > 1 else []
     means = {(entry["recipe"], entry["kind"], entry["task"]): entry["mean"] for entry in scores.summary}
@@ -168,9 +161,6 @@ def _band(scores: Scores, recipe: str, kind: str, entry: Mapping[str, Any], y: f
     return [*series, Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar")]
 
 
-# -- by task and aggregation -----------------------------------------------------------------------------------------
-
-
 def _by_task(data: None, report: Report) -> Iterator[Block]:
     scores = report.scores
     columns = {task: scores.groups_of(task) for task in task_names(scores.rows)}
@@ -197,10 +187,8 @@ def _by_aggregation(data: None, report: Report) -> Iterator[Block]:
         return
     ways = {}
     for way in ("all", "mean", "wmean"):
-        rows = [
-            replace(row, metrics={task: metrics.get(way, metrics) for task, metrics in row.metrics.items()})
-            for row in scores.rows
-        ]
+        metrics = [{task: found.get(way, found) for task, found in row.metrics.items()} for row in scores.rows]
+        rows = [replace(row, metrics=found) for row, found in zip(scores.rows, metrics)]
         ways[way] = replace(scores, rows=rows).groups
     yield (
         "The average of the first table with the subsets of a task put together in three ways: `all`, one correlation "
@@ -234,9 +222,8 @@ def _size_of(scores: Scores, task: str) -> str:
 
 def by_width(report: Report) -> Table:
     """Return the scores of learners by width, on the dev task and the headline tasks."""
-    return widths_table(
-        report.data.get("widths", ()), list(dict.fromkeys(filter(None, [report.dev, *report.scores.tasks])))
-    )
+    tasks = dict.fromkeys(filter(None, [report.dev, *report.scores.tasks]))
+    return widths_table(report.data.get("widths", ()), list(tasks))
 
 
 SECTIONS = [
