@@ -9,7 +9,7 @@ rows and, in S3, tokenising.
 
 The products are those of every linear layer, for as many rows as a forward pass has tokens (the median of the figure's
 passes): forward, and in training both backward ones. Of each the fastest of several repetitions counts, by the library
-that torch multiplies with or by oneDNN, so the rate is weighted by time. Both run in fp32 and in bf16.
+that torch multiplies with, so the rate is weighted by time. Both run in fp32 and in bf16.
 """
 
 import argparse
@@ -31,7 +31,6 @@ from torch import nn
 
 from raysed.data.tokens import TokenTable, batches_by_tokens, tokenize
 from raysed.model.encoding import default_token_budget
-from raysed.model.linear import by_onednn
 from raysed.train.stages.ct import PairSampler
 
 import harness
@@ -128,14 +127,14 @@ def attention_flop(part: Part, shape: Shape, number: int) -> float:
 
 
 def product_seconds(rows: int, inputs: int, outputs: int, dtype: torch.dtype, device: str, trains: bool) -> float:
-    """Returns the least time of one linear layer's products for so many rows, by torch's library or by oneDNN."""
+    """Returns the least time of one linear layer's products for so many rows, by torch's library."""
     x_RI = torch.randn(rows, inputs, device=device, dtype=dtype)
     y_RO = torch.randn(rows, outputs, device=device, dtype=dtype)
     weight_OI = torch.randn(outputs, inputs, device=device, dtype=dtype)
     factors = [(x_RI, weight_OI)]
     if trains:
         factors += [(y_RO, weight_OI.T), (y_RO.T, x_RI.T)]
-    return sum(min(_least_seconds(_by_torch, *pair), _least_seconds(by_onednn, *pair, None)) for pair in factors)
+    return sum(_least_seconds(_by_torch, *pair) for pair in factors)
 
 
 def _by_torch(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

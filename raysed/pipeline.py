@@ -20,7 +20,7 @@ from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import ray_session
 from raysed.errors import UserError
-from raysed.recipe import parse_recipes
+from raysed.plan.consistency import check_present
 from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit
@@ -53,7 +53,7 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         _refuse_other_layout(storage)
         with status_of(storage) as status:
             prepare_process()
-            _refuse_missing(config)
+            check_present(config)
             with ray_session(partial(importlib.import_module, "raysed.plan.check")) as dashboard:
                 from raysed.plan.check import check
 
@@ -85,23 +85,6 @@ def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | No
         if not status.follows_a_complete_run:
             publish_failure(job.config, storage, error)
         raise
-
-
-def _refuse_missing(config: Config) -> None:
-    """Refuse text and teachers that are not there, before the seconds that Ray and torch take to start."""
-    from raysed.config import with_absolute_paths
-    from raysed.data.corpus import find_sources
-    from raysed.model.teachers.file import EmbeddingFile
-    from raysed.store.hub import refuse_missing_model
-
-    config = with_absolute_paths(config)
-    if any(recipe.trains_on_corpus(config) for recipe in parse_recipes(config.recipes)):
-        find_sources(config.corpus)
-    for teacher in config.teachers:
-        if EmbeddingFile.takes(teacher.path):
-            _ = EmbeddingFile(teacher).width
-        elif not teacher.is_members:
-            refuse_missing_model(teacher.path, f"teachers: {teacher.path!r}")
 
 
 def _nothing_to_do(storage: Storage) -> str:

@@ -19,7 +19,6 @@ from transformers import PreTrainedModel
 from raysed.config import Layers
 from raysed.data.tokens import PackedTokens, TokenTable, pack, same_sentence
 from raysed.model.attention import full_precision_attention
-from raysed.model.linear import speed_up
 from raysed.model.static import StaticVectors
 
 log = logging.getLogger(__name__)
@@ -50,7 +49,6 @@ class Encoder(nn.Module):
 
     def __init__(self, transformer: PreTrainedModel):
         super().__init__()
-        speed_up(transformer)
         self.transformer = transformer
         self.head: nn.Linear | None = None
         self.pooling: Literal["mean", "cls"] = "mean"

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from raysed.data.tokens import PackedTokens
 from raysed.model.attention import AttentionBy
-from raysed.model.linear import as_usual
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import Run
 from raysed.train.objective import EmbeddingObjective
@@ -73,7 +72,7 @@ class Stack:
     def __init__(self, engines: Sequence[TorchEngine]):
         self._engines = engines
         self._encoders = [encoder for engine in engines for encoder in engine.objective.encoders()]
-        self._template = as_usual(deepcopy(self._encoders[0]).to("meta"))
+        self._template = deepcopy(self._encoders[0]).to("meta")
         for module in self._template.modules():
             if isinstance(module, nn.Embedding):
                 module.sparse = False

@@ -17,7 +17,6 @@ from raysed.config import Config, MembersConfig, find_config, load_config, make_
 from raysed.data.tokens import TokenTable, pack
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
-from raysed.model.linear import as_usual
 from raysed.model.pretrained import load_encoder
 from raysed.model.shape import Shape, shape_of, shape_of_model
 from raysed.plan.show import show_plan
@@ -78,8 +77,8 @@ def test_no_weights_are_held_for_a_shape():
 
 
 def kept_for_gradients(config: BertConfig, *, bf16: bool, dropout: bool) -> float:
-    """Bytes per token that torch keeps of a forward pass, without weights; oneDNN hides the size of its tensors."""
-    encoder = as_usual(Encoder(BertModel(config)).train(dropout))
+    """Bytes per token that torch keeps of a forward pass, without weights."""
+    encoder = Encoder(BertModel(config)).train(dropout)
     weights = {p.untyped_storage().data_ptr() for p in encoder.parameters()}
     kept = {}
 

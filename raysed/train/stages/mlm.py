@@ -11,7 +11,6 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.model.linear import linear
 from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Size, Start, TunedStage, TuningConfig
 
@@ -47,6 +46,11 @@ class MaskedLM(EncoderObjective):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.special_ids = torch.tensor(special_ids, dtype=torch.long)
 
+    def _choose(self, batch: PackedTokens) -> torch.Tensor:
+        ids = batch.input_ids
+        maskable = (batch.segments < len(batch)) & ~torch.isin(ids, self.special_ids)
+        return maskable & (torch.rand(ids.shape, device=ids.device) < self.rate)
+
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
 
@@ -54,8 +58,7 @@ class MaskedLM(EncoderObjective):
         many tokens that are.
         """
         device, ids = self.bias.device, batch.input_ids
-        maskable = (batch.segments < len(batch)) & ~torch.isin(ids, self.special_ids)
-        chosen = maskable & (torch.rand(ids.shape, device=ids.device) < self.rate)
+        chosen = self._choose(batch)
         fate = torch.rand(ids.shape, device=ids.device)
         random_ids = torch.randint_like(ids, len(self.bias))
         corrupted = torch.where(chosen & (fate < 0.8), self.mask_id, ids)
@@ -66,7 +69,7 @@ class MaskedLM(EncoderObjective):
         states_TD = self.encoder.token_states(masked.to(device)).flatten(0, 1)
         states_PD = self.transform(states_TD.index_select(0, places_P.to(device)))
         embeddings_VD = self.encoder.transformer.get_input_embeddings().weight
-        logits_PV = linear(states_PD, embeddings_VD, self.bias).float()
+        logits_PV = F.linear(states_PD, embeddings_VD, self.bias).float()
         return F.cross_entropy(logits_PV, wanted_P, reduction="sum") / max(len(places_P), 1)
 
 
