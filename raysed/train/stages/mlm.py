@@ -46,23 +46,14 @@ class MaskedLM(EncoderObjective):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.special_ids = torch.tensor(special_ids, dtype=torch.long)
 
-    def _choose(self, batch: PackedTokens) -> torch.Tensor:
-        ids = batch.input_ids
-        maskable = (batch.segments < len(batch)) & ~torch.isin(ids, self.special_ids)
-        return maskable & (torch.rand(ids.shape, device=ids.device) < self.rate)
-
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
 
         What is masked comes from torch's generator of the CPU, where the batch is: a GPU would have to be asked how
         many tokens that are.
         """
-        device, ids = self.bias.device, batch.input_ids
-        chosen = self._choose(batch)
-        fate = torch.rand(ids.shape, device=ids.device)
-        random_ids = torch.randint_like(ids, len(self.bias))
-        corrupted = torch.where(chosen & (fate < 0.8), self.mask_id, ids)
-        masked = replace(batch, input_ids=torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random_ids, corrupted))
+        device, ids, chosen = self.bias.device, batch.input_ids, self._choose(batch)
+        masked = replace(batch, input_ids=self._corrupt(ids, chosen))
         places_P = torch.from_numpy(np.flatnonzero(chosen.numpy()))
         wanted_P = ids.flatten().index_select(0, places_P).to(device)
         # Only the predicted places go through the head: the output matrix is the dearest of a small model.
@@ -71,6 +62,16 @@ class MaskedLM(EncoderObjective):
         embeddings_VD = self.encoder.transformer.get_input_embeddings().weight
         logits_PV = F.linear(states_PD, embeddings_VD, self.bias).float()
         return F.cross_entropy(logits_PV, wanted_P, reduction="sum") / max(len(places_P), 1)
+
+    def _choose(self, batch: PackedTokens) -> torch.Tensor:
+        maskable = (batch.segments < len(batch)) & ~torch.isin(batch.input_ids, self.special_ids)
+        return maskable & (torch.rand(maskable.shape, device=maskable.device) < self.rate)
+
+    def _corrupt(self, input_ids: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        fate = torch.rand(input_ids.shape, device=input_ids.device)
+        random_ids = torch.randint_like(input_ids, len(self.bias))
+        corrupted = torch.where(chosen & (fate < 0.8), self.mask_id, input_ids)
+        return torch.where(chosen & (fate >= 0.8) & (fate < 0.9), random_ids, corrupted)
 
 
 class _Mlm(TunedStage):
