@@ -615,7 +615,7 @@ def report(check: Check, seconds: float) -> str:
     """
     name = torch.cuda.get_device_name() if check.on_gpu else f"CPU ({platform.machine()})"
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout
-    words = {None: "", True: "yes", False: "**no**"}
+    words = {None: "", True: "yes", False: "no"}
     lines = [[str(row.part), row.what, row.found, words[row.right]] for row in check.rows]
     wrong = sum(row.right is False for row in check.rows)
     command = f"`python benchmarks/gpu_check.py --device {check.device}`"

@@ -110,6 +110,11 @@ def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
     return {**meta, "failed": failed} if failed else meta
 
 
+def poolings_without_fit(meta: Mapping[str, Any]) -> str:
+    """Return why side tables lack a calibration, by what `calibration` returned; nothing where none does."""
+    return "; ".join(f"no fit with {layers} pooled layers: {why}" for layers, why in meta.get("failed", {}).items())
+
+
 def _fit(
     stages: Sequence[str], parts: Parts, flow: FlowConfig, natsv_k: int | None, seed: int
 ) -> dict[str | None, CalibrationMap]:

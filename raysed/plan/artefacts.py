@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from raysed.config import Config, Layers
 from raysed.graph import Given, Input, Pick, State
-from raysed.make.scores import load_embeddings
+from raysed.make.scores import load_embeddings, poolings_without_fit
 from raysed.recipe import SED, TEACHERS, member_nodes
 from raysed.score.lexical import TF_IDF
 from raysed.score.tasks import Embeddings
@@ -124,9 +124,8 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     left_out |= teachers_left_out(job, taught)
     for of in (of for group in plan.scored.values() for of in group):
         entry = state.entry(of.embeddings)
-        if entry and (failed := entry.meta.get("failed")):
-            words = [f"no fit with {layers} pooled layers: {reason}" for layers, reason in failed.items()]
-            left_out[of.embeddings] = "; ".join(words)
+        if entry and (why := poolings_without_fit(entry.meta)):
+            left_out[of.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
     transfer, qnli = _probe_scores(plan, state)
     # Learners give the vectors of an only teacher where these are neither centred nor folded.

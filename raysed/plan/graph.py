@@ -409,6 +409,7 @@ class Plan:
                 name, title = f"{recipe.text}/calibrations/{index:02d}", f"calibration {index:02d} of {recipe.text}"
                 options = {"on_cpus": config.flow.fit_on == "tasks"}
                 about = {"by": "task", "group": of.embeddings, "may_fail": may_fail, "options": options}
+                about["say"] = _say_unfitted
                 kept = {"inputs": inputs, "settings": settings, "beside": {"poolings": list(of.poolings)}}
                 self._add(name, title, scores.calibration, "calibration", **about, **kept)
                 self._score(recipe.text, of.kind, index, name, poolings, of.model, of.probes)
@@ -562,6 +563,11 @@ def on_base(recipe: Recipe) -> str:
 
 def _say_summary(what: str, entry: Entry) -> Iterable[str]:
     return [f"{what}: {entry.meta['summary']}"]
+
+
+def _say_unfitted(entry: Entry) -> Iterator[str]:
+    if why := scores.poolings_without_fit(entry.meta):
+        yield f"left out: {entry.name}: {why}"
 
 
 def _say_outcome(node: str, entry: Entry) -> Iterator[str]:

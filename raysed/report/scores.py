@@ -103,8 +103,8 @@ class Scores:
                     entry = {"recipe": recipe, "kind": kind, **bound, "task": task, "max": max(present)}
                     entry |= {"mean": statistics.fmean(present), "std": std, "n": len(present)}
                     draws_R = self.draws.get((recipe, kind, "mean")) if task == AVERAGE and not bound else None
-                    ends = () if draws_R is None else interval(draws_R)
-                    summary.append(entry | dict(zip(("low", "high"), ends)))
+                    ends = None if draws_R is None else interval(draws_R)
+                    summary.append(entry | dict(zip(("low", "high"), ends or ())))
         return summary
 
     @cached_property

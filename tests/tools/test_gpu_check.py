@@ -20,7 +20,9 @@ def test_every_part_runs_on_the_cpu_and_is_right(tmp_path):
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     lines = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")][2:]
     assert {line[0].removeprefix("| ").strip() for line in lines} == set("12345678")
-    assert sum(line[-1].startswith("yes") for line in lines) >= 20 and "**no**" not in page.read_text()
+    assert sum(line[-1].startswith("yes") for line in lines) >= 20 and not any(
+        line[-1].startswith("no") for line in lines
+    )
 
 
 def test_parts_that_fail_do_not_hide_the_others_and_end_with_1(tmp_path, monkeypatch, capsys):
@@ -33,7 +35,7 @@ def test_parts_that_fail_do_not_hide_the_others_and_end_with_1(tmp_path, monkeyp
     monkeypatch.setattr(gpu_check, "PARTS", (fails, gpu_check.recomputation))
     assert gpu_check.main(["--device", "cpu", "--output", str(tmp_path / "page.md")]) == 1
     page = (tmp_path / "page.md").read_text()
-    assert "| failed: RuntimeError: CUDA error: no kernel image | **no**" in page
+    assert "| failed: RuntimeError: CUDA error: no kernel image | no " in page
     assert "gradient of two parts with dropout" in page
 
 
@@ -63,8 +65,8 @@ def test_an_update_that_waits_for_the_gpu_shows(tmp_path, monkeypatch, capsys):
         loss.item(), torch.ones(3)[torch.ones(3) > 0]
         return loss
 
-    monkeypatch.setattr(TorchEngine, "_step", asks)
+    monkeypatch.setattr(TorchEngine, "finish", asks)
     monkeypatch.setattr(gpu_check, "member_stages", lambda: ("ct",))
     monkeypatch.setattr(gpu_check, "PARTS", (gpu_check.waits,))
     assert gpu_check.main(["--device", "cpu", "--output", str(tmp_path / "page.md")]) == 1
-    assert "1 x _local_scalar_dense, 1 x index" in (tmp_path / "page.md").read_text()
+    assert "1 x _local_scalar_dense, 1 x index" in (tmp_path / "page.md").read_text().replace("\\", "")
