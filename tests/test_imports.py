@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = ("torch", "ray", "transformers", "deepspeed", "matplotlib", "datasets", "scipy")
 
-RAY, DEEPSPEED = {"cluster", "stages"}, {"train"}
+RAY, DEEPSPEED = {"cluster"}, {"train"}
 """Rooms that may use these libraries. Who imports whom is held by the contracts in pyproject.toml (`make lint`)."""
 
 
