@@ -222,7 +222,8 @@ class Executor:
             groups.setdefault(artefact.needs.group or artefact.name, []).append(task)
         if share and wanted[0].needs.options.get("on_cpus"):
             share = share.on_cpus
-        title = f"make {_plural(wanted)}"
+        verb = "fit" if wanted[0].needs.stage == "calibration" else "compute"
+        title = f"{verb} {_plural(wanted)}"
         progress = Progress(title, len(wanted))
         arguments = self._storage, self._work(share), share and share.threads
         if share is None:

@@ -98,10 +98,14 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
     """Make the blocks that are not there yet; sentences at which workers are lost again and again are named."""
     rows, step = stream.starts.stop, stream.starts.step
     missing = [start for start in stream.starts if not stream.is_there(start, storage)]
+    there = len(stream.starts) - len(missing)
     log.info(
-        "%s: %d of %d blocks are already there; %s",
-        stream.title, len(stream.starts) - len(missing), len(stream.starts), share,
-    )  # fmt: skip
+        "%s: %s sentences%s; %s",
+        stream.title,
+        f"{rows:,}",
+        f", {there} of {len(stream.starts)} blocks done" if there else "",
+        share,
+    )
     progress = Progress(stream.title, rows)
     places = [{"start": start, "stop": min(start + step, rows)} for start in missing]
     done = rows - sum(place["stop"] - place["start"] for place in places)

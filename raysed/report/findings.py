@@ -127,9 +127,10 @@ class Difference:
 
     def in_brackets(self) -> str:
         """Return the interval of the amount, in the direction that a sentence gives: ` (0.2 to 1.4)`."""
-        if self.draws_R is None:
+        ends = None if self.draws_R is None else interval(self.draws_R)
+        if ends is None:
             return ""
-        low, high = interval(self.draws_R)
+        low, high = ends
         if self.value <= 0 and not self.is_none:
             low, high = -high, -low
         chance = ": may be chance" if low <= 0 <= high and not self.is_none else ""
