@@ -28,11 +28,11 @@ def short_path():
 
 
 MEMBERS, LEARNER = "checkpoints/ct/members/", "checkpoints/ct-sed/learners/00/"
-ONE_WAY = ((MEMBERS, signal.SIGINT), (LEARNER, signal.SIGTERM))
-ANOTHER = ((MEMBERS, signal.SIGTERM), (LEARNER, signal.SIGINT))
+CTRL_C = ((MEMBERS, signal.SIGINT), (LEARNER, signal.SIGINT))
+TERM = ((MEMBERS, signal.SIGTERM), (LEARNER, signal.SIGTERM))
 
 
-@pytest.mark.parametrize("stops", [ONE_WAY, pytest.param(ANOTHER, marks=pytest.mark.nodes)], ids=["one-way", "another"])
+@pytest.mark.parametrize("stops", [CTRL_C, pytest.param(TERM, marks=pytest.mark.nodes)], ids=["ctrl-c", "term"])
 def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished_run, short_path, stops):
     """Each time the same command continues, loses nothing, and in the end has bitwise the undisturbed model.
 
