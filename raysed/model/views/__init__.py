@@ -8,29 +8,13 @@ Each file has
 - `UNIT`: what it counts.
 """
 
-import json
-
 from raysed.config import EncoderConfig, ViewsConfig
+from raysed.model.shape import shape_of
 from raysed.model.views import back_translation, masked, synonyms
-from raysed.model.views.common import folder_of, loading
-from raysed.store.hub import encoder_path
 
 KINDS = {"synonym": synonyms, "mlm": masked, "back_translation": back_translation}
-_UNKNOWN_BYTES = 300_000_000
-"""Weights of a model that has not been fetched yet; a Marian model of the paper has about as many."""
 
 
 def weights_bytes(kind: str, views: ViewsConfig, encoder: EncoderConfig) -> int:
-    """Estimate the memory of one maker's weights in fp32, from the sizes of their files and without loading any."""
-    sizes = {}
-    for setting, config in KINDS[kind].models(views, encoder):
-        with loading(setting, config.path):
-            path = encoder_path(config)
-            folder = folder_of(path)
-            files = list(folder.glob("*.safetensors")) if folder else []
-            sizes[path] = _UNKNOWN_BYTES
-            if files:
-                config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-                is_half = (config.get("dtype") or config.get("torch_dtype")) in ("float16", "bfloat16")
-                sizes[path] = (1 + is_half) * sum(file.stat().st_size for file in files)
-    return sum(sizes.values())
+    """Estimate the memory of one maker's weights, in fp32."""
+    return 4 * sum(shape_of(config).parameters for _, config in KINDS[kind].models(views, encoder))

@@ -12,20 +12,13 @@ import numpy as np
 import torch
 from huggingface_hub import is_offline_mode
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME, cached_file
 
 from raysed.config import EncoderConfig, ViewsConfig
 from raysed.errors import UserError
 from raysed.model.pretrained import LOAD_ERRORS, longest_input
-from raysed.model.views.common import (
-    UNUSED_POSITIONS,
-    Made,
-    Maker,
-    dtype_on,
-    folder_of,
-    loading,
-    no_safetensors,
-    padded_batches,
-)
+from raysed.model.views import common
+from raysed.model.views.common import Made, Maker
 from raysed.store.hub import encoder_path
 
 UNIT = "sentences"
@@ -36,7 +29,7 @@ _TOKENIZERS = {"marian": ("sentencepiece", "sacremoses"), "fsmt": ("sacremoses",
 
 def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
     """Return what makes the views, in which nothing is drawn; the models run in bf16 on a GPU that has it."""
-    translators = {name: _translator(name, encoder.max_length, device) for name in _names(views)}
+    translators = {config.path: _translator(config, encoder.max_length, device) for _, config in models(views, encoder)}
 
     def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
         versions = [translators[back](translators[there](sentences)) for there, back in views.pivots]
@@ -48,27 +41,24 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
 
 def check(views: ViewsConfig, encoder: EncoderConfig) -> None:
     """Load configurations and tokenizers, and look for weights."""
-    for name in _names(views):
-        _load_tokenizer(name)
+    for _, config in models(views, encoder):
+        _load_tokenizer(config)
 
 
 def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, EncoderConfig]]:
     """Return the models of all pivots."""
-    return [(_SETTING, EncoderConfig(path=name)) for name in _names(views)]
+    names = dict.fromkeys(name for pair in views.pivots for name in pair)
+    return [(_SETTING, EncoderConfig(path=name)) for name in names]
 
 
-def _names(views: ViewsConfig) -> list[str]:
-    return list(dict.fromkeys(name for pair in views.pivots for name in pair))
-
-
-def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[str]], list[str]]:
-    tokenizer = _load_tokenizer(name)
-    with loading(_SETTING, name):
-        path = encoder_path(EncoderConfig(path=name))
-        model = AutoModelForSeq2SeqLM.from_pretrained(path, use_safetensors=True, dtype=dtype_on(device))
+def _translator(config: EncoderConfig, max_length: int, device: str) -> Callable[[Sequence[str]], list[str]]:
+    tokenizer = _load_tokenizer(config)
+    with common.loading(_SETTING, config.path):
+        options = {"use_safetensors": True, "dtype": common.dtype_on(device)}
+        model = AutoModelForSeq2SeqLM.from_pretrained(encoder_path(config), **options)
     model = model.to(device).eval()
     model.generation_config.max_length = None  # it would be said for each batch that max_new_tokens goes before it
-    positions = longest_input(model.config, UNUSED_POSITIONS)
+    positions = longest_input(model.config, common.UNUSED_POSITIONS)
     longest = min(max_length, positions)
     options = dict(num_beams=1, do_sample=False, max_new_tokens=min(2 * max_length, positions))
 
@@ -78,7 +68,7 @@ def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[s
             return []
         translations = [""] * len(sentences)
         coded = tokenizer(list(sentences), truncation=True, max_length=longest, verbose=False)["input_ids"]
-        for rows in padded_batches([len(tokens) for tokens in coded]):
+        for rows in common.padded_batches([len(tokens) for tokens in coded]):
             some = {"input_ids": [coded[row] for row in rows]}
             batch = tokenizer.pad(some, return_tensors="pt", verbose=False).to(device)
             output = model.generate(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], **options)
@@ -89,10 +79,11 @@ def _translator(name: str, max_length: int, device: str) -> Callable[[Sequence[s
     return translate
 
 
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def _load_tokenizer(config: EncoderConfig) -> PreTrainedTokenizerBase:
     """Load configuration and tokenizer of a translation model, and look for its weights."""
-    with loading(_SETTING, name):
-        path = encoder_path(EncoderConfig(path=name))
+    name, tokenizer = config.path, None
+    with common.loading(_SETTING, name):
+        path = encoder_path(config)
         kind = AutoConfig.from_pretrained(path).model_type
         if kind not in _TOKENIZERS:
             raise UserError(
@@ -106,12 +97,11 @@ def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
         except LOAD_ERRORS:
             if not needed:
                 raise
-            tokenizer = None
-    if needed and (tokenizer is None or type(tokenizer).__name__ == "MarianTokenizer"):
-        packages = f"{' and '.join(needed)}: run pip install {' '.join(needed)}"
-        raise UserError(f"the tokenizer of {name!r} needs {packages}", setting=_SETTING)
-    # A hub that can be reached may convert a model's weights when they are asked for.
-    folder = folder_of(path) if Path(path).is_dir() or is_offline_mode() else None
-    if folder and not any(folder.glob("*.safetensors")):
-        raise no_safetensors(_SETTING, name)
+        if needed and not getattr(tokenizer, "is_fast", False):
+            packages = f"{' and '.join(needed)}: run pip install {' '.join(needed)}"
+            raise UserError(f"the tokenizer of {name!r} needs {packages}", setting=_SETTING)
+        # A hub that can be reached may convert a model's weights when they are asked for.
+        is_final = Path(path).is_dir() or is_offline_mode()
+        if is_final and not any(Path(cached_file(path, CONFIG_NAME)).parent.glob("*.safetensors")):
+            raise common.no_safetensors(_SETTING, name)
     return tokenizer

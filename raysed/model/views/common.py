@@ -2,20 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from huggingface_hub import try_to_load_from_cache
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from raysed.errors import UserError, first_line
 from raysed.model.precision import has_bf16
 from raysed.model.pretrained import LOAD_ERRORS
 
-_CELLS = 4096
-"""Tokens and padding per forward pass."""
+_CELLS = 2048
+"""Tokens and padding per forward pass; a large vocabulary's logits of them take half a gigabyte."""
 UNUSED_POSITIONS = 2
 """RoBERTa never uses the first two; other models lose two tokens of their very longest sentences."""
 
@@ -45,14 +43,9 @@ def capital_as(old: str, new: str) -> str:
 
 def replace_spans(text: str, replacements: Sequence[tuple[int, int, str]]) -> str:
     """Put the third of each triple in the place of text[first:second]; places ascend and do not overlap."""
-    pieces, end = [], 0
-    for start, stop, new in replacements:
-        pieces += text[end:start], new
-        end = stop
-    return "".join((*pieces, text[end:]))
-
-
-# Models -----------------------------------------------------------------------------------------------------
+    for start, stop, new in reversed(replacements):
+        text = text[:start] + new + text[stop:]
+    return text
 
 
 @contextmanager
@@ -78,14 +71,6 @@ def no_safetensors(setting: str, name: str) -> UserError:
     )
 
 
-def folder_of(path: str) -> Path | None:
-    """Return a model's directory, or its folder in the hub's cache, if there is one."""
-    if Path(path).is_dir():
-        return Path(path)
-    found = try_to_load_from_cache(path, "config.json")
-    return Path(found).parent if isinstance(found, str) else None
-
-
 def dtype_on(device: str) -> torch.dtype:
     """Return bf16 on GPUs that have it; views are the same on every kind of CPU."""
     return torch.bfloat16 if torch.device(device).type != "cpu" and has_bf16(device) else torch.float32
@@ -94,8 +79,7 @@ def dtype_on(device: str) -> torch.dtype:
 def padded_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Yield rows that are not empty by falling length, at most `_CELLS` cells at a time when padded to the longest."""
     order = np.argsort(-np.asarray(lengths), kind="stable")[: np.count_nonzero(lengths)].tolist()
-    start = 0
-    while start < len(order):
-        stop = start + max(1, _CELLS // lengths[order[start]])
-        yield order[start:stop]
-        start = stop
+    while order:
+        count = max(1, _CELLS // lengths[order[0]])
+        yield order[:count]
+        order = order[count:]

@@ -8,7 +8,6 @@ punctuation for punctuation. The rest of the sentence stays as it is written, an
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,17 +17,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, P
 from raysed.config import EncoderConfig, ViewsConfig, derive_seed
 from raysed.errors import UserError
 from raysed.model.pretrained import longest_input
-from raysed.model.views.common import (
-    UNUSED_POSITIONS,
-    Made,
-    Maker,
-    capital_as,
-    draw,
-    dtype_on,
-    loading,
-    padded_batches,
-    replace_spans,
-)
+from raysed.model.views import common
+from raysed.model.views.common import Made, Maker
 from raysed.store.hub import encoder_path
 
 UNIT = "tokens"
@@ -41,22 +31,12 @@ _CONTINUES, _BYTES_START, _STARTS = "##", "Ġ", "▁"
 def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "cpu") -> Maker:
     """Return what makes the views; the model runs in bf16 on a GPU that has it."""
     model, tokenizer = _load(views, encoder)
-    model, seed = model.to(device, dtype_on(device)).eval(), derive_seed(seed, "mlm")
-    longest = longest_input(model.config, UNUSED_POSITIONS)
+    model, seed = model.to(device, common.dtype_on(device)).eval(), derive_seed(seed, "mlm")
+    longest = longest_input(model.config, common.UNUSED_POSITIONS)
     options = dict(truncation=True, max_length=min(encoder.max_length, longest), return_offsets_mapping=True)
     texts, kinds = _texts_and_kinds(tokenizer)
     kinds_V = np.pad(kinds, (0, model.config.vocab_size - len(kinds)), constant_values=-1)
     is_lower_case = tokenizer.tokenize("A") == tokenizer.tokenize("a")
-
-    def choose(tokens_L: np.ndarray, spans_L2: np.ndarray, key: int) -> tuple[np.ndarray, int]:
-        """Return the places of the tokens to mask, ascending, and of how many they were drawn."""
-        starts, stops = spans_L2.T
-        real = np.flatnonzero(starts < stops)
-        shared = starts[real[1:]] < stops[real[:-1]]  # a character that became several tokens
-        alone = ~(np.append(False, shared) | np.append(shared, False))[: len(real)]
-        places = real[alone & (kinds_V[tokens_L[real]] >= 0)]
-        rng = np.random.default_rng([seed, key])
-        return places[draw(len(places), views.mlm_rate * len(places), rng)], len(places)
 
     def rewritten(sentence: str, tokens: np.ndarray, spans: np.ndarray, chosen: np.ndarray, filled: np.ndarray) -> str:
         replacements = []
@@ -65,9 +45,9 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
                 continue
             start, stop = spans[place].tolist()
             old = sentence[start:stop].lstrip()  # some tokenizers take the blank before a word as a part of it
-            new = capital_as(old, texts[token]) if is_lower_case else texts[token]
+            new = common.capital_as(old, texts[token]) if is_lower_case else texts[token]
             replacements.append((stop - len(old), stop, new))
-        return replace_spans(sentence, replacements)
+        return common.replace_spans(sentence, replacements)
 
     def make(sentences: Sequence[str], ids: np.ndarray) -> Made:
         if not len(sentences):
@@ -75,11 +55,16 @@ def maker(views: ViewsConfig, encoder: EncoderConfig, seed: int, device: str = "
         coded = tokenizer(list(sentences), **options, verbose=False)
         tokens = [np.array(row, np.int64) for row in coded["input_ids"]]
         spans = [np.array(row, np.int64).reshape(-1, 2) for row in coded["offset_mapping"]]
-        drawn = [choose(*one) for one in zip(tokens, spans, ids.tolist())]
-        chosen = [places for places, _ in drawn]
+        chosen, total = [], 0
+        for tokens_L, spans_L2, key in zip(tokens, spans, ids.tolist()):
+            places = _alone(spans_L2)
+            places = places[kinds_V[tokens_L[places]] >= 0]
+            rng = np.random.default_rng([seed, key])
+            chosen.append(places[common.draw(len(places), views.mlm_rate * len(places), rng)])
+            total += len(places)
         filled = _fill(model, tokenizer, torch.from_numpy(kinds_V).to(device), tokens, chosen)
         pairs = [(one[0], rewritten(*one)) for one in zip(sentences, tokens, spans, chosen, filled)]
-        return Made(pairs, sum(map(len, chosen)), sum(total for _, total in drawn))
+        return Made(pairs, sum(map(len, chosen)), total)
 
     return make
 
@@ -96,6 +81,14 @@ def models(views: ViewsConfig, encoder: EncoderConfig) -> list[tuple[str, Encode
     return [("encoder.path", encoder)]
 
 
+def _alone(spans_L2: np.ndarray) -> np.ndarray:
+    """Return the places of tokens that have text, except where a character became several of them; ascending."""
+    starts, stops = spans_L2.T
+    real = np.flatnonzero(starts < stops)
+    shared = starts[real[1:]] < stops[real[:-1]]
+    return real[~(np.append(False, shared) | np.append(shared, False))[: len(real)]]
+
+
 @torch.no_grad()
 def _fill(
     model: PreTrainedModel,
@@ -106,40 +99,19 @@ def _fill(
 ) -> list[np.ndarray]:
     """Return the likeliest tokens of the chosen places of each sentence, of the kind that was there."""
     filled = [np.empty(0, np.int64)] * len(tokens)
-    for rows in padded_batches([len(row) for row in tokens]):
-        lengths = [len(tokens[row]) for row in rows]
-        input_ids_BL = torch.full((len(rows), max(lengths)), tokenizer.pad_token_id or 0)
-        chosen_BL = torch.zeros_like(input_ids_BL, dtype=torch.bool)
+    for rows in common.padded_batches([len(row) for row in tokens]):
+        some = {"input_ids": [tokens[row].tolist() for row in rows]}
+        batch = tokenizer.pad(some, padding_side="right", return_tensors="pt", verbose=False).to(model.device)
+        chosen_BL = torch.zeros_like(batch["input_ids"], dtype=torch.bool)
         for i, row in enumerate(rows):
-            input_ids_BL[i, : lengths[i]] = torch.from_numpy(tokens[row])
             chosen_BL[i, chosen[row]] = True
-        real_BL = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()
-        input_ids_BL, real_BL, chosen_BL = (x.to(model.device) for x in (input_ids_BL, real_BL, chosen_BL))
-        masked_BL = input_ids_BL.masked_fill(chosen_BL, tokenizer.mask_token_id)
-        logits_PV = _logits_of(model, masked_BL, real_BL, chosen_BL)
-        logits_PV.masked_fill_(kinds_V != kinds_V[input_ids_BL[chosen_BL]][:, None], -torch.inf)
+        masked_BL = batch["input_ids"].masked_fill(chosen_BL, tokenizer.mask_token_id)
+        logits_PV = model(input_ids=masked_BL, attention_mask=batch["attention_mask"]).logits[chosen_BL]
+        logits_PV.masked_fill_(kinds_V != kinds_V[batch["input_ids"][chosen_BL]][:, None], -torch.inf)
         best_P = logits_PV.argmax(-1).cpu().numpy()
         for row, part in zip(rows, np.split(best_P, np.cumsum([len(chosen[row]) for row in rows])[:-1])):
             filled[row] = part
     return filled
-
-
-def _logits_of(
-    model: PreTrainedModel, input_ids_BL: torch.Tensor, real_BL: torch.Tensor, chosen_BL: torch.Tensor
-) -> torch.Tensor:
-    """Return the logits of the P chosen places, [P, V]: all places of a batch would take a gigabyte with roberta."""
-
-    def keep_chosen(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-        return (inputs[0][chosen_BL],) if inputs[0].shape[:2] == chosen_BL.shape else None
-
-    output_matrix = model.get_output_embeddings()
-    hook = output_matrix.register_forward_pre_hook(keep_chosen) if output_matrix is not None else None
-    try:
-        logits = model(input_ids=input_ids_BL, attention_mask=real_BL).logits
-    finally:
-        if hook:
-            hook.remove()
-    return logits[chosen_BL] if logits.ndim == 3 else logits
 
 
 def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.ndarray]:
@@ -155,20 +127,17 @@ def _texts_and_kinds(tokenizer: PreTrainedTokenizerBase) -> tuple[list[str], np.
     if mark == _BYTES_START:
         texts = [decoders.ByteLevel().decode([text]) for text in texts]
     kinds = 2 * begins + np.array([any(map(str.isalnum, text)) for text in texts])
-    kinds[[not _is_text(text) for text in texts]] = -1
+    for index, text in enumerate(texts):  # bytes that are no character have become the replacement character
+        is_whole = text.isprintable() and "\ufffd" not in text and _STARTS not in text
+        if not is_whole or text != text.strip() or not text or _RESERVED.fullmatch(text):
+            kinds[index] = -1
     kinds[tokenizer.all_special_ids] = -1
     return texts, kinds
 
 
-def _is_text(text: str) -> bool:
-    """Whether it can stand alone in a sentence; bytes that are no character have become the replacement character."""
-    is_whole = text.isprintable() and "\ufffd" not in text and _STARTS not in text
-    return is_whole and text == text.strip() != "" and not _RESERVED.fullmatch(text)
-
-
 def _load(views: ViewsConfig, encoder: EncoderConfig) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     ((setting, config),) = models(views, encoder)
-    with loading(setting, config.path):
+    with common.loading(setting, config.path):
         path, options = encoder_path(config), {"trust_remote_code": config.trust_remote_code}
         model, info = AutoModelForMaskedLM.from_pretrained(
             path, output_loading_info=True, use_safetensors=True, dtype=torch.float32, **options, **config.model_kwargs

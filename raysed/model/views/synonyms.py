@@ -86,17 +86,9 @@ def _synonyms(wordnet: Any, word: str) -> tuple[str, ...]:
         for rank, synset in enumerate(wordnet.synsets(base, part) if base else ()):
             others = [name.replace("_", " ") for name in synset.lemma_names() if name.lower() not in (word, base)]
             if others:
-                count = sum(_occurrences(lemma) for lemma in synset.lemmas() if lemma.name().lower() == base)
+                count = sum(lemma.count() for lemma in synset.lemmas() if lemma.name().lower() == base)
                 senses.append((-count, rank, others))
     return tuple(min(senses, key=lambda sense: sense[:2])[2]) if senses else ()
-
-
-def _occurrences(lemma: Any) -> int:
-    """Return how often a word was seen in a sense; senses are ordered by it, but within one part of speech only."""
-    try:
-        return lemma.count()
-    except OSError:  # a copy of WordNet without the counts
-        return 0
 
 
 def _wordnet() -> Any:
