@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -277,3 +278,15 @@ def test_what_does_not_come_from_settings_is_checked_too(read):
 def test_a_run_name_is_no_path(name):
     with pytest.raises(UserError, match=r"^setting run: "):
         make_config({"run": name})
+
+
+@pytest.mark.parametrize("address", [("198.51.100.1", 80), ("huggingface.co", 443)])
+def test_tests_reach_no_other_machine(address):
+    """What the fixture of all tests promises."""
+    with pytest.raises(RuntimeError, match="a test tried to reach"), socket.socket() as connection:
+        connection.settimeout(1)
+        connection.connect(address)
+    with pytest.raises(RuntimeError, match="a test tried to reach"):
+        socket.getaddrinfo(*address)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname(), 1):
+        pass

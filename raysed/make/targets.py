@@ -6,7 +6,6 @@ blocks that are missing.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from raysed.model.combination import (
     turn,
 )
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode, encode_sums
+from raysed.model.encoding import encode
 from raysed.model.head import START
 from raysed.model.precision import uses_bf16
 from raysed.model.pretrained import load_checkpoint, load_start
@@ -130,7 +129,11 @@ def teacher_sums(
     SED section 4 averages embeddings as they are, without normalisation, and section 5.1 pools the last layer.
     """
     encoders = [[load_checkpoint(path, trust_remote_code).to(device).eval() for path in paths] for paths in groups]
-    return partial(encode_sums, encoders, token_budget=token_budget, bf16=bf16)
+
+    def sums(table: TokenTable) -> list[np.ndarray]:
+        return [sum(encode(e, table, token_budget=token_budget, bf16=bf16)[0] for e in group) for group in encoders]
+
+    return sums
 
 
 def verify_targets(
@@ -284,10 +287,12 @@ def _fitted(
         rows_BE = side_by_side(parts, how.how != "mean")
         products_EE += rows_BE.T @ rows_BE
 
+    given = how.weights if isinstance(how.weights, list) else [1.0] * count
+
     def fit(kept: Sequence[int], weights: Sequence[float] | None = None) -> Combination:
-        chosen = dict(zip(kept, weights or []))
-        asked = how.model_copy(update={"weights": [chosen.get(k, 1.0) for k in range(count)]}) if chosen else how
-        return fit_combination(asked, table.widths, products_EE, width, kept, is_ordered)
+        chosen = dict(zip(kept, weights or [given[k] for k in kept]))
+        all_weights = [chosen.get(k, 0.0) for k in range(count)]
+        return fit_combination(how.how, all_weights, table.widths, products_EE, width, is_ordered)
 
     kept, weights = list(range(count)), None
     if how.leave_out:

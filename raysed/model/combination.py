@@ -7,17 +7,15 @@ memory does not depend on the number of sentences.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 
-from raysed.config import CombinationConfig
 from raysed.model.directions import principal_directions
 
 _MAX_STEPS = 12
 """Of a search for weights; none that is of use takes so many."""
-_Choice = TypeVar("_Choice")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,31 +73,25 @@ def side_by_side(parts: Sequence[np.ndarray], is_unit: bool) -> np.ndarray:
 
 
 def fit_combination(
-    config: CombinationConfig,
+    how: str,
+    weights: Sequence[float],
     widths: Sequence[int],
     products_EE: np.ndarray,
     width: int | None,
-    kept: Sequence[int] | None = None,
     is_ordered: bool = False,
 ) -> Combination:
     """Fit the combination.
 
     Args:
-        config: the way, and the teachers' weights; equal ones where these are yet to be chosen.
-        products_EE: second moments of `side_by_side`, not centred, of unit rows unless the way is `mean`.
-        width: D of the targets, that of the learner; None: that of the combination. Wider combinations are reduced to
-            their principal directions, not centred, which lose least of all dot products; narrower ones get zeros,
-            which change none.
-        kept: the teachers that count, in ascending order; None: all.
-        is_ordered: whether combinations that are not wider are rotated to these directions, too, so that the first so
-            many coordinates of a target keep as much as possible of all dot products.
+        how: `mean` or `concatenated`, see `CombinationConfig`.
+        weights: one per teacher; with 0 it is as if the teacher had not been there.
+        products_EE: second moments of `side_by_side`, not centred, of unit rows unless `how` is `mean`.
+        width: D of the targets; None: that of the combination. Wider combinations are reduced to their principal
+            directions, not centred, which lose least of all dot products; narrower ones get zeros, which change none.
+        is_ordered: whether combinations that are not wider are rotated to these directions, too.
     """
-    given = config.weights if isinstance(config.weights, list) else [1.0] * len(widths)
-    weights_K = np.zeros(len(widths))
-    chosen = list(range(len(widths)) if kept is None else kept)
-    weights_K[chosen] = np.asarray(given, np.float64)[chosen]
-    weights_K /= weights_K.sum()
-    if config.how == "mean":
+    weights_K = np.asarray(weights, np.float64) / np.sum(weights)
+    if how == "mean":
         whole_EF = np.concatenate([weight * np.eye(widths[0]) for weight in weights_K])
     else:  # roots, so that a dot product of two targets is the weighted mean of the teachers' cosines
         roots_E = np.repeat(np.sqrt(weights_K), widths)
@@ -110,7 +102,7 @@ def fit_combination(
     if found > width or is_ordered:
         directions_FG, share = principal_directions(whole_EF.T @ products_EE @ whole_EF, min(width, found))
         reduce_FD = np.pad(directions_FG, ((0, 0), (0, max(width - found, 0))))
-    return Combination(config.how != "mean", whole_EF @ reduce_FD, share)
+    return Combination(how != "mean", whole_EF @ reduce_FD, share)
 
 
 def turn(products_DF: np.ndarray) -> np.ndarray:
@@ -135,7 +127,7 @@ def choose_teachers(count: int, score: Callable[[list[int]], float], least: floa
     def one_more(some: list[int]) -> list[list[int]]:
         return [sorted([*some, k]) for k in range(count) if k not in some]
 
-    return _climb(([], -np.inf), one_more, score, least, count)[1:]
+    return _climb([], -np.inf, one_more, score, least, count)[1:]
 
 
 def choose_weights(count: int, score: Callable[[list[float]], float], least: float) -> list[tuple[list[float], float]]:
@@ -148,21 +140,15 @@ def choose_weights(count: int, score: Callable[[list[float]], float], least: flo
         return [[*weights[:k], weights[k] * factor, *weights[k + 1 :]] for k in range(count) for factor in (0.5, 2.0)]
 
     equal = [1.0] * count
-    return _climb((equal, score(equal)), one_changed, score, least, _MAX_STEPS if count > 1 else 0)
+    return _climb(equal, score(equal), one_changed, score, least, _MAX_STEPS if count > 1 else 0)
 
 
-def _climb(
-    start: tuple[_Choice, float],
-    options: Callable[[_Choice], list[_Choice]],
-    score: Callable[[_Choice], float],
-    least: float,
-    max_steps: int,
-) -> list[tuple[_Choice, float]]:
-    trace = [start]
+def _climb(start: Any, value: float, options: Callable, score: Callable, least: float, max_steps: int) -> list[tuple]:
+    trace = [(start, value)]
     for _ in range(max_steps):
         before, reached = trace[-1]
-        best, value = max(((option, score(option)) for option in options(before)), key=lambda found: found[1])
-        if value - reached < least:
+        best = max(((option, score(option)) for option in options(before)), key=lambda found: found[1])
+        if best[1] - reached < least:
             break
-        trace.append((best, value))
+        trace.append(best)
     return trace

@@ -4,10 +4,10 @@ An architecture takes packed rows when its public `forward` gives the padded res
 short random sentences; one that does not is fed padded batches instead, with the same numbers.
 """
 
-import itertools
 import logging
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from raysed.config import Layers
 from raysed.data.tokens import PackedTokens, TokenTable, pack, same_sentence
-from raysed.model.attention import full_precision_attention
+from raysed.model.precision import full_precision_attention
 from raysed.model.static import StaticVectors
 
 log = logging.getLogger(__name__)
@@ -34,15 +34,12 @@ class _Feed(NamedTuple):
 class Encoder(nn.Module):
     """Transformer + mean pooling over all real tokens, special ones included; learners may have a linear head after it.
 
-    The head is part of the encoder, so that whatever embeds with a learner applies it: dev scores while it trains,
-    frozen embeddings, calibrations, probes and the export.
-
     Args:
         transformer: any bidirectional encoder of transformers that gives hidden states, or a table of vectors.
 
     Attributes:
-        head: the linear map without offset, or None.
-        pooling: `mean`, or `cls`: the state of each sentence's first token, for models that were trained with that.
+        head: a linear map without offset, or None.
+        pooling: `mean`, or `cls`: the state of each sentence's first token.
         parts: passes that a batch is cut into. With more than one, each is computed again for its gradient, so that
             memory holds the inner states of one part at a time; the result is the same.
     """
@@ -116,12 +113,12 @@ class Encoder(nn.Module):
         if self.is_static:
             return [self._through_head(self.transformer(tokens))] * len(poolings)
         states = self._hidden_states(tokens, all_layers=any(pooling != 1 for pooling in poolings))
-        last = len(states) - 1
-        chosen = [[last] if layers == 1 else blocks_of(layers, last) for layers in poolings]
         pool = _mean_pool if self.pooling == "mean" else _first_states
-        pooled = {block: pool(states[block], tokens) for block in sorted(set(itertools.chain(*chosen)))}
-        several = [[pooled[block] for block in blocks] for blocks in chosen]
-        means = [parts[0] if len(parts) == 1 else torch.stack(parts).mean(0) for parts in several]
+        means = []
+        for layers in poolings:
+            blocks = [-1] if layers == 1 else blocks_of(layers, len(states) - 1)
+            pooled = [pool(states[block], tokens) for block in blocks]
+            means.append(pooled[0] if len(pooled) == 1 else torch.stack(pooled).mean(0))
         return [self._through_head(emb_BH) for emb_BH in means]
 
     def _through_head(self, emb_BH: torch.Tensor) -> torch.Tensor:
@@ -142,13 +139,13 @@ class Encoder(nn.Module):
         rows, states_of = len(tokens.input_ids), partial(_packed_states, self.transformer, self._feed, all_layers)
         if self.parts == 1 or rows == 1:
             return states_of(*tensors)
-        edges = [rows * part // min(self.parts, rows) for part in range(min(self.parts, rows) + 1)]
+        count = min(self.parts, rows)
+        edges = [rows * part // count for part in range(count + 1)]
         # Tensors, not the batch: `checkpoint` keeps the state of random numbers of those devices only whose tensors it
         # is given, and does not see the ones in a dataclass. Without it the second pass on a GPU would draw other
         # dropout masks than the first. Check: `test_parts_are_computed_again_with_the_same_dropout_of_their_device`.
         parts = [
-            checkpoint(states_of, *(x[slice(*pair)] for x in tensors), use_reentrant=False)
-            for pair in itertools.pairwise(edges)
+            checkpoint(states_of, *(x[slice(*pair)] for x in tensors), use_reentrant=False) for pair in pairwise(edges)
         ]
         return [torch.cat(block) for block in zip(*parts, strict=True)]
 
@@ -241,25 +238,21 @@ def _states(
 def _probe(transformer: PreTrainedModel) -> _Feed | None:
     """Find the way of feeding packed rows that gives the padded result, or None.
 
-    A list of known architectures would be out of date with the next release of transformers, and wrong for code that
-    comes with a model. What may differ is the form of the mask and the first position; an architecture that ignores
-    either gives other numbers, which three short random sentences show: two of them share a row. Check:
-    `tests/model/test_encoder.py::test_packed_equals_padded_with_all_gradients`.
+    What may differ is the form of the mask and the first position; an architecture that ignores either gives other
+    numbers, which three short random sentences show: two of them share a row.
     """
     was_training, feed = transformer.training, None
     transformer.eval()
-    try:
-        # Tokens of one sentence may be too far apart to see each other, which no short sentence shows.
-        if all(kind == "full_attention" for kind in getattr(transformer.config, "layer_types", None) or []):
-            pad, vocabulary = transformer.config.pad_token_id or 0, transformer.config.vocab_size
-            generator = np.random.default_rng(0)
-            sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]
-            tokens = pack(TokenTable.from_lists(sentences), row_tokens=8).to(transformer.device)
-            expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
-            feeds = [_Feed(offset, boolean) for boolean in (True, False) for offset in (0, pad + 1)]
-            feed = next((feed for feed in feeds if _gives(transformer, tokens, feed, expected)), None)
-    finally:
-        transformer.train(was_training)
+    # Tokens of one sentence may be too far apart to see each other, which no short sentence shows.
+    if all(kind == "full_attention" for kind in getattr(transformer.config, "layer_types", None) or []):
+        pad, vocabulary = transformer.config.pad_token_id or 0, transformer.config.vocab_size
+        generator = np.random.default_rng(0)
+        sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]
+        tokens = pack(TokenTable.from_lists(sentences), row_tokens=8).to(transformer.device)
+        expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
+        feeds = [_Feed(offset, boolean) for boolean in (True, False) for offset in (0, pad + 1)]
+        feed = next((feed for feed in feeds if _gives(transformer, tokens, feed, expected)), None)
+    transformer.train(was_training)
     if feed is None:
         name = type(transformer).__name__
         log.warning("%s does not support packed rows, so it gets padded batches (same results, slower)", name)

@@ -13,11 +13,9 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Layers
-from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.model.affine import CalibrationMap
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode
 from raysed.model.flow import Flow
 from raysed.model.glow import FlowHead
 
@@ -34,9 +32,8 @@ def export_model(
     """Write a model directory that `SentenceTransformer(path)` loads; the same arguments give the same bytes.
 
     Its modules are the transformer, the mean over layers (where more than the last is pooled) and the mean over tokens,
-    or `StaticEmbedding` of a table of vectors; then the encoder's head (a linear layer), and the calibration. That is a
-    linear layer, or for a flow `raysed.model.glow.FlowHead`, with which the model is loaded by
-    `SentenceTransformer(path, trust_remote_code=True)`, and so is an encoder that came with code of its own.
+    or `StaticEmbedding` of a table of vectors; then the encoder's head and the calibration, which are linear layers. A
+    flow is `raysed.model.glow.FlowHead`: such a model needs `trust_remote_code=True`, like an encoder with own code.
 
     Raises:
         UserError: `layers` is beyond the encoder, or the calibration is of another width.
@@ -70,31 +67,17 @@ def has_own_code(path: Path) -> bool:
     return config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8"))
 
 
-def parity(
-    path: Path,
-    encoder: Encoder,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Sequence[str],
-    *,
-    layers: Layers,
-    max_length: int,
-    calibration: CalibrationMap | None,
-) -> float:
-    """Compare what `export_model` wrote for the same arguments with the model in memory.
+def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray) -> float:
+    """Return the `largest_difference` of an exported model's vectors from those of the model in memory.
 
-    Returns:
-        The largest difference of any coordinate, as a share of the largest coordinate: rounding gives 1e-6, and up
-        to 1e-5 under a whitening that enlarges weak directions. NaN where either side has one.
+    Rounding gives 1e-6, and up to 1e-5 under a whitening that enlarges weak directions.
     """
-    expected_ND = encode(encoder, tokenize(tokenizer, sentences, max_length), (layers,))[0]
-    if calibration is not None:
-        expected_ND = calibration.transform(expected_ND)
     from raysed.model import library
 
     model = library.load(path, trust_remote_code=has_own_code(path))  # code that has run in this process already
-    return largest_difference(library.embed(model, sentences), expected_ND)
+    return largest_difference(model.encode(list(sentences), show_progress_bar=False), expected_ND)
 
 
 def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
-    """Return that of any coordinate, as a share of the largest coordinate."""
+    """Return that of any coordinate, as a share of the largest coordinate; NaN where either side has one."""
     return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())

@@ -43,9 +43,7 @@ def require_finite(embeddings_ND: np.ndarray | Tensor) -> None:
         ...
     raysed.errors.UserError: 1 of 2 embeddings are NaN or infinite (rows 1): check the encoder that made them
     """
-    library = torch if isinstance(embeddings_ND, Tensor) else np
-    bad = (~library.isfinite(embeddings_ND).all(1)).nonzero()
-    rows = (bad.flatten() if isinstance(bad, Tensor) else bad[0]).tolist()
+    rows = np.flatnonzero(~np.isfinite(np.asarray(embeddings_ND)).all(1)).tolist()
     if rows:
         shown = ", ".join(map(str, rows[:5])) + (", ..." if len(rows) > 5 else "")
         raise UserError(

@@ -11,7 +11,6 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,19 +30,15 @@ FILES: Mapping[Format, str] = {
 """The names of sentence-transformers' `export_dynamic_quantized_onnx_model`."""
 _SIGNED = {"int8": True, "int8_avx2": False}
 """Whether weights are signed: without VNNI, a processor's sums of signed products may overflow."""
-_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _OPSET = 18
 """What every ONNX Runtime since 1.14 reads."""
-Embed = Callable[[Sequence[str]], np.ndarray]
-"""Sentences to vectors, float32 [N, D]."""
-_EXAMPLE = ["A man plays the guitar.", "It rains."]
 
 
 def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
     """Check that an encoder can be written in these formats, by doing it with random weights."""
     if not formats:
         return
-    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
             f"export.formats needs {' and '.join(missing)}: run pip install 'raysed[onnx]', or leave export.formats out"
@@ -80,14 +75,14 @@ def write_formats(path: Path, formats: Sequence[Format]) -> None:
             _quantize(plain, place, _SIGNED[name])
 
 
-def load_format(path: Path, name: Format | None) -> Embed:
-    """Return what embeds with an exported model, in a format that `write_formats` has written; None: torch's own."""
+def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np.ndarray]:
+    """Return what embeds with an exported model, float32 [N, D], in a format of `write_formats`; None: torch's own."""
     from raysed.model import library  # takes seconds
 
     model = library.load(path)
     if name:
         model[0].model = OnnxTransformer(path / FILES[name], model[0].config)
-    return partial(library.embed, model)
+    return lambda sentences: model.encode(list(sentences), show_progress_bar=False)
 
 
 class OnnxTransformer(torch.nn.Module):
@@ -123,7 +118,7 @@ class _LastStates(torch.nn.Module):
 
 
 def _write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
-    batch = dict(tokenizer(_EXAMPLE, padding=True, return_tensors="pt"))
+    batch = dict(tokenizer(["A man plays the guitar.", "It rains."], padding=True, return_tensors="pt"))
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
     with _quiet():
         program = torch.onnx.export(

@@ -7,7 +7,7 @@ refused, except for this project's flow, whose weights are read by raysed's own 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,8 +30,7 @@ from raysed.errors import UserError
 from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.glow import FlowHead
 from raysed.model.pretrained import load_encoder, longest_input, save_encoder
-from raysed.model.sentence_model import UNLIMITED, NativeModel
-from raysed.model.static import StaticVectors, without_special_tokens
+from raysed.model.sentence_model import NativeModel
 
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
@@ -43,29 +42,18 @@ _USUAL = {
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
     "module_output_name": "token_embeddings",
 }
-_READ_ELSEWHERE = {"max_seq_length", "do_lower_case", *_USUAL}
+_READ_ELSEWHERE = {"max_seq_length", *_USUAL}
 
 
 class NotPackable(Exception):
     """Why a model has to be computed by the library itself."""
 
 
-class _Entry(NamedTuple):
-    """A line of modules.json: class and directory."""
-
-    kind: str
-    place: str
-
-    @property
-    def name(self) -> str:
-        return self.kind.rpartition(".")[2]
-
-
 def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) -> SentenceTransformer:
     """Load a model directory as the library's own model; refuse modules that are neither the library's nor a flow."""
     entries = _entries(directory)
-    if any(entry.kind == _FLOW for entry in entries):  # which the library would load as code of the directory
-        modules = [_module(directory, entry, trust_remote_code) for entry in entries]
+    if any(kind == _FLOW for kind, _ in entries):  # which the library would load as code of the directory
+        modules = [_module(directory, *entry, trust_remote_code) for entry in entries]
         return SentenceTransformer(modules=modules, device=device).eval()
     return SentenceTransformer(
         str(directory),
@@ -76,61 +64,58 @@ def load(directory: Path, device: str = "cpu", trust_remote_code: bool = False) 
     ).eval()
 
 
-def embed(model: SentenceTransformer, sentences: Sequence[str]) -> np.ndarray:
-    """Return the model's vectors, float32 [N, D]."""
-    return model.encode(list(sentences), convert_to_numpy=True, show_progress_bar=False).astype(np.float32)
-
-
 def take_apart(directory: Path, token_budget: int | None, device: str) -> NativeModel:
     """Load a model of which packed rows compute all up to the pooled vector.
 
     Raises:
-        NotPackable: its modules are others than a table or a transformer with mean or cls pooling, and maps of vectors.
+        NotPackable: it is more than a transformer with mean or cls pooling, and maps of vectors.
         UserError: one of its modules is neither the library's nor a flow, or does not load.
     """
-    first, *rest = _entries(directory)
-    prompt = _default_prompt(directory)
-    if first.name == "StaticEmbedding":
-        heads, table = _heads(directory, rest), _module(directory, first)
-        longest = (table.tokenizer.truncation or {}).get("max_length", UNLIMITED)
-        encoder = Encoder(StaticVectors.from_rows(table.embedding.weight.detach().float())).to(device)
-        plain = without_special_tokens(table.tokenizer)
-        return NativeModel(encoder, plain, (1,), longest, False, prompt, heads, token_budget)
-    if first.name != "Transformer":
-        raise NotPackable(f"its first module is {first.name}")
-    settings = Transformer.load_config(str(directory), subfolder=first.place, local_files_only=True)
-    for key, value in settings.items():  # of those that are not looked at here, only the ones that are off do nothing
+    (first, place), *rest = _entries(directory)
+    if _name(first) != "Transformer":
+        raise NotPackable(f"its first module is {_name(first)}")
+    _check_settings(directory, place)
+    layers = _layers(_module(directory, *rest.pop(0))) if rest and _name(rest[0][0]) == "WeightedLayerPooling" else 1
+    if not rest or _name(rest[0][0]) != "Pooling":
+        raise NotPackable("it has no pooling after its transformer")
+    pooling = _module(directory, *rest.pop(0)).pooling_mode
+    if pooling not in ("mean", "cls"):
+        raise NotPackable(f"its pooling is {pooling}")
+    heads = []
+    for kind, where in rest:
+        head = _module(directory, kind, where) if _name(kind) in _OF_VECTORS else None
+        if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
+            raise NotPackable(f"its module {_name(kind)} needs more than the vector of a sentence")
+        heads.append(head)
+    encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / place), max_length=3))
+    encoder.pooling = pooling
+    wanted = _transformer_settings(directory, place).get("max_seq_length") or tokenizer.model_max_length
+    longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset))
+    return NativeModel(encoder.to(device), tokenizer, (layers,), longest, nn.Sequential(*heads), token_budget)
+
+
+def _check_settings(directory: Path, place: str) -> None:
+    """Raise NotPackable for settings of the model, or of its transformer, that packed rows do not follow."""
+    path = directory / "config_sentence_transformers.json"
+    settings = _read_json(path) if path.is_file() else {}
+    if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
+        raise NotPackable("it cuts its vectors short, or is of another type")
+    if settings.get("prompts", {}).get(settings.get("default_prompt_name")):
+        raise NotPackable("it puts a prompt before sentences")
+    for key, value in _transformer_settings(directory, place).items():  # what is off does nothing
         if value and (key not in _READ_ELSEWHERE or _USUAL.get(key, value) != value):
             raise NotPackable(f"its transformer has {key}: {json.dumps(value, default=str)}")
-    if getattr(AutoConfig.from_pretrained(directory / first.place), "is_encoder_decoder", False):
+    if getattr(AutoConfig.from_pretrained(directory / place), "is_encoder_decoder", False):
         raise NotPackable("its transformer is the encoder of a pair")
-    pooling, layers = _take_pooling(directory, rest, prompt)
-    heads = _heads(directory, rest)
-    encoder, tokenizer = load_encoder(EncoderConfig(path=str(directory / first.place), max_length=3))
-    encoder.pooling = pooling
-    wanted = settings.get("max_seq_length") or tokenizer.model_max_length
-    longest = min(wanted, longest_input(encoder.transformer.config, encoder.position_offset))
-    lower_case = bool(settings.get("do_lower_case"))
-    return NativeModel(encoder.to(device), tokenizer, (layers,), longest, lower_case, prompt, heads, token_budget)
 
 
-def _take_pooling(directory: Path, entries: list[_Entry], prompt: str) -> tuple[str, Layers]:
-    """Remove the modules that pool from the front of `entries`; return what they do."""
-    layers = 1
-    if entries and entries[0].name == "WeightedLayerPooling":
-        layers = _layers(_module(directory, entries.pop(0)))
-    if not entries or entries[0].name != "Pooling":
-        raise NotPackable("it has no pooling after its transformer")
-    pooling = _module(directory, entries.pop(0))
-    if pooling.pooling_mode not in ("mean", "cls"):
-        raise NotPackable(f"its pooling is {pooling.pooling_mode}")
-    if prompt and not pooling.include_prompt:
-        raise NotPackable("its pooling leaves the prompt out")
-    return pooling.pooling_mode, layers
+def _transformer_settings(directory: Path, place: str) -> dict[str, Any]:
+    return Transformer.load_config(str(directory), subfolder=place, local_files_only=True)
 
 
-def _entries(directory: Path) -> list[_Entry]:
-    found = [_Entry(entry["type"], entry["path"]) for entry in _read_json(directory / "modules.json")]
+def _entries(directory: Path) -> list[tuple[str, str]]:
+    """Return the class and the directory of each line of modules.json."""
+    found = [(entry["type"], entry["path"]) for entry in _read_json(directory / "modules.json")]
     if not found:
         raise UserError("modules.json lists no modules")
     for kind, place in found:
@@ -141,31 +126,17 @@ def _entries(directory: Path) -> list[_Entry]:
     return found
 
 
-def _module(directory: Path, entry: _Entry, trust_remote_code: bool = False) -> nn.Module:
-    if entry.kind == _FLOW:
-        return FlowHead.load(directory / entry.place)
-    kind, options = import_module_class(entry.kind), {}
-    if kind is Transformer:
+def _name(kind: str) -> str:
+    return kind.rpartition(".")[2]
+
+
+def _module(directory: Path, kind: str, place: str, trust_remote_code: bool = False) -> nn.Module:
+    if kind == _FLOW:
+        return FlowHead.load(directory / place)
+    module, options = import_module_class(kind), {}
+    if module is Transformer:
         options = {"trust_remote_code": trust_remote_code, "model_kwargs": {"use_safetensors": True}}
-    return kind.load(str(directory), subfolder=entry.place, local_files_only=True, **options).eval()
-
-
-def _heads(directory: Path, entries: Sequence[_Entry]) -> tuple[nn.Module, ...]:
-    heads = []
-    for entry in entries:
-        head = _module(directory, entry) if entry.name in _OF_VECTORS else None
-        if head is None or getattr(head, "module_input_name", "sentence_embedding") != "sentence_embedding":
-            raise NotPackable(f"its module {entry.name} needs more than the vector of a sentence")
-        heads.append(head)
-    return tuple(heads)
-
-
-def _default_prompt(directory: Path) -> str:
-    path = directory / "config_sentence_transformers.json"
-    settings = _read_json(path) if path.is_file() else {}
-    if settings.get("truncate_dim") or settings.get("model_type", "SentenceTransformer") != "SentenceTransformer":
-        raise NotPackable("it cuts its vectors short, or is of another type")
-    return settings.get("prompts", {}).get(settings.get("default_prompt_name"), "")
+    return module.load(str(directory), subfolder=place, local_files_only=True, **options).eval()
 
 
 def _layers(module: WeightedLayerPooling) -> Layers:

@@ -18,8 +18,6 @@ from raysed.model.pretrained import LOAD_ERRORS, load_encoder, longest_input
 from raysed.model.sentence_model import LibraryModel, NativeModel
 from raysed.store.hub import model_directory
 
-_READ_ERRORS = (*LOAD_ERRORS, AttributeError, IndexError)
-
 
 def load_model(
     name: str,
@@ -92,7 +90,7 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
         return library.take_apart(directory, token_budget, device)
     except UserError:
         raise
-    except _READ_ERRORS as error:
+    except (*LOAD_ERRORS, AttributeError, IndexError) as error:
         raise UserError(
             f"its modules cannot be read: {type(error).__name__}: {first_line(error)}; check that modules.json belongs "
             "to a sentence-transformers model"

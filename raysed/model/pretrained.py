@@ -27,8 +27,10 @@ from raysed.model.encoder import Encoder
 from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
-_PYTHON_ERRORS = (OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError)
-LOAD_ERRORS = (*_PYTHON_ERRORS, SafetensorError, StrictDataclassError)
+LOAD_ERRORS = (
+    *(OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError),
+    *(SafetensorError, StrictDataclassError),
+)
 """What transformers raises for a path, a file or a setting that does not fit."""
 
 
@@ -176,7 +178,7 @@ def write_checkpoint(
 
 def check_encoder(config: EncoderConfig) -> int:
     """Check the settings by the model's configuration only; return its number of blocks, 1 of a table of vectors."""
-    found = configuration_of(config)
+    found, keep = configuration_of(config), config.keep_layers
     if config.static is None:  # whose sentences may be of any length
         _check_length(config, found)
     elif (config.static.width or 1) > found.hidden_size:
@@ -185,15 +187,13 @@ def check_encoder(config: EncoderConfig) -> int:
             f"a width of {found.hidden_size}"
         )
     count = found.num_hidden_layers
-    if config.keep_layers is not None:
-        if isinstance(config.keep_layers, int) and config.keep_layers > count:
-            raise UserError(f"encoder.keep_layers is {config.keep_layers}, but {config.path!r} has {count} layers")
-        kept = kept_layers(config.keep_layers, count)
+    if keep is not None:
+        has = f"but {config.path!r} has {count} layers"
+        if isinstance(keep, int) and keep > count:
+            raise UserError(f"encoder.keep_layers is {keep}, {has}")
+        kept = kept_layers(keep, count)
         if kept[-1] >= count:
-            raise UserError(
-                f"encoder.keep_layers has {kept[-1]}, but {config.path!r} has {count} layers, the last of which is "
-                f"{count - 1}"
-            )
+            raise UserError(f"encoder.keep_layers has {kept[-1]}, {has}, the last of which is {count - 1}")
         count = len(kept)
     if config.static:
         return 1

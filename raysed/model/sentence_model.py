@@ -1,8 +1,7 @@
 """A model that was trained, by us or elsewhere, and gives vectors of sentences."""
 
-import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from raysed.model.encoding import encode
 
 OnRows = Callable[[int], None]
 """Is told how many sentences are embedded so far."""
-UNLIMITED = sys.maxsize
-"""Tokens per sentence of a model that cuts nothing off."""
 _CHUNK = 2048
 
 
@@ -28,7 +25,7 @@ class NativeModel:
 
     Attributes:
         max_length: tokens per sentence, special ones included.
-        heads: the library's modules that follow the pooling.
+        heads: modules that follow the pooling, and map features as sentence-transformers does.
         token_budget: tokens per forward pass; None: what suits the device.
     """
 
@@ -36,54 +33,32 @@ class NativeModel:
     tokenizer: PreTrainedTokenizerBase
     poolings: tuple[Layers, ...]
     max_length: int
-    lower_case: bool = False
-    prompt: str = ""
-    heads: tuple[nn.Module, ...] = ()
+    heads: nn.Sequential = field(default_factory=nn.Sequential)
     token_budget: int | None = None
     bf16: bool = False
 
     @property
     def parameters(self) -> int:
         """How many numbers it was trained to."""
-        return sum(tensor.numel() for module in (self.encoder, *self.heads) for tensor in module.parameters())
+        return sum(tensor.numel() for module in (self.encoder, self.heads) for tensor in module.parameters())
 
     @property
     def description(self) -> str:
         """How its embeddings come about, in words."""
-        layers = " or ".join(map(str, self.poolings))
         over = "mean over tokens" if self.encoder.pooling == "mean" else "first token"
-        pooling = "mean over the vectors of tokens" if self.encoder.is_static else f"{over}, layers {layers}"
-        prompt = [f"prompt {self.prompt!r}"] if self.prompt else []
-        length = "" if self.max_length == UNLIMITED else f"; {self.max_length} tokens"
-        return f"{', '.join([*prompt, pooling, *(type(head).__name__ for head in self.heads)])}{length}"
+        layers = f"layers {' or '.join(map(str, self.poolings))}"
+        return f"{', '.join([over, layers, *(type(head).__name__ for head in self.heads)])}; {self.max_length} tokens"
 
     def embed(self, sentences: Sequence[str], on_rows: OnRows | None = None) -> list[np.ndarray]:
         """Return float32 [N, D] for each of `poolings`, rows in the order of the sentences."""
-        texts = [f"{self.prompt}{sentence}" for sentence in sentences]
-        texts = [text.lower() for text in texts] if self.lower_case else texts
-        table = tokenize(self.tokenizer, texts, self.max_length)
-        results = [np.empty((len(table), self.encoder.width), np.float32) for _ in self.poolings]
-        order = np.argsort(-table.lengths, kind="stable")
-        for start in range(0, len(order), _CHUNK):
-            rows = order[start : start + _CHUNK]
-            parts = encode(self.encoder, table.take(rows), self.poolings, self.token_budget, self.bf16)
-            for result, part in zip(results, parts):
-                result[rows] = part
-            if on_rows:
-                on_rows(start + len(rows))
-        return [self._through_heads(result) for result in results]
+        table = tokenize(self.tokenizer, sentences, self.max_length)
+        found = encode(self.encoder, table, self.poolings, self.token_budget, self.bf16, on_rows)
+        return [self._through_heads(x_ND) for x_ND in found]
 
     @torch.inference_mode()
     def _through_heads(self, x_ND: np.ndarray) -> np.ndarray:
-        if not self.heads:
-            return x_ND
-        parts = []
-        for x_BD in torch.from_numpy(x_ND).split(_CHUNK):
-            features = {"sentence_embedding": x_BD}
-            for head in self.heads:
-                features = head(features)
-            parts.append(features["sentence_embedding"].float())
-        return torch.cat(parts).numpy()
+        features = [self.heads({"sentence_embedding": x_BD}) for x_BD in torch.from_numpy(x_ND).split(_CHUNK)]
+        return torch.cat([found["sentence_embedding"].float() for found in features]).numpy()
 
 
 @dataclass(frozen=True)
@@ -109,8 +84,7 @@ class LibraryModel:
         parts = []
         for start in range(0, len(sentences), _CHUNK):
             some = list(sentences[start : start + _CHUNK])
-            x_BD = self.model.encode(some, convert_to_numpy=True, show_progress_bar=False)
-            parts.append(x_BD.astype(np.float32))
+            parts.append(self.model.encode(some, convert_to_numpy=True, show_progress_bar=False).astype(np.float32))
             if on_rows:
-                on_rows(start + len(parts[-1]))
+                on_rows(start + len(some))
         return [np.concatenate(parts)]

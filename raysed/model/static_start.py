@@ -24,7 +24,6 @@ from raysed.model.static import StaticVectors, without_special_tokens
 from raysed.store.progress import Progress
 
 SIF = 1e-3
-_AT_ONCE = 4096
 
 
 def write_static(
@@ -55,14 +54,11 @@ def token_embeddings(
     first = next(i for i in range(len(whole)) if whole[i : i + len(inner)] == inner)
     before, after = whole[:first], whole[first + len(inner) :]
     size = max(tokenizer.get_vocab().values()) + 1
+    table = TokenTable.from_lists([[*before, token, *after] for token in range(size)])
     progress = Progress("embed tokens", size)
-    parts = []
-    for start in range(0, size, _AT_ONCE):
-        sentences = [[*before, token, *after] for token in range(start, min(start + _AT_ONCE, size))]
-        parts += encode(encoder, TokenTable.from_lists(sentences), token_budget=token_budget)
-        progress.update(start + len(sentences))
+    (rows_VD,) = encode(encoder, table, token_budget=token_budget, on_rows=progress.update)
     progress.close()
-    return np.concatenate(parts)
+    return rows_VD
 
 
 def start_rows(rows_VD: np.ndarray, counts_V: np.ndarray, width: int) -> np.ndarray:

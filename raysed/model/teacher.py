@@ -24,10 +24,7 @@ class MissingSentence(UserError):
 
 @dataclass(eq=False)
 class Teacher(ABC):
-    """A sentence encoder that answers and is not trained.
-
-    Making one is cheap: a model is loaded when it is first needed, and then kept. Kinds use of the fields what concerns
-    them.
+    """A sentence encoder that answers and is not trained. A model is loaded when it is first needed, and then kept.
 
     Attributes:
         token_budget: tokens per forward pass; None: what suits the device.
@@ -35,6 +32,8 @@ class Teacher(ABC):
         is_made_by_run: whether its vectors are artefacts of the run, which do not exist before it starts.
         is_model: whether its path is an encoder, which a learner can start from.
         parameters: how many numbers it was trained to; 0 where that is not known.
+        identity: what distinguishes its vectors from those of any other teacher; its name and place do not count.
+        width: size of its vectors.
     """
 
     config: TeacherConfig
@@ -46,34 +45,22 @@ class Teacher(ABC):
     is_made_by_run: ClassVar[bool] = False
     is_model: ClassVar[bool] = False
     parameters: ClassVar[int] = 0
+    identity: ClassVar[str]
+    width: ClassVar[int]
 
     @classmethod
     @abstractmethod
     def takes(cls, path: str) -> bool:
         """Return whether `path` of a teacher's settings is of this kind."""
 
+    @abstractmethod
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return one vector per sentence, float32 [N, D]; MissingSentence where it has none for one of them."""
+
     @property
     def title(self) -> str:
         """What reports call it."""
         return self.config.title
-
-    @property
-    @abstractmethod
-    def identity(self) -> str:
-        """What distinguishes its vectors from those of any other teacher; its name and place do not count."""
-
-    @property
-    @abstractmethod
-    def width(self) -> int:
-        """Size of its vectors."""
-
-    @abstractmethod
-    def embed(self, sentences: Sequence[str]) -> np.ndarray:
-        """Return one vector per sentence, float32 [N, D].
-
-        Raises:
-            MissingSentence: it has no vector for one of them.
-        """
 
     def knows(self, sentences: Sequence[str]) -> bool:
         """Whether it has a vector for each of them."""
@@ -92,12 +79,9 @@ class Teacher(ABC):
 @cache
 def kinds() -> tuple[type[Teacher], ...]:
     """Return every kind of teacher; models come last, because they take any path."""
-    found = []
     for info in pkgutil.iter_modules(teachers.__path__):
-        module = importlib.import_module(f"{teachers.__name__}.{info.name}")
-        classes = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Teacher)]
-        found += [kind for kind in classes if kind.__module__ == module.__name__]
-    return tuple(sorted(found, key=lambda kind: kind.is_model))
+        importlib.import_module(f"{teachers.__name__}.{info.name}")
+    return tuple(sorted(Teacher.__subclasses__(), key=lambda kind: kind.is_model))
 
 
 def kind_of(path: str) -> type[Teacher]:

@@ -93,12 +93,13 @@ def _export(run: Run) -> None:
     def write(path: Path) -> None:
         export_model(model.encoder, model.tokenizer, path, **about)
         write_card(run, path, f"about {speed:,.0f} sentences per second in one process ({where})")
-        difference = parity(path, model.encoder, model.tokenizer, sentences[:_PARITY_SENTENCES], **about)
+        compared = sentences[:_PARITY_SENTENCES]
+        expected_ND = model.embed(compared)
+        difference = parity(path, compared, expected_ND)
         if not difference < tolerance:
             raise RuntimeError(f"the exported model's vectors differ from the trained model's by {difference:.2g}")
         if config.export.formats:
             write_formats(path, config.export.formats)
-            expected_ND = model.embed(sentences[:_PARITY_SENTENCES])
             run.formats[:] = compare_formats(path, config.export.formats, sentences, expected_ND, tolerance, dev)
 
     run.storage.commit("model", write, run.job.depends, {"recipe": chosen.recipe, "index": chosen.index})

@@ -17,7 +17,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
 from raysed.data.tokens import PackedTokens
-from raysed.model.attention import AttentionBy
+from raysed.model.precision import AttentionBy
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import Run
 from raysed.train.objective import EmbeddingObjective

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from raysed.data.tokens import pack
-from raysed.model.attention import full_precision_attention
+from raysed.model.precision import full_precision_attention
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.config import CombinationConfig
 from raysed.model.combination import Combination, choose_teachers, choose_weights, fit_combination, side_by_side
 
 ROWS = 500
@@ -23,15 +22,9 @@ def teachers(*widths: int, seed: int = 0) -> list[np.ndarray]:
     ]
 
 
-def fitted(how: str, parts: list[np.ndarray], width: int, is_ordered: bool = False, **settings) -> Combination:
-    widths = [x_ND.shape[1] for x_ND in parts]
-    config = CombinationConfig(how=how, **settings)
-    return fit_combination(config, widths, products(how, parts), width, is_ordered=is_ordered)
-
-
-def products(how: str, parts: list[np.ndarray]) -> np.ndarray:
-    rows_NE = side_by_side(parts, how != "mean")
-    return rows_NE.T @ rows_NE
+def fitted(how: str, parts: list[np.ndarray], width: int, is_ordered: bool = False, weights=None) -> Combination:
+    widths, rows_NE = [x_ND.shape[1] for x_ND in parts], side_by_side(parts, how != "mean")
+    return fit_combination(how, weights or [1.0] * len(parts), widths, rows_NE.T @ rows_NE, width, is_ordered)
 
 
 def unit(x_ND: np.ndarray) -> np.ndarray:
@@ -123,8 +116,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path):
 @pytest.mark.parametrize("how", ["mean", "concatenated"])
 def test_without_a_teacher_all_is_as_if_it_had_not_been_there(how):
     parts = teachers(8, 8, 8)
-    config = CombinationConfig(how=how, weights=[1.0, 5.0, 2.0])
-    without = fit_combination(config, [8, 8, 8], products(how, parts), 8, kept=[0, 2])
+    without = fitted(how, parts, 8, weights=[1.0, 0.0, 2.0])
     alone = fitted(how, [parts[0], parts[2]], 8, weights=[1.0, 2.0])
     np.testing.assert_allclose(without.target(parts), alone.target([parts[0], parts[2]]), atol=1e-6)
 

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-import raysed.model.encoding
 from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode, encode_sums
+from raysed.model.encoding import encode
 
 POOLINGS = [1, 2, 3, "first_last"]
 
@@ -18,8 +17,10 @@ def test_encode_keeps_the_order_whatever_the_budget(make_encoder, make_table, ar
     encoder, table = make_encoder(architecture), make_table(70, longest=38)
     whole = encode(encoder, table, POOLINGS, 10**6)
     for budget in (1, 64, 333):
-        for a, b in zip(whole, encode(encoder, table, POOLINGS, budget)):
+        told = []
+        for a, b in zip(whole, encode(encoder, table, POOLINGS, budget, on_rows=told.append)):
             np.testing.assert_allclose(a, b, rtol=0, atol=1e-6 * np.abs(a).max())
+        assert told == sorted(set(told)) and told[-1] == 70
     shuffled = np.random.default_rng(0).permutation(70)
     np.testing.assert_allclose(encode(encoder, table.take(shuffled))[0], whole[0][shuffled], atol=1e-5)
     one = encode(encoder, table.take(np.array([5])))[0]
@@ -38,24 +39,11 @@ def test_encode_leaves_the_encoder_as_it_was(make_encoder, make_table, training)
     assert all(p.grad is None for p in encoder.parameters())
 
 
-def test_sums_over_encoders_are_those_of_their_embeddings(make_encoder, make_table):
-    encoders, table = [make_encoder("bert"), make_encoder("bert", seed=1), make_encoder("bert", seed=2)], make_table(70)
-    encoders[1].eval()
-    expected = sum(encode(encoder, table)[0] for encoder in encoders)
-    expected_of_two = expected - encode(encoders[0], table)[0]
-    for budget in (None, 64):
-        whole, pair = encode_sums([encoders, encoders[1:]], table, budget)
-        assert np.abs(whole - expected).max() < 5e-6
-        assert np.abs(pair - expected_of_two).max() < 5e-6
-    assert [encoder.training for encoder in encoders] == [True, False, True]
-
-
 def test_embeddings_in_bf16_are_near_those_in_fp32_and_pooled_in_it(make_encoder, make_table):
     encoder, table = make_encoder("bert"), make_table(70)
     exact, (found,) = encode(encoder, table)[0], encode(encoder, table, bf16=True)
     assert found.dtype == np.float32
     assert 0 < np.abs(found - exact).max() < 3e-2 * np.abs(exact).max()
-    assert np.abs(encode_sums([[encoder] * 2], table, bf16=True)[0] - 2 * found).max() < 3e-2 * np.abs(exact).max()
     assert not torch.is_autocast_enabled("cpu")
 
 
@@ -104,20 +92,3 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(make_encoder, make_tabl
     little_memory(20, RuntimeError("shapes do not fit"))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
         encode(make_encoder("bert"), make_table(70))
-
-
-def test_a_pass_is_read_when_the_next_one_has_been_started(make_encoder, make_table, monkeypatch):
-    """So a GPU is never without work while the processor waits for numbers."""
-    events, copy_to_host = [], raysed.model.encoding._copy_to_host
-
-    def recorded(x_BD):
-        number = sum(kind == "start" for kind, _ in events)
-        events.append(("start", number))
-        read = copy_to_host(x_BD)
-        return lambda: events.append(("read", number)) or read()
-
-    monkeypatch.setattr(raysed.model.encoding, "_copy_to_host", recorded)
-    encode(make_encoder("bert"), make_table(9), token_budget=1)
-    assert events[:5] == [("start", 0), ("start", 1), ("read", 0), ("start", 2), ("read", 1)]
-    assert sorted(events) == [(kind, number) for kind in ("read", "start") for number in range(9)]
-    assert events[-2:] == [("read", 7), ("read", 8)]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from raysed.data.parquet import open_table
@@ -69,37 +70,36 @@ class EmbeddingFile(Teacher):
         """
         name = next(name for name in _SENTENCE if name in self._file.schema_arrow.names)
         batches = self._file.iter_batches(batch_size=_BATCH, columns=[name])
-        hashes = [np.array([hash(text) for text in batch.column(0).to_pylist()], np.int64) for batch in batches]
-        hashes_N = np.concatenate([np.empty(0, np.int64), *hashes])
+        hashes_N = np.concatenate([np.empty(0, np.int64), *(_hashes(batch.column(0).to_pylist()) for batch in batches)])
         rows_N = np.argsort(hashes_N, kind="stable")
         return hashes_N[rows_N], rows_N
 
+    def _rows_of(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the row of each sentence, -1 where there is none."""
+        known_N, rows_N = self._index
+        asked = _hashes(sentences)
+        places = np.minimum(np.searchsorted(known_N, asked), len(known_N) - 1)
+        return np.where(known_N[places] == asked, rows_N[places], -1)
+
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the file's vectors of these sentences, float32 [N, D]; MissingSentence where it lacks one."""
-        known_N, rows_N = self._index
-        asked = np.array([hash(sentence) for sentence in sentences], np.int64)
-        places = np.searchsorted(known_N, asked)
-        is_known = places < len(known_N)
-        is_known[is_known] = known_N[places[is_known]] == asked[is_known]
-        if not is_known.all():
-            first = sentences[int(np.argmin(is_known))]
+        rows = self._rows_of(sentences)
+        missing = np.flatnonzero(rows < 0)
+        if len(missing):
             raise MissingSentence(
-                f"teachers: {self.config.path} has no embedding of {(~is_known).sum():,} of {len(sentences):,} "
-                f"sentences, the first of which is {first[:60]!r}"
+                f"teachers: {self.config.path} has no embedding of {len(missing):,} of {len(sentences):,} "
+                f"sentences, the first of which is {sentences[missing[0]][:60]!r}"
             )
-        wanted = rows_N[places]
         x_ND = np.empty((len(sentences), self.width), np.float32)
-        order = np.argsort(wanted, kind="stable")
-        sorted_rows = wanted[order]
-        ends = np.cumsum(self._group_sizes)
-        for start, x_BD in self._vectors(np.unique(np.searchsorted(ends, wanted, side="right")).tolist()):
-            first, last = np.searchsorted(sorted_rows, [start, start + len(x_BD)])
-            x_ND[order[first:last]] = x_BD[sorted_rows[first:last] - start]
+        groups = np.unique(np.searchsorted(np.cumsum(self._group_sizes), rows, side="right"))
+        for start, x_BD in self._vectors(groups.tolist()):
+            here = (rows >= start) & (rows < start + len(x_BD))
+            x_ND[here] = x_BD[rows[here] - start]
         return x_ND
 
     def knows(self, sentences: Sequence[str]) -> bool:
         """Whether the file has a vector for each of them."""
-        return {hash(sentence) for sentence in sentences} <= set(self._index[0].tolist())
+        return bool((self._rows_of(sentences) >= 0).all())
 
     def check(self) -> None:
         """Read the whole file once: widths, finite numbers, and one vector per sentence."""
@@ -112,7 +112,7 @@ class EmbeddingFile(Teacher):
                 )
             if x_BD.shape[1] != self.width:
                 raise self._of_other_widths()
-            digests.append(np.array([hash(row.tobytes()) for row in x_BD], np.int64))
+            digests.append(_hashes([row.tobytes() for row in x_BD]))
         super().check()
         known_N, rows_N = self._index  # the same sentence twice is no harm where it has the same vector
         sorted_N = np.concatenate(digests)[rows_N]
@@ -133,20 +133,16 @@ class EmbeddingFile(Teacher):
         for group in groups:
             start = sum(self._group_sizes[:group])
             for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group], columns=[_EMBEDDING]):
-                if len(batch):
-                    yield start, self._matrix(batch.column(0))
-                    start += len(batch)
-
-    def _matrix(self, lists: pa.Array) -> np.ndarray:
-        flat = lists.flatten()  # without the slots of missing lists
-        if lists.null_count or len(flat) % len(lists):
-            raise self._of_other_widths()
-        if not pa.types.is_fixed_size_list(lists.type):
-            offsets = np.diff(lists.offsets.to_numpy())
-            if (offsets != offsets[0]).any():
-                raise self._of_other_widths()
-        with np.errstate(over="ignore"):
-            return flat.to_numpy(zero_copy_only=False).astype(np.float32).reshape(len(lists), -1)
+                if not len(batch):
+                    continue
+                lists = batch.column(0)
+                lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False)  # NaN of a missing list
+                if (lengths != lengths[0]).any():
+                    raise self._of_other_widths()
+                with np.errstate(over="ignore"):
+                    flat = lists.flatten().to_numpy(zero_copy_only=False).astype(np.float32)
+                yield start, flat.reshape(len(lists), -1)
+                start += len(batch)
 
     def _of_other_widths(self) -> UserError:
         path = self.config.path
@@ -154,3 +150,7 @@ class EmbeddingFile(Teacher):
 
     def _refused(self, problem: str) -> UserError:
         return UserError(f"teachers: {self.config.path} {problem}")
+
+
+def _hashes(values: Sequence[str | bytes]) -> np.ndarray:
+    return np.array([hash(value) for value in values], np.int64)
