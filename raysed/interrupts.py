@@ -34,12 +34,12 @@ class Stopping:
 
     Attributes:
         at_once: as soon as it has come.
-        is_hopeless: whether what the job needs for cleaning up is gone.
+        is_hopeless: whether what the job needs for cleaning up is gone, or may be after that signal.
         at_last: before the process is ended for a job that has not ended in time.
     """
 
     at_once: Callable[[], None] = lambda: None
-    is_hopeless: Callable[[], bool] = lambda: False
+    is_hopeless: Callable[[int], bool] = lambda number: False
     at_last: Callable[[], None] = lambda: None
 
 
@@ -154,7 +154,7 @@ def _see_it_end(number: int) -> None:
     speaker = threading.Thread(target=_call, args=[stopping.at_once for stopping in stoppings], daemon=True)
     speaker.start()
     while _last_words is not None and time.monotonic() < began + _PATIENCE:
-        if any(stopping.is_hopeless() for stopping in stoppings):
+        if any(stopping.is_hopeless(number) for stopping in stoppings):
             break
         time.sleep(_LOOK_EVERY)
     if _last_words is not None:

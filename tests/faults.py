@@ -203,9 +203,9 @@ class Job:
         path = self.run / "manifest" / f"{name}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
-    def digest(self, name: str) -> str:
-        """Returns the checksum of an artefact's weights."""
-        return hashlib.sha256((artefact(self.run, name) / "model.safetensors").read_bytes()).hexdigest()
+    def digest(self, name: str, place: str = "") -> str:
+        """Returns the checksum of an artefact's weights, which may be in a directory of it."""
+        return hashlib.sha256((artefact(self.run, name) / place / "model.safetensors").read_bytes()).hexdigest()
 
     def weights(self, name: str) -> dict[str, Any]:
         """Returns an artefact's tensors."""

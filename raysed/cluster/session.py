@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -138,9 +139,15 @@ class _OwnRay:
     def _children(self) -> list[psutil.Process]:
         return [process for process in psutil.Process().children() if process not in self._others]
 
-    def is_lost(self) -> bool:
-        """Whether a server has ended although nobody told it to: questions to it would never be answered."""
-        return not self._is_ending and not all(map(_lives, self._servers))
+    def is_lost(self, number: int | None = None) -> bool:
+        """Whether a server has ended although nobody told it to: questions to it would never be answered.
+
+        SIGTERM is sent to all processes more often than not. A raylet that it ends tells the world of its end, and
+        Ray's own thread then ends this process within a tenth of a second, so nobody waits to see it end.
+        """
+        if self._is_ending or not self._servers:
+            return False
+        return number == signal.SIGTERM or not all(map(_lives, self._servers))
 
     def kill(self) -> None:
         """End all of them at once.
