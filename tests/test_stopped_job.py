@@ -32,7 +32,7 @@ CTRL_C = ((MEMBERS, signal.SIGINT), (LEARNER, signal.SIGINT))
 TERM = ((MEMBERS, signal.SIGTERM), (LEARNER, signal.SIGTERM))
 
 
-@pytest.mark.parametrize("stops", [CTRL_C, pytest.param(TERM, marks=pytest.mark.nodes)], ids=["ctrl-c", "term"])
+@pytest.mark.parametrize("stops", [CTRL_C, TERM], ids=["ctrl-c", "term"])
 def test_a_job_that_is_stopped_in_every_way_ends_with_the_same_model(finished_run, short_path, stops):
     """Each time the same command continues, loses nothing, and in the end has bitwise the undisturbed model.
 
