@@ -28,7 +28,10 @@ def write(storage, name, text):
 Storage.write_text = write
 
 def job(arguments):
-    stopping = interrupts.Stopping(is_hopeless=lambda number: {hopeless}, at_last=lambda: print("killed the rest", flush=True))
+    def last():
+        print("killed the rest", flush=True)
+
+    stopping = interrupts.Stopping(is_hopeless=lambda _: {hopeless}, at_last=last)
     with interrupts.when_stopped(stopping), status_of(Storage({storage!r}, "mine"), every=0.1):
         try:
             print("ready", flush=True)
