@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.cluster.process import prepare_process
 from raysed.config import EncoderConfig
-from raysed.data.tokens import TokenTable, tokenize
+from raysed.data.tokens import FlatTokens, TokenTable, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
@@ -218,7 +218,7 @@ def embedder(
 
 
 def write_tokens(path: Path, table: TokenTable, rows: int | None = None, **columns: pa.Array) -> None:
-    """Writes tokens as a Parquet table: id, input_ids and further columns.
+    """Writes tokens as a Parquet table: id, input_ids and further columns; and beside it as trainings map them.
 
     Args:
         path: the file.
@@ -228,6 +228,8 @@ def write_tokens(path: Path, table: TokenTable, rows: int | None = None, **colum
     """
     tokens = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
     pq.write_table(pa.table({"id": table.ids, "input_ids": tokens, **columns}), path, row_group_size=rows)
+    with closing(FlatTokens(path.parent)) as flat:
+        flat.add(table)
 
 
 def scored(samples: dict[str, list[Sample]], devs: Mapping[str, float | None]) -> dict[str, list[Sample]]:

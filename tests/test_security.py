@@ -21,7 +21,7 @@ from raysed.data.pair_table import read_pairs
 from raysed.data.pairs import load_nli
 from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
-from raysed.data.tokens import SentenceTable, read_tokens
+from raysed.data.tokens import SentenceTable
 from raysed.errors import UserError
 from raysed.graph import Task
 from raysed.make.text import check_rewritten
@@ -87,7 +87,6 @@ def test_pairs_of_pickled_objects_are_refused(hostile, tmp_path):
 
 
 TABLES = {
-    "tokens": (("id", "input_ids"), read_tokens),
     "sentences": (("id", "sentence", "input_ids"), SentenceTable),
     "pairs": (("id", "sentence1", "sentence2", "input_ids1", "input_ids2", "label"), read_pairs),
     "targets": (("id", "input_ids", "target"), lambda directory: TargetBatches(directory, 2, 0)),

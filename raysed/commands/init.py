@@ -108,7 +108,7 @@ def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
     counts = "".join(f", {count:,} {what}" for what, count in left_out.items() if count)
     yield "rows", f"{report.lines:,}: {report.usable:,} usable, {report.duplicates:,} duplicates{counts}"
     if not survey.complete:
-        yield "", f"only these first rows were read; in all there may be {survey.sentences:,} sentences"
+        yield "", "only these first rows were read"
     half, most, longest = np.quantile(survey.lengths_N, (0.5, 0.95, 1), method="higher").astype(int)
     yield "length", f"median {half:,} characters, 95 % up to {most:,}, longest {longest:,}"
     for place, text in enumerate(survey.sample[:: max(1, len(survey.sample) // _SAMPLES)][:_SAMPLES]):
@@ -139,7 +139,7 @@ def _of_time(survey: "Survey", facts: "EncoderFacts | None", written: "Draft", h
     from raysed.plan.draft import training_seconds
 
     try:
-        seconds, cpus = training_seconds(written.config, survey.sentences, float(facts.tokens_N.mean()))
+        seconds, cpus = training_seconds(written.config, survey.report.usable, float(facts.tokens_N.mean()))
     except UserError as error:
         return f"cannot be guessed: {error}"
     minutes = seconds / 60

@@ -12,18 +12,19 @@ from raysed.errors import UserError
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """N texts with one label each; rows left out are `unlabelled` or `empty`."""
+    """N texts with one label each.
+
+    Attributes:
+        labels: class ids, int64 [N].
+        classes: names of the classes, by id.
+        test: which texts are to be predicted, bool [N]; None where the source does not divide them.
+    """
 
     name: str
     texts: list[str]
     labels: np.ndarray
-    """Class ids, int64 [N]."""
     classes: list[str]
-    """Names of the classes, by id."""
     test: np.ndarray | None = None
-    """Which texts are to be predicted, bool [N]; None where the source does not divide them."""
-    unlabelled: int = 0
-    empty: int = 0
 
 
 TEXT_COLUMNS = ("text", "sentence", "utterance", "title")
@@ -35,15 +36,15 @@ FEWEST = 5
 
 def classes_schema(config: TaskConfig, setting: str) -> Schema:
     """Return what is wanted of a file of labelled texts."""
-    named = config.columns
+    text, label = config.columns.text, config.columns.label
     return Schema(
         setting=setting,
         kind="texts with a label",
         wanted={
-            ("text",): [(name,) for name in ([named.text] if named.text else TEXT_COLUMNS)],
-            ("label",): [(name,) for name in ([named.label] if named.label else LABEL_COLUMNS)],
+            ("text",): [(name,) for name in ([text] if text else TEXT_COLUMNS)],
+            ("label",): [(name,) for name in ([label] if label else LABEL_COLUMNS)],
         },
-        needed=f"{named.text or 'text'} and {named.label or 'label'}",
+        needed=f"{text or 'text'} and {label or 'label'}",
         optional={"split": "split"},
         text=("text",),
         remedy=f"; name yours in {setting}.columns",
@@ -54,8 +55,8 @@ def load_classes(name: str, config: TaskConfig) -> LabelledTexts:
     """Read texts with a label: a file or a hub dataset with a column for each.
 
     Where a column `split` has rows of `test` and of another name, the test rows are what is predicted; `config.split`
-    takes the rows of one split alone. Rows without text or label are left out and counted. At least two labels are
-    needed, and five texts of each.
+    takes the rows of one split alone. Rows without text or label are left out. At least two labels are needed, and
+    five texts of each.
     """
     setting = f"evaluation.tasks.{name}"
     rows = read_source(config, classes_schema(config, setting), "test")
@@ -66,23 +67,18 @@ def load_classes(name: str, config: TaskConfig) -> LabelledTexts:
     _check_classes(list(map(str, classes)), ids, rows.name, setting)
     splits = [rows.columns["split"][i] for i in kept] if config.split is None else []
     test = np.array([split == "test" for split in splits], bool)
+    if names:  # the name behind a number, where the hub says it
+        classes = [names[int(v)] if v.isdigit() and int(v) < len(names) else v for v in classes]
+    is_divided = test.any() and not test.all()
     return LabelledTexts(
-        name,
-        [texts[i] for i in kept],
-        ids.astype(np.int64),
-        # The name behind a number, where the hub says it.
-        [names[int(v)] if names and v.isdigit() and int(v) < len(names) else str(v) for v in classes],
-        test if test.any() and not test.all() else None,
-        unlabelled=sum(1 for text, label in zip(texts, labels) if text.strip() and not label),
-        empty=sum(1 for text in texts if not text.strip()),
+        name, [texts[i] for i in kept], ids.astype(np.int64), list(map(str, classes)), test if is_divided else None
     )
 
 
 def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting: str) -> None:
     if len(classes) < 2:
-        found = f"{source} has no text with a label"
-        if classes:
-            found = f"all {len(ids):,} texts of {source} have the label {classes[0]!r}"
+        found = f"all {len(ids):,} texts of {source} have the label {classes[0]!r}" if classes else ""
+        found = found or f"{source} has no text with a label"
         raise UserError(f"{setting}: {found}; at least two labels are needed")
     counts = np.bincount(ids)
     if counts.min() < FEWEST:

@@ -26,9 +26,6 @@ COLUMNS = ("sentence", "text")
 
 _SETTING = "corpus.source"
 _ROWS = 4096
-_DRAW_HASHES = 1 << 24
-"""A draw remembers 1 to 1.25 times this many hashes (128 to 160 MiB), or as many as it draws."""
-
 _MAX_COMPOSED = 4
 """So many characters at most become one in NFC (Unicode Standard Annex 15, table 12)."""
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -52,9 +49,6 @@ class CorpusReport:
     duplicates: int = 0
     usable: int = 0
     kept: int = 0
-    estimated: bool = False
-    """True where `duplicates` and `usable` are estimates, right to about 0.03 %: a draw from a corpus of more
-    than 20 million distinct sentences does not remember all of them."""
 
     def summary(self) -> str:
         """Return the counts as one line.
@@ -81,9 +75,8 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
     uniformly without replacement. A draw depends on the seed and on which sentences there are, not on their
     order or on how they are spread over files; it comes in random order, after all has been read.
 
-    Memory: 8 MB per million distinct sentences, three times that while hashes are merged; with a draw of k at
-    most 20 million hashes (or 1.25 k) and 1.25 k sentences. That two of 100 million sentences share a hash, so that
-    one is lost, has a probability below 0.03 %.
+    Memory: 8 MB per million distinct sentences, three times that while hashes are merged, and 1.25 k sentences of a
+    draw of k. That two of 100 million sentences share a hash, so that one is lost, has a probability below 0.03 %.
 
     Yields:
         ids, int64 [B], counted from 0 without gaps; and the B sentences, a few thousand at a time. `report`, a fresh
@@ -122,25 +115,22 @@ def clean(text: str, max_characters: int = sys.maxsize) -> str:
 
 def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[_Chunk]:
     """Yield every sentence that may be kept, with its seeded hash (uint64)."""
-    sources, drawn, candidates = find_sources(config), config.sentences, 0
-    seen = _SeenHashes(limit=None if drawn is None else max(drawn, _DRAW_HASHES))
+    sources, seen = find_sources(config), _SeenHashes()
     salt = blake2b(str(seed).encode(), digest_size=16).digest()
     for block in (block for source in sources for block in _blocks(source, config)):
         cleaned = [clean(text, config.max_characters) if text else "" for text in block]
         lengths = np.fromiter(map(len, cleaned), np.int64, count=len(cleaned))
         short, long = lengths < config.min_characters, lengths > config.max_characters
-        empty = int((lengths == 0).sum())
+        sentences = [cleaned[row] for row in np.flatnonzero(~(short | long))]
+        digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in sentences)
+        keys = np.frombuffer(digests, "<u8")
+        fresh, empty = seen.add(keys), int((lengths == 0).sum())
         report.lines += len(block)
         report.empty += empty
         report.too_short += int(short.sum()) - empty
         report.too_long += int(long.sum())
-        sentences = [cleaned[row] for row in np.flatnonzero(~(short | long))]
-        candidates += len(sentences)
-        digests = b"".join(blake2b(text.encode(), digest_size=8, salt=salt).digest() for text in sentences)
-        keys = np.frombuffer(digests, "<u8")
-        fresh = np.flatnonzero(seen.add(keys))
-        report.usable, report.estimated = min(seen.distinct(), candidates), seen.ceiling is not None
-        report.duplicates = candidates - report.usable
+        report.usable += len(fresh)
+        report.duplicates += len(sentences) - len(fresh)
         if len(fresh):
             yield keys[fresh], [sentences[row] for row in fresh]
     if not report.usable:
@@ -148,53 +138,35 @@ def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Ite
 
 
 class _SeenHashes:
-    """A set of uniform 64-bit hashes in 8 bytes each: sorted arrays, each at most half as long as the one before.
+    """A set of 64-bit hashes in 8 bytes each: sorted arrays, each at most half as long as the one before.
 
     A Python set would take ten times the memory. Halving keeps the arrays few (a search in each) and the merges cheap
-    (each hash is merged once per doubling). With a limit only the smallest hashes are remembered, 1 to 1.25 times as
-    many: all those below `ceiling`; how densely they lie gives the number of all (k minimum values, Bar-Yossef et
-    al. 2002).
+    (each hash is merged once per doubling).
     """
 
-    def __init__(self, limit: int | None):
-        self.limit = limit
-        self.ceiling: np.uint64 | None = None
+    def __init__(self) -> None:
         self._levels: list[np.ndarray] = []
 
     def add(self, keys: np.ndarray) -> np.ndarray:
-        """Remember keys below the ceiling; returns which were new, bool [B], at their first place only."""
+        """Remember keys; return where new ones stand for the first time, rising."""
         unique, first = np.unique(keys, return_index=True)
-        new = np.ones(len(unique), bool) if self.ceiling is None else unique < self.ceiling
+        new = np.ones(len(unique), bool)
         for level in self._levels:
             places = np.searchsorted(level, unique).clip(max=len(level) - 1)
             new &= level[places] != unique
-        is_new = np.zeros(len(keys), bool)
-        is_new[first[new]] = True
-        self._remember(unique[new])
-        return is_new
-
-    def distinct(self) -> int:
-        """Return how many different keys were added."""
-        stored = sum(map(len, self._levels))
-        return stored if self.ceiling is None else round(stored * 2.0**64 / float(self.ceiling))
-
-    def _remember(self, keys: np.ndarray) -> None:
-        if len(keys):
-            self._levels.append(keys)
-        full = self.limit is not None and sum(map(len, self._levels)) > self.limit * 1.25
-        while len(self._levels) > 1 and (full or len(self._levels[-2]) < 2 * len(self._levels[-1])):
+        if new.any():
+            self._levels.append(unique[new])
+        while len(self._levels) > 1 and len(self._levels[-2]) < 2 * len(self._levels[-1]):
             merged = np.concatenate([self._levels.pop(-2), self._levels.pop()])
             merged.sort(kind="stable")  # recognises the two sorted halves
             self._levels.append(merged)
-        if full:
-            self.ceiling = self._levels[0][self.limit]
-            self._levels = [self._levels[0][: self.limit].copy()]
+        return np.sort(first[new])
 
 
 def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterator[_Chunk]:
     """Draw the sentences with the smallest hashes, which is a uniform draw whatever the order of reading.
 
-    The hashes are those by which duplicates are known, so a draw costs nothing more; each seed draws others.
+    The hashes are those by which duplicates are known; each seed draws others.
     """
     keys, sentences = np.empty(0, np.uint64), []
     waiting: list[np.ndarray] = []
@@ -241,16 +213,9 @@ def find_sources(config: CorpusConfig) -> list[Source]:
 
 def _blocks(source: Source, config: CorpusConfig) -> Iterator[list[str | None]]:
     """Yield some thousand texts at a time, never none; null is None."""
-    names = [config.column] if config.column else COLUMNS
-    schema = Schema(
-        setting=_SETTING,
-        kind="sentences",
-        wanted={("sentence",): [(name,) for name in names]},
-        needed=" or ".join(names),
-        text=("sentence",),
-        remedy="; name another column in corpus.column",
-        bare=("sentence",),
-    )
+    names, field = [config.column] if config.column else COLUMNS, ("sentence",)
+    wanted, remedy = {field: [(name,) for name in names]}, "; name another column in corpus.column"
+    schema = Schema(_SETTING, "sentences", wanted, " or ".join(names), text=field, remedy=remedy, bare=field)
     return (block.columns["sentence"] for block in rows(source, schema))
 
 

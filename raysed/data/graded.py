@@ -22,9 +22,8 @@ SENTENCE_COLUMNS = (
 )
 """What the two sentences of a pair are often called."""
 GRADED_COLUMNS = (*SENTENCE_COLUMNS, ("sentence_1", "sentence_2"), ("text_1", "text_2"), ("text_a", "text_b"))
-"""The same for graded pairs; the first pair that is there is taken."""
 GOLD_COLUMNS = ("score", "similarity_score", "relatedness_score", "similarity", "relatedness", "label")
-"""The same for their score."""
+"""Of graded pairs; the first that are there are taken."""
 FEWEST = 3
 """The correlation of two pairs is 1 or -1 whatever the model says."""
 
@@ -51,7 +50,7 @@ class StsTask:
     subsets: dict[str, tuple[list[str], list[str], np.ndarray]]
     """Subset name to (first sentences, second sentences, gold scores as float64 [P])."""
     dropped: int = 0
-    """Pairs left out because their gold score is blank."""
+    """Pairs without a gold score."""
     aggregation: str | None = None
     """`all`, `mean` or `wmean` for this task alone; None: as the evaluation says."""
 
@@ -63,23 +62,10 @@ class StsTask:
 
 def load_task(name: str, config: TaskConfig, setting: str | None = None) -> StsTask:
     """Read the pairs that a model is to be scored on, see `read_graded`; a correlation must be defined."""
-    setting = setting or f"evaluation.tasks.{name}"
-    task = _read_task(name, config, setting, "test")
-    gold_P, source, problem = gold_of(task), public(config.source), ""
-    if len(gold_P) < FEWEST:
-        pairs = "1 pair" if len(gold_P) == 1 else f"{len(gold_P):,} pairs"
-        problem = f"{source} has {pairs} with a score, but a correlation needs at least {FEWEST}"
-        problem += "; add some, or leave the task out"
-    elif np.ptp(gold_P) == 0:
-        problem = f"all {len(gold_P):,} pairs of {source} have the score {gold_P[0]:g}, so no correlation is defined"
-        problem += f"; check which column holds the score ({setting}.columns)"
-    if problem:
-        raise UserError(problem, setting=setting)
-    _check_range(gold_P, config, setting)
-    return task
+    return read_graded(name, config, setting or f"evaluation.tasks.{name}", is_scored=True)
 
 
-def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test") -> StsTask:
+def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test", is_scored: bool = False) -> StsTask:
     """Read the pairs that `config.source` names.
 
     Kinds of source:
@@ -100,16 +86,11 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
 
     Args:
         split: of a hub dataset, where `config` names none.
+        is_scored: whether a correlation with the scores must be defined.
 
     Returns:
         The task, its subsets in the order in which they first appear (directories: by name).
     """
-    task = _read_task(name, config, setting, split)
-    _check_range(gold_of(task), config, setting)
-    return task
-
-
-def _read_task(name: str, config: TaskConfig, setting: str, split: str) -> StsTask:
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0
     low, high = config.score_range or (-math.inf, math.inf)
@@ -130,24 +111,33 @@ def _read_task(name: str, config: TaskConfig, setting: str, split: str) -> StsTa
     if not subsets:
         raise UserError(f"{public(config.source)} has no pair with a gold score ({dropped} blank)", setting=setting)
     arrays = {key: (first, second, np.array(gold)) for key, (first, second, gold) in subsets.items()}
-    return StsTask(name, arrays, dropped, config.aggregation)
+    task = StsTask(name, arrays, dropped, config.aggregation)
+    if is_scored:
+        _check_correlation(gold_of(task), public(config.source), setting)
+    if config.score_range is not None:
+        _check_range(gold_of(task), config.score_range, public(config.source), setting)
+    return task
 
 
-def _check_range(gold_P: np.ndarray, config: TaskConfig, setting: str) -> None:
+def _check_correlation(gold_P: np.ndarray, source: str, setting: str) -> None:
+    if len(gold_P) < FEWEST:
+        pairs = "1 pair" if len(gold_P) == 1 else f"{len(gold_P):,} pairs"
+        problem = f"{source} has {pairs} with a score, but a correlation needs at least {FEWEST}"
+        raise UserError(f"{problem}; add some, or leave the task out", setting=setting)
+    if np.ptp(gold_P) == 0:
+        problem = f"all {len(gold_P):,} pairs of {source} have the score {gold_P[0]:g}, so no correlation is defined"
+        raise UserError(f"{problem}; check which column holds the score ({setting}.columns)", setting=setting)
+
+
+def _check_range(gold_P: np.ndarray, score_range: tuple[float, float], source: str, setting: str) -> None:
     """Refuse scores of 0 to 1 that are taken for scores of 0 to 5: targets would be wrong, and nobody would notice."""
-    if config.score_range is None:
-        return
-    low, high = config.score_range
-    lowest, highest = gold_P.min(), gold_P.max()
+    (low, high), lowest, highest = score_range, gold_P.min(), gold_P.max()
     if len(gold_P) < _TELLING or highest - lowest >= _PART * (high - low):
         return
-    whole = math.floor(lowest), math.ceil(highest)
-    example = f", such as [{whole[0]}, {whole[1]}]" if whole[0] < whole[1] and whole != (low, high) else ""
     found = f"are all {lowest:g}" if lowest == highest else f"fill only {lowest:g} to {highest:g} of it"
     raise UserError(
-        f"{setting}.score_range is {low:g} to {high:g}, but the {len(gold_P):,} scores of {public(config.source)} "
-        f"{found}; set {setting}.score_range to the lowest and the highest score that "
-        f"they can have{example}"
+        f"{setting}.score_range is {low:g} to {high:g}, but the {len(gold_P):,} scores of {source} {found}; "
+        f"set {setting}.score_range to the lowest and the highest score that they can have"
     )
 
 

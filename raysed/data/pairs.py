@@ -27,15 +27,11 @@ _NLI = Schema(
     needed="premise and hypothesis (or sentence1 and sentence2) and label (or gold_label)",
     text=PAIR,
 )
+_MORE_VIEWS = (("english", "non_english"), ("anchor", "positive"), ("source", "target"))
 _VIEWS = Schema(
     setting="views.files",
     kind="pairs of views",
-    wanted={
-        PAIR: [
-            *(("view1", "view2"), *SENTENCE_COLUMNS),
-            *(("english", "non_english"), ("anchor", "positive"), ("source", "target")),
-        ]
-    },
+    wanted={PAIR: [("view1", "view2"), *SENTENCE_COLUMNS, *_MORE_VIEWS]},
     needed="view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name)",
     text=PAIR,
     bare=PAIR,
@@ -57,11 +53,6 @@ class PairRows:
     def __len__(self) -> int:
         return len(self.first)
 
-    @property
-    def counts(self) -> dict[str, int]:
-        """Pairs per class."""
-        return dict(zip(CLASSES, np.bincount(self.labels, minlength=len(CLASSES)).tolist()))
-
     def summary(self) -> str:
         """Return the counts as one line.
 
@@ -72,7 +63,8 @@ class PairRows:
         """
         parts = [f"{len(self):,} pairs"]
         if self.labels is not None and self.labels.dtype.kind == "i":
-            parts[0] += ": " + ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
+            counts = np.bincount(self.labels, minlength=len(CLASSES))
+            parts[0] += ": " + ", ".join(f"{count:,} {name}" for count, name in zip(counts, CLASSES))
         elif self.labels is not None:
             parts[0] += f", mean score {self.labels.mean():.2f} of 1"
         if self.left_out:
@@ -102,7 +94,7 @@ def load_nli(sources: Sequence[PairSource]) -> PairRows:
     """
     if not sources:
         raise UserError("nli.train is empty; name at least one file or hub dataset of labelled sentence pairs")
-    firsts, seconds, labels = [], [], []
+    found: list[tuple[str, str, int]] = []
     left_out = {"without a label": 0, "with an empty sentence": 0}
     for source in sources:
         table = read_source(source, _NLI)
@@ -112,11 +104,10 @@ def load_nli(sources: Sequence[PairSource]) -> PairRows:
             elif not (first.strip() and second.strip()):
                 left_out["with an empty sentence"] += 1
             else:
-                firsts.append(first.strip())
-                seconds.append(second.strip())
-                labels.append(label)
+                found.append((first.strip(), second.strip(), label))
+    firsts, seconds, labels = map(list, zip(*found)) if found else ([], [], [])
     rows = PairRows(firsts, seconds, np.array(labels, np.int64), left_out)
-    if not labels:
+    if not found:
         names = ", ".join(public(source.source) for source in sources)
         raise UserError(f"{names} has no usable pair ({rows.summary()})", setting="nli.train")
     return rows

@@ -15,19 +15,10 @@ from raysed.errors import UserError
 
 
 def open_table(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file to be read by row groups; raises as `refuse_code`."""
+    """Open a Parquet file, none of whose columns, wanted or not, may be able to run code."""
     file = pq.ParquetFile(path)
     refuse_code(file.schema_arrow, str(path))
     return file
-
-
-def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
-    """Read some columns or all of a Parquet file, or of all files of a directory in the order of their names.
-
-    No column, wanted or not, may be able to run code.
-    """
-    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
-    return pa.concat_tables([open_table(file).read(columns) for file in files])
 
 
 class RowGroups:

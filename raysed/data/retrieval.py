@@ -9,7 +9,7 @@ import numpy as np
 
 from raysed.config import TaskConfig
 from raysed.data.rows import Rows, Schema, read
-from raysed.data.sources import File, Hub, find
+from raysed.data.sources import Hub, find
 from raysed.errors import UserError
 
 
@@ -49,13 +49,20 @@ class RetrievalTask:
         return np.argsort(falling)  # which inverts a permutation
 
 
-DOCUMENTS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
-"""Files of a directory in BEIR's layout; the judgements of each split are a file of the folder `qrels`."""
+_ID = [("_id",), ("id",)]
+_QUERY = [("query-id",), ("query_id",), ("query",)]
+_DOCUMENT = [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)]
+_COLUMNS = {
+    "source": ("documents", {("id",): _ID, ("text",): [("text",)]}, {"title": "title"}, ("text", "title")),
+    "queries": ("queries", {("id",): _ID, ("text",): [("text",), ("query",)]}, {}, ("text",)),
+    "qrels": ("relevance judgements", {("query",): _QUERY, ("document",): _DOCUMENT}, {"score": "score"}, ()),
+}
+"""By the setting that names a file: what it holds, its columns, those that it may lack, and those that hold text."""
 
 
 def is_retrieval(source: str) -> bool:
     """Return whether a source is a directory in BEIR's layout."""
-    return any((Path(source).expanduser() / f"{DOCUMENTS}{end}").is_file() for end in ("", ".gz"))
+    return any((Path(source).expanduser() / f"corpus.jsonl{end}").is_file() for end in ("", ".gz"))
 
 
 def load_retrieval(name: str, config: TaskConfig) -> RetrievalTask:
@@ -67,11 +74,19 @@ def load_retrieval(name: str, config: TaskConfig) -> RetrievalTask:
     that a document is not relevant. Queries without a relevant document are left out and counted.
     """
     setting = f"evaluation.tasks.{name}"
-    documents, queries, judgements = (read(file, schema) for file, schema in _files(config, setting))
-    document_of, query_of = (_by_id(rows) for rows in (documents, queries))
+    documents, queries, judgements = (
+        _read(key, place, config, setting) for key, place in _places(config, setting).items()
+    )
+    document_of, query_of = _by_id(documents), _by_id(queries)
     if not document_of:
         raise UserError(f"{setting}: {documents.name} has no document; it must hold at least one")
-    relevant = _relevant(judgements, query_of, document_of, documents.name, queries.name)
+    _check_ids(judgements, "query", query_of, queries.name)
+    _check_ids(judgements, "document", document_of, documents.name)
+    gains = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
+    relevant: dict[str, dict[int, float]] = {}
+    for query, document, gain in zip(judgements.columns["query"], judgements.columns["document"], gains):
+        if gain is None or gain > 0:  # of a pair that is judged twice the last counts
+            relevant.setdefault(str(query), {})[document_of[str(document)]] = 1.0 if gain is None else gain
     kept = [query for query in query_of if query in relevant]
     if not kept:
         raise UserError(f"{setting}: {judgements.name} names no relevant document for any query of {queries.name}")
@@ -90,50 +105,25 @@ def load_retrieval(name: str, config: TaskConfig) -> RetrievalTask:
     )
 
 
-def _files(config: TaskConfig, setting: str) -> list[tuple[File, Schema]]:
-    """Return documents, queries and judgements, and what is wanted of each."""
+def _places(config: TaskConfig, setting: str) -> dict[str, str]:
+    """Return the files by the settings that name them: documents, queries and judgements."""
     places = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
     if is_retrieval(config.source):
         folder = Path(config.source).expanduser()
-        places = {
-            "source": str(_present(folder, DOCUMENTS, setting)),
-            "queries": config.queries or str(_present(folder, QUERIES, setting)),
-            "qrels": config.qrels or str(_judgements(folder / JUDGEMENTS, config.split, setting)),
-        }
+        places["source"] = _present(folder, "corpus.jsonl", setting)
+        places["queries"] = config.queries or _present(folder, "queries.jsonl", setting)
+        places["qrels"] = config.qrels or _judgements(folder / "qrels", config.split, setting)
     for key, place in places.items():
         if place is None:
             raise UserError(f"{setting}.{key} is missing; a retrieval task needs documents, queries and qrels")
-    found = []
-    for (key, place), (kind, wanted, optional, text) in zip(places.items(), _COLUMNS):
-        name = setting if key == "source" else f"{setting}.{key}"
-        needed = " and ".join(choices[0][0] for choices in wanted.values())
-        schema = Schema(name, kind, wanted, needed, optional, text)
-        found.append((find(place, name, kind, Hub(place, config.name, config.split or "test"))[0], schema))
-    return found
-
-
-_IDS = [("_id",), ("id",)]
-_COLUMNS = (
-    ("documents", {("id",): _IDS, ("text",): [("text",)]}, {"title": "title"}, ("text", "title")),
-    ("queries", {("id",): _IDS, ("text",): [("text",), ("query",)]}, {}, ("text",)),
-    (
-        "relevance judgements",
-        {
-            ("query",): [("query-id",), ("query_id",), ("query",)],
-            ("document",): [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)],
-        },
-        {"score": "score"},
-        (),
-    ),
-)
-"""Of each file: what it holds, its columns, those that it may lack, and those that hold text."""
+    return {key: str(place) for key, place in places.items()}
 
 
 def _present(folder: Path, name: str, setting: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.is_file():
             return path
-    raise UserError(f"{setting}: {folder} has no {name}; a directory in BEIR's layout has it beside {DOCUMENTS}")
+    raise UserError(f"{setting}: {folder} has no {name}; a directory in BEIR's layout has it beside corpus.jsonl")
 
 
 def _judgements(folder: Path, split: str | None, setting: str) -> Path:
@@ -144,6 +134,13 @@ def _judgements(folder: Path, split: str | None, setting: str) -> Path:
         known = f"there are {', '.join(splits)}" if splits else "there is none"
         raise UserError(f"{setting}: {folder} has no {wanted}.tsv; {known} (split names another)")
     return splits[wanted]
+
+
+def _read(key: str, place: str, config: TaskConfig, setting: str) -> Rows:
+    (kind, wanted, optional, text), name = _COLUMNS[key], setting if key == "source" else f"{setting}.{key}"
+    needed = " and ".join(choices[0][0] for choices in wanted.values())
+    (source,) = find(place, name, kind, Hub(place, config.name, config.split or "test"))
+    return read(source, Schema(name, kind, wanted, needed, optional, text))
 
 
 def _by_id(rows: Rows) -> dict[str, int]:
@@ -157,18 +154,8 @@ def _by_id(rows: Rows) -> dict[str, int]:
     return found
 
 
-def _relevant(
-    judgements: Rows, queries: Mapping[str, int], documents: Mapping[str, int], of_documents: str, of_queries: str
-) -> dict[str, dict[int, float]]:
-    """Return by query its relevant documents with their gains; of a pair that is judged twice the last counts."""
-    found: dict[str, dict[int, float]] = {}
-    gains = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
-    columns = (judgements.columns["query"], judgements.columns["document"], gains)
-    for place, (query, document, gain) in enumerate(zip(*columns)):
-        for known, value, file in ((queries, query, of_queries), (documents, document, of_documents)):
-            if str(value) not in known:
-                problem = f"the id {str(value)!r} is not in {file}; add it, or leave the line out"
-                raise UserError(f"{judgements.where(place)}: {problem}")
-        if gain is None or gain > 0:
-            found.setdefault(str(query), {})[documents[str(document)]] = 1.0 if gain is None else gain
-    return found
+def _check_ids(judgements: Rows, column: str, known: Mapping[str, int], file: str) -> None:
+    for place, value in enumerate(judgements.columns[column]):
+        if str(value) not in known:
+            problem = f"the id {str(value)!r} is not in {file}; add it, or leave the line out"
+            raise UserError(f"{judgements.where(place)}: {problem}")

@@ -17,7 +17,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -34,7 +34,7 @@ from raysed.errors import UserError, first_line
 
 _BLOCK_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 22
-"""Object stores answer one request per buffer, so it is larger than a block."""
+"""Object stores answer one request per buffer."""
 _MAX_LINE_BYTES = 1 << 26
 _ROWS = 4096
 _MAX_SHOWN = 40
@@ -71,11 +71,6 @@ class Schema:
     def fields(self) -> list[str]:
         """All fields, those that must be there first."""
         return [*chain.from_iterable(self.wanted), *self.optional]
-
-    @property
-    def blanks(self) -> bool:
-        """Whether blank lines count."""
-        return len(self.bare) == 1
 
     def find(self, names: Collection[str]) -> list[str | None] | None:
         """Return the name of each field's column, None where an optional one is absent; None where a needed one is."""
@@ -120,20 +115,22 @@ class Rows:
 
     def numbers_of(self, name: str, remedy: str) -> list[float | None]:
         """Return a field's values as finite numbers, None where they are null or blank, [N]."""
-        found: list[float | None] = []
-        for place, value in enumerate(self.columns[name]):
-            text = "" if value is None else str(value).strip()
-            try:
-                number = float(text) if text else None
-                problem = "" if number is None or math.isfinite(number) else f"is not finite; {remedy}"
-            except ValueError:
-                problem = f"is not a number; {remedy}"
-                if re.fullmatch(r"[+-]?\d*,\d+", text):
-                    problem = f"has a decimal comma; write {text.replace(',', '.')}"
-            if problem:
-                raise UserError(f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r} {problem}")
-            found.append(number)
-        return found
+        return [self._number(name, place, remedy) for place in range(len(self))]
+
+    def _number(self, name: str, place: int, remedy: str) -> float | None:
+        value = self.columns[name][place]
+        text = "" if value is None else str(value).strip()
+        if not text:
+            return None
+        try:
+            if math.isfinite(number := float(text)):
+                return number
+            problem = f"is not finite; {remedy}"
+        except ValueError:
+            problem = f"is not a number; {remedy}"
+            if re.fullmatch(r"[+-]?\d*,\d+", text):
+                problem = f"has a decimal comma; write {text.replace(',', '.')}"
+        raise UserError(f"{self.where(place)}: {name} {text[:_MAX_SHOWN]!r} {problem}")
 
 
 def read_source(config: PairSource | TaskConfig, schema: Schema, split: str = "train") -> Rows:
@@ -166,10 +163,10 @@ def read(source: File | Hub, schema: Schema) -> Rows:
 def rows(source: File | Hub, schema: Schema) -> Iterator[Rows]:
     """Yield a source's rows, some thousand at a time, never none."""
     if isinstance(source, Hub):
-        reader = _read_hub
+        blocks = _read_hub(source, schema)
     else:
-        reader = _read_parquet if source.ending == ".parquet" else _read_text
-    for block in reader(source, schema):
+        blocks = (_read_parquet if source.ending == ".parquet" else _read_text)(source, schema)
+    for block in blocks:
         for name in schema.text:
             _check_text(block, name, schema.remedy)
         yield block
@@ -180,7 +177,7 @@ def column_names(file: File) -> list[str]:
     if file.ending == ".parquet":
         with readable(file.name), file.filesystem.open_input_file(file.path) as raw:
             return pq.read_schema(raw).names
-    number, line = next(((number, line) for number, line in _lines(file, latin=False) if line.strip()), (1, ""))
+    number, line = next(((number, line) for number, line in _lines(file) if line.strip()), (1, ""))
     if file.ending == ".jsonl":
         return list(_json_object(line, f"{file.name}, line {number}")) if line else []
     cells = line.split("\t")
@@ -208,29 +205,33 @@ def _listed(names: Collection[str]) -> str:
     return ", ".join(n if len(n) <= _MAX_SHOWN else f"{n[:_MAX_SHOWN]}..." for n in names) or "none"
 
 
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
 def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
     """Put records together, which are a line's number and its values by field, None for a blank line."""
-    if file.ending == ".txt" and len(schema.bare) == 1:  # a line is a value, tabs included
-        for first, lines in _line_blocks(file, schema.latin):
-            yield Rows(file.name, "line", range(first, first + len(lines)), {schema.bare[0]: lines})
-        return
-    records = (_json_records if file.ending == ".jsonl" else _text_records)(file, schema)
+    lines, is_blank_counted = _lines(file, schema.latin), len(schema.bare) == 1
+    if file.ending == ".txt" and is_blank_counted:
+        records = ((number, [line]) for number, line in lines)  # tabs included
+    elif file.ending == ".jsonl":
+        records = _json_records(file.name, lines, schema)
+    else:
+        records = _text_records(file, lines, schema)
     blank = [None] * len(schema.fields)
-    counted = ((number, values or blank) for number, values in records if values or schema.blanks)
+    counted = ((number, values or blank) for number, values in records if values or is_blank_counted)
     while block := list(islice(counted, _ROWS)):
         numbers, values = zip(*block)
         yield Rows(file.name, "line", numbers, dict(zip(schema.fields, map(list, zip(*values)))))
 
 
-def _text_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None]]:
-    lines, least, count = _lines(file, schema.latin), len(schema.bare), len(schema.bare)
+def _text_records(file: File, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list | None]]:
     number, first = next(((number, line) for number, line in lines if line.strip()), (1, ""))
     separator = _separator(file, schema, first, number)
-    if not first and (schema.blanks or separator is None):
+    if not first and (len(schema.bare) == 1 or separator is None):
         return
-    lines = chain([(number, first)], lines)
+    lines, least, count = chain([(number, first)], lines), len(schema.bare), len(schema.bare)
     if separator == ",":
-        cells = _comma_separated(file, lines, number)
+        cells = _comma_separated(file.name, lines, number)
     else:
         cells = ((number, line.split("\t") if line.strip() else []) for number, line in lines)
     if separator:
@@ -262,9 +263,8 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
     except csv.Error:
         by_comma = []
     is_tabbed, is_commaed = schema.find(first.split("\t")), schema.find(by_comma)
-    if not (is_tabbed or is_commaed or schema.loose or len(by_comma) > 1) and (
-        first.count(";") > 1 or schema.find(first.split(";"))
-    ):
+    is_known = is_tabbed or is_commaed or schema.loose or len(by_comma) > 1
+    if not is_known and (first.count(";") > 1 or schema.find(first.split(";"))):
         raise UserError(
             f"{file.name}, line {number}: columns are separated by semicolons; save the file with commas (.csv) or "
             "tabs (.tsv) between them, and write numbers as 3.5"
@@ -274,7 +274,7 @@ def _separator(file: File, schema: Schema, first: str, number: int) -> str | Non
     return None if schema.loose and not is_tabbed else "\t"
 
 
-def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
+def _comma_separated(name: str, lines: Iterator[tuple[int, str]], number: int) -> Iterator[tuple[int, list[str]]]:
     """Yield the line (counted from `number`) on which a row begins, and its cells."""
     reader, start = csv.reader((f"{line}\n" for _, line in lines), strict=True), number
     try:
@@ -283,23 +283,23 @@ def _comma_separated(file: File, lines: Iterable[tuple[int, str]], number: int) 
             start = number + reader.line_num
     except csv.Error as error:
         advice = "check for quotation marks that are not closed or not doubled"
-        raise UserError(f"{file.name}, line {start}: {error}; {advice}") from None
+        raise UserError(f"{name}, line {start}: {error}; {advice}") from None
 
 
-def _json_records(file: File, schema: Schema) -> Iterator[tuple[int, list | None]]:
+def _json_records(name: str, lines: Iterator[tuple[int, str]], schema: Schema) -> Iterator[tuple[int, list | None]]:
     """The first record says what the columns are called."""
     columns, needed = [], len(schema.fields) - len(schema.optional)
-    for number, line in _lines(file, schema.latin):
+    for number, line in lines:
         if not line.strip():
             yield number, None
             continue
-        where = f"{file.name}, line {number}"
+        where = f"{name}, line {number}"
         record = _json_object(line, where)
         columns = columns or schema.columns(record, where)
-        for name in columns[:needed]:
-            if name not in record:
-                raise UserError(f"{where}: no field {name!r}; found {_listed(record)}")
-        yield number, [record.get(name) for name in columns]
+        for column in columns[:needed]:
+            if column not in record:
+                raise UserError(f"{where}: no field {column!r}; found {_listed(record)}")
+        yield number, [record.get(column) for column in columns]
 
 
 def _json_object(line: str, where: str) -> dict[str, Any]:
@@ -312,43 +312,33 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _lines(file: File, latin: bool) -> Iterator[tuple[int, str]]:
-    return ((number, line) for first, lines in _line_blocks(file, latin) for number, line in enumerate(lines, first))
-
-
-def _line_blocks(file: File, latin: bool) -> Iterator[tuple[int, list[str]]]:
-    r"""Yield the number of the first line (from 1) and some lines, without the \n or \r\n that ends them."""
-    number, rest = 1, b""
+def _lines(file: File, latin: bool = False) -> Iterator[tuple[int, str]]:
+    r"""Yield the number of each line, from 1, and its text without the \n or \r\n that ends it."""
     opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
-    with readable(file.name), opened() as stream:
-        if latin:  # the files of benchmarks, which are small
-            data = stream.read()
-            try:
-                data.decode()
-            except UnicodeDecodeError:
-                data = data.decode("latin-1").encode()
-            stream = io.BytesIO(data)
-        while data := stream.read(_BLOCK_BYTES):
-            head, newline, rest = (rest + data).rpartition(b"\n")
-            if newline:
-                lines = _decode(head, file.name, number)
-                yield number, lines
-                number += len(lines)
-            elif len(rest) > _MAX_LINE_BYTES:
+    with readable(file.name), opened() as raw:
+        stream = io.BytesIO(_as_utf8(raw.read())) if latin else io.BufferedReader(raw, _BLOCK_BYTES)
+        for number, line in enumerate(iter(partial(stream.readline, _MAX_LINE_BYTES), b""), start=1):
+            if len(line) == _MAX_LINE_BYTES:
                 limit = f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence or record per line"
                 raise UserError(f"{file.name}, line {number} is longer than {limit}")
-    if rest:
-        yield number, _decode(rest, file.name, number)
+            if number == 1:
+                line = line.removeprefix(codecs.BOM_UTF8)
+            try:
+                yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode()
+            except UnicodeDecodeError as error:
+                problem = f"not valid UTF-8 (byte 0x{line[error.start]:02x}); save the file as UTF-8"
+                raise UserError(f"{file.name}, line {number}: {problem}") from None
 
 
-def _decode(data: bytes, name: str, number: int) -> list[str]:
-    if number == 1:
-        data = data.removeprefix(codecs.BOM_UTF8)
+def _as_utf8(data: bytes) -> bytes:
     try:
-        return data.decode().replace("\r\n", "\n").removesuffix("\r").split("\n")
-    except UnicodeDecodeError as error:
-        line, byte = number + data.count(b"\n", 0, error.start), data[error.start]
-        raise UserError(f"{name}, line {line}: not valid UTF-8 (byte 0x{byte:02x}); save the file as UTF-8") from None
+        data.decode()
+        return data
+    except UnicodeDecodeError:
+        return data.decode("latin-1").encode()
+
+
+# -- tables with types -----------------------------------------------------------------------------------------------
 
 
 def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
@@ -366,7 +356,7 @@ def _read_parquet(file: File, schema: Schema) -> Iterator[Rows]:
                 problem = "is not valid UTF-8" if utf8 else f"cannot be read: {first_line(error)}"
                 where = f"{file.name}, rows {first:,} to {first + len(batch) - 1:,}"
                 raise UserError(f"{where}: a value {problem}") from None
-            yield _by_field(file.name, first, schema, columns, values, classes)
+            yield _by_field(file.name, first, dict(zip(schema.fields, columns)), values, classes)
             first += len(batch)
 
 
@@ -390,7 +380,7 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
         kinds = table.features or {}
         classes = {name: kind.names for name, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)}
         for values in table.select_columns([name for name in dict.fromkeys(columns) if name is not None]).iter(_ROWS):
-            yield (block := _by_field(source.name, first, schema, columns, values, classes))
+            yield (block := _by_field(source.name, first, dict(zip(schema.fields, columns)), values, classes))
             first += len(block)
     except UserError:
         raise
@@ -403,15 +393,10 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
 
 
 def _by_field(
-    name: str,
-    first: int,
-    schema: Schema,
-    columns: list[str | None],
-    values: Mapping[str, list[Any]],
-    classes: Mapping[str, Sequence[str]],
+    name: str, first: int, columns: Mapping[str, str | None], values: Mapping[str, list[Any]], classes: Mapping
 ) -> Rows:
     """Return rows from what a source holds by its own names; `first` is the number of the first one."""
-    count, by_field = len(next(iter(values.values()))), dict(zip(schema.fields, columns))
-    found = {field: [None] * count if column is None else list(values[column]) for field, column in by_field.items()}
-    named = {field: classes[column] for field, column in by_field.items() if column in classes}
+    count = len(next(iter(values.values())))
+    found = {field: [None] * count if column is None else list(values[column]) for field, column in columns.items()}
+    named = {field: classes[column] for field, column in columns.items() if column in classes}
     return Rows(name, "row", range(first, first + count), found, named)

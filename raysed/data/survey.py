@@ -1,26 +1,22 @@
 """What a user's own files hold: columns, counts, lengths, samples, and what in them will hurt."""
 
 import re
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from raysed.config import CorpusConfig, TaskConfig
 from raysed.data.corpus import BUNDLED, COLUMNS, CorpusReport, Source, find_sources, sentence_chunks
 from raysed.data.graded import FEWEST, gold_of, read_graded
 from raysed.data.rows import Schema, column_names, rows
-from raysed.data.sources import File, readable
+from raysed.data.sources import File
 from raysed.errors import UserError
 
 FIRST_ROWS = 200_000
 SAMPLE = 2_000
 """The sample has this many sentences, or up to twice as many."""
 FEW_SENTENCES, FEW_PAIRS = 1_000, 100
-_LOOKED_AT = 1 << 20
-"""Bytes of a file that its number of rows is estimated from."""
 _RANGES = ((0.0, 1.0), (-1.0, 1.0), (0.0, 5.0), (0.0, 10.0), (0.0, 100.0))
 """Usual ranges of scores; the first that holds all scores is taken."""
 _IDENTIFIER = re.compile(r"[!-~]*[\d_][!-~]*")
@@ -29,7 +25,7 @@ _IDENTIFIER = re.compile(r"[!-~]*[\d_][!-~]*")
 
 @dataclass(frozen=True)
 class Survey:
-    """What a corpus holds.
+    """What a corpus holds, or its first rows where it is not `complete`.
 
     Attributes:
         size: of all files in bytes; None if something is no file.
@@ -37,7 +33,6 @@ class Survey:
         column: the setting `corpus.column`, which may be guessed; None if its default finds the sentences.
         taken: the column that was read; None if each line is a sentence.
         tabbed: whether most lines without columns hold tabs.
-        sentences: how many there are; estimated if the survey is not complete.
         lengths_N: characters of the sentences that were read.
         sample: some of these sentences, evenly spread.
     """
@@ -52,16 +47,15 @@ class Survey:
     tabbed: bool
     report: CorpusReport
     complete: bool
-    sentences: int
     lengths_N: np.ndarray = field(repr=False)
     sample: Sequence[str] = field(repr=False)
 
     def warnings(self) -> list[str]:
         """Return a sentence for everything that will hurt."""
         report, found = self.report, []
-        if self.sentences < FEW_SENTENCES:
+        if report.usable < FEW_SENTENCES:
             learns = f"with less than {FEW_SENTENCES:,} a model learns these by heart and little about others"
-            found.append(f"{self.sentences:,} sentences are few; {learns}")
+            found.append(f"{report.usable:,} sentences are few; {learns}")
         if report.too_long * 100 > report.lines:
             too_long = f"{report.too_long:,} of {report.lines:,} rows are too long for sentences and are left out"
             found.append(f"{too_long}; cut text into sentences, one per row")
@@ -113,7 +107,6 @@ def survey_corpus(source: Sequence[str], column: str | None = None, first: int =
         tabbed=taken is None and _is_tabbed(found),
         report=report,
         complete=complete,
-        sentences=report.usable if complete else _estimate(found, report),
         lengths_N=np.array([len(sentence) for sentence in sentences]),
         sample=sentences[:: max(1, len(sentences) // SAMPLE)],
     )
@@ -121,12 +114,7 @@ def survey_corpus(source: Sequence[str], column: str | None = None, first: int =
 
 def _longest_text(file: File, names: Sequence[str]) -> str:
     """The column whose first values are the longest texts."""
-    alone = tuple(dict.fromkeys(names))
-    if file.ending == ".jsonl":  # objects may lack some
-        schema = Schema("corpus.source", "sentences", {}, "", {name: name for name in alone})
-    else:
-        schema = Schema("corpus.source", "sentences", {alone: [alone]}, ", ".join(alone))
-    block = next(rows(file, schema), None)
+    block = next(rows(file, Schema("corpus.source", "sentences", {}, "", {name: name for name in names})), None)
     lengths = {
         name: np.mean([len(value) for value in values if isinstance(value, str)] or [0])
         for name, values in (block.columns if block else {}).items()
@@ -143,25 +131,6 @@ def _is_tabbed(sources: Sequence[Source]) -> bool:
     block = next(rows(file, Schema("", "", {("line",): [("line",)]}, "", bare=("line",))), None) if file else None
     lines = [line for line in block.columns["line"] if line] if block else []
     return sum("\t" in line for line in lines) * 2 > len(lines)
-
-
-def _estimate(sources: Sequence[Source], report: CorpusReport) -> int:
-    """Sentences of all files, if they are like those that were read; these alone if rows cannot be counted."""
-    if not all(isinstance(source, File) for source in sources):
-        return report.usable
-    return max(report.usable, round(sum(map(_rows_of, sources)) * report.usable / report.lines))
-
-
-def _rows_of(file: File) -> int:
-    """The rows of a file: Parquet states them; those of text are estimated from its beginning."""
-    with readable(file.name):
-        if file.ending == ".parquet":
-            with file.filesystem.open_input_file(file.path) as raw:
-                return pq.read_metadata(raw).num_rows
-        with file.filesystem.open_input_stream(file.path, compression=None) as raw:
-            data = raw.read(_LOOKED_AT)
-    text = zlib.decompressobj(wbits=31).decompress(data) if file.path.lower().endswith(".gz") else data
-    return round(text.count(b"\n") * file.size / max(1, len(data)))
 
 
 @dataclass(frozen=True)
@@ -190,9 +159,9 @@ class PairsSurvey:
     def warnings(self) -> list[str]:
         """Return a sentence for everything that will hurt."""
         if not self.usable:
-            problem = (
-                f"have the one score {self.lowest:g}" if self.pairs >= FEWEST else f"are only {self.pairs} with a score"
-            )
+            problem = f"are only {self.pairs} with a score"
+            if self.pairs >= FEWEST:
+                problem = f"have the one score {self.lowest:g}"
             return [f"the pairs of {self.source} {problem}, so no correlation is defined; they are left out"]
         found = []
         if self.pairs < FEW_PAIRS:
@@ -208,12 +177,5 @@ def survey_pairs(source: str) -> PairsSurvey:
     task = read_graded("pairs", TaskConfig(source=source, score_range=None), "--pairs")
     gold_P = gold_of(task)
     pairs = [frozenset(pair) for first, second, _ in task.subsets.values() for pair in zip(first, second)]
-    return PairsSurvey(
-        source=source,
-        pairs=len(pairs),
-        blank=task.dropped,
-        lowest=float(gold_P.min()),
-        highest=float(gold_P.max()),
-        duplicates=len(pairs) - len(set(pairs)),
-        subsets=len(task.subsets),
-    )
+    lowest, highest, duplicates = float(gold_P.min()), float(gold_P.max()), len(pairs) - len(set(pairs))
+    return PairsSurvey(source, len(pairs), task.dropped, lowest, highest, duplicates, len(task.subsets))

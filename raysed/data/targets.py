@@ -1,11 +1,11 @@
 """Target tables, and the batches that learners read from them."""
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -29,12 +29,14 @@ TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 
 @dataclass(frozen=True)
 class TargetBatch:
-    """Sentences of one worker with their targets, [B, D]."""
+    """Sentences of one worker with their targets, [B, D].
+
+    `weight` is its sentences over the mean of all workers, so that the mean of their losses is that of the batch.
+    """
 
     tokens: PackedTokens
     targets: torch.Tensor
     weight: float = 1.0
-    """Its sentences over the mean of all workers, so that the mean of their losses is that of the batch."""
 
     @property
     def ids(self) -> np.ndarray:
@@ -84,26 +86,22 @@ class TargetBatches:
     def __call__(self, step: int) -> TargetBatch:
         """Return this worker's part of the batch of a step."""
         epoch, index = divmod(step, self.per_epoch)
-        first = index * self.batch_size
-        pieces, wanted = [], np.arange(first, first + self.batch_size)[self._part]
-        ends = np.concatenate([[0], np.cumsum(self._group_rows[self._group_order(epoch)])]).tolist()
-        edges = ends[:: self._window]
-        if edges[-1] != ends[-1]:
-            edges.append(ends[-1])
-        for window, (start, stop) in enumerate(pairwise(edges)):
+        wanted = np.arange(index * self.batch_size, (index + 1) * self.batch_size)[self._part]
+        order, start, pieces = np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows)), 0, []
+        for window, first in enumerate(range(0, len(order), self._window)):
+            groups = order[first : first + self._window]
+            stop = start + self._group_rows[groups].sum()
             inside = wanted[(wanted >= start) & (wanted < stop)] - start
             if len(inside):
-                pieces.append(self._rows(epoch, window, inside))
-        tokens = pieces[0][0] if len(pieces) == 1 else TokenTable.concatenate([piece[0] for piece in pieces])
-        targets_BD = torch.from_numpy(np.concatenate([piece[1] for piece in pieces]))
-        return TargetBatch(pack(tokens), targets_BD, self._weight)
+                pieces.append(self._rows(epoch, window, groups, inside))
+            start = stop
+        tokens, targets = zip(*pieces)
+        return TargetBatch(
+            pack(TokenTable.concatenate(tokens)), torch.from_numpy(np.concatenate(targets)), self._weight
+        )
 
-    def _group_order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self._seed, epoch]).permutation(len(self._group_rows))
-
-    def _rows(self, epoch: int, window: int, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
+    def _rows(self, epoch: int, window: int, groups: np.ndarray, places: np.ndarray) -> tuple[TokenTable, np.ndarray]:
         if self._loaded != (epoch, window):
-            groups = self._group_order(epoch)[window * self._window : (window + 1) * self._window]
             table = pa.concat_tables(self._groups.read(g, _COLUMNS).slice(0, self._group_rows[g]) for g in groups)
             self._tokens = TokenTable.from_arrow(table)
             self._targets = _rows_of(table.column("target"))
@@ -226,6 +224,4 @@ def matrix(column: pa.ChunkedArray) -> np.ndarray:
 
 def _rows_of(column: pa.ChunkedArray) -> np.ndarray:
     """A column of fixed-size lists as a matrix, in the precision that it has."""
-    lists = column.combine_chunks()
-    lists = lists.combine_chunks() if isinstance(lists, pa.ChunkedArray) else lists
-    return lists.flatten().to_numpy(zero_copy_only=False).reshape(len(lists), -1)
+    return pc.list_flatten(column).to_numpy().reshape(len(column), -1)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from raysed.data.parquet import RowGroups, read_table
+from raysed.data.parquet import RowGroups
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,14 +37,17 @@ SENTENCE_SCHEMA = pa.schema([("id", pa.int64()), ("sentence", pa.string()), ("in
 
 @dataclass(frozen=True)
 class TokenTable:
-    """N tokenised sentences without per-sentence objects."""
+    """N tokenised sentences without per-sentence objects.
+
+    Attributes:
+        ids: int64 [N].
+        input_ids: all tokens, special ones included, one sentence after the other, int32 [T].
+        offsets: where each sentence starts, int64 [N + 1].
+    """
 
     ids: np.ndarray
-    """Sentence ids, int64 [N]."""
     input_ids: np.ndarray
-    """All tokens, special tokens included, one sentence after the other, int32 [T]."""
     offsets: np.ndarray
-    """Where each sentence starts, int64 [N + 1]."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -66,9 +69,9 @@ class TokenTable:
     @classmethod
     def concatenate(cls, tables: Sequence[TokenTable]) -> TokenTable:
         """Return the sentences of all tables, one table after the other."""
-        lengths = np.concatenate([table.lengths for table in tables])
-        ids = np.concatenate([table.ids for table in tables])
-        input_ids = np.concatenate([table.input_ids for table in tables])
+        ids, input_ids, lengths = (
+            np.concatenate([getattr(table, name) for table in tables]) for name in ("ids", "input_ids", "lengths")
+        )
         return cls(ids, input_ids, np.concatenate([[0], np.cumsum(lengths)]))
 
     @classmethod
@@ -205,7 +208,7 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     step = _ROW_STEP if row_tokens is None else 1
     if row_tokens is None:
         row_tokens = min(ROW_TOKENS, _SENTENCES_PER_ROW * len(table.input_ids) // max(len(table), 1))
-    rows, columns, longest = _places(lengths, row_tokens)
+    rows, columns, longest = _places(lengths, max(row_tokens, int(lengths.max(initial=1))))
     row_length = -(-longest // step) * step
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
     # Flat position of every token in the [R, L] layout: that of its sentence's first token plus its place in the
@@ -221,26 +224,23 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     return PackedTokens(*tensors, ids=table.ids)
 
 
-def _places(lengths: np.ndarray, row_tokens: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Row and column of each sentence's first token, and the row length."""
-    capacity = max(row_tokens, int(lengths.max(initial=1)))
+def _places(lengths: np.ndarray, capacity: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Row and column of each sentence's first token, and the row length, which is at most `capacity`.
+
+    Longest first, each into the emptiest row: rows come out nearly equal, so little is left empty.
+    """
+    rows, columns = np.zeros((2, len(lengths)), np.int64)
     count = max(1, -(-int(lengths.sum()) // capacity))
     while True:
-        rows, columns, row_length = _spread(lengths, count)
+        loads = [(0, row) for row in range(count)]
+        for i in np.argsort(-lengths, kind="stable"):
+            load, row = loads[0]
+            rows[i], columns[i] = row, load
+            heapq.heapreplace(loads, (load + int(lengths[i]), row))
+        row_length = max(load for load, _ in loads)
         if row_length <= capacity:
             return rows, columns, row_length
         count = min(max(count + 1, count * row_length // capacity), len(lengths))
-
-
-def _spread(lengths: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Longest first, each into the emptiest row: rows come out nearly equal, so little is left empty."""
-    loads = [(0, row) for row in range(count)]
-    rows, columns = np.zeros(len(lengths), np.int64), np.zeros(len(lengths), np.int64)
-    for i in np.argsort(-lengths, kind="stable"):
-        load, row = loads[0]
-        rows[i], columns[i] = row, load
-        heapq.heapreplace(loads, (load + int(lengths[i]), row))
-    return rows, columns, max(load for load, _ in loads)
 
 
 def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.ndarray]:
@@ -262,10 +262,7 @@ def batches_by_tokens(lengths: np.ndarray, token_budget: int) -> Iterator[np.nda
 
 
 class FlatTokens:
-    """Write the arrays of a `TokenTable` as flat little-endian files, which processes map into memory and share.
-
-    pyarrow passes over files of such names where it reads the directory as a table.
-    """
+    """Write the arrays of a `TokenTable` as flat little-endian files, which processes map into memory and share."""
 
     def __init__(self, directory: Path):
         self._files = {name: open(directory / name, "wb") for name in _FLAT}
@@ -289,13 +286,7 @@ class FlatTokens:
 
 
 def read_tokens(directory: Path) -> TokenTable:
-    """Read ids and tokens of a sentence table, not its text.
-
-    Flat files are mapped: their pages are shared by all processes of a machine, and only what is used is read. Tables
-    without them are read from Parquet files in name order.
-    """
-    if not (directory / "_tokens.i32").is_file():
-        return TokenTable.from_arrow(read_table(directory, columns=["id", "input_ids"]))
+    """Map what `FlatTokens` wrote: pages are shared by all processes of a machine, and only what is used is read."""
     arrays = []
     for name, kind in _FLAT.items():
         path = directory / name

@@ -1,8 +1,8 @@
 """SentEval's transfer tasks, read from its `data/downstream` or from tables of SICK and STS-B."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -15,7 +15,7 @@ from raysed.data.sources import local_file
 from raysed.errors import UserError
 
 FOLDS = 10
-"""Of every cross-validation (the literature's setting of SentEval)."""
+"""Of every cross-validation, as SentEval has it."""
 Kind = Literal["nested", "folds", "split", "regression"]
 PROTOCOLS: dict[Kind, str] = {
     "nested": f"{FOLDS} outer folds, C by {FOLDS} inner folds",
@@ -23,10 +23,10 @@ PROTOCOLS: dict[Kind, str] = {
     "split": "C by dev",
     "regression": "expected grade, stopped by dev",
 }
-_QUESTION_TYPES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-_ENTAILMENT = ("contradiction", "neutral", "entailment")
 _DRAWN = {"test": 3, "dev": 10}
 """A split that a table lacks is one in so many of its training rows."""
+Example = tuple[float, tuple[str, ...]]
+"""Label, and one sentence or two."""
 
 
 class Split(NamedTuple):
@@ -38,14 +38,16 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True)
 class TransferTask:
-    """One task, named as in SentEval."""
+    """One task, named as in SentEval.
+
+    `nested` has the one split `all`; `folds` has train and test; `split` and `regression` have dev, too. `note` says
+    what is not as in SentEval.
+    """
 
     name: str
     kind: Kind
-    """`nested` has the one split `all`; `folds` has train and test; `split` and `regression` have dev, too."""
     splits: Mapping[str, Split]
     note: str = ""
-    """What is not as in SentEval; empty where nothing is."""
 
     @property
     def protocol(self) -> str:
@@ -53,20 +55,44 @@ class TransferTask:
         return "; ".join(filter(None, [PROTOCOLS[self.kind], self.note]))
 
 
-Example = tuple[float, tuple[str, ...]]
-"""Label, and one sentence or two."""
-Parse = Callable[[str, str], Example]
-"""A line, and file and line for messages, to an example."""
-
-
 class _Source(NamedTuple):
-    """Where a task lies: in SentEval's files (split, path, parser), maybe with headers, or in tables of a pattern."""
+    """How SentEval has a task.
+
+    Attributes:
+        files: by split; of a nested task by class.
+        line: a line with its groups `label`, `first` and maybe `second`; of a nested task it is a sentence.
+        shape: such a line in words.
+        labels: the names of the classes, or the lowest and the highest score.
+    """
 
     kind: Kind
-    files: list[tuple[str, str, Parse]]
+    files: Mapping[str, str]
+    line: str = ""
+    shape: str = ""
+    labels: tuple = ("0", "1")
     header: bool = False
-    tables: str | None = None
-    read_tables: Callable[[list[Path], int], tuple[dict[str, list[Example]], str]] | None = None
+
+    def example(self, line: str, where: str) -> Example:
+        """Parse a line of a task that is not nested."""
+        found = re.match(self.line, line)
+        if not found:
+            raise UserError(f"{where}: write it as {self.shape}")
+        parts = found.groupdict()
+        return self.label(parts.pop("label").strip(), where), tuple(parts.values())
+
+    def label(self, text: str, where: str) -> float:
+        """Return the number of a class, or the score."""
+        if self.kind != "regression":
+            if text.lower() not in self.labels:
+                raise UserError(f"{where}: label {text!r} is not one of {', '.join(self.labels)}")
+            return self.labels.index(text.lower())
+        try:
+            score, (low, high) = float(text), self.labels
+        except ValueError:
+            raise UserError(f"{where}: score {text!r} is not a number") from None
+        if not low <= score <= high:
+            raise UserError(f"{where}: score {text} is outside the range {low:g} to {high:g}")
+        return score
 
 
 def load_transfer(config: TransferConfig) -> list[TransferTask]:
@@ -86,10 +112,10 @@ def load_transfer(config: TransferConfig) -> list[TransferTask]:
     for name in config.tasks or []:
         if name not in _SOURCES:
             raise UserError(f"evaluation.transfer.tasks names {name!r}; the tasks are {', '.join(_SOURCES)}")
-    if config.source is None and config.tasks:
-        problem = "evaluation.transfer.tasks needs evaluation.transfer.source; set it to SentEval's data/downstream"
-        raise UserError(problem)
     if config.source is None:
+        if config.tasks:
+            needed = "evaluation.transfer.source; set it to SentEval's data/downstream"
+            raise UserError(f"evaluation.transfer.tasks needs {needed}")
         return []
     source = Path(config.source).expanduser()
     if not source.is_dir():
@@ -107,7 +133,7 @@ def load_transfer(config: TransferConfig) -> list[TransferTask]:
 
 def _places(source: Path, name: str) -> list[Path]:
     """Return the task's folder of SentEval, or else its tables; empty where there is neither."""
-    folder, pattern = (source / _SOURCES[name].files[0][1]).parent, _SOURCES[name].tables
+    folder, pattern = (source / next(iter(_SOURCES[name].files.values()))).parent, _TABLES.get(name)
     if folder.is_dir():
         return [folder]
     return (sorted(source.glob(pattern)) or sorted(source.glob(f"*/{pattern}"))) if pattern else []
@@ -115,17 +141,60 @@ def _places(source: Path, name: str) -> list[Path]:
 
 def _load(source: Path, name: str, seed: int) -> TransferTask:
     spec, places, note = _SOURCES[name], _places(source, name), ""
-    if places and not places[0].is_dir():
-        examples, note = spec.read_tables(places, seed)
+    if not places or places[0].is_dir():
+        examples = _read_files(source, spec)
+    elif name == "STSBenchmark":
+        examples = _read_sts_benchmark_tables(places[0])
     else:
-        examples: dict[str, list[Example]] = {split: [] for split, _, _ in spec.files}
-        for split, file, parse in spec.files:
-            lines = read_lines(_present(source / file), latin=True)
-            for number, line in list(enumerate(lines, start=1))[spec.header :]:
-                examples[split].append(parse(line, f"{source / file}, line {number}"))
+        examples, note = _read_sick_tables(places, spec, seed)
     task = TransferTask(name, spec.kind, {split: _split(found) for split, found in examples.items()}, note)
     _check_size(task, places[0])
     return task
+
+
+def _read_files(source: Path, spec: _Source) -> dict[str, list[Example]]:
+    found: dict[str, list[Example]] = {}
+    for key, name in spec.files.items():
+        path = _present(source / name)
+        lines = enumerate(read_lines(path, latin=True)[spec.header :], start=1 + spec.header)
+        if spec.kind == "nested":
+            found.setdefault("all", []).extend((int(key), (line,)) for _, line in lines)
+        else:
+            found[key] = [spec.example(line, f"{path}, line {number}") for number, line in lines]
+    return found
+
+
+def _read_sick_tables(paths: list[Path], spec: _Source, seed: int) -> tuple[dict[str, list[Example]], str]:
+    """All rows of all tables by their column `split`; what is missing is drawn from the training rows."""
+    found: dict[str, list[Example]] = {"train": [], "dev": [], "test": []}
+    names = ("split", "premise", "hypothesis", "relatedness" if spec.kind == "regression" else "label")
+    needed = f"{', '.join(names[:-1])} and {names[-1]}"
+    schema = Schema("evaluation.transfer", "tasks", {names: [names]}, needed, latin=True)
+    for path in paths:
+        table = read(local_file(path), schema)
+        for place, (split, first, second, value) in enumerate(zip(*map(table.texts, names))):
+            where = table.where(place)
+            if split not in (*found, "trial"):
+                raise UserError(f"{where}: split {split!r} is unknown; write train, dev (or trial) or test")
+            found["dev" if split == "trial" else split].append((spec.label(value, where), (first, second)))
+    rows, notes, start = found["train"], [], 0
+    order = np.random.default_rng(seed).permutation(len(rows)).tolist()
+    for split in [split for split in _DRAWN if not found[split]]:
+        stop = start + len(rows) // _DRAWN[split]
+        found[split] = [rows[i] for i in sorted(order[start:stop])]
+        notes.append(f"{split} is {stop - start:,} of the {len(rows):,} training rows, drawn with seed {seed}")
+        start = stop
+    found["train"] = [rows[i] for i in sorted(order[start:])]
+    return found, ", ".join(notes)
+
+
+def _read_sts_benchmark_tables(train: Path) -> dict[str, list[Example]]:
+    found = {}
+    for split in _SPLITS:
+        task = TaskConfig(source=str(_present(train.with_name(f"stsb-{split}.tsv"))))
+        subsets = load_task(f"STSBenchmark {split}", task, "evaluation.transfer").subsets.values()
+        found[split] = [(label, sides) for first, second, gold in subsets for *sides, label in zip(first, second, gold)]
+    return found
 
 
 def _split(examples: list[Example]) -> Split:
@@ -163,125 +232,54 @@ def _present(path: Path) -> Path:
     return path
 
 
-def _parse_question(line: str, where: str) -> Example:
-    label, _, rest = line.partition(":")
-    if label not in _QUESTION_TYPES or " " not in rest:
-        raise UserError(f"{where}: write it as TYPE:fine question, with one of {', '.join(_QUESTION_TYPES)}")
-    return _QUESTION_TYPES.index(label), (rest.partition(" ")[2],)
-
-
-def _parse_binary(line: str, where: str) -> Example:
-    sentence, _, label = line.strip().rpartition("\t")
-    return _named(label, where, ("0", "1"), "0 to 1"), (sentence,)
-
-
-def _parse_fine(line: str, where: str) -> Example:
-    label, _, sentence = line.strip().partition(" ")
-    return _named(label, where, tuple("01234"), "0 to 4"), (sentence,)
-
-
-def _parse_cells(line: str, where: str, columns: tuple[int, int, int], label: Callable[[str, str], float]) -> Example:
-    """A pair, whose sentences and label are in these tab-separated columns."""
-    cells = line.split("\t")
-    if len(cells) <= max(columns):
-        raise UserError(f"{where}: {len(cells)} tab-separated columns instead of {max(columns) + 1}")
-    first, second, value = (cells[column] for column in columns)
-    return label(value, where), (first, second)
-
-
-def _named(text: str, where: str, names: Sequence[str], known: str = "") -> int:
-    """Return the place of a label among the names of the classes."""
-    if text.strip().lower() not in names:
-        raise UserError(f"{where}: label {text!r} is not one of {known or ', '.join(names)}")
-    return names.index(text.strip().lower())
-
-
-def _score(text: str, where: str, low: float) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise UserError(f"{where}: score {text!r} is not a number") from None
-    if not low <= value <= 5:
-        raise UserError(f"{where}: score {text} is outside the range {low:g} to 5")
-    return value
-
-
-def _read_sick_tables(
-    paths: list[Path], seed: int, column: str, label: Callable[[str, str], float]
-) -> tuple[dict[str, list[Example]], str]:
-    """All rows of all tables by their column `split`; what is missing is drawn from the training rows."""
-    by_split: dict[str, list[Example]] = {"train": [], "dev": [], "test": []}
-    names = ("split", "premise", "hypothesis", column)
-    schema = Schema(
-        "evaluation.transfer", "tasks", {names: [names]}, f"{', '.join(names[:-1])} and {column}", latin=True
-    )
-    for path in paths:
-        table = read(local_file(path), schema)
-        for place, (split, first, second, value) in enumerate(zip(*(table.texts(name) for name in names))):
-            where = table.where(place)
-            if split not in (*by_split, "trial"):
-                raise UserError(f"{where}: split {split!r} is unknown; write train, dev (or trial) or test")
-            by_split["dev" if split == "trial" else split].append((label(value, where), (first, second)))
-    rows, notes, start = by_split["train"], [], 0
-    order = np.random.default_rng(seed).permutation(len(rows)).tolist()
-    for split in [split for split in _DRAWN if not by_split[split]]:
-        stop = start + len(rows) // _DRAWN[split]
-        by_split[split] = [rows[i] for i in sorted(order[start:stop])]
-        notes.append(f"{split} is {stop - start:,} of the {len(rows):,} training rows, drawn with seed {seed}")
-        start = stop
-    by_split["train"] = [rows[i] for i in sorted(order[start:])]
-    return by_split, ", ".join(notes)
-
-
-def _read_sts_benchmark_tables(paths: list[Path], seed: int) -> tuple[dict[str, list[Example]], str]:
-    examples = {}
-    for split in ("train", "dev", "test"):
-        task = TaskConfig(source=str(_present(paths[0].with_name(f"stsb-{split}.tsv"))))
-        subsets = load_task(f"STSBenchmark {split}", task, "evaluation.transfer").subsets.values()
-        examples[split] = [
-            (label, sides) for first, second, gold in subsets for *sides, label in zip(first, second, gold)
-        ]
-    return examples, ""
-
-
-def _opposites(first: str, second: str) -> _Source:
-    """Two files with a sentence per line; those of the first one are class 1."""
-    return _Source(
-        "nested", [("all", first, lambda line, _: (1, (line,))), ("all", second, lambda line, _: (0, (line,)))]
-    )
-
-
-def _splits(pattern: str, names: Sequence[str], parse: Parse) -> list[tuple[str, str, Parse]]:
-    """Files of train, dev and test, or of train and test, by their names."""
-    splits = ("train", "dev", "test") if len(names) == 3 else ("train", "test")
-    return [(split, pattern.format(name), parse) for split, name in zip(splits, names)]
-
-
-def _sick(kind: Kind, column: int, name: str, label: Callable[[str, str], float]) -> _Source:
-    parse = partial(_parse_cells, columns=(1, 2, column), label=label)
-    files = _splits("SICK/SICK_{}.txt", ("train", "trial", "test_annotated"), parse)
-    return _Source(kind, files, True, "sick*.tsv", partial(_read_sick_tables, column=name, label=label))
-
-
-_THREE = ("train", "dev", "test")
-_PARAPHRASE: Parse = partial(_parse_cells, columns=(3, 4, 0), label=partial(_named, names=("0", "1"), known="0 to 1"))
-_SIMILARITY: Parse = partial(_parse_cells, columns=(5, 6, 4), label=partial(_score, low=0.0))
+_SPLITS = ("train", "dev", "test")
+_SICK = {"train": "SICK/SICK_train.txt", "dev": "SICK/SICK_trial.txt", "test": "SICK/SICK_test_annotated.txt"}
+_MRPC = {"train": "MRPC/msr_paraphrase_train.txt", "test": "MRPC/msr_paraphrase_test.txt"}
+_PAIR = r"(?P<first>[^\t]*)\t(?P<second>[^\t]*)"
+_LABEL = r"(?P<label>[^\t]*)"
 _SOURCES = {
-    "MR": _opposites("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
-    "CR": _opposites("CR/custrev.pos", "CR/custrev.neg"),
-    "SUBJ": _opposites("SUBJ/subj.objective", "SUBJ/subj.subjective"),
-    "MPQA": _opposites("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
-    "SST2": _Source("split", _splits("SST/binary/sentiment-{}", _THREE, _parse_binary)),
-    "SST5": _Source("split", _splits("SST/fine/sentiment-{}", _THREE, _parse_fine)),
-    "TREC": _Source("folds", _splits("TREC/{}.label", ("train_5500", "TREC_10"), _parse_question)),
-    "MRPC": _Source("folds", _splits("MRPC/msr_paraphrase_{}.txt", ("train", "test"), _PARAPHRASE), header=True),
-    "SICKEntailment": _sick("split", 4, "label", partial(_named, names=_ENTAILMENT)),
-    "SICKRelatedness": _sick("regression", 3, "relatedness", partial(_score, low=1.0)),
+    "MR": _Source("nested", {"1": "MR/rt-polarity.pos", "0": "MR/rt-polarity.neg"}),
+    "CR": _Source("nested", {"1": "CR/custrev.pos", "0": "CR/custrev.neg"}),
+    "SUBJ": _Source("nested", {"1": "SUBJ/subj.objective", "0": "SUBJ/subj.subjective"}),
+    "MPQA": _Source("nested", {"1": "MPQA/mpqa.pos", "0": "MPQA/mpqa.neg"}),
+    "SST2": _Source(
+        kind="split",
+        files={split: f"SST/binary/sentiment-{split}" for split in _SPLITS},
+        line=r"(?P<first>.*)\t(?P<label>.*)",
+        shape="a sentence, a tab, and 0 or 1",
+    ),
+    "SST5": _Source(
+        kind="split",
+        files={split: f"SST/fine/sentiment-{split}" for split in _SPLITS},
+        line=r"(?P<label>\S*) ?(?P<first>.*)",
+        labels=("0", "1", "2", "3", "4"),
+    ),
+    "TREC": _Source(
+        kind="folds",
+        files={"train": "TREC/train_5500.label", "test": "TREC/TREC_10.label"},
+        line=r"(?P<label>\w+):\S* (?P<first>.*)",
+        shape="TYPE:fine question",
+        labels=("abbr", "desc", "enty", "hum", "loc", "num"),
+    ),
+    "MRPC": _Source("folds", _MRPC, rf"{_LABEL}\t.*?\t.*?\t{_PAIR}", "5 tab-separated columns", header=True),
+    "SICKEntailment": _Source(
+        kind="split",
+        files=_SICK,
+        line=rf".*?\t{_PAIR}\t.*?\t{_LABEL}",
+        shape="5 tab-separated columns",
+        labels=("contradiction", "neutral", "entailment"),
+        header=True,
+    ),
+    "SICKRelatedness": _Source(
+        "regression", _SICK, rf".*?\t{_PAIR}\t{_LABEL}", "5 tab-separated columns", (1.0, 5.0), header=True
+    ),
     "STSBenchmark": _Source(
-        "regression",
-        _splits("STS/STSBenchmark/sts-{}.csv", _THREE, _SIMILARITY),
-        tables="stsb-train.tsv",
-        read_tables=_read_sts_benchmark_tables,
+        kind="regression",
+        files={split: f"STS/STSBenchmark/sts-{split}.csv" for split in _SPLITS},
+        line=rf"(?:.*?\t){{4}}{_LABEL}\t{_PAIR}",
+        shape="7 tab-separated columns",
+        labels=(0.0, 5.0),
     ),
 }
+_TABLES = {"SICKEntailment": "sick*.tsv", "SICKRelatedness": "sick*.tsv", "STSBenchmark": "stsb-train.tsv"}
 TASKS = tuple(_SOURCES)

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from raysed.cluster.work import Work
 from raysed.config import CombinationConfig
-from raysed.data.parquet import read_table
+from raysed.data.parquet import open_table
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import UserError
@@ -110,7 +110,7 @@ def mean_targets(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, An
     blocks: Sequence[Block] = inputs["blocks"]
     writer = TargetWriter(out)
     for path, _ in blocks:
-        writer.add(read_table(path()))
+        writer.add(open_table(path()).read())
     writer.close(len(SentenceTable(inputs["corpus"])))
     bf16 = any(meta.get("bf16") for _, meta in blocks)  # by other machines
     verified = verify_targets(out, inputs["teachers"], inputs["encoder"].trust_remote_code, bf16)
@@ -271,7 +271,7 @@ class _Taught:
         if isinstance(teacher, Path):
             table = SentenceTable(teacher)
             return lambda start, stop: matrix(table.rows(start, stop, ("target",)).column("target"))
-        return lambda start, _: matrix(read_table(teacher[start // ROWS_PER_GROUP][0]()).column("target"))
+        return lambda start, _: matrix(open_table(teacher[start // ROWS_PER_GROUP][0]()).read().column("target"))
 
 
 def _fitted(

@@ -13,7 +13,7 @@ from raysed.cluster.work import Work
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pair_table import write_pairs
 from raysed.data.pairs import usable
-from raysed.data.parquet import read_table
+from raysed.data.parquet import open_table
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.static_start import write_static
@@ -80,7 +80,7 @@ def view_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any]
     """Tokenise the two views of each sentence into a table that all members share."""
     encoder, rows, counts = inputs["encoder"], inputs["rows"], ""
     if isinstance(rows, Path):
-        table, counts = read_table(rows / VIEWS_FILE), f"; {(rows / 'counts.txt').read_text()}"
+        table, counts = open_table(rows / VIEWS_FILE).read(), f"; {(rows / 'counts.txt').read_text()}"
         columns = [table.column(name).to_pylist() for name in VIEWS_SCHEMA.names]
         rows = usable(*columns, f"{settings['kind']} views", settings["max_unusable"])
     lengths = LengthReport(encoder.max_length)
@@ -109,7 +109,7 @@ class ViewBlocks:
 
 def check_rewritten(directory: Path) -> None:
     """Refuse a table of another run that is not what `rewritten_views` writes."""
-    read_table(directory / VIEWS_FILE)
+    open_table(directory / VIEWS_FILE)
 
 
 def rewritten_views(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
@@ -119,7 +119,7 @@ def rewritten_views(out: Path, inputs: Mapping[str, Any], settings: Mapping[str,
     with pq.ParquetWriter(out / VIEWS_FILE, VIEWS_SCHEMA) as writer:
         for path, meta in blocks:
             chosen, total = chosen + meta["chosen"], total + meta["total"]
-            writer.write_table(read_table(path()))
+            writer.write_table(open_table(path()).read())
     share, unit = 100 * chosen / max(total, 1), KINDS[settings["kind"]].UNIT
     counts = f"{chosen:,} of {total:,} {unit} rewritten ({share:.1f} %)"
     (out / "counts.txt").write_text(counts)

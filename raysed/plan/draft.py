@@ -134,8 +134,9 @@ def draft(
     max_length = min(limit, max(16, 8 * math.ceil(lengths[2] / 8)))
     cut = float(np.mean(tokens_N > max_length))
     # So many have been seen, so the draw cannot fail, whatever the rest is like.
-    drawn = min(MOST_SENTENCES, survey.report.usable) if survey.sentences > MOST_SENTENCES else None
-    count = drawn or survey.sentences
+    usable = survey.report.usable
+    drawn = min(MOST_SENTENCES, usable) if usable > MOST_SENTENCES or not survey.complete else None
+    count = drawn or usable
     first = Path(re.split(r"[*?[]", survey.source[0])[0].rstrip("/"))  # a file, directory or dataset
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", first.name.split(".")[0])
     text = render(

@@ -15,7 +15,7 @@ from raysed.registry import stages
 PAIRS = [PairsSurvey("data/dev.csv", 300, 0, 0.1, 0.9, 0), PairsSurvey("other/dev.csv", 300, 0, 1, 5, 0, subsets=2)]
 
 
-def survey(count: int, characters: int = 80, sentences: int | None = None, **changes) -> Survey:
+def survey(count: int, characters: int = 80, **changes) -> Survey:
     report = SimpleNamespace(usable=count, lines=count)
     known = {
         "source": ["data/tickets.txt"],
@@ -27,8 +27,7 @@ def survey(count: int, characters: int = 80, sentences: int | None = None, **cha
         "taken": None,
         "tabbed": False,
         "report": report,
-        "complete": sentences is None,
-        "sentences": sentences or count,
+        "complete": True,
         "lengths_N": np.full(count, characters),
         "sample": ["x" * characters],
     }
@@ -89,9 +88,8 @@ def test_a_draw_asks_for_no_more_than_was_seen():
     """So it cannot fail, whatever the rows that were not read hold."""
     assert written(survey(MOST_SENTENCES)).config.corpus.sentences is None
     assert written(survey(150_000)).config.corpus.sentences == MOST_SENTENCES
-    assert written(survey(150_000, sentences=10**7)).config.corpus.sentences == MOST_SENTENCES
-    assert written(survey(60_000, sentences=10**7)).config.corpus.sentences == 60_000
-    assert written(survey(60_000, sentences=90_000)).config.corpus.sentences is None
+    assert written(survey(150_000, complete=False)).config.corpus.sentences == MOST_SENTENCES
+    assert written(survey(60_000, complete=False)).config.corpus.sentences == 60_000
 
 
 @pytest.mark.parametrize(

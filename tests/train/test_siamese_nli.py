@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from raysed.data.pair_table import LabelledBatch, PairBatches, PairTable
-from raysed.data.pairs import CLASSES, load_nli
+from raysed.data.pairs import load_nli
 from raysed.data.tokens import tokenize
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
@@ -133,7 +133,7 @@ def test_the_classifier_is_exact_under_autocast(make_encoder, batch):
 def test_real_pairs_can_be_learned(make_encoder, tiny_tokenizer, data_dir):
     """A few passes over 96 pairs of SNLI: far below ln 3, the loss of a guess."""
     rows = load_nli(NliConfig(train=[str(data_dir / "nli" / "snli-sample.tsv")]).train)
-    assert len(rows) == 2527 and rows.counts == dict(zip(CLASSES, (839, 838, 850)))
+    assert np.bincount(rows.labels).tolist() == [839, 838, 850]
     table = PairTable(*(tokenize(tiny_tokenizer, side, 30) for side in (rows.first, rows.second)), rows.labels)
     torch.manual_seed(0)
     objective = SiameseNLI(make_encoder("bert", layers=2, width=32), dropout=False)
