@@ -12,12 +12,13 @@ from raysed.errors import UserError
 from raysed.score.metrics import pair_cosines
 from raysed.score.transfer import sentences_of
 
+_COLUMNS = ("question", "sentence", "label")
 _SCHEMA = Schema(
     setting="evaluation.analysis.qnli",
     kind="questions and sentences",
-    wanted={("question", "sentence", "label"): [("question", "sentence", "label")]},
+    wanted={_COLUMNS: [_COLUMNS]},
     needed="question, sentence and label",
-    text=("question", "sentence"),
+    text=_COLUMNS[:2],
 )
 _LABELS = {"entailment": 1, "not_entailment": 0}
 

@@ -10,7 +10,6 @@ Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapters
 """
 
 from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
@@ -18,16 +17,15 @@ from raysed.score.tasks import Evaluation, Outcomes
 
 RESAMPLES = 10_000
 _BLOCK_CELLS = 2**18
-Group = TypeVar("Group", bound=Hashable)
 
 
 def resample(
     evaluation: Evaluation,
-    outcomes: Mapping[Group, Sequence[Outcomes]],
+    outcomes: Mapping[Hashable, Sequence[Outcomes]],
     tasks: Sequence[str],
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> dict[Group, np.ndarray]:
+) -> dict[Hashable, np.ndarray]:
     """Return the mean score x100 over `tasks` of each group of models, float64 [R]; NaN where it is not defined.
 
     Models of a group differ in their seeds, and are resampled, too.

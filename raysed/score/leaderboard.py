@@ -38,11 +38,9 @@ def load_mteb(names: Sequence[str]) -> list[Any]:
 
 
 def score_mteb(model: Any, tasks: Sequence[Any], name: str = "model") -> dict[str, float]:
-    """Return the main score x100 of one model on each task, as the leaderboard shows it.
+    """Return the main score x100 on each task of what `load_model` returned.
 
-    Args:
-        model: what `raysed.model.load.load_model` returned; one that the sentence-transformers library computes is
-            given to mteb as it is, with its own prompts.
+    A model that the sentence-transformers library computes is given to mteb as it is, with its own prompts.
     """
     import mteb
     from mteb.models import ModelMeta

@@ -1,22 +1,23 @@
 """What a linear model reads out of frozen features: classifiers and the relatedness regression of SentEval.
 
-A probe is a function of features, labels, settings and seed only. Nothing here knows tasks or sentences.
-
-Source: Conneau and Kiela, "SentEval: An Evaluation Toolkit for Universal Sentence Representations", LREC 2018; the
-regression is that of Tai, Socher and Manning 2015, section 4.2.
+A probe is a function of features, labels, settings and seed only. Source: Conneau and Kiela, "SentEval: An Evaluation
+Toolkit for Universal Sentence Representations", LREC 2018; the regression is that of Tai, Socher and Manning 2015,
+section 4.2.
 
 The classifiers of all folds are solved together: scikit-learn, one fit after the other, took 1.6 (TREC), 5 (MRPC) and 8
 (CR) times as long on the bundled encoder's embeddings, with the same choices and accuracies.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cholesky, solve_triangular
+from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack, issparse
+from scipy.special import log_softmax
 
 from raysed.data.transfer import FOLDS
 from raysed.score.metrics import pearson
@@ -26,15 +27,12 @@ SPLIT_GRID = tuple(2.0**exponent for exponent in range(-2, 4))
 FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
 """Values of C where folds of the training set choose, and a test set is apart."""
 
-_TOLERANCE, _MAX_ITERATIONS = 1e-9, 1000
-_MAX_CUTS, _ROUNDING = 10, 1e-7
-_FORCING, _MAX_PRODUCTS = 0.1, 100
+_TOLERANCE, _MAX_ITERATIONS, _MEMORY = 1e-10, 1000, 10
 _GRADES = 5
 _BATCH, _ROUND_EPOCHS, _MAX_EPOCHS, _PATIENCE = 64, 50, 1000, 3
 
-
 Features = np.ndarray | csr_matrix
-"""float32 [N, D], or sparse rows of the same shape."""
+"""float32 [N, D]."""
 
 
 class Labelled(NamedTuple):
@@ -84,29 +82,25 @@ def classify_by_folds(
 ) -> Classified:
     """Choose C by cross-validation on `train`, fit on all of it, and predict the test rows."""
     held_out = [rows for _, rows in stratified_folds(train.labels, seed, folds)]
-    return _choose(train, test_ND, grid, held_out, lambda: enumerate(train.at(rows) for rows in held_out))
+    return _choose(train, test_ND, grid, held_out, [train.at(rows) for rows in held_out])
 
 
 def classify_by_dev(train: Labelled, dev: Labelled, test_ND: Features, grid: Sequence[float]) -> Classified:
     """Choose C by the accuracy on `dev`, fit on `train` alone, and predict the test rows."""
-    return _choose(train, test_ND, grid, [], lambda: [(-1, dev)])
+    return _choose(train, test_ND, grid, [], [dev])
 
 
 def _choose(
-    train: Labelled,
-    test_ND: Features,
-    grid: Sequence[float],
-    held_out: Sequence[np.ndarray],
-    dev_parts: Callable[[], Iterable[tuple[int, Labelled]]],
+    train: Labelled, test_ND: Features, grid: Sequence[float], held_out: Sequence[np.ndarray], parts: Sequence[Labelled]
 ) -> Classified:
     """The fit with the best mean accuracy over the parts, each predicted by the fit of its number."""
     best = None
     for c, fits in zip(grid, _path(train, grid, held_out)):
-        hits = [fits.predict(part.features, which) == part.labels for which, part in dev_parts()]
+        hits = [fits.predict(part.features, which) == part.labels for which, part in enumerate(parts)]
         # Two decimals and then the smallest of equals, as SentEval: far digits do not decide.
         dev = round(float(np.mean([100 * np.mean(hit_N) for hit_N in hits])), 2)
         if best is None or dev > best.dev:
-            best = Classified(fits.predict(test_ND), c, dev, bool(fits.converged_F[-1]))
+            best = Classified(fits.predict(test_ND), c, dev, fits.converged)
     return best
 
 
@@ -118,8 +112,8 @@ class _Fits(NamedTuple):
 
     weights_DFK: np.ndarray
     """For the features as they are; the last row holds the intercepts."""
-    converged_F: np.ndarray
     classes_K: np.ndarray
+    converged: bool
 
     def predict(self, features_ND: Features, which: int = -1) -> np.ndarray:
         weights_DK = self.weights_DFK[:, which]
@@ -138,144 +132,78 @@ def _path(train: Labelled, grid: Sequence[float], held_out: Sequence[np.ndarray]
     kept_NF = np.ones((len(label_N), len(held_out) + 1), np.float32)
     for fold, rows in enumerate(held_out):
         kept_NF[rows, fold] = 0
-    target_NK = np.eye(len(classes_K), dtype=np.float32)[label_N]
-    if len(classes_K) == 2:
-        target_NK = target_NK[:, 1:]
     x_ND, mean_D, size = _with_ones(train.features), np.zeros(train.features.shape[1]), 1.0
     if not issparse(x_ND):
         mean_D = x_ND[:, :-1].mean(axis=0, dtype=np.float64)
         x_ND[:, :-1] -= mean_D.astype(np.float32)
         size = math.sqrt(np.square(x_ND[:, :-1]).mean(dtype=np.float64)) or 1.0
         x_ND[:, :-1] /= size
-    problem = _Regressions(x_ND, target_NK, kept_NF)
-    weights_DFK = np.zeros((x_ND.shape[1], kept_NF.shape[1], target_NK.shape[1]))
+    weights_DFK = np.zeros((x_ND.shape[1], kept_NF.shape[1], len(classes_K) if len(classes_K) > 2 else 1))
     for c in grid:
-        weights_DFK, converged_F = problem.solve(weights_DFK, c * size**2)
+        weights_DFK, converged = _solve(x_ND, label_N, kept_NF, weights_DFK, c * size**2)
         plain_DFK = weights_DFK / size
         plain_DFK[-1] = weights_DFK[-1] - np.tensordot(mean_D, plain_DFK[:-1], 1)
-        yield _Fits(plain_DFK, converged_F, classes_K)
+        yield _Fits(plain_DFK, classes_K, converged)
 
 
-class _State(NamedTuple):
-    """Where F regressions are: objective [F], its gradient [D, F, K] and the probabilities float32 [N, F, K]."""
+def _solve(
+    x_ND: Features, label_N: np.ndarray, kept_NF: np.ndarray, start_DFK: np.ndarray, c: float
+) -> tuple[np.ndarray, bool]:
+    """Minimise C times the sum of losses plus half the squared weights, of F regressions at once, by L-BFGS.
 
-    weights_DFK: np.ndarray
-    value_F: np.ndarray
-    gradient_DFK: np.ndarray
-    share_NFK: np.ndarray
-
-
-class _Regressions(NamedTuple):
-    """F logistic regressions on rows of the same features: C times the sum of losses plus half the squared weights.
-
-    A truncated Newton method, for all at once (Lin, Weng and Keerthi, "Trust region Newton method for logistic
-    regression", JMLR 2008). Its conjugate gradients are preconditioned by the Hessian that all have about in common,
-    so that a few products do, however the features are correlated; of sparse features, by its diagonal.
+    It looks for the way from given first weights, in units in which the Hessian that all have about in common is 1, so
+    that a few steps do, however the features are correlated; of sparse features, in units of its diagonal.
     """
+    shape = start_DFK.shape
+    unit = _units(x_ND, np.exp(_log_shares(x_ND, start_DFK)), kept_NF, c)
 
-    x_ND: Features
-    target_NK: np.ndarray
-    kept_NF: np.ndarray
-
-    def solve(self, weights_DFK: np.ndarray, c: float) -> tuple[np.ndarray, np.ndarray]:
-        """Return the solutions [D, F, K] and whether each ended before the limit [F], from given first weights."""
-        state = self._state(weights_DFK, c)
-        precondition = self._preconditioner(state.share_NFK, c)
-        active_F = np.ones(weights_DFK.shape[1], bool)
-        for _ in range(_MAX_ITERATIONS):
-            step_DFK = self._newton_step(state, active_F, c, precondition)
-            # About twice the objective's distance from its minimum.
-            gap_F = -_dot(state.gradient_DFK, step_DFK)
-            active_F &= gap_F > _TOLERANCE * c * self.kept_NF.sum(0)
-            if not active_F.any():
-                break
-            state, moved_F = self._advance(state, step_DFK * active_F[:, None], c)
-            active_F &= moved_F
-        return state.weights_DFK, ~active_F
-
-    def _newton_step(
-        self, state: _State, active_F: np.ndarray, c: float, precondition: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
-        """The Newton step of the active ones, as far as conjugate gradients have to go for a good one."""
-        residual_DFK = -state.gradient_DFK.astype(np.float32)
-        search_DFK, step_DFK = precondition(residual_DFK), np.zeros_like(residual_DFK)
-        left_F = first_F = _dot(residual_DFK, search_DFK)
-        for _ in range(_MAX_PRODUCTS):
-            change_DFK = self._hessian_product(state.share_NFK, search_DFK, c)
-            size_F1 = _ratio(left_F, _dot(search_DFK, change_DFK))[:, None]
-            step_DFK += size_F1 * search_DFK
-            residual_DFK -= size_F1 * change_DFK
-            scaled_DFK = precondition(residual_DFK)
-            before_F, left_F = left_F, _dot(residual_DFK, scaled_DFK)
-            if not (active_F & (left_F > _FORCING * first_F)).any():
-                break
-            search_DFK = scaled_DFK + _ratio(left_F, before_F)[:, None] * search_DFK
-        return step_DFK
-
-    def _hessian_product(self, share_NFK: np.ndarray, search_DFK: np.ndarray, c: float) -> np.ndarray:
-        """The Hessians times one direction each, float32."""
-        moved_NFK = (self.x_ND @ search_DFK.reshape(len(search_DFK), -1)).reshape(share_NFK.shape)
-        moved_NFK *= share_NFK
-        moved_NFK -= share_NFK * moved_NFK.sum(2, keepdims=True)
-        moved_NFK *= np.float32(c) * self.kept_NF[:, :, None]
-        product_DFK = (self.x_ND.T @ moved_NFK.reshape(len(moved_NFK), -1)).reshape(search_DFK.shape)
-        product_DFK[:-1] += search_DFK[:-1]
-        return product_DFK
-
-    def _advance(self, state: _State, step_DFK: np.ndarray, c: float) -> tuple[_State, np.ndarray]:
-        """The whole step, a shorter one for those whose objective would rise, or none where only rounding is left."""
-        size_F = np.ones(step_DFK.shape[1])
-        rounding_F = _ROUNDING * (state.value_F + 0.1 * c * self.kept_NF.sum(0))
-        for _ in range(_MAX_CUTS):
-            found = self._state(state.weights_DFK + step_DFK * size_F[:, None], c)
-            risen_F = found.value_F > state.value_F + rounding_F
-            if not risen_F.any():
-                return found, size_F > 0
-            size_F[risen_F] /= 4
-        size_F[risen_F] = 0
-        return self._state(state.weights_DFK + step_DFK * size_F[:, None], c), size_F > 0
-
-    def _state(self, weights_DFK: np.ndarray, c: float) -> _State:
-        width, count, classes = weights_DFK.shape
-        logit_NFK = (self.x_ND @ weights_DFK.astype(np.float32).reshape(width, -1)).reshape(-1, count, classes)
-        # One column stands for two classes, the first of which has the logit 0.
-        top_NF1 = logit_NFK.max(2, keepdims=True, initial=0 if classes == 1 else -np.inf)
-        logit_NFK -= top_NF1
-        share_NFK = np.exp(logit_NFK)
-        total_NF1 = share_NFK.sum(2, keepdims=True) + (np.exp(-top_NF1) if classes == 1 else 0)
-        share_NFK /= total_NF1
-        target_N1K = self.target_NK[:, None]
-        loss_NF = np.log(total_NF1)[:, :, 0] - (logit_NFK * target_N1K).sum(2)
-        if classes == 1:
-            loss_NF += (top_NF1 * (1 - target_N1K))[:, :, 0]
-        value_F = c * (loss_NF * self.kept_NF).sum(0, dtype=np.float64)
-        value_F += np.square(weights_DFK[:-1]).sum((0, 2)) / 2
-        error_NFK = (share_NFK - target_N1K) * self.kept_NF[:, :, None]
-        gradient_DFK = c * (self.x_ND.T @ error_NFK.reshape(len(error_NFK), -1)).astype(np.float64)
-        gradient_DFK = gradient_DFK.reshape(weights_DFK.shape)
+    def objective(way: np.ndarray) -> tuple[float, np.ndarray]:
+        weights_DFK = start_DFK + _times(unit, way.reshape(shape))
+        log_share_NFK = _log_shares(x_ND, weights_DFK)
+        own_NF = np.take_along_axis(log_share_NFK, label_N[:, None, None], axis=2)[:, :, 0]
+        error_NFK = np.exp(log_share_NFK)
+        error_NFK[np.arange(len(label_N)), :, label_N] -= 1
+        error_NFK = (error_NFK * kept_NF[:, :, None])[:, :, -shape[2] :]
+        gradient_DFK = c * (x_ND.T @ error_NFK.reshape(len(label_N), -1)).astype(np.float64).reshape(shape)
         gradient_DFK[:-1] += weights_DFK[:-1]
-        return _State(weights_DFK, value_F, gradient_DFK, share_NFK)
+        value = np.square(weights_DFK[:-1]).sum() / 2 - c * (own_NF * kept_NF).sum(dtype=np.float64)
+        return value, _times(unit.T, gradient_DFK).ravel()
 
-    def _preconditioner(self, share_NFK: np.ndarray, c: float) -> Callable[[np.ndarray], np.ndarray]:
-        """Division by the Hessian with the mean curvature of folds and classes, or by its diagonal; float32."""
-        free = max(share_NFK.shape[2] - 1, 1)
-        curvature_N = (share_NFK * (1 - share_NFK)).sum(2).mean(1) / free * self.kept_NF.mean()
-        penalty_D = np.ones(self.x_ND.shape[1])
-        penalty_D[-1] = _ROUNDING  # next to nothing for the intercept, so that there is an inverse
-        if issparse(self.x_ND):
-            diagonal_D = c * (self.x_ND.multiply(self.x_ND).T @ curvature_N) + penalty_D
-            diagonal_D11 = diagonal_D.astype(np.float32)[:, None, None]
-            return lambda residual_DFK: residual_DFK / diagonal_D11
-        weighted_ND = self.x_ND * np.sqrt(curvature_N)[:, None]
-        hessian_DD = c * (weighted_ND.T @ weighted_ND).astype(np.float64) + np.diag(penalty_D)
-        hessian_DD.flat[:: len(hessian_DD) + 1] *= 1 + _ROUNDING
-        factor = cho_factor(hessian_DD, overwrite_a=True, check_finite=False)
+    options = {"maxiter": _MAX_ITERATIONS, "maxfun": 10 * _MAX_ITERATIONS, "maxcor": _MEMORY}
+    options |= {"ftol": _TOLERANCE, "gtol": 0.0}
+    found = minimize(objective, np.zeros(start_DFK.size), jac=True, method="L-BFGS-B", options=options)
+    # Where only rounding is left to gain, it finds no better place (status 2); at the limit it has status 1.
+    return start_DFK + _times(unit, found.x.reshape(shape)), found.status != 1
 
-        def divide(residual_DFK: np.ndarray) -> np.ndarray:
-            found = cho_solve(factor, residual_DFK.reshape(len(residual_DFK), -1), check_finite=False)
-            return found.astype(np.float32).reshape(residual_DFK.shape)
 
-        return divide
+def _log_shares(x_ND: Features, weights_DFK: np.ndarray) -> np.ndarray:
+    """The logarithms of the classes' probabilities, float32 [N, F, K]; one column stands for two classes."""
+    width, fits, columns = weights_DFK.shape
+    logit_NFK = (x_ND @ weights_DFK.astype(np.float32).reshape(width, -1)).reshape(-1, fits, columns)
+    if columns == 1:
+        logit_NFK = np.concatenate([np.zeros_like(logit_NFK), logit_NFK], axis=2)
+    return log_softmax(logit_NFK, axis=2)
+
+
+def _units(x_ND: Features, share_NFK: np.ndarray, kept_NF: np.ndarray, c: float) -> np.ndarray:
+    """The inverse root of the Hessian with the mean curvature of folds and classes, [D, D], or of its diagonal, [D]."""
+    curvature_N = (share_NFK * (1 - share_NFK)).mean(axis=(1, 2)) * kept_NF.mean()
+    penalty_D = np.ones(x_ND.shape[1])
+    penalty_D[-1] = 1e-7  # next to nothing for the intercept, so that there is an inverse
+    if issparse(x_ND):
+        return 1 / np.sqrt(c * (x_ND.multiply(x_ND).T @ curvature_N) + penalty_D)
+    weighted_ND = x_ND * np.sqrt(curvature_N)[:, None]
+    hessian_DD = c * (weighted_ND.T @ weighted_ND).astype(np.float64) + np.diag(penalty_D)
+    hessian_DD.flat[:: len(hessian_DD) + 1] *= 1 + 1e-7
+    root_DD = cholesky(hessian_DD, lower=True, overwrite_a=True, check_finite=False)
+    return solve_triangular(root_DD, np.eye(len(root_DD)), lower=True, check_finite=False).T
+
+
+def _times(unit: np.ndarray, x_DFK: np.ndarray) -> np.ndarray:
+    """A matrix or a diagonal times columns."""
+    if unit.ndim == 1:
+        return unit[:, None, None] * x_DFK
+    return (unit @ x_DFK.reshape(len(unit), -1)).reshape(x_DFK.shape)
 
 
 def _with_ones(features_ND: Features) -> Features:
@@ -284,15 +212,6 @@ def _with_ones(features_ND: Features) -> Features:
     if issparse(features_ND):
         return hstack([features_ND, ones_N1], "csr", np.float32)
     return np.concatenate([features_ND, ones_N1], axis=1, dtype=np.float32)
-
-
-def _ratio(a_F: np.ndarray, b_F: np.ndarray) -> np.ndarray:
-    """The quotient, 0 where the divisor is not positive."""
-    return np.divide(a_F, b_F, out=np.zeros_like(b_F), where=b_F > 0)
-
-
-def _dot(a_DFK: np.ndarray, b_DFK: np.ndarray) -> np.ndarray:
-    return np.einsum("dfk,dfk->f", a_DFK, b_DFK)
 
 
 # -- regression of scores --------------------------------------------------------------------------------------------

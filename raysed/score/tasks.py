@@ -15,8 +15,8 @@ from raysed.score.kinds import Task, kinds
 from raysed.score.kinds.pairs import Pairs
 
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
-"""Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has its own embeddings
-(BERT-flow fits a flow per task), by task a matrix with a row for each of `Evaluation.rows`."""
+"""Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has a calibration of its
+own, by task a matrix with a row for each of `Evaluation.rows`."""
 Outcomes = Mapping[str, np.ndarray]
 """Of one model: outcomes by task."""
 
@@ -25,7 +25,7 @@ class Evaluation:
     """Scores models on tasks; built once, then given the embeddings of one model after the other."""
 
     def __init__(self, tasks: Sequence[StsTask | Task], aggregation: str = "mean"):
-        """Number the distinct sentences of all tasks, whose names must differ."""
+        """Number the distinct sentences of all tasks."""
         made = [Pairs(task, aggregation) if isinstance(task, StsTask) else task for task in tasks]
         self.tasks: dict[str, Task] = {task.name: task for task in made}
         self.sentences = list(dict.fromkeys(s for task in made for s in task.sentences))
@@ -71,10 +71,9 @@ class Evaluation:
         rows, expected, x_UD = self._rows[task], len(self.sentences), embeddings
         if isinstance(embeddings, Mapping):
             rows, expected, x_UD = np.searchsorted(self.rows(task), rows), len(rows), embeddings[task]
-        x_UD = np.asarray(x_UD)
-        if x_UD.ndim != 2 or len(x_UD) != expected:
-            raise ValueError(f"{expected} rows of embeddings expected, got shape {x_UD.shape}")
-        x_UD = x_UD[rows]
+        if np.ndim(x_UD) != 2 or len(x_UD) != expected:
+            raise ValueError(f"{expected} rows of embeddings expected, got shape {np.shape(x_UD)}")
+        x_UD = np.asarray(x_UD)[rows]
         bad = np.flatnonzero(~np.isfinite(x_UD).all(axis=1))
         if len(bad):
             examples = ", ".join(repr(self.tasks[task].sentences[i][:60]) for i in bad[:3])
@@ -111,8 +110,8 @@ class Evaluation:
 def main_score(metrics: Mapping[str, Any]) -> float | None:
     """Return the number that is a task's score, x100, of what `Task.metrics` returned; None where it is not defined.
 
-    >>> main_score({"spearman": 71.2, "pearson": 70.9}), main_score({"map": 40.0, "ndcg@10": 45.1}), main_score({})
-    (71.2, 45.1, None)
+    >>> main_score({"spearman": 71.2, "pearson": 70.9}), main_score({})
+    (71.2, None)
     """
     return next((metrics[task.main] for task in kinds().values() if task.main in metrics), None)
 
@@ -136,10 +135,7 @@ def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float |
 
 
 def comparable(score: float | None) -> float:
-    """Return a score that a choice can be made by, rounded so that noise breaks no tie.
-
-    One that is not defined is 0: a model that tells no pairs apart is as good as chance.
-    """
+    """Return a score that a choice can be made by, rounded so that noise breaks no tie; 0, chance, where it is None."""
     return round(score or 0.0, 6)
 
 

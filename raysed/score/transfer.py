@@ -1,7 +1,6 @@
 """SentEval's transfer tasks: how well a linear probe on frozen sentence embeddings solves other problems.
 
-A run embeds the tasks' distinct sentences once, and the probes are independent jobs on those embeddings. Sources:
-Conneau and Kiela, "SentEval", LREC 2018; SED table 7 and BSL table 2 report these tasks.
+Sources: Conneau and Kiela, "SentEval", LREC 2018; SED table 7 and BSL table 2 report these tasks.
 """
 
 import statistics
@@ -21,24 +20,25 @@ from raysed.score.probes import Features, Labelled
 
 SED_TASKS = tuple("CR MR MPQA SUBJ SST2 SST5 TREC MRPC SICKEntailment SICKRelatedness STSBenchmark".split())
 """The columns of SED table 7."""
-BSL_TASKS = tuple("MR CR SUBJ MPQA SST2 TREC MRPC".split())
-"""The columns of BSL table 2."""
 
 
 @dataclass(frozen=True)
 class ProbeJob:
-    """One probe, independent of all others: a whole task, or one outer fold of a nested one."""
+    """One probe, independent of all others: a whole task, or one outer fold of a nested one.
+
+    Attributes:
+        fold: number of the outer fold; None where there is none.
+        rows: per split, where its sentences are in `sentences_of(tasks)`: int64 [N, sides].
+        protocol: in words.
+    """
 
     task: str
     kind: Kind
     fold: int | None
-    """Number of the outer fold; None where there is none."""
     seed: int
     rows: Mapping[str, np.ndarray]
-    """Per split, where its sentences are in `sentences_of(tasks)`: int64 [N, sides]."""
     labels: Mapping[str, np.ndarray]
     protocol: str
-    """In words."""
 
     @property
     def outer_fold(self) -> tuple[np.ndarray, np.ndarray]:
@@ -48,8 +48,7 @@ class ProbeJob:
     @property
     def training_rows(self) -> np.ndarray:
         """Where in `sentences_of(tasks)` the sentences are that its probe is fitted on, of both sides."""
-        rows_NS = self.rows["train"] if self.fold is None else self.rows["all"][self.outer_fold[0]]
-        return np.unique(rows_NS)
+        return np.unique(self.rows["train"] if self.fold is None else self.rows["all"][self.outer_fold[0]])
 
 
 def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
@@ -60,13 +59,10 @@ def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
 
 def jobs(tasks: Sequence[TransferTask], seed: int = 1111) -> list[ProbeJob]:
     """Return what there is to do, task by task: ten jobs for a nested task, one for any other."""
-    row = {sentence: i for i, sentence in enumerate(sentences_of(tasks))}
-    found = []
+    row, found = {sentence: i for i, sentence in enumerate(sentences_of(tasks))}, []
     for task in tasks:
-        rows = {
-            key: np.array([[row[s] for s in side] for side in split.sides], np.int64).T
-            for key, split in task.splits.items()
-        }
+        sides = {key: [[row[s] for s in side] for side in split.sides] for key, split in task.splits.items()}
+        rows = {key: np.array(of_split, np.int64).T for key, of_split in sides.items()}
         labels = {key: split.labels for key, split in task.splits.items()}
         folds = range(FOLDS) if task.kind == "nested" else [None]
         found += [ProbeJob(task.name, task.kind, fold, seed, rows, labels, task.protocol) for fold in folds]
@@ -113,12 +109,10 @@ def _features(job: ProbeJob, rows_NS: np.ndarray, embeddings_UD: Features) -> Fe
 
 def combine(results: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Put the results of all jobs together, per task; the folds of a nested task become mean and deviation."""
-    by_task: dict[str, list[Mapping[str, Any]]] = {}
-    for result in results:
-        by_task.setdefault(result["task"], []).append(result)
-    found = {}
-    for task, folds in by_task.items():
-        folds.sort(key=lambda result: result["fold"] or 0)
+    found: dict[str, dict[str, Any]] = {}
+    by_task = sorted(results, key=lambda result: result["fold"] or 0)
+    for task in dict.fromkeys(result["task"] for result in by_task):
+        folds = [result for result in by_task if result["task"] == task]
         found[task] = {key: value for key, value in folds[0].items() if key not in ("task", "fold")}
         if folds[0]["fold"] is not None:
             accuracies = [fold["accuracy"] for fold in folds]

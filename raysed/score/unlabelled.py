@@ -17,9 +17,9 @@ from raysed.score.lexical import tf_idf_vectors, word_cosines
 from raysed.score.metrics import unit
 
 MOST_SENTENCES = 1000
-"""A sample of so many is enough for every number here: a space of 768 directions shows in no fewer."""
+"""A space of 768 directions shows in no fewer."""
 MOST_CHANGED = 400
-"""So many of them are changed: the share that is found is then off by at most 2.5 %, its standard error."""
+"""The share that is found is then off by at most 2.5 %, its standard error."""
 CANNOT_BE_TOLD = (
     "Without labels nobody can tell whether sentences that the model finds similar are similar to you. For that, "
     "grade some hundred pairs of your own sentences, or list which documents answer some dozen queries."
@@ -27,7 +27,6 @@ CANNOT_BE_TOLD = (
 _SHOWN, _NEAREST = 5, 2
 _LONGEST = 200
 """Characters of a sentence that are shown."""
-_TEMPERATURE = 2.0
 _TRIPLES = Path(__file__).parents[1] / "bundled" / "triples.tsv"
 
 Embed = Callable[[Sequence[str]], np.ndarray]
@@ -35,7 +34,7 @@ Embed = Callable[[Sequence[str]], np.ndarray]
 
 
 def near_duplicates(sentences: Sequence[str], seed: int = 0) -> list[str]:
-    """Return each sentence with one small change that leaves its meaning: what a careless writer would do.
+    """Return each sentence with one small change that leaves its meaning.
 
     Two letters of a word are swapped, the case is changed, a word is written twice, or a full stop is lost or added.
 
@@ -79,14 +78,12 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
     changed = near_duplicates([sentences[row] for row in of_C], seed)
     x_ND, near_CD = (unit(np.asarray(embed(texts), np.float64)) for texts in (sentences, changed))
     cosine_NN = x_ND @ x_ND.T
-    others = ~np.eye(len(sentences), dtype=bool)
-    squared = 2 - 2 * cosine_NN[others]
-    shape = isotropy(x_ND, seed)
+    others, shape = ~np.eye(len(sentences), dtype=bool), isotropy(x_ND, seed)
     return {
         "sentences": len(sentences),
         "found": 100 * float(np.mean((near_CD @ x_ND.T).argmax(1) == of_C)),
         "alignment": float(np.square(x_ND[of_C] - near_CD).sum(1).mean()),
-        "uniformity": float(np.log(np.exp(-_TEMPERATURE * squared).mean())),
+        "uniformity": float(np.log(np.exp(-2 * (2 - 2 * cosine_NN[others])).mean())),
         "cosine": shape["cosine"],
         "effective_rank": shape["effective_rank"],
         "neighbours": _neighbours(sentences, np.where(others, cosine_NN, -np.inf), generator),
@@ -94,15 +91,11 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
 
 
 def _neighbours(sentences: Sequence[str], cosine_NN: np.ndarray, generator: np.random.Generator) -> list[dict]:
-    def shown(row: int) -> str:
-        text = sentences[row]
-        return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-
-    found = []
+    shown, found = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in sentences], []
     for row in generator.choice(len(sentences), min(_SHOWN, len(sentences)), replace=False).tolist():
         nearest = np.argsort(-cosine_NN[row], kind="stable")[:_NEAREST].tolist()
-        near = [{"sentence": shown(i), "cosine": float(cosine_NN[row, i])} for i in nearest]
-        found.append({"sentence": shown(row), "nearest": near})
+        near = [{"sentence": shown[i], "cosine": float(cosine_NN[row, i])} for i in nearest]
+        found.append({"sentence": shown[row], "nearest": near})
     return found
 
 

@@ -18,22 +18,25 @@ from raysed.score.lexical import LEXICAL, Vectors
 
 
 class Task(ABC):
-    """A task that models are scored on."""
+    """A task that models are scored on.
+
+    Attributes:
+        kind: as in `evaluation.tasks.NAME.kind`.
+        main: the key of `metrics` that is the score.
+        short_measure: the measure in a word, for an axis.
+        rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
+        sentences: the U distinct texts that a model has to embed.
+        size: what there is, in words.
+    """
 
     kind: ClassVar[str]
-    """As in `evaluation.tasks.NAME.kind`."""
     main: ClassVar[str]
-    """The key of `metrics` that is the score."""
     measure: ClassVar[str]
     short_measure: ClassVar[str]
-    """The measure in a word, for an axis."""
     rises_when_resampled: ClassVar[bool] = False
-    """Whether resamples score above the whole on average, by the nature of the score."""
     name: str
     sentences: list[str]
-    """The U distinct texts that a model has to embed."""
     size: str
-    """What there is, in words."""
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
@@ -86,9 +89,9 @@ class Task(ABC):
         raise NotImplementedError
 
     def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
-        """Return the baselines that fit this kind, by the name of their row.
+        """Return by the name of their row the baselines that fit this kind; each is called for its outcome.
 
-        Each is called for its outcome, in parts where it takes long: a part has -1 in the rows that are not its own.
+        It may come in parts, where it takes long: a part has -1 in the rows that are not its own.
         """
         return {name: [partial(self.lexical_outcome, vectors)] for name, vectors in LEXICAL.items()}
 

@@ -1,6 +1,6 @@
 """Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from raysed.data.sources import Hub, ending, find
 from raysed.score import probes
 from raysed.score.kinds import Task
 from raysed.score.lexical import LEXICAL, Vectors
-from raysed.score.probes import Classified, Features, Labelled
+from raysed.score.probes import Features, Labelled
 
 FOLDS = 5
 """Of a classification without a test part: each text is predicted by a probe that has not seen it."""
 _LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
 """Unit vectors of words need weaker regularisation than embeddings."""
-Probe = Callable[[Labelled, Features], Classified]
 
 
 class LabelledTask(Task):
@@ -39,15 +38,12 @@ class LabelledTask(Task):
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "LabelledTask":
-        """See `Task.load`."""
         return cls(load_classes(name, config), seed)
 
     def content(self) -> list[Any]:
-        """See `Task.content`."""
         return [self.kind, self.data.texts, self.data.labels.tolist(), self._tested.tolist(), self._seed]
 
     def strata(self) -> list[tuple[slice, float]]:
-        """See `Task.strata`."""
         return [(slice(0, int(self._tested.sum())), 1.0)]
 
 
@@ -82,14 +78,10 @@ class Classification(LabelledTask):
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return the predicted class of every test row, int64 [N_test]."""
-        features_ND = np.asarray(x_UD, np.float32)[self.rows]
+        how = {"grid": probes.SPLIT_GRID, "seed": self._seed, "folds": FOLDS}
+        return self._predict(np.asarray(x_UD, np.float32)[self.rows], how)
 
-        def probe(train: Labelled, test_ND: Features) -> Classified:
-            return probes.classify_by_folds(train, test_ND, probes.SPLIT_GRID, self._seed, FOLDS)
-
-        return self._predict(features_ND, probe)
-
-    def _predict(self, features: Features, probe: Probe, parts: slice = slice(None)) -> np.ndarray:
+    def _predict(self, features: Features, how: Mapping[str, Any], parts: slice = slice(None)) -> np.ndarray:
         """The predictions of some folds from the features of all texts; other rows have -1."""
         labels_N, test = self.data.labels, self.data.test
         predicted_N = np.full_like(labels_N, -1)
@@ -99,17 +91,15 @@ class Classification(LabelledTask):
             folds = [(np.flatnonzero(~test), np.flatnonzero(test))]
         for rows, held_out in folds[parts]:
             train = Labelled(features[rows], labels_N[rows])
-            predicted_N[held_out] = probe(train, features[held_out]).predicted
+            predicted_N[held_out] = probes.classify_by_folds(train, features[held_out], **how).predicted
         return predicted_N[self._tested]
 
     def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
-        """See `Task.lexical`; with many classes a fold takes as long as other outcomes."""
-
-        def probe(train: Labelled, test_NV: Features) -> Classified:
-            return probes.classify_by_folds(train, test_NV, _LEXICAL_GRID, None, 3)
+        """Return a part for each fold: with many classes one takes as long as other outcomes."""
+        how = {"grid": _LEXICAL_GRID, "seed": None, "folds": 3}
 
         def fold(vectors: Vectors, part: int) -> np.ndarray:
-            return self._predict(vectors(self.data.texts), probe, slice(part, part + 1))
+            return self._predict(vectors(self.data.texts), how, slice(part, part + 1))
 
         count = FOLDS if self.data.test is None else 1
         return {name: [partial(fold, vectors, part) for part in range(count)] for name, vectors in LEXICAL.items()}
@@ -127,6 +117,5 @@ class Classification(LabelledTask):
         }
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        """See `Task.resampled`."""
         gold = self.data.labels[self._tested]
         return 100 * np.stack([outcome == gold for outcome in outcomes]) @ counts_PR / counts_PR.sum(0)

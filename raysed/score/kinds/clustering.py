@@ -25,7 +25,6 @@ class Clustering(LabelledTask):
         return self.lexical_outcome(lambda texts: unit(np.asarray(x_UD, np.float32)[self.rows]))
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        """See `Task.lexical_outcome`."""
         from sklearn.cluster import KMeans  # takes a second, and most processes need none of it
 
         features, count = vectors(self.data.texts), len(self.data.classes)
@@ -43,7 +42,6 @@ class Clustering(LabelledTask):
         }
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        """See `Task.resampled`."""
         return np.stack([100 * v_measure(self._tables(outcome_NS, counts_PR)).mean(1) for outcome_NS in outcomes])
 
     def _tables(self, outcome_NS: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:

@@ -41,8 +41,10 @@ class Pairs(Task):
         for name, (_, _, gold_P) in task.subsets.items():
             self._subsets[name] = slice(start, start := start + len(gold_P))
         self._left_out = [name for name, pairs in self._subsets.items() if not _can_correlate(self.gold[pairs])]
-        if self.aggregation == "all" or len(self._subsets) == 1 or not self._left_out:
-            return
+        if self._left_out and self.aggregation != "all" and len(self._subsets) > 1:
+            self._report_left_out()
+
+    def _report_left_out(self) -> None:
         why = f"fewer than {FEWEST} pairs or one score only"
         if len(self._left_out) == len(self._subsets):
             raise UserError(
@@ -55,11 +57,9 @@ class Pairs(Task):
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Pairs":
-        """See `Task.load`."""
         return cls(load_task(name, config), aggregation)
 
     def content(self) -> list[Any]:
-        """See `Task.content`."""
         return [[name, *map(list, subset)] for name, subset in self.task.subsets.items()]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
@@ -67,11 +67,9 @@ class Pairs(Task):
         return pair_cosines(x_UD, x_UD, self.pair_rows)
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        """See `Task.lexical_outcome`."""
         return sparse_pair_cosines(vectors(self.sentences), self.pair_rows)
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
-        """See `Task.score_between`."""
         ways = [pair_cosines(a_UD, b_UD, self.pair_rows) for a_UD, b_UD in ((x_UD, y_UD), (y_UD, x_UD))]
         scores = [self.metrics(similarity_P)[self.main] for similarity_P in ways]
         return None if None in scores else sum(scores) / 2

@@ -39,16 +39,13 @@ class Retrieval(Task):
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
-        """See `Task.recognises`."""
         return bool(config.queries or config.qrels) or is_retrieval(config.source)
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Retrieval":
-        """See `Task.load`."""
         return cls(load_retrieval(name, config))
 
     def content(self) -> list[Any]:
-        """See `Task.content`."""
         task = self.task
         judged = [task.starts.tolist(), task.relevant.tolist(), task.gains.tolist()]
         return [self.kind, self.sentences, task.document_ids, *judged]
@@ -58,7 +55,6 @@ class Retrieval(Task):
         return self._outcome_between(x_UD, x_UD)
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float:
-        """See `Task.score_between`."""
         return self.metrics(self._outcome_between(x_UD, y_UD))[self.main]
 
     def _outcome_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> np.ndarray:
@@ -71,11 +67,9 @@ class Retrieval(Task):
         task, found = self.task, []
         step = max(1, _BLOCK_CELLS // len(task.documents))
         for start in range(0, len(task.queries), step):
-            block = slice(start, min(start + step, len(task.queries)))
-            for query, scores_N in zip(range(block.start, block.stop), scores(block)):
+            for query, scores_N in enumerate(scores(slice(start, start + step)), start=start):
                 mine = slice(task.starts[query], task.starts[query + 1])
-                rank_J = _ranks(np.asarray(scores_N), task.relevant[mine], task.places)
-                found.append(_measures(rank_J, task.gains[mine]))
+                found.append(_measures(_ranks(scores_N, task.relevant[mine], task.places), task.gains[mine]))
         return np.array(found)
 
     def metrics(self, outcome_QM: np.ndarray) -> dict[str, float | int]:
@@ -85,22 +79,18 @@ class Retrieval(Task):
         return {**means, **counts, **({"left_out": self.task.left_out} if self.task.left_out else {})}
 
     def strata(self) -> list[tuple[slice, float]]:
-        """See `Task.strata`."""
         return [(slice(0, len(self.task.queries)), 1.0)]
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        """See `Task.resampled`."""
         return 100 * np.stack([outcome_QM[:, 0] for outcome_QM in outcomes]) @ counts_PR / counts_PR.sum(0)
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        """See `Task.lexical_outcome`."""
         count, x_NV = len(self.task.documents), vectors([*self.task.documents, *self.task.queries])
         documents_VN, queries_QV = x_NV[:count].T.tocsr(), x_NV[count:]
         # Equal texts must tie: rounding noise has no rank.
         return self.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
 
     def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
-        """See `Task.lexical`."""
         return {**super().lexical(), BM25: [self._bm25]}
 
     def _bm25(self) -> np.ndarray:
