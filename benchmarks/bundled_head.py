@@ -17,9 +17,8 @@ from safetensors.torch import load_file, save
 from raysed.bundled import ENCODER
 from raysed.cluster.process import prepare_process
 from raysed.config import CorpusConfig, EncoderConfig
-from raysed.data.batches import EpochBatches
 from raysed.data.corpus import BUNDLED, CorpusReport, sentence_chunks
-from raysed.data.tokens import LengthReport, TokenTable, tokenize
+from raysed.data.tokens import EpochBatches, LengthReport, TokenTable, tokenize
 from raysed.model.pretrained import load_encoder
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train

@@ -24,7 +24,7 @@ from raysed.data.transfer import TransferTask, load_transfer
 from raysed.model.encoding import encode
 from raysed.model.load import load_model
 from raysed.model.pretrained import load_encoder
-from raysed.score.baselines import transfer_baselines
+from raysed.score.lexical import transfer_baselines
 from raysed.score.transfer import main_score, score_transfer, sentences_of
 from raysed.store.metrics import quiet_libraries
 

@@ -14,9 +14,9 @@ from raysed.model.load import load_model
 from raysed.report.findings import Difference
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
-from raysed.score.baselines import baselines, transfer_baselines
 from raysed.score.intervals import resample
 from raysed.score.leaderboard import load_mteb, score_mteb
+from raysed.score.lexical import baselines, transfer_baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
 from raysed.score.transfer import ProbeJob, score_transfer, sentences_of, transfer_average
 from raysed.score.transfer import main_score as transfer_score

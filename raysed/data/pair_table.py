@@ -12,10 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from raysed.data.batches import EpochBatches
 from raysed.data.pairs import PairRows
 from raysed.data.parquet import open_table
-from raysed.data.tokens import LengthReport, PackedTokens, TokenTable, pack, tokenize
+from raysed.data.tokens import EpochBatches, LengthReport, PackedTokens, TokenTable, pack, tokenize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

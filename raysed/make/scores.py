@@ -26,11 +26,10 @@ from raysed.model.affine import CalibrationMap, load_calibration, save_calibrati
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
-from raysed.score.baselines import run_word_probe, word_counts
 from raysed.score.dev import DevTask
-from raysed.score.further import FurtherTasks
+from raysed.score.lexical import run_word_probe, word_counts
 from raysed.score.tasks import Embeddings
-from raysed.score.transfer import combine, jobs, run_probe
+from raysed.score.transfer import FurtherTasks, combine, jobs, run_probe
 from raysed.store.progress import Progress, emit
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k

@@ -17,8 +17,8 @@ from raysed.model.views.synonyms import wordnet_version
 from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
 from raysed.registry import stages
-from raysed.score.further import FurtherTasks, load_further
 from raysed.score.tasks import Evaluation
+from raysed.score.transfer import FurtherTasks, load_further
 from raysed.store.files import sha256_of
 from raysed.store.hub import cached_commit, encoder_path
 from raysed.store.trackers import check_trackers

@@ -23,8 +23,8 @@ from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
 from raysed.report.scores import Draws, Group, Row, Scores, stage_labels
-from raysed.score.baselines import baselines
 from raysed.score.intervals import resample
+from raysed.score.lexical import baselines
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
 from raysed.score.unlabelled import MOST_SENTENCES, Embed, answered_by, answered_by_words, triples
 from raysed.store.status import read_timings

@@ -1,13 +1,23 @@
-"""Texts as sparse vectors of their words: word overlap and TF-IDF, which need no model.
+"""Baselines of words alone, which cost no model: a gain over nothing is no gain.
 
+Word overlap and TF-IDF score tasks of every kind, BM25 retrieval. Frequencies are those of a task's own texts.
 Scikit-learn is imported where it is used: it takes a second, and most processes need none of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
+
+from raysed.data.transfer import TransferTask
+from raysed.score.transfer import ProbeJob, combine, jobs, run_probe, sentences_of
+
+if TYPE_CHECKING:
+    from raysed.score.tasks import Evaluation
 
 WORD_OVERLAP, TF_IDF, BM25 = "word-overlap", "tf-idf", "bm25"
 Vectors = Callable[[Sequence[str]], csr_matrix]
@@ -62,3 +72,52 @@ def sparse_pair_cosines(x_UV: csr_matrix, rows_P2: np.ndarray) -> np.ndarray:
     """Return the dot product of every pair of rows, float64 [P], rounded so that equal word counts tie."""
     a_PV, b_PV = (x_UV[rows] for rows in rows_P2.T)
     return np.asarray(a_PV.multiply(b_PV).sum(1), np.float64).ravel().round(12)
+
+
+# -- rows of baselines ------------------------------------------------------------------------------------------------
+
+
+def baselines(
+    evaluation: Evaluation, each: Callable[[list[tuple[str, str, int]]], Iterable[tuple[str, str, int]]] = iter
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return every baseline's outcomes by task, by the name of its row; one that fits no task is not there.
+
+    `each` goes through the steps (names of task and baseline, number of the part), and may show how far it is.
+    """
+    tasks = evaluation.tasks.values()
+    parts = {(task.name, name): parts for task in tasks for name, parts in task.lexical().items()}
+    found: dict[str, dict[str, np.ndarray]] = {}
+    for task, name, part in each([(*key, part) for key, of_key in parts.items() for part in range(len(of_key))]):
+        outcome, known = parts[task, name][part](), found.setdefault(name, {}).get(task)
+        found[name][task] = outcome if known is None else np.maximum(known, outcome)
+    return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}
+
+
+def transfer_baselines(
+    tasks: Sequence[TransferTask], seed: int = 1111, run: Callable[..., Iterable[dict[str, Any]]] = map
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Score TF-IDF as the features of transfer tasks; returns by the name of its row what `score_transfer` returns."""
+    return {TF_IDF: combine(run(partial(run_word_probe, counts_UV=word_counts(tasks)), jobs(tasks, seed)))}
+
+
+def word_counts(tasks: Sequence[TransferTask]) -> csr_matrix:
+    """Return how often each of `sentences_of(tasks)` has each word of all of them, float32 [U, V]."""
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    return fit_rows(CountVectorizer(dtype=np.float32), sentences_of(tasks))
+
+
+def run_word_probe(job: ProbeJob, counts_UV: csr_matrix) -> dict[str, Any]:
+    """Train and test one probe on TF-IDF with logarithmic counts.
+
+    Words and their frequencies are those of the sentences that the probe is fitted on, each counted once; so every
+    outer fold has its own.
+    """
+    from sklearn.feature_extraction.text import TfidfTransformer
+
+    fitted_NV = counts_UV[job.training_rows]
+    known = np.flatnonzero(fitted_NV.getnnz(axis=0))
+    if not len(known):
+        return run_probe(job, csr_matrix((counts_UV.shape[0], 1), dtype=np.float32))
+    weights = TfidfTransformer(sublinear_tf=True).fit(fitted_NV[:, known])
+    return run_probe(job, weights.transform(counts_UV[:, known]))

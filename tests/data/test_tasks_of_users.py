@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from raysed.config import TaskConfig
-from raysed.data.classes import load_classes
 from raysed.data.retrieval import load_retrieval
 from raysed.errors import UserError
+from raysed.score.kinds.classification import load_classes
 from raysed.score.tasks import kind_of, load_any_task
 
 REAL = Path(__file__).parents[3] / "shared/data/retrieval/trecqa-dev"

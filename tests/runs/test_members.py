@@ -16,7 +16,7 @@ import raysed.pipeline
 from raysed.config import make_config
 from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
-from raysed.score.baselines import transfer_baselines
+from raysed.score.lexical import transfer_baselines
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 

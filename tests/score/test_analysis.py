@@ -19,7 +19,7 @@ from raysed.score.analysis import (
     frequency_table,
     isotropy,
 )
-from raysed.score.further import Qnli, load_qnli
+from raysed.score.transfer import Qnli, load_qnli
 
 REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "sts" / "stsb-dev.tsv"
 

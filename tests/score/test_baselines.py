@@ -10,9 +10,8 @@ from sklearn.linear_model import LogisticRegression
 
 from raysed.data.graded import StsTask
 from raysed.data.transfer import Split, TransferTask
-from raysed.score import baselines as module
-from raysed.score.baselines import baselines, transfer_baselines
-from raysed.score.lexical import count_vectors, tf_idf_vectors, word_cosines
+from raysed.score import lexical as module
+from raysed.score.lexical import baselines, count_vectors, tf_idf_vectors, transfer_baselines, word_cosines
 from raysed.score.tasks import Evaluation
 
 WORDS = "the a dog cat sun rain sings sleeps runs on in house".split()

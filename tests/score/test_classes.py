@@ -6,11 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, v_measure_score
 
-from raysed.data.classes import LabelledTexts
 from raysed.score import probes
-from raysed.score.baselines import baselines
-from raysed.score.kinds.classification import Classification
+from raysed.score.kinds.classification import Classification, LabelledTexts
 from raysed.score.kinds.clustering import SEEDS, Clustering
+from raysed.score.lexical import baselines
 from raysed.score.metrics import v_measure
 from raysed.score.tasks import Evaluation
 

@@ -19,8 +19,7 @@ from raysed.data.transfer import load_transfer
 from raysed.model.encoder import Encoder
 from raysed.model.load import load_model
 from raysed.model.pretrained import write_checkpoint
-from raysed.score.baselines import transfer_baselines
-from raysed.score.lexical import count_vectors, word_cosines
+from raysed.score.lexical import count_vectors, transfer_baselines, word_cosines
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.side_by_side import scores_table

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
-from raysed.data.classes import LabelledTexts
 from raysed.data.graded import StsTask
 from raysed.data.retrieval import RetrievalTask
 from raysed.score.intervals import _over_seeds, interval, resample
-from raysed.score.kinds.classification import Classification
+from raysed.score.kinds.classification import Classification, LabelledTexts
 from raysed.score.kinds.clustering import Clustering
 from raysed.score.kinds.retrieval import Retrieval
 from raysed.score.metrics import Order

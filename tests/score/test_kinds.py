@@ -10,8 +10,8 @@ import pytest
 from raysed.config import make_config
 from raysed.errors import UserError
 from raysed.score import kinds
-from raysed.score.baselines import baselines
 from raysed.score.intervals import interval, resample
+from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, mean_score
 
 ROOT = Path(__file__).resolve().parents[2]

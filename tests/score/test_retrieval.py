@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysed.data.retrieval import RetrievalTask
-from raysed.score.baselines import baselines
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
 from raysed.score.kinds.retrieval import MEASURES, Retrieval
+from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation
 
 

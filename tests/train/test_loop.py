@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysed.config import CONFIGS, Config, TaskConfig, find_config, load_config
-from raysed.data.batches import EpochBatches
-from raysed.data.tokens import tokenize
+from raysed.data.tokens import EpochBatches, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysed.data.batches import EpochBatches
-from raysed.data.tokens import TokenTable, pack
+from raysed.data.tokens import EpochBatches, TokenTable, pack
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
 from raysed.train.plan import Plan

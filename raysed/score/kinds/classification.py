@@ -1,6 +1,7 @@
 """Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ import numpy as np
 
 from raysed.bundled import PREFIX
 from raysed.config import TaskConfig
-from raysed.data.classes import LabelledTexts, classes_schema, load_classes
 from raysed.data.graded import graded_schema
-from raysed.data.rows import column_names
+from raysed.data.rows import Schema, column_names, read_source
 from raysed.data.sources import Hub, ending, find
+from raysed.errors import UserError
 from raysed.score import probes
 from raysed.score.kinds import Task
 from raysed.score.lexical import LEXICAL, Vectors
@@ -22,6 +23,85 @@ FOLDS = 5
 """Of a classification without a test part: each text is predicted by a probe that has not seen it."""
 _LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
 """Unit vectors of words need weaker regularisation than embeddings."""
+
+
+@dataclass(frozen=True)
+class LabelledTexts:
+    """N texts with one label each.
+
+    Attributes:
+        labels: class ids, int64 [N].
+        classes: names of the classes, by id.
+        test: which texts are to be predicted, bool [N]; None where the source does not divide them.
+    """
+
+    name: str
+    texts: list[str]
+    labels: np.ndarray
+    classes: list[str]
+    test: np.ndarray | None = None
+
+
+TEXT_COLUMNS = ("text", "sentence", "utterance", "title")
+LABEL_COLUMNS = ("label", "class", "category", "intent", "topic")
+"""What the columns are often called; the first that is there is taken."""
+FEWEST_TEXTS = 5
+"""Texts of each class: every fold of a classification needs one."""
+
+
+def classes_schema(config: TaskConfig, setting: str) -> Schema:
+    """Return what is wanted of a file of labelled texts."""
+    text, label = config.columns.text, config.columns.label
+    return Schema(
+        setting=setting,
+        kind="texts with a label",
+        wanted={
+            ("text",): [(name,) for name in ([text] if text else TEXT_COLUMNS)],
+            ("label",): [(name,) for name in ([label] if label else LABEL_COLUMNS)],
+        },
+        needed=f"{text or 'text'} and {label or 'label'}",
+        optional={"split": "split"},
+        text=("text",),
+        remedy=f"; name yours in {setting}.columns",
+    )
+
+
+def load_classes(name: str, config: TaskConfig) -> LabelledTexts:
+    """Read texts with a label: a file or a hub dataset with a column for each.
+
+    Where a column `split` has rows of `test` and of another name, the test rows are what is predicted; `config.split`
+    takes the rows of one split alone. Rows without text or label are left out. At least two labels are needed, and
+    five texts of each.
+    """
+    setting = f"evaluation.tasks.{name}"
+    rows = read_source(config, classes_schema(config, setting), "test")
+    labels = ["" if value is None else str(value).strip() for value in rows.columns["label"]]
+    texts, names = rows.texts("text"), rows.classes.get("label")
+    kept = [i for i, (text, label) in enumerate(zip(texts, labels)) if text.strip() and label]
+    classes, ids = np.unique([labels[i] for i in kept], return_inverse=True) if kept else ([], np.zeros(0, np.int64))
+    _check_classes(list(map(str, classes)), ids, rows.name, setting)
+    splits = [rows.columns["split"][i] for i in kept] if config.split is None else []
+    test = np.array([split == "test" for split in splits], bool)
+    if names:  # the name behind a number, where the hub says it
+        classes = [names[int(v)] if v.isdigit() and int(v) < len(names) else v for v in classes]
+    is_divided = test.any() and not test.all()
+    return LabelledTexts(
+        name, [texts[i] for i in kept], ids.astype(np.int64), list(map(str, classes)), test if is_divided else None
+    )
+
+
+def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting: str) -> None:
+    if len(classes) < 2:
+        found = f"all {len(ids):,} texts of {source} have the label {classes[0]!r}" if classes else ""
+        found = found or f"{source} has no text with a label"
+        raise UserError(f"{setting}: {found}; at least two labels are needed")
+    counts = np.bincount(ids)
+    if counts.min() < FEWEST_TEXTS:
+        few = classes[int(counts.argmin())]
+        raise UserError(
+            f"{setting}: the label {few!r} of {source} has {counts.min()} of {len(ids):,} texts, but "
+            f"each of {len(classes):,} labels needs at least {FEWEST_TEXTS}; add some, merge labels or leave it out"
+        )
 
 
 class LabelledTask(Task):

@@ -15,8 +15,7 @@ from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Size, Start, TunedStage, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.batches import EpochBatches
-    from raysed.data.tokens import PackedTokens
+    from raysed.data.tokens import EpochBatches, PackedTokens
     from raysed.model.encoder import Encoder
     from raysed.model.shape import Shape
 
@@ -85,8 +84,7 @@ class _Mlm(TunedStage):
         return MaskedLM(start.encoder, mask, special, settings.rate, settings.dropout)
 
     def batches(self, settings: MlmConfig, start: Start) -> EpochBatches:
-        from raysed.data.batches import EpochBatches
-        from raysed.data.tokens import read_tokens
+        from raysed.data.tokens import EpochBatches, read_tokens
 
         return EpochBatches(read_tokens(start.data["corpus"]), settings.batch_size, start.seed)
 
