@@ -1,7 +1,6 @@
-"""Unlabelled sentences from text, JSONL, CSV, TSV, Parquet or the hub, as one clean stream with stable ids.
+"""Unlabelled sentences from files or the hub, as one clean stream with stable ids.
 
-Nothing here holds a whole corpus: files are read block by block, duplicates are known by 8-byte hashes, and a random
-draw of k sentences keeps about k of them at a time.
+Files are read block by block, duplicates are known by 8-byte hashes, and a random draw of k sentences keeps about k.
 """
 
 import re
@@ -37,10 +36,7 @@ _Chunk = tuple[np.ndarray, list[str]]
 
 @dataclass
 class CorpusReport:
-    """What became of every line (or record) of the corpus: `usable`, or one of those before it.
-
-    `kept` is `usable`, or what was drawn of it.
-    """
+    """What became of every line (or record): `usable`, or one of those before it; `kept` may be drawn of it."""
 
     lines: int = 0
     empty: int = 0
@@ -69,7 +65,7 @@ def check_corpus(config: CorpusConfig) -> None:
 
 
 def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Read the corpus and yield its sentences, cleaned and each one once.
+    """Yield ids, int64 [B] counted from 0, and the B sentences, cleaned and each one once.
 
     All are kept in reading order (files sorted within a directory), or `config.sentences` of them are drawn
     uniformly without replacement. A draw depends on the seed and on which sentences there are, not on their
@@ -77,10 +73,7 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
     Memory: 8 MB per million distinct sentences, three times that while hashes are merged, and 1.25 k sentences of a
     draw of k. That two of 100 million sentences share a hash, so that one is lost, has a probability below 0.03 %.
-
-    Yields:
-        ids, int64 [B], counted from 0 without gaps; and the B sentences, a few thousand at a time. `report`, a fresh
-        one, is complete when the iterator ends.
+    `report`, a fresh one, is complete when the iterator ends.
     """
     chunks = _usable_chunks(config, seed, report)
     if config.sentences is not None:
@@ -101,8 +94,8 @@ def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
 def clean(text: str, max_characters: int = sys.maxsize) -> str:
     r"""Normalise to NFC; runs of blanks, control characters and line separators become one blank, or none at the ends.
 
-    Text that is longer than `max_characters` whatever its characters compose to is returned as it is: NFC is quadratic
-    in a run of combining characters, so that a line of a million of them would take minutes.
+    Text that is longer than `max_characters` whatever it composes to stays as it is: NFC is quadratic in a run of
+    combining characters, so that a line of a million of them would take minutes.
 
     >>> clean(" Caf\u0065\u0301\u2028au\tlait ")
     'Café au lait'
@@ -138,11 +131,7 @@ def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Ite
 
 
 class _SeenHashes:
-    """A set of 64-bit hashes in 8 bytes each: sorted arrays, each at most half as long as the one before.
-
-    A Python set would take ten times the memory. Halving keeps the arrays few (a search in each) and the merges cheap
-    (each hash is merged once per doubling).
-    """
+    """A set of 64-bit hashes in 8 bytes each, a tenth of a Python set: sorted arrays, each at most half of the last."""
 
     def __init__(self) -> None:
         self._levels: list[np.ndarray] = []

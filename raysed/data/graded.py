@@ -29,10 +29,8 @@ FEWEST = 3
 
 _ALL = "all"
 """The subset of pairs that are not divided."""
-_TELLING = 20
-"""So many scores tell whether they fill the range that they should have; fewer may lie close together by chance."""
-_PART = 1 / 3
-"""Scores of real data fill at least so much of their range: SICK's go from 1 to 5, those of STS from 0 to 5."""
+_TELLING, _PART = 20, 1 / 3
+"""So many scores of real data fill so much of their range; fewer may lie close together by chance."""
 _ARGUMENTS = Schema(
     setting="",
     kind="graded pairs",
@@ -71,15 +69,13 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
     Kinds of source:
     - a file with a header, JSONL or Parquet, by path or URI, see `rows`. The score stands in the first of
       `GOLD_COLUMNS` that is there, the sentences in the first of `GRADED_COLUMNS`, the subset in `subset` if that is
-      there; `config.columns` names others. Other columns do not matter;
+      there; `config.columns` names others. A dataset of the Hugging Face hub has the same columns;
     - a SentEval directory (`STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, line by line), or one such
       `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
     - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated, without a header (a pair of
       languages of STS 2017 extended, `STS.en-de.txt`);
-    - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv` with the columns
-      regression_label, sentence_1 and sentence_2, each topic a subset; Latin-1 where it is not UTF-8;
-    - `bundled:train`, `bundled:dev` or `bundled:test`;
-    - a dataset of the Hugging Face hub, with columns as in a file.
+    - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv`, each topic a subset;
+    - `bundled:train`, `bundled:dev` or `bundled:test`.
 
     A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Scores that fill too little
     of their range are refused: it must be that of other data.

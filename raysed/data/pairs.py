@@ -48,7 +48,7 @@ class PairRows:
     labels: np.ndarray | None = None
     """Classes, int64 [P] (see `CLASSES`); or scores of 0 to 1, float64 [P]; None of views."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """How many pairs were left out, by what is wrong with them."""
+    """Numbers of pairs by what is wrong with them."""
 
     def __len__(self) -> int:
         return len(self.first)
@@ -72,7 +72,7 @@ class PairRows:
         return "; ".join(parts)
 
     def identity(self) -> str:
-        """Return 16 hex digits that depend on the pairs, their order and their labels (if any), and on nothing else.
+        """Return 16 hex digits of the pairs, their order and their labels (if any).
 
         >>> PairRows(["ab"], ["c"]).identity() == PairRows(["a"], ["bc"]).identity()
         False
@@ -155,9 +155,8 @@ def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
 def load_views(config: ViewsConfig) -> PairRows:
     """Read all of `views.files` and put it together.
 
-    The two columns are those that a source's `columns` name, or the first of `_VIEWS.wanted` that are there.
-    Tab-separated text of two columns needs no header: a first line without such names is a pair like the others, as in
-    the released `back_translated_nli.txt` of BSL.
+    Tab-separated text of two columns needs no header: a first line without known names is a pair like the others, as
+    in the released `back_translated_nli.txt` of BSL.
     """
     if not config.files:
         raise UserError("views.files is empty; name at least one file or hub dataset of pairs of views")
@@ -186,10 +185,9 @@ def entailment(rows: PairRows, max_unusable: float) -> PairRows:
 
 
 def usable(first: Sequence[str], second: Sequence[str], what: str, max_unusable: float) -> PairRows:
-    """Take the pairs that something can be learnt from: two views that are not empty and differ.
+    """Take the pairs of two views that, without blanks at their ends, are not empty and differ.
 
-    Blanks at the ends of a view go, and do not make views differ. `max_unusable` is the largest share that may be left
-    out.
+    `max_unusable` is the largest share that may be left out.
 
     >>> usable(["Hi. ", "", "Yes."], ["Hi.", "No.", "Right."], "views", max_unusable=0.7).summary()
     '1 pairs; left out: 1 with an empty view, 1 with two identical views'

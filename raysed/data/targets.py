@@ -22,7 +22,7 @@ ROWS_PER_GROUP = 4096
 _GROUPS_PER_FILE = 64
 """Of 262,144 rows together: files of some hundred megabytes are copied side by side, and read from where they are."""
 _HELD_OUT, _MOST_HELD_OUT = 0.05, 2000
-"""Share of the rows that are held out where some are to be, and how many they are at most."""
+"""Share of the rows, and how many they are at most."""
 TARGET_TYPES = {"fp32": np.dtype(np.float32), "fp16": np.dtype(np.float16)}
 """By `sed.target_precision`."""
 
@@ -112,10 +112,7 @@ class TargetBatches:
 
 
 def held_out_batches(directory: Path, batch_size: int, offset: np.ndarray | None = None) -> list[TargetBatch]:
-    """Return the batches that tell how well a learner does on sentences which it has not learnt from.
-
-    They are the last rows of every row group: a twentieth of all, or 2,000 where that is fewer.
-    """
+    """Return the last rows of every row group as batches: a twentieth of all, or 2,000 where that is fewer."""
     groups = RowGroups(directory)
     first = groups.sizes - _held_out_rows(groups.sizes)
     table = pa.concat_tables(groups.read(group, _COLUMNS).slice(start) for group, start in enumerate(first))
@@ -135,18 +132,15 @@ def _held_out_rows(group_rows: np.ndarray) -> np.ndarray:
 class TargetWriter:
     """Write a target table as rows come, and check that each sentence came once and is finite.
 
-    The table is `part-00000.parquet` and so on, of 64 row groups of 4,096 rows each; `mean.npy` is its mean target
-    [D] in float64.
+    `part-00000.parquet` and so on have 64 row groups of 4,096 rows; `mean.npy` is the mean target [D] in float64.
     """
 
     def __init__(self, directory: Path):
-        self._directory = directory
+        self._directory, self._groups, self.rows = directory, 0, 0
         self._writer: pq.ParquetWriter | None = None
-        self._groups = 0
         self._waiting: list[pa.Table] = []
         self._ids: list[np.ndarray] = []
         self._sum: np.ndarray | float = 0.0
-        self.rows = 0
 
     def add(self, table: pa.Table) -> None:
         """Take rows with id, input_ids and target, the latter in the precision that they are to have."""

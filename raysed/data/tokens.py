@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 ROW_TOKENS = 128
-"""Attention is quadratic in a row, so long batches become several rows of at most so many tokens."""
+"""Attention is quadratic in a row."""
 _SENTENCES_PER_ROW = 4
 """Enough to fill rows to 96 %; more would only make attention, and the dropout in it, dearer."""
 _ROW_STEP = 8
-"""Row lengths are multiples of this: few different sizes reuse oneDNN's programs, and GPUs want such lengths."""
+"""Few different row lengths reuse oneDNN's programs, and GPUs want multiples of eight."""
 
 _FLAT = {"_ids.i64": "<i8", "_tokens.i32": "<i4", "_offsets.i64": "<i8"}
 """Files of `FlatTokens`, in the order of `TokenTable`, and the type of their numbers."""
@@ -62,7 +62,6 @@ class TokenTable:
         starts = self.offsets[:-1][rows]
         lengths = self.offsets[1:][rows] - starts  # of these alone: a batch must not cost what the table costs
         offsets = np.concatenate([[0], np.cumsum(lengths)])
-        # Position of every wanted token: the start of its sentence plus its place within it.
         places = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, lengths)
         return TokenTable(self.ids[rows], self.input_ids[places], offsets)
 
@@ -97,7 +96,7 @@ class TokenTable:
 
 
 class SentenceTable:
-    """The rows of the artefact `corpus`, or of a target table, by their places, without all of them in memory."""
+    """The rows of a corpus or a target table by their places, without all of them in memory."""
 
     def __init__(self, directory: Path):
         self._groups = RowGroups(directory)
@@ -197,9 +196,8 @@ def same_sentence(segments: torch.Tensor) -> torch.Tensor:
 def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     """Lay sentences out in few rows of about equal length; sentence b of the batch is row b of `table`.
 
-    Args:
-        row_tokens: rows are not filled beyond this, unless one sentence alone is longer; None: four sentences of mean
-            length, at most `ROW_TOKENS`, then up to the next multiple of eight.
+    Rows are not filled beyond `row_tokens`, unless one sentence alone is longer; None: four sentences of mean length,
+    at most `ROW_TOKENS`, then up to the next multiple of eight.
 
     >>> pack(TokenTable.from_lists([[7, 8, 9], [5], [6, 4]]), row_tokens=4).input_ids.tolist()
     [[7, 8, 9], [6, 4, 5]]
@@ -211,8 +209,7 @@ def pack(table: TokenTable, row_tokens: int | None = None) -> PackedTokens:
     rows, columns, longest = _places(lengths, max(row_tokens, int(lengths.max(initial=1))))
     row_length = -(-longest // step) * step
     shape = (int(rows.max()) + 1 if len(rows) else 0, row_length)
-    # Flat position of every token in the [R, L] layout: that of its sentence's first token plus its place in the
-    # sentence. One assignment then moves all tokens, without a loop over sentences.
+    # The place of every token in the [R, L] layout: that of its sentence's first token plus its place in the sentence.
     within = np.arange(len(table.input_ids)) - np.repeat(table.offsets[:-1], lengths)
     flat = np.repeat(rows * row_length + columns, lengths) + within
     input_ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)

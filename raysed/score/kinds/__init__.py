@@ -1,7 +1,7 @@
 """Kinds of tasks that models are scored on. A kind is one file of this package with a subclass of `Task`.
 
 A task turns embeddings into an *outcome*, an array with a row for each pair, query or text; metrics, and the scores of
-resamples, follow from outcomes alone. So what is no embedding, such as BM25, is scored by the same lines.
+resamples, follow from outcomes alone, so BM25 is scored by the same lines.
 """
 
 import pkgutil
