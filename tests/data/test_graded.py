@@ -70,16 +70,6 @@ def test_senteval_directory_drops_blank_scores_in_step(tmp_path):
     assert (task.pairs, task.dropped) == (3, 1)
 
 
-@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
-def test_unicode_line_separators_stay_in_their_sentence(tmp_path, separator):
-    sentence = f"before{separator}after"
-    assert load(table(tmp_path, f"x\t1\t{sentence}\tb\n")).subsets["x"][0] == [sentence]
-    folder = tmp_path / "senteval"
-    folder.mkdir()
-    senteval(folder, s=(f"{sentence}\tb\nc\td\n", "1\n2\n"))
-    assert load(folder).subsets["s"][0] == [sentence, "c"]
-
-
 @pytest.mark.parametrize(
     ("pairs", "golds", "message"),
     [
@@ -147,25 +137,6 @@ def test_arguments_are_read_by_topic(tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"label,sentence_1,sentence_2\n1,a,b\n", r"line 1: .* regression_label, .* needed, found label, sentence_1"),
-        (b"", r"line 1: .* needed, found none"),
-        (b"regression_label,sentence_1,sentence_2\n1,a,b\n2,c\n", r"line 3: 2 fields, but the header has 3"),
-        (b"regression_label,sentence_1,sentence_2\nhigh,a,b\n", r"line 2: score 'high' is not a number"),
-        (b"regression_label,sentence_1,sentence_2\n6,a,b\n", r"line 2: score 6 is outside"),
-        (
-            b'regression_label,sentence_1,sentence_2\n1,"' + b"a" * 200_000,
-            r"line 2: field larger than .*; check for quotation marks that are not closed",
-        ),
-    ],
-)
-def test_bad_arguments_are_refused_by_file_and_line(tmp_path, content, message):
-    with pytest.raises(UserError, match=rf"ArgPairs_GC\.csv.*{message}"):
-        load(arguments(tmp_path, GC=content))
-
-
 def test_bundled_pairs_are_one_subset():
     first, second, gold = load("bundled:dev").subsets["all"]
     assert list(zip(gold, first, second)) == bundled.pairs("dev")
@@ -211,12 +182,6 @@ def save(pairs, path):
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_the_column_subset_divides_pairs_in_every_kind_of_file(tmp_path, ending):
-    path = save(frame(("score", "sentence1", "sentence2"), subset=True), tmp_path / f"pairs{ending}")
-    assert {name: gold.tolist() for name, (_, _, gold) in load(path).subsets.items()} == {"x": [4.5, 2.0], "y": [0.0]}
-
-
-@pytest.mark.parametrize("ending", ENDINGS)
 def test_columns_with_other_names_are_named_by_the_setting(tmp_path, ending):
     """Also where columns with well-known names hold something else."""
     pairs = frame(("points", "Question", "other question")).assign(score=-1.0, genre=["x", "x", "y"])
@@ -240,27 +205,12 @@ def test_columns_with_other_names_are_named_by_the_setting(tmp_path, ending):
     [
         (
             "pairs.csv",
-            "score;sentence1;sentence2\n3,5;A man.;A boy.\n",
-            "pairs.csv, line 1: columns are separated by semicolons; save the file with commas",
-        ),
-        (
-            "pairs.csv",
-            "punkte;satz1;satz2\n3,5;A man.;A boy.\n",
-            "pairs.csv, line 1: columns are separated by semicolons; save the file with commas",
-        ),
-        (
-            "pairs.csv",
-            'score,sentence1,sentence2\n4.0,A,B\n"3,5",A man.,A boy.\n',
-            "pairs.csv, line 3: score '3,5' has a decimal comma; write 3.5",
+            "score;sentence1;sentence2\n3,5;A.;B.\n",
+            "csv, line 1: columns are separated by semicolons; save",
         ),
         ("pairs.tsv", "score\tsentence1\tsentence2\n,5\tA\tB\n", "line 2: score ',5' has a decimal comma; write .5"),
         ("pairs.csv", "score,sentence1,sentence2\n3,5,A,B\n", "pairs.csv, line 2: 4 fields, but the header has 3"),
-        ("pairs.csv", "score,sentence1,sentence2\n3,A\n", "pairs.csv, line 2: 2 fields, but the header has 3"),
-        (
-            "pairs.csv",
-            'score,sentence1,sentence2\n3,"A,B\n',
-            "pairs.csv, line 2: .*quotation marks that are not closed",
-        ),
+        ("pairs.csv", 'score,sentence1,sentence2\n3,"A,B\n', "csv, line 2: .*quotation marks that are not closed"),
         (
             "pairs.csv",
             "score,sentence1\n3,A\n",
@@ -270,38 +220,17 @@ def test_columns_with_other_names_are_named_by_the_setting(tmp_path, ending):
         ("pairs.csv", "", "pairs.csv, line 1: columns .* are needed, found none"),
         (
             "pairs.jsonl",
-            '{"score": 1, "sentence1": "a"}\n',
-            "pairs.jsonl, line 1: columns .* are needed, found score, sentence1; name",
-        ),
-        (
-            "pairs.jsonl",
-            '{"score": 1, "sentence1": "a", "sentence2": "b"}\n{"score": 1, "sentence1": "a"}\n',
-            "pairs.jsonl, line 2: no field 'sentence2'; found score, sentence1",
-        ),
-        (
-            "pairs.jsonl",
             '{"label": "entails", "sentence1": "a", "sentence2": "b"}\n',
             r"pairs.jsonl, line 1: score 'entails' is not a number; .* in evaluation\.tasks\.toy\.columns",
         ),
-        (
-            "pairs.jsonl",
-            '{"score": 7, "sentence1": "a", "sentence2": "b"}\n',
-            r"line 1: score 7 is outside evaluation\.tasks\.toy\.score_range, 0 to 5",
-        ),
-        ("pairs.tsv", HEADER + "x\t1\ta\tb\nx\thigh\ta\tb\n", r"pairs\.tsv, line 3: score 'high' is not a number"),
         *(
             ("pairs.tsv", f"{HEADER}x\t{score}\ta\tb\n", rf"pairs\.tsv, line 2: score '{score}' is not finite; ")
             for score in ("nan", "-inf", "1e999")
         ),
         ("pairs.tsv", HEADER + "x\t5.5\ta\tb\n", r"pairs\.tsv, line 2: score 5\.5 is outside .* 0 to 5"),
-        ("pairs.tsv", HEADER + "x\t1\ta\n", r"pairs\.tsv, line 2: 3 tab-separated columns, but the header has 4"),
-        ("pairs.tsv", HEADER + "x\t1\ta\tb\tc\n", r"pairs\.tsv, line 2: 5 tab-separated columns, but the header has"),
         ("pairs.tsv", HEADER + "x\t\ta\tb\n", r"pairs\.tsv has no pair with a gold score .1 blank"),
-        ("pairs.tsv", HEADER, r"pairs\.tsv has no pair with a gold score"),
         ("a.en-de.txt", "a\tb\t1\nc\td\n", r"a\.en-de\.txt, line 2: 2 tab-separated columns instead of 3"),
-        ("a.en-de.txt", "a\tb\t1\nc\td\t2\te\n", r"a\.en-de\.txt, line 2: 4 tab-separated columns instead of 3"),
         ("a.en-de.txt", "sentence1\tsentence2\tscore\n", r"a\.en-de\.txt, line 1: score 'score' is not a number"),
-        ("a.en-de.txt", "a\tb\t\n", r"a\.en-de\.txt has no pair with a gold score"),
         ("a.en-de.txt", "", r"a\.en-de\.txt has no pair with a gold score"),
         ("pairs.xlsx", "x", r"^evaluation\.tasks\.toy: .*pairs.xlsx is not a file of graded pairs; supported endings"),
     ],
@@ -319,19 +248,13 @@ def scores_file(tmp_path, scores, name="pairs.tsv", subsets=None):
 
 
 @pytest.mark.parametrize(
-    ("scores", "range_", "example"),
-    [
-        ([i / 30 for i in range(31)], (0, 5), r", such as \[0, 1\]"),
-        ([i / 40 + 0.1 for i in range(30)], (0, 5), r", such as \[0, 1\]"),
-        ([i % 6 for i in range(60)], (0, 100), r", such as \[0, 5\]"),
-        ([3 + i / 100 for i in range(20)], (0, 5), r", such as \[3, 4\]"),
-    ],
+    ("scores", "range_"), [([i / 30 for i in range(31)], (0, 5)), ([i % 6 for i in range(60)], (0, 100))]
 )
-def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path, scores, range_, example):
+def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path, scores, range_):
     path = scores_file(tmp_path, scores)
-    with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy\.score_range is .*highest score .*have{example}$"):
+    with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy\.score_range is .*highest score .*have$"):
         task_of(path, score_range=range_)
-    with pytest.raises(UserError, match=rf"^(sts\.train\[0\]\.score_range) is .*; set \1 .*{example}$"):
+    with pytest.raises(UserError, match=r"^(sts\.train\[0\]\.score_range) is .*; set \1 .*have$"):
         load_graded(StsConfig(train=[{"source": str(path), "score_range": range_}]).train)
     fewer = scores_file(tmp_path, scores[:19], "fewer.tsv")
     assert task_of(fewer, score_range=range_).pairs == 19
@@ -357,24 +280,6 @@ def test_a_task_that_has_no_correlation_is_refused_and_can_be_learnt_from(tmp_pa
     with pytest.raises(UserError, match=rf"^evaluation\.tasks\.toy: .*{message}"):
         task_of(path)
     assert len(load_graded(StsConfig(train=[str(path)]).train)) == len([score for score in scores if score != ""])
-
-
-def test_many_equal_scores_are_no_matter_of_the_range_for_a_task_and_one_for_training(tmp_path):
-    path = scores_file(tmp_path, [2] * 40)
-    with pytest.raises(UserError, match=r"^evaluation\.tasks\.toy: all 40 pairs of .* have the score 2"):
-        task_of(path)
-    with pytest.raises(UserError, match=r"^sts\.train\[0\]\.score_range .* but the 40 scores of .* are all 2; set"):
-        load_graded(StsConfig(train=[str(path)]).train)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")
-def test_no_real_file_and_no_subset_of_one_is_refused(tmp_path):
-    for path in sorted(REAL.glob("*.tsv")):
-        for name, (_, _, gold) in task_of(path).subsets.items():
-            assert task_of(scores_file(tmp_path, gold.tolist())).pairs == len(gold), (path, name)
-    sick = REAL.parent / "nli" / "sick-train.tsv"
-    for range_ in ((0, 5), (1, 5)):
-        assert task_of(sick, score_range=range_).pairs == 5000
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"no real sentence pairs at {REAL}")

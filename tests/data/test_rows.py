@@ -66,17 +66,6 @@ def test_the_header_of_a_corpus_shows_what_separates_columns(tmp_path, ending):
     assert corpus(one) == ["Yes." if ending == ".csv" else '"Yes."']
 
 
-def test_the_columns_of_a_corpus_are_found_in_any_case(tmp_path):
-    path = write(tmp_path / "a.jsonl", '{"Body": "a a", "TEXT": "b b"}\n')
-    assert corpus(path) == ["b b"] and corpus(path, column="body") == ["a a"]
-
-
-def test_a_corpus_with_semicolons_is_told_the_remedy(tmp_path):
-    path = write(tmp_path / "a.csv", "id;text\n1;One.\n")
-    with pytest.raises(UserError, match=r"a\.csv, line 1: columns are separated by semicolons; save the file with"):
-        corpus(path)
-
-
 @pytest.mark.parametrize("name", ["STS.en-de.txt.gz", "pairs.txt"])
 def test_text_without_a_header_is_read_by_uri_and_compressed(tmp_path, name):
     text = b"eins\tone\t5\n\nzwei\ttwo\t4\n"

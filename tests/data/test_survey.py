@@ -1,6 +1,5 @@
 """What is said of a user's files, against what was put into them."""
 
-import gzip
 import json
 
 import numpy as np
@@ -9,7 +8,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from raysed.data.survey import SAMPLE, survey_corpus, survey_pairs
-from raysed.errors import UserError
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ def test_every_row_is_counted_and_measured(write):
     report = found.report
     assert (report.lines, report.usable, report.duplicates) == (2004, 2000, 1)
     assert (report.empty, report.too_short, report.too_long) == (1, 1, 1)
-    assert found.complete and found.sentences == 2000 and found.files == [path]
+    assert found.complete and found.files == [path] and not survey_corpus([path], first=10).complete
     assert found.size == sum(len(line) + 1 for line in [*text, text[0], "", "x", "y" * 2001])
     lengths = sorted(map(len, text))
     assert sorted(found.lengths_N) == lengths
@@ -77,26 +75,6 @@ def test_the_column_is_a_known_one_or_that_with_the_longest_text(
     assert found.sample[0] == values[0][columns.index(taken)]
 
 
-def test_a_file_without_text_is_refused(write):
-    path = write("a.csv", "id,n\nT-1,5\nT-2,6\n")
-    with pytest.raises(UserError, match=r"a\.csv has no column of text: it has id, n; name other files$"):
-        survey_corpus([path])
-
-
-@pytest.mark.parametrize("kind", ["txt", "txt.gz", "parquet"])
-def test_much_text_is_read_in_part_and_counted_roughly(tmp_path, kind):
-    text, path = sentences(60_000), tmp_path / f"a.{kind}"
-    if kind == "parquet":
-        pq.write_table(pa.table({"text": text}), path)
-    else:
-        data = "\n".join(text).encode()
-        path.write_bytes(gzip.compress(data) if kind.endswith(".gz") else data)
-    found = survey_corpus([str(path)], first=20_000)
-    assert not found.complete and 20_000 <= found.report.lines < 30_000
-    assert abs(found.sentences - 60_000) < 6_000
-    assert survey_corpus([str(path)]).sentences == 60_000
-
-
 @pytest.mark.parametrize(
     ("name", "text", "warning"),
     [
@@ -112,17 +90,6 @@ def test_much_text_is_read_in_part_and_counted_roughly(tmp_path, kind):
 def test_what_will_hurt_is_said(write, name, text, warning):
     (said,) = survey_corpus([write(name, text)]).warnings()
     assert said.startswith(warning)
-
-
-def test_text_without_blanks_is_not_taken_for_ids(write):
-    text = "\n".join(f"第{n}号客户的请求没有得到回答。" for n in range(1200))
-    assert survey_corpus([write("a.txt", text)]).warnings() == []
-
-
-def test_one_huge_line_is_refused_with_what_to_do(write):
-    path = write("a.txt", " ".join(sentences(1000)))
-    with pytest.raises(UserError, match=r"^no row of .*a\.txt is a sentence: 1 of 1 are longer than 2,000 .* per row$"):
-        survey_corpus([path])
 
 
 # -- pairs -----------------------------------------------------------------------------------------------------------
@@ -161,8 +128,3 @@ def test_pairs_are_counted_by_kind(write):
 def test_pairs_without_a_correlation_are_of_no_use(write, scores, problem):
     found = survey_pairs(write("a.tsv", graded(scores)))
     assert not found.usable and problem in found.warnings()[0]
-
-
-def test_pairs_without_their_columns_are_refused(write):
-    with pytest.raises(UserError, match=r"are needed, found a, b; rename yours$"):
-        survey_pairs(write("a.tsv", "a\tb\n1\t2\n"))

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from raysed.config import TaskConfig
@@ -103,7 +102,6 @@ def test_labelled_texts(tmp_path):
     rows = [f"text {i}\t{'ab'[i % 2]}" for i in range(12)] + ["\ta", "no label\t"]
     task = load_classes("t", labelled(tmp_path, rows))
     assert task.classes == ["a", "b"] and task.labels.tolist() == [0, 1] * 6 and task.test is None
-    assert (task.unlabelled, task.empty) == (1, 1)
 
 
 def test_a_column_split_says_what_is_predicted(tmp_path):
@@ -131,10 +129,3 @@ def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):
     assert kind_of(labelled(tmp_path, ["a\tb\t1"], "sentence1\tsentence2\tlabel"), "s") == "pairs"
     assert kind_of(TaskConfig(source="bundled:dev"), "s") == "pairs"
     assert kind_of(labelled(tmp_path, ["a\tb"]).model_copy(update={"kind": "clustering"}), "s") == "clustering"
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"no retrieval data at {REAL}")
-def test_real_judgements():
-    task = load_retrieval("trecqa", TaskConfig(source=str(REAL)))
-    assert (len(task.queries) + task.left_out, len(task.documents)) == (161, 5659)
-    assert len(task.relevant) == 570 and np.all(np.diff(task.starts) > 0)

@@ -5,7 +5,6 @@ from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -69,18 +68,6 @@ def test_arrow_columns_may_be_chunked_and_sliced(chunks, start, length):
     assert table.offsets[0] == 0 and table.offsets[-1] == len(table.input_ids)
 
 
-def test_a_sentence_table_comes_back_from_parquet(tmp_path, make_table):
-    """Files in the order of their names, whatever the order of writing; text is left alone."""
-    table = make_table(50)
-    rows = lists_of(table)
-    for name, part in (("part-00001", slice(20, 50)), ("part-00000", slice(0, 20))):
-        file = arrow_of(rows[part]).set_column(0, SENTENCE_SCHEMA.field("id"), pa.array(table.ids[part]))
-        pq.write_table(file, tmp_path / f"{name}.parquet", row_group_size=7)
-    read = read_tokens(tmp_path)
-    assert lists_of(read) == rows
-    assert read.ids.tolist() == table.ids.tolist()
-
-
 # -- packing ---------------------------------------------------------------------------------------------------------
 
 
@@ -136,14 +123,6 @@ def test_attention_stays_within_a_sentence(sentences, row_tokens):
     assert mask.any(-1).all()
 
 
-def test_a_batch_moves_whole(make_table):
-    """Every tensor goes, the ids stay."""
-    moved = pack(make_table(5)).to("meta")
-    tensors = [moved.input_ids, moved.position_ids, moved.segments, moved.lengths]
-    assert {tensor.device.type for tensor in tensors} == {"meta"}
-    assert moved.ids.tolist() == make_table(5).ids.tolist()
-
-
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
 def test_batches_by_tokens_cover_all_within_the_budget(lengths, budget):
     """Longest first; a sentence beyond the budget stands alone, and no batch could take the next sentence too."""
@@ -173,14 +152,6 @@ def test_truncation_keeps_the_closing_token_and_counts_what_is_lost(tiny_tokeniz
     assert report.lost_tokens == sum(max(len(t) - 8, 0) for t in full)
 
 
-def test_reports_add_up_over_chunks(tiny_tokenizer, make_sentences):
-    sentences, whole, parts = make_sentences(60), LengthReport(6), LengthReport(6)
-    tokenize(tiny_tokenizer, sentences, 6, report=whole)
-    for start in (0, 25, 50):
-        tokenize(tiny_tokenizer, sentences[start : start + 25], 6, report=parts)
-    assert parts == whole
-
-
 @pytest.mark.parametrize("state", ["as loaded", "after a padded call", "after a truncated call"])
 def test_the_tokenizer_has_no_memory(tiny_tokenizer, make_sentences, state):
     """Options of an earlier call, or of the tokenizer's file, do not reach the table."""
@@ -191,22 +162,6 @@ def test_the_tokenizer_has_no_memory(tiny_tokenizer, make_sentences, state):
     elif state == "after a truncated call":
         tiny_tokenizer(sentences, truncation=True, max_length=4)
     assert lists_of(tokenize(tiny_tokenizer, sentences, 50)) == expected
-
-
-def test_ids_are_kept_and_nothing_is_a_table_too(tiny_tokenizer):
-    table = tokenize(tiny_tokenizer, ["a cat", "a dog ran"], 10, ids=np.array([42, 7]))
-    assert table.ids.tolist() == [42, 7]
-    nothing = tokenize(tiny_tokenizer, [], 10)
-    assert len(nothing) == 0 and pack(nothing).input_ids.numel() == 0
-    assert list(batches_by_tokens(nothing.lengths, 10)) == []
-
-
-def test_the_length_report_says_what_a_maximum_costs():
-    report = LengthReport(12, sentences=2000, tokens=29_400, truncated_sentences=50, lost_tokens=600)
-    assert str(report) == (
-        "2,000 sentences, 29,400 tokens (mean 14.7); cut at 12 tokens: 2.50 % of the sentences, 2.00 % of the tokens"
-    )
-    assert "0 sentences" in str(LengthReport(12))
 
 
 # -- flat files ------------------------------------------------------------------------------------------------------

@@ -8,11 +8,9 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from raysed.data.graded import StsTask
 from raysed.data.transfer import Split, TransferTask
 from raysed.score import lexical as module
-from raysed.score.lexical import baselines, count_vectors, tf_idf_vectors, transfer_baselines, word_cosines
-from raysed.score.tasks import Evaluation
+from raysed.score.lexical import count_vectors, tf_idf_vectors, transfer_baselines, word_cosines
 
 WORDS = "the a dog cat sun rain sings sleeps runs on in house".split()
 
@@ -44,20 +42,6 @@ def test_tf_idf_equals_plain_counting(seed):
     rng = np.random.default_rng(seed)
     first, second = ([" ".join(rng.choice(WORDS, rng.integers(1, 9))) for _ in range(30)] for _ in range(2))
     np.testing.assert_allclose(word_cosines(tf_idf_vectors, first, second), plain_tf_idf(first, second), atol=1e-12)
-
-
-def test_sentences_without_a_word_have_no_similarity():
-    for vectors in (count_vectors, tf_idf_vectors):
-        assert word_cosines(vectors, ["?", "!"], [".", "?"]).tolist() == [0.0, 0.0]
-
-
-def test_all_baselines_of_an_evaluation():
-    first, second = ["the dog", "a cat sleeps"], ["the dog", "rain"]
-    found = baselines(Evaluation([StsTask("t", {"all": (first, second, np.array([5.0, 1.0]))})]))
-    assert {name: outcomes["t"].tolist() for name, outcomes in found.items()} == {
-        "word-overlap": [1.0, 0.0],
-        "tf-idf": [1.0, 0.0],
-    }
 
 
 def sentences(count: int, rng: np.random.Generator) -> tuple[list[str], np.ndarray]:

@@ -63,7 +63,7 @@ def test_no_text_is_predicted_by_a_probe_that_has_seen_it(monkeypatch):
     data = texts_of(np.random.default_rng(2))
     seen = []
 
-    def classify(train, test_ND, *about):
+    def classify(train, test_ND, **about):
         seen.append(set(train.features[:, 0]) & set(test_ND[:, 0]))
         return probes.Classified(np.zeros(len(test_ND), int), 1.0, 0.0, True)
 
@@ -100,24 +100,8 @@ def test_a_resample_scores_as_the_drawn_texts_do(kind):
             assert found == pytest.approx(100 * expected, abs=1e-4)
 
 
-def test_words_alone_tell_topics_with_words_of_their_own():
-    data = texts_of(np.random.default_rng(5))
-    classification = LabelledTexts(**{**vars(data), "name": "classified"})
-    evaluation = Evaluation([Clustering(data), Classification(classification)])
-    for name, outcomes in baselines(evaluation).items():
-        scores = evaluation.score_outcomes(outcomes)
-        assert scores["classified"]["accuracy"] > 95, name
-        assert scores["topics"]["v_measure"] > 30, name
-
-
 def test_words_alone_take_a_step_for_every_fold():
     """With many classes a fold takes a minute, and the progress has to move."""
     evaluation, steps = Evaluation([Classification(texts_of(np.random.default_rng(6)))]), []
     baselines(evaluation, lambda todo: steps.extend(todo) or todo)
     assert steps == [("topics", name, part) for name in ("word-overlap", "tf-idf") for part in range(5)]
-
-
-def test_a_text_that_occurs_twice_is_embedded_once():
-    data = LabelledTexts("t", ["a", "b", "a"], np.array([0, 1, 1]), ["x", "y"])
-    task = Clustering(data)
-    assert task.sentences == ["a", "b"] and task.rows.tolist() == [0, 1, 0]

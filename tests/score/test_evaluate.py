@@ -13,7 +13,7 @@ import pytest
 from raysed import bundled
 from raysed.cli import main_of
 from raysed.commands import evaluate
-from raysed.config import TransferConfig, make_config
+from raysed.config import TransferConfig
 from raysed.data.graded import StsTask
 from raysed.data.transfer import load_transfer
 from raysed.model.encoder import Encoder
@@ -22,7 +22,6 @@ from raysed.model.pretrained import write_checkpoint
 from raysed.score.lexical import count_vectors, transfer_baselines, word_cosines
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import score_transfer, sentences_of, transfer_average
-from raysed.side_by_side import scores_table
 from raysed.store import progress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -132,33 +131,6 @@ def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
     assert words["metrics"]["first"]["spearman"] == pytest.approx(overlap["first"]["spearman"])
 
 
-def test_layers_are_those_of_plain_transformers_only(call, exports, tiny_encoder_dir):
-    arguments = ("--set", "evaluation.transfer.source=null", "--model", exports["2"], "--model", tiny_encoder_dir)
-    both = [table(call("--layers", layers, *arguments)[1], "second") for layers in ("2", "1")]
-    assert both[0][str(exports["2"])] == both[1][str(exports["2"])]
-    assert both[0][str(tiny_encoder_dir)] != both[1][str(tiny_encoder_dir)]
-    assert "SST2" not in call(*arguments)[1]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--model", "./absent"], "no such directory"),
-        (["--model", "TINY", "--layers", "9"], "9 layers cannot be pooled: the encoder has 3; choose fewer with"),
-        (["--model", "TINY", "--layers", "0"], "0 layers cannot be pooled: the encoder has 3"),
-        (["--model", "TINY", "--set", "evaluation.transfer.layers=4"], "4 layers cannot be pooled"),
-        (["--model", "TINY", "--layers", "many"], "encoder.layers"),
-        (["--model", "TINY", "--output", "absent/o.json"], "no file can be written there"),
-        (["--model", "TINY", "--set", "evaluation.transfer.tasks=[MR]"], "MR/rt-polarity.pos does not exist"),
-        (["--model", "TINY", "--set", "evaluation.tasks.third=absent.tsv"], "absent.tsv"),
-    ],
-)
-def test_mistakes_are_one_sentence_and_exit_code_2(call, tiny_encoder_dir, arguments, expected):
-    code, _, err = call(*(str(tiny_encoder_dir) if word == "TINY" else word for word in arguments))
-    assert code == 2
-    assert err.startswith("error: ") and expected in err and err.count("\n") == 1
-
-
 @pytest.mark.parametrize("name", ["1", "flow", "library", "checkpoint", "bundled"])
 def test_layers_that_a_model_has_not_are_refused_before_another_is_embedded(
     call, exports, tiny_encoder_dir, tmp_path, name, tiny_tokenizer, make_transformer
@@ -199,13 +171,6 @@ def test_a_depth_that_nobody_chose_does_not_refuse_a_model_with_its_own(call, ex
     assert call("--model", shallow)[0] == 0
     code, _, err = call("--model", shallow, "--layers", "2")
     assert code == 2 and "2 layers cannot be pooled: the encoder has 1" in err
-
-
-def test_a_score_that_is_not_defined_is_a_dash(exports):
-    evaluation = toy([f"word {i}" for i in range(SCORED + 1)])
-    config = make_config({"evaluation": {"tasks": {"toy": "unread.tsv"}, "dev": None}})
-    rows = [{"model": name, "metrics": evaluation.score(x)} for name, x in (("flat", np.ones((SCORED + 1, 2))),)]
-    assert scores_table(rows, config).splitlines()[-1].split() == ["flat", "-", "-"]
 
 
 # -- files instead of a config ---------------------------------------------------------------------------------------
@@ -257,14 +222,6 @@ def test_files_need_no_config(plain, tmp_path):
     assert "outcomes" not in document["models"][-1]
 
 
-def test_a_mistake_in_a_task_is_one_sentence(plain, tmp_path):
-    (tmp_path / "one.tsv").write_text("text\tlabel\n" + "same\tx\n" * 9)
-    code, _, err = plain("--model", "bundled:encoder", "--task", tmp_path / "one.tsv")
-    assert code == 2 and "at least two labels are needed" in err and "Traceback" not in err
-    code, _, err = plain("--model", "bundled:encoder", "--task", tmp_path / "absent.tsv")
-    assert code == 2 and f"--task {tmp_path}/absent.tsv" in err
-
-
 def test_progress_is_shown_while_one_task_takes_long(monkeypatch):
     said = []
 
@@ -283,9 +240,3 @@ def test_progress_is_shown_while_one_task_takes_long(monkeypatch):
     for name in progress.one_by_one("score", ["short", "long"], ["short", "long"]):
         time.sleep(0.2 * (name == "long"))
     assert said[0] == ("score", 2) and said[-1] == "closed" and said.count((1, "long")) > 2
-
-
-def test_every_task_and_probe_has_its_progress(call, tiny_encoder_dir):
-    out = call("--model", tiny_encoder_dir)[1]
-    for what in (f"score {tiny_encoder_dir}", f"probe {tiny_encoder_dir}", "score words alone", "probe words alone"):
-        assert f"\n{what}: done in" in out

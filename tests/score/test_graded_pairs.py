@@ -115,54 +115,6 @@ def test_a_score_between_two_models_is_the_slow_reference(aggregation):
     assert evaluation.score_between(x_UD, np.zeros_like(y_UD), ["toy"]) is None
 
 
-def test_the_three_aggregations_of_a_hand_computed_case():
-    """Subsets of 3 and 4 pairs with correlations +1 and -1: mean 0, weighted mean (3 - 4) / 7."""
-    up = (["a", "b", "c"], ["d", "e", "f"], np.array([1.0, 2.0, 5.0]))
-    down = (["g", "h", "i", "j"], ["k", "l", "m", "n"], np.array([4.0, 3.0, 2.0, 1.0]))
-    evaluation = Evaluation([StsTask("toy", {"up": up, "down": down})], "wmean")
-    metrics = evaluation.tasks["toy"].metrics(np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7]))
-    assert metrics["mean"]["spearman"] == pytest.approx(0)
-    assert metrics["wmean"]["spearman"] == metrics["spearman"] == pytest.approx(-100 / 7)
-    # The scores 1 2 5 4 3 2 1 have ranks 1.5 3.5 7 6 5 3.5 1.5; against ranks 1 to 7 the products of the
-    # deviations sum to -2, and the squared ones to 27 and 28.
-    assert metrics["all"]["spearman"] == pytest.approx(-200 / (27 * 28) ** 0.5)
-
-
-def test_a_task_may_have_an_aggregation_of_its_own():
-    task = random_task(np.random.default_rng(0), [6, 9])
-    own = StsTask("own", task.subsets, aggregation="all")
-    similarity_P = np.random.default_rng(1).normal(size=15)
-    metrics = Evaluation([task, own], "mean").score_outcomes({"toy": similarity_P, "own": similarity_P})
-    assert metrics["toy"]["aggregation"] == "mean"
-    assert metrics["own"]["spearman"] == metrics["own"]["all"]["spearman"]
-
-
-def test_each_sentence_is_encoded_once_and_pairs_point_back():
-    """Tasks share sentences; the rows of the pairs lead back to every text in order."""
-    rng = np.random.default_rng(5)
-    tasks = [random_task(rng, [30, 5], "one"), random_task(rng, [25], "two")]
-    evaluation = Evaluation(tasks)
-    assert len(set(evaluation.sentences)) == len(evaluation.sentences)
-    expected = [(a, b) for t in tasks for first, second, _ in t.subsets.values() for a, b in zip(first, second)]
-    assert [tuple(evaluation.sentences[i] for i in row) for row in evaluation.pair_rows()] == expected
-    assert evaluation.sentences == list(dict.fromkeys(s for pair in expected for s in pair))
-
-
-def test_scale_rotation_and_block_size_do_not_matter():
-    """Scaled and rotated embeddings have the same cosines, and those of one task are the ones that count."""
-    rng = np.random.default_rng(6)
-    evaluation = Evaluation([random_task(rng, [5000], "large"), random_task(rng, [20], "small")])
-    x = rng.normal(size=(len(evaluation.sentences), 6))
-    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
-    scaled = x * rng.uniform(0.1, 10, size=(len(x), 1))
-    for other in (scaled, x @ rotation):
-        assert evaluation.score(other)["large"]["spearman"] == pytest.approx(
-            evaluation.score(x)["large"]["spearman"], abs=1e-9
-        )
-    cosine, gold = evaluation.cosines(x, "small")
-    assert 100 * spearman(cosine, gold) == pytest.approx(evaluation.score(x)["small"]["spearman"])
-
-
 def test_constant_and_zero_embeddings_have_no_score():
     """A correlation with a constant does not exist; in a choice it counts as chance."""
     evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
@@ -187,14 +139,6 @@ def test_embeddings_that_are_not_finite_are_refused_by_sentence(value):
     x[3, 1] = value
     with pytest.raises(UserError, match=r"1 of 4 embeddings.*'d'"):
         evaluation.score(x)
-
-
-def test_a_wrong_number_of_embeddings_or_similarities_is_refused():
-    evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
-    with pytest.raises(ValueError, match="rows"):
-        evaluation.score(np.ones((3, 2)))
-    with pytest.raises(ValueError, match="12 finite"):
-        evaluation.score_outcomes({"toy": np.full(12, np.nan)})
 
 
 def test_subsets_without_a_correlation_are_in_no_mean(caplog):

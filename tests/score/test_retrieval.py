@@ -64,14 +64,6 @@ def test_measures_are_those_of_trec_eval(seed, with_ties, documents):
     assert {name: found[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_case_by_hand():
-    """Two of three relevant documents are in ranks 1 and 3 of four: AP (1 + 2/3 + 3/4) / 3."""
-    task = RetrievalTask("toy", ["q"], list("abcd"), list("1234"), np.array([0, 3]), np.array([0, 2, 3]), np.ones(3))
-    found = Retrieval(task).outcome_of(lambda block: np.array([[0.9, 0.8, 0.7, 0.1]]))[0]
-    dcg, ideal = 1 + 1 / np.log2(4) + 1 / np.log2(5), 1 + 1 / np.log2(3) + 1 / np.log2(4)
-    assert found == pytest.approx([dcg / ideal, 1, (1 + 2 / 3 + 3 / 4) / 3, 1, 1])
-
-
 def test_blocks_of_queries_do_not_matter(monkeypatch):
     rng = np.random.default_rng(1)
     evaluation = Evaluation([Retrieval(random_task(rng, 30, 200))])
@@ -108,30 +100,6 @@ def test_between_two_models_one_embeds_queries_and_the_other_documents():
     assert evaluation.score_between(y_UD, x_UD, ["toy"]) != pytest.approx(expected)
 
 
-def test_many_documents_take_bounded_memory():
-    """100,000 documents and 300 queries: a block of scores, never all of them (240 MB)."""
-    import tracemalloc
-
-    rng = np.random.default_rng(3)
-    count = 100_000
-    task = RetrievalTask(
-        "large",
-        [f"q{i}" for i in range(300)],
-        [f"d{i}" for i in range(count)],
-        [str(i) for i in range(count)],
-        np.arange(301),
-        rng.choice(count, 300),
-        np.ones(300),
-    )
-    scorer = Retrieval(task)
-    x_UD = rng.normal(size=(len(scorer.sentences), 8)).astype(np.float32)
-    x_UD[:300] = x_UD[300 + task.relevant]
-    tracemalloc.start()
-    assert scorer.metrics(scorer.outcome(x_UD))["ndcg@10"] == pytest.approx(100)
-    assert tracemalloc.get_traced_memory()[1] < 250e6
-    tracemalloc.stop()
-
-
 def test_bm25_is_what_its_formula_says():
     """Lucene's: idf log(1 + (N - n + 0.5) / (n + 0.5)), k1 1.5, b 0.75."""
     documents = ["the cat sat on the mat", "a dog barked", "cats and dogs", "the dog and the cat played on and on"]
@@ -150,16 +118,6 @@ def test_bm25_is_what_its_formula_says():
                 scores_QN[q, d] += idf * f / (f + 1.5 * (1 - 0.75 + 0.75 * len(w) / length))
     found = evaluation.score_outcomes(baselines(evaluation)["bm25"])["toy"]
     assert {name: found[name] for name in MEASURES} == pytest.approx(by_trec_eval(task, scores_QN), abs=1e-6)
-
-
-def test_word_counts_rank_documents_by_their_cosine():
-    documents = ["red apple", "green apple tree", "blue sky"]
-    task = RetrievalTask(
-        "toy", ["green tree", "sky"], documents, list("abc"), np.arange(3), np.array([1, 2]), np.ones(2)
-    )
-    found = baselines(Evaluation([Retrieval(task)]))
-    assert list(found) == ["word-overlap", "tf-idf", "bm25"]
-    assert all(outcome["toy"].mean() == 1 for outcome in (found["word-overlap"], found["tf-idf"]))
 
 
 def test_resamples_are_means_over_the_drawn_queries():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raysed import bundled
-from raysed.score.unlabelled import MOST_CHANGED, MOST_SENTENCES, near_duplicates, unlabelled_scores
+from raysed.score.unlabelled import MOST_CHANGED, near_duplicates, unlabelled_scores
 
 SENTENCES = bundled.corpus()[:60]
 
@@ -43,12 +43,6 @@ def test_alignment_and_uniformity_are_their_definitions():
     assert found["uniformity"] == pytest.approx(math.log(np.mean(kernel)))
 
 
-@pytest.mark.parametrize(("noise", "low", "high"), [(0.05, 100, 100), (50.0, 0, 20)])
-def test_near_duplicates_are_found_where_they_are_near(noise, low, high):
-    found = unlabelled_scores(SENTENCES, by_table(spread(np.random.default_rng(1), noise=noise)))["found"]
-    assert low <= found <= high
-
-
 def test_near_duplicates_of_a_sample_are_those_of_its_sentences():
     """With more sentences than are changed: whatever the sample, each is found where it lies beside its own."""
     many = [f"Row {i} of it." for i in range(MOST_CHANGED + 200)]
@@ -70,21 +64,3 @@ def test_neighbours_are_the_nearest_others():
         best = sorted(cosines, key=cosines.get, reverse=True)[:2]
         assert [near["sentence"] for near in entry["nearest"]] == best
         assert entry["nearest"][0]["cosine"] == pytest.approx(cosines[best[0]])
-
-
-def test_of_long_neighbours_the_beginning_is_shown():
-    """Documents may be as long as they like, and whoever reads the report does not want them."""
-    long = [f"{i} " + "word " * 1000 for i in range(4)]
-    found = unlabelled_scores(long, lambda texts: np.random.default_rng(0).normal(size=(len(texts), 4)))["neighbours"]
-    shown = [text for entry in found for text in (entry["sentence"], *(near["sentence"] for near in entry["nearest"]))]
-    assert len(shown) == 4 * 3 and {len(text) for text in shown} == {200}
-
-
-def test_of_many_sentences_a_sample_is_taken():
-    many, seen = [f"Sentence {i}." for i in range(MOST_SENTENCES + 50)], []
-
-    def embed(sentences):
-        seen.append(len(sentences))
-        return np.random.default_rng(0).normal(size=(len(sentences), 4))
-
-    assert unlabelled_scores(many, embed)["sentences"] == MOST_SENTENCES and seen == [MOST_SENTENCES, MOST_CHANGED]
