@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysed.config import Config, EvaluationConfig, find_config, load_config, make_config
+from raysed.config import Config, find_config, load_config, make_config
 from raysed.config_text import merge
 
 
@@ -119,36 +119,6 @@ def distill(
         ...     corpus="tickets.txt",
         ... )
     """
-    return _run(
-        distillation(
-            teachers,
-            corpus,
-            learner,
-            layers=layers,
-            static=static,
-            dev=dev,
-            tasks=tasks,
-            run=run,
-            storage=storage,
-            settings=settings,
-        )
-    )
-
-
-def distillation(
-    teachers: Sequence[str | Mapping[str, Any]],
-    corpus: str | Sequence[str],
-    learner: str | None = None,
-    *,
-    layers: int | Sequence[int] | None = None,
-    static: bool = False,
-    dev: str | None = None,
-    tasks: Sequence[str] = (),
-    run: str = "distilled",
-    storage: str = "runs",
-    settings: Mapping[str, Any] | None = None,
-) -> Config:
-    """Return the configuration that `distill` runs: the one named `distill`, with what `distill` was given."""
     from raysed.model.teacher import default_learner
 
     defaults = load_config(find_config("distill"))
@@ -163,26 +133,19 @@ def distillation(
     own: dict[str, Any] = {"run": run, "storage": storage, "teachers": list(teachers), "encoder": encoder}
     own["corpus"] = {"source": corpus if isinstance(corpus, str) else list(corpus)}
     if dev or tasks:
-        own["evaluation"] = _evaluation(defaults.evaluation, dev, tasks)
+        from raysed.score.tasks import tasks_of
+
+        found = tasks_of([*([dev] if dev else []), *tasks])
+        chosen, reported = (next(iter(found)), None) if dev else (defaults.evaluation.dev, list(found))
+        if not dev:  # choices are made on the default dev task, which is not reported
+            found = {chosen: defaults.evaluation.tasks[chosen], **found}
+        named = {name: task.model_dump(mode="json") for name, task in found.items()}
+        own["evaluation"] = {"tasks": named, "dev": chosen, "report": reported}
     if static:
         # Most rows of a table of vectors are in few batches, so an update may go far.
         own["sed"] = {"learning_rate": 1e-2, "batch_size": 256}
     known = defaults.model_dump(mode="json", exclude_unset=True)
-    return make_config(merge(merge(known, own, Config), settings or {}, Config))
-
-
-def _evaluation(defaults: EvaluationConfig, dev: str | None, tasks: Sequence[str]) -> dict[str, Any]:
-    """A user's tasks; choices are made on the default dev task where they give none, and it is not reported."""
-    from raysed.score.tasks import tasks_of
-
-    found = tasks_of([*([dev] if dev else []), *tasks])
-    if dev:
-        chosen, reported = next(iter(found)), None
-    else:
-        chosen, reported = defaults.dev, list(found)
-        found = {chosen: defaults.tasks[chosen], **found}
-    named = {name: task.model_dump(mode="json") for name, task in found.items()}
-    return {"tasks": named, "dev": chosen, "report": reported}
+    return _run(make_config(merge(merge(known, own, Config), settings or {}, Config)))
 
 
 def evaluate(model: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:

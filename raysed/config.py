@@ -11,7 +11,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
@@ -29,7 +28,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from raysed.config_text import SECRET, apply_override, explain, read_settings
@@ -51,26 +49,29 @@ CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
 
-@dataclass(frozen=True)
-class SourceMark:
-    """Marks a setting that names files, a model or a data set; its `words`, alone or before a colon, name no source."""
-
-    words: tuple[str, ...] = ()
-
-
-SOURCE = SourceMark()
 NO_EFFECT = "no effect on results"
 """Marks a setting that changes how many results are made, where, when or how fast, but none of them."""
 CHOICE = "chooses among results"
 """Marks a setting that decides which of several trained models is used, but not how each is trained."""
-Source = Annotated[str, SOURCE]
+
+
+def source_mark(*words: str) -> AfterValidator:
+    """Mark a setting that names files, a model or a data set; `words`, alone or before a colon, name no source."""
+
+    def replaced(source: str, info: ValidationInfo) -> str:
+        is_source = info.context and source and source.partition(":")[0] not in words
+        return info.context(info.field_name, source) if is_source else source
+
+    return AfterValidator(replaced)
+
+
+Source = Annotated[str, source_mark()]
 
 
 class Block(BaseModel):
     """A frozen group of settings that refuses unknown keys, infinite numbers, yes or no for a number, and secrets.
 
-    Marks say what the rest of the package has to know of a setting: `Annotated[str, SOURCE]` (also in lists, tuples and
-    unions), `NO_EFFECT` and `CHOICE`.
+    Marks say what the rest of the package has to know of a setting: `Source`, `NO_EFFECT` and `CHOICE`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -93,84 +94,43 @@ class Block(BaseModel):
 
     def identity(self) -> dict[str, Any]:
         """Return what a result that is made with these settings depends on, as JSON."""
-        return {
-            name: _identity(getattr(self, name), value)
-            for name, value in self.model_dump(mode="json").items()
-            if not {NO_EFFECT, CHOICE} & _marks(type(self).model_fields[name])
-        }
+        return self.model_dump(mode="json", exclude={*self._marked(NO_EFFECT), *self._marked(CHOICE)})
 
     def choices(self) -> dict[str, Any]:
         """Return the settings that are marked as `CHOICE`, as JSON."""
-        fields = type(self).model_fields
-        return self.model_dump(mode="json", include={name for name in fields if CHOICE in _marks(fields[name])})
+        return self.model_dump(mode="json", include=self._marked(CHOICE))
 
-
-def _identity(value: Any, as_json: Any) -> Any:
-    if isinstance(value, Block):
-        return value.identity()
-    if isinstance(value, dict):
-        return {key: _identity(value[key], as_json[key]) for key in as_json}
-    return [_identity(*pair) for pair in zip(value, as_json)] if isinstance(value, list | tuple) else as_json
-
-
-def _marks(field: FieldInfo) -> set[Any]:
-    """Return the marks of a setting, also those deep in its type."""
-
-    def inside(kind: Any) -> Iterable[Any]:
-        yield from getattr(kind, "__metadata__", ())
-        for part in get_args(kind):
-            yield from inside(part)
-
-    return {mark for mark in (*field.metadata, *inside(field.annotation)) if isinstance(mark, str | SourceMark)}
+    @classmethod
+    def _marked(cls, mark: str) -> set[str]:
+        return {name for name, field in cls.model_fields.items() if mark in field.metadata}
 
 
 _AnyBlock = TypeVar("_AnyBlock", bound=Block)
 
 
-def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str], prefix: str = "") -> _AnyBlock:
-    """Return a block in which every source, also of the blocks inside, is replaced by `replace(setting, source)`.
+def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str]) -> _AnyBlock:
+    """Return a block in which every source, also of blocks inside, is replaced by `replace(setting, source)`.
 
-    >>> replace_sources(CorpusConfig(source="a.txt"), lambda name, source: f"/data/{source}", "corpus.").source
+    >>> replace_sources(CorpusConfig(source="a.txt"), lambda name, source: f"/data/{source}").source
     '/data/a.txt'
     """
-    changed = {}
-    for name, field in type(block).model_fields.items():
-        words = next((mark.words for mark in _marks(field) if isinstance(mark, SourceMark)), None)
-        changed[name] = _replaced(getattr(block, name), words, replace, f"{prefix}{name}")
-    return block.model_copy(update={name: new for name, new in changed.items() if new is not getattr(block, name)})
+    return type(block).model_validate(block.model_dump(), context=replace)
 
 
-def _replaced(value: Any, words: tuple[str, ...] | None, replace: Callable[[str, str], str], name: str) -> Any:
-    """Return a value with its sources replaced; `words` is None where its texts are none."""
-    if isinstance(value, Block):
-        return replace_sources(value, replace, f"{name}.")
-    if isinstance(value, dict):
-        return {key: _replaced(item, words, replace, f"{name}.{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_replaced(item, words, replace, f"{name}.{index}") for index, item in enumerate(value))
-    is_source = isinstance(value, str) and words is not None and value.partition(":")[0] not in words
-    return replace(name, value) if is_source else value
+def sources(block: Block) -> list[tuple[str, str]]:
+    """Return all sources that a block names, each with the last part of its setting's name.
 
-
-def sources(block: Block, prefix: str = "") -> dict[str, str]:
-    """Return all sources that a block names, by the dotted name of their setting.
-
-    >>> sources(CorpusConfig(source=["a.txt", "b.txt"]), "corpus.")
-    {'corpus.source.0': 'a.txt', 'corpus.source.1': 'b.txt'}
+    >>> sources(CorpusConfig(source=["a.txt", "b.txt"]))
+    [('source', 'a.txt'), ('source', 'b.txt')]
     """
-    found = {}
-
-    def keep(name: str, source: str) -> str:
-        found[name] = source
-        return source
-
-    replace_sources(block, keep, prefix)
+    found: list[tuple[str, str]] = []
+    replace_sources(block, lambda name, source: found.append((name, source)) or source)
     return found
 
 
 def with_absolute_paths(block: _AnyBlock) -> _AnyBlock:
     """Return a block whose local files are named by absolute paths: workers have other working directories."""
-    return replace_sources(block, lambda name, source: _absolute(source) if source else source)
+    return replace_sources(block, lambda name, source: _absolute(source))
 
 
 def _absolute(path: str) -> str:
@@ -207,17 +167,17 @@ class EncoderConfig(Block):
         AfterValidator(ascending),
     ] = None
     """Which layers are kept: a list, counted from 0, such as `[0, 2, 5]`; or how many, or `half` of them, evenly spread
-    from the first to the last, which is best where a teacher's own layers learn (docs/distill.md). `null`: all."""
+    from the first to the last, which is best for a teacher's own layers (docs/distill.md). `null`: all."""
     trust_remote_code: bool = False
     """Whether code that comes with the model may run. See docs/security.md."""
     max_length: int = Field(75, ge=3)
     """Tokens per sentence, special tokens included (CT: 75). The rest is cut off; job and report say how much."""
     layers: Layers = 2
     """Layers pooled in the headline numbers, the dev score and the exported model: the last so many, or `first_last`
-    (see docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1, evaluate on 2)."""
+    (docs/methods.md#pooling). Training always pools the last layer (SED section 5.1: train on 1, evaluate on 2)."""
     static: StaticConfig | None = None
     """Makes the learner of teachers a table of one vector per token, which starts from what the encoder says of each
-    token alone: a block of the settings below, or `{}` for their defaults. See docs/distill.md#the-smallest-learner."""
+    token: a block of the settings below, or `{}`. See docs/distill.md#the-smallest-learner."""
 
     @field_validator("model_kwargs")
     @classmethod
@@ -242,8 +202,8 @@ class CorpusConfig(Block):
     """Unlabelled sentences."""
 
     source: Source | list[Source] = "bundled:everyday"
-    """One of these, or a list of them: a file, a directory, a pattern (`data/**/*.txt`), a URI, a hub dataset id, or
-    `bundled:everyday`. A `.txt` file has one sentence per line; see [file formats](#file-formats) for the others."""
+    """A file, a directory, a pattern (`data/**/*.txt`), a URI, a hub dataset id or `bundled:everyday`, or a list of
+    these. A `.txt` file has one sentence per line; see [file formats](#file-formats) for the others."""
     column: str | None = None
     """Column or field that holds the sentence. `null`: `sentence` or `text`."""
     split: str = "train"
@@ -275,13 +235,11 @@ class TaskColumns(Block):
     `similarity`, `relatedness` and `label` that is there."""
     sentence1: str | None = None
     """Name of the column that holds the first sentence. `null`: `premise` and `hypothesis`, `sentence1` and
-    `sentence2`, `text1` and `text2`, `sentence_a` and `sentence_b`, `sentence_1` and `sentence_2`, `text_1` and
-    `text_2`, or `text_a` and `text_b`."""
+    `sentence2`, `text1` and `text2`, or these two words with `_a` and `_b` or `_1` and `_2`."""
     sentence2: str | None = None
     """The same for the second sentence."""
     subset: str | None = None
-    """Name of a column that divides the pairs into subsets. `null`: `subset`. Without such a column, all pairs are one
-    subset."""
+    """Name of a column that divides the pairs into subsets. `null`: `subset`, if there is one."""
     text: str | None = None
     """Name of the column with the texts of a classification or clustering. `null`: `text`, `sentence`, `utterance` or
     `title`."""
@@ -293,17 +251,15 @@ class TaskConfig(Block):
     """One task that models are scored on: graded pairs, retrieval, classification or clustering."""
 
     source: Source
-    """A file with one pair per row and names for its columns, by path or URI, in one of the
-    [file formats](#file-formats). Or a hub dataset; a `.txt` file of three tab-separated columns without names,
-    sentence, sentence, score (STS 2017 extended); a SentEval directory with `STS.input.<subset>.txt` and
-    `STS.gs.<subset>.txt`, or one `STS.input.*.txt` with its scores beside it; a directory of `ArgPairs_*.csv` (argument
-    facet similarity, a subset per topic); `bundled:train`, `bundled:dev` or `bundled:test`. Of a retrieval task, a
-    directory in BEIR's layout (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`) or the file of its documents. Of a
-    classification or clustering, a file with one text and its label per row."""
+    """Graded pairs: a file with a pair per row and names for its columns, in one of the [file formats](#file-formats);
+    a hub dataset; a `.txt` file of sentence, sentence and score, tab-separated (STS 2017 extended); a SentEval
+    directory with `STS.input.<subset>.txt` and `STS.gs.<subset>.txt`, or one `STS.input.*.txt` with its scores beside
+    it; a directory of `ArgPairs_*.csv` (argument facet similarity, a subset per topic); `bundled:train`, `bundled:dev`
+    or `bundled:test`. Retrieval: a directory in BEIR's layout (`corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`), or
+    the file of its documents. Classification or clustering: a file with a text and its label per row."""
     kind: str | None = None
-    """What the task is: `pairs`, `retrieval`, `classification` or `clustering`. `null`: `retrieval` for a directory in
-    BEIR's layout and where `queries` are named, `classification` for a file whose columns are a text and a label, and
-    else `pairs`."""
+    """`pairs`, `retrieval`, `classification` or `clustering`. `null`: `retrieval` for a directory in BEIR's layout and
+    where `queries` are named, `classification` for a file of texts and labels, and else `pairs`."""
     queries: Source | None = None
     """File of a retrieval task's queries (`_id`, `text`), where they do not lie beside the documents."""
     qrels: Source | None = None
@@ -315,14 +271,13 @@ class TaskConfig(Block):
     columns: TaskColumns = TaskColumns()
     split: str | None = None
     """Split of a hub dataset (`null`: test; for `sts.train`: train). Of a file with a column `split`, the rows to take
-    (`null`: all; of a classification, the rows of `test` are predicted and the others learnt from). Of a directory in
-    BEIR's layout, the file in `qrels` (`null`: test, or the only one)."""
+    (`null`: all; a classification predicts those of `test` and learns from the others). Of a directory in BEIR's
+    layout, the file in `qrels` (`null`: test, or the only one)."""
     name: str | None = None
     """Configuration of a hub dataset."""
     score_range: tuple[float, float] | None = (0.0, 5.0)
-    """Lowest and highest gold score. A score outside this range is refused, and so are twenty scores or more that fill
-    less than a third of it: scores of 0 to 1 need `[0, 1]`. `null` takes any score; only for tasks that models are
-    scored on."""
+    """Lowest and highest gold score. Refused are scores outside of it, and twenty scores or more that fill less than a
+    third of it: scores of 0 to 1 need `[0, 1]`. `null` takes any score; only for tasks that models are scored on."""
     aggregation: Literal["all", "mean", "wmean"] | None = None
     """Replaces `evaluation.aggregation` for this task. STS-B, whose subsets are genres, is scored as `all`."""
 
@@ -345,7 +300,7 @@ class TransferConfig(Block):
     """Pooled layers of the features. `null`: as `encoder.layers`."""
     models: Literal["first", "all"] = "first"
     """Which models of every recipe are given these tasks and `evaluation.analysis.qnli`: the `first`, or `all`, for
-    their mean and spread. Collapsed ones are not, unless all have collapsed."""
+    mean and spread. Collapsed ones are not, unless all have collapsed."""
     seed: int = Field(1111, ge=0)
     """Seed of folds and probes (SentEval's default)."""
 
@@ -354,11 +309,10 @@ class AnalysisConfig(Block):
     """What the report says about the embedding space beside scores."""
 
     qnli: Source | None = None
-    """GLUE's QNLI dev file, or the hub id `nyu-mll/glue`: the AUC of the cosine, without training (BERT-flow table 4).
-    `null`: left out."""
+    """GLUE's QNLI dev file, or the hub id `nyu-mll/glue`: the AUC of the cosine, without training (BERT-flow table
+    4)."""
     frequency: bool = True
-    """Whether the report has the table of word embeddings by word frequency (BERT-flow table 1), where a corpus was
-    read."""
+    """Whether the report has word embeddings by word frequency (BERT-flow table 1), where a corpus was read."""
 
 
 def _as_blocks(values: Any, key: str = "source") -> Any:
@@ -387,11 +341,10 @@ class EvaluationConfig(Block):
     """The task that choices are made on, with its labels: the weights of `keep: best_on_dev`, the lower bound of `sts`,
     and the model to export. `null`: no choice uses labels."""
     report: list[str] | None = None
-    """The tasks whose mean is the headline number. `null`: all but `evaluation.dev`, or `evaluation.dev` where it is
-    the only one."""
+    """The tasks whose mean is the headline number. `null`: all but `evaluation.dev`, if there are others."""
     aggregation: Literal["all", "mean", "wmean"] = "mean"
-    """How a task with several subsets becomes one number: `all`, `mean` or `wmean` (see docs/methods.md#evaluation).
-    All are recorded anyway (SED takes `mean`)."""
+    """How a task with several subsets becomes one number: `all`, `mean` (SED) or `wmean` (docs/methods.md#evaluation).
+    All are recorded anyway."""
     layers: list[Layers] = [1, 2, 3]
     """Depths of pooling at which every model is scored beside `encoder.layers` (SED table 8)."""
     transfer: TransferConfig = TransferConfig()
@@ -416,8 +369,7 @@ class MembersConfig(Block):
     count: int = Field(10, ge=1)
     """Number of members."""
     min_members: int | None = Field(None, ge=1)
-    """Go on with this many when others keep failing. `null`: all are needed. The report names those that are left
-    out."""
+    """Go on with this many when others keep failing; the report names those left out. `null`: all are needed."""
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed member without a new checkpoint in between, each from its newest one."""
     evaluate_every: int = Field(500, ge=1)
@@ -428,8 +380,8 @@ class MembersConfig(Block):
     """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs whose hardware has it (A100, L4 and
     later) and on CPUs with AMX, `fp32` elsewhere. See docs/speed.md."""
     stack: Annotated[int, NO_EFFECT] = Field(1, ge=1)
-    """Members that a worker trains as one program: for GPUs that a small encoder does not fill. Each comes out as it
-    does alone, up to rounding, but for the masks of dropout. `mlm` and `bsl` train alone. See docs/gpu.md."""
+    """Members that a worker trains as one program: for GPUs that a small encoder does not fill. Each comes out as
+    alone, up to rounding, but for the masks of dropout. `mlm` and `bsl` train alone. See docs/gpu.md."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":
@@ -460,9 +412,8 @@ class ViewSource(PairSource):
 
     source: Source
     """A file in one of the [file formats](#file-formats), or a hub dataset. A `.tsv` or `.txt` file of two
-    tab-separated columns needs no names in its first line. Known names are `view1` and `view2`, `sentence1` and
-    `sentence2`, `english` and `non_english`, `anchor` and `positive`, `source` and `target`, and those of
-    `nli.train`."""
+    tab-separated columns needs no names. Known names are `view1` and `view2`, `sentence1` and `sentence2`, `english`
+    and `non_english`, `anchor` and `positive`, `source` and `target`, and those of `nli.train`."""
     columns: tuple[str, str] | None = None
     """Names of the two columns, where they are others: `[en, de]`. `null`: the first pair of known names."""
 
@@ -477,8 +428,8 @@ class ViewsConfig(Block):
     mlm_rate: Part = 0.2
     """Share of a sentence's tokens that `mlm` masks and fills."""
     mlm_model: Source | None = None
-    """Masked language model that fills: a path, a hub id or `bundled:encoder`. `null`: the run's encoder, which must
-    have its head (the paper: `roberta-base`)."""
+    """Masked language model that fills: a path, a hub id or `bundled:encoder` (the paper: `roberta-base`). `null`: the
+    run's encoder, which must have its head."""
     pivots: list[tuple[Source, Source]] = [
         ("Helsinki-NLP/opus-mt-en-de", "Helsinki-NLP/opus-mt-de-en"),
         ("Helsinki-NLP/opus-mt-en-fr", "Helsinki-NLP/opus-mt-fr-en"),
@@ -498,10 +449,10 @@ class ViewsConfig(Block):
 class TeacherConfig(Block):
     """A model from outside whose embeddings are a learner's target."""
 
-    path: Annotated[str, SourceMark(words=(MEMBERS,))]
+    path: Annotated[str, source_mark(MEMBERS)]
     """A sentence-transformers model or a plain transformer, by directory, hub id, `package:NAME/DIR` or
-    `bundled:encoder`; a `.parquet` file with the columns `sentence` and `embedding`, made elsewhere; or `members`, the
-    mean of the members that another recipe of the run trains (`members:ct` where there are several such recipes)."""
+    `bundled:encoder`; a `.parquet` file with the columns `sentence` and `embedding`; or `members`, the mean of the
+    members that another recipe of the run trains (`members:ct` where there are several)."""
     name: str | None = None
     """What reports call it. `null`: the last part of its path."""
     prompt: str = ""
@@ -528,20 +479,19 @@ class CombinationConfig(Block):
     """How the vectors of several `teachers` become one target."""
 
     how: Literal["concatenated", "mean"] = "concatenated"
-    """`concatenated`: unit vectors side by side, so that the target's cosines are the mean of the teachers' cosines;
-    for teachers of any widths. `mean`: the plain mean (SED), for copies of one encoder. Targets wider than the learner
-    are reduced to its width by their principal directions. See docs/distill.md#combining."""
+    """`concatenated`: unit vectors side by side, so that the target's cosines are the mean of the teachers'; for any
+    widths. `mean`: the plain mean (SED), for copies of one encoder. Targets wider than the learner are reduced to its
+    width by their principal directions. See docs/distill.md#combining."""
     weights: list[Annotated[float, Field(gt=0)]] | Literal["dev"] | None = None
-    """One weight per teacher. `null`: equal weights. `dev`: one is doubled or halved as long as that raises the dev
-    score of the combination by 0.1."""
+    """One weight per teacher. `null`: equal ones. `dev`: one is doubled or halved as long as that raises the dev score
+    of the combination by 0.1."""
     leave_out: bool = False
-    """Drop teachers that do not help: beginning with the best one, the teacher that raises the dev score of the
-    combination most is added, as long as one raises it by 0.1."""
+    """Drop teachers that do not help: from the best one on, the teacher that raises the dev score of the combination
+    most is added, as long as one raises it by 0.1."""
     turn: bool | None = None
     """Whether targets are turned as a whole towards what the learner says before it learns: no cosine changes, and the
-    learner has less to relearn. `null`: yes, except for a single teacher of the learner's width, whose space the
-    learner then shares. With `sed.widths` targets are turned to their principal directions instead, and with `sed.head`
-    they are not turned."""
+    learner has less to relearn. `null`: yes, except for a single teacher of the learner's width. With `sed.widths`
+    targets are turned to their principal directions instead, and with `sed.head` not at all."""
 
     @property
     def chooses_on_dev(self) -> bool:
@@ -554,7 +504,7 @@ class FlowConfig(Block):
 
     variant: Literal["paper", "released"] = "paper"
     """`paper`: 2 levels that start from the data's own means and deviations. `released`: 3 levels that start from small
-    random values, as the code really ran (see docs/methods.md#flow)."""
+    random values, as the code really ran (docs/methods.md#flow)."""
     depth: int = Field(3, ge=1)
     """Steps per level."""
     hidden: int = Field(32, ge=1)
@@ -565,20 +515,19 @@ class FlowConfig(Block):
     """Passes over the pairs."""
     batch_size: int = Field(32, ge=2)
     """Pairs per update. Sentences that are not pairs are taken two at a time."""
-    fit_on: Annotated[str, SourceMark(words=FIT_ON)] = "corpus"
+    fit_on: Annotated[str, source_mark(*FIT_ON)] = "corpus"
     """What the flow and the affine calibrations are fitted on: `corpus`; `tasks`, the sentences of all tasks (never
-    their scores), as in the papers (SED appendix B.3); `nli`, the pairs of `nli.train`; or another source as in
-    `corpus.source`. A calibration that was fitted on the tasks scores too well."""
+    their scores), as in the papers, which scores too well (SED appendix B.3); `nli`, the pairs of `nli.train`; or
+    another source as in `corpus.source`."""
     fit_sentences: int | None = Field(10_000, ge=2)
     """Sentences of the corpus or the source, drawn at random. `null`: all. Tasks and NLI pairs are taken whole."""
     fit_tasks: list[str] | None = None
     """Which tasks `tasks` means, e.g. STS12 to 16. `null`: all."""
     per_task: bool = False
-    """`true`: one fit for each task on its own sentences (BERT-flow), instead of one on all together (SED). Such a
-    calibration cannot be exported. Needs `flow.fit_on: tasks`, and counts for the affine calibrations, too."""
+    """`true`: one fit for each task on its own sentences (BERT-flow), also of the affine calibrations, instead of one
+    on all together (SED). It cannot be exported, and needs `flow.fit_on: tasks`."""
     fits: Annotated[int, NO_EFFECT] = Field(1, ge=1)
-    """Flows fitted to a model that is alone in its row, such as the base, each with its own seed, so that the report
-    shows what a seed does."""
+    """Flows fitted to a model that is alone in its row, such as the base, to show what a seed does."""
 
 
 class CalibrationConfig(Block):
@@ -596,18 +545,17 @@ class ExportConfig(Block):
     """The model that ends up in `model/`."""
 
     recipe: str | None = None
-    """The recipe whose model becomes `model/`; of several alike, the best on the dev task. `null`: the best on the dev
-    task of all models of the run, the untouched encoder and its calibrated versions among them. A trained model that is
-    no better there than the untouched encoder under the same calibration is no candidate. Without a dev task it is the
-    last recipe of the list."""
+    """The recipe whose model becomes `model/`; of several alike, the best on the dev task. `null`: the best there of
+    all models, the untouched encoder and its calibrated versions among them; a trained one has to beat the untouched
+    encoder under the same calibration. Without a dev task it is the last recipe of the list."""
     allow_worse: bool = False
     """`true`: write `model/` also where the chosen model is worse on the dev task, by 0.1 or more, than the untouched
-    encoder or TF-IDF. `false`: only if `export.recipe` names it. The run is complete all the same; its report and last
-    line say why there is no model, and the exit code is 3."""
+    encoder or TF-IDF. `false`: only if `export.recipe` names it. Without a model the run is complete all the same; its
+    report and last line say why, and the exit code is 3."""
     formats: list[Format] = []
     """Further formats of the exported transformer, for sentence-transformers' `backend="onnx"`: `onnx`; `int8`, for
-    processors with AVX-512 VNNI or for ARM64; `int8_avx2`, for older ones (see [formats](distill.md#onnx-and-int8)).
-    They need `pip install 'raysed[onnx]'`, and `encoder.layers: 1`."""
+    AVX-512 VNNI or ARM64; `int8_avx2`, for older processors (see [formats](distill.md#onnx-and-int8)). They need `pip
+    install 'raysed[onnx]'`, and `encoder.layers: 1`."""
 
 
 class ResourcesConfig(Block):
@@ -616,28 +564,28 @@ class ResourcesConfig(Block):
     cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """CPUs of each member. `null`: one, or more where there are fewer members than cores."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
-    """GPUs of each member: a fraction where several share one, or a whole number. `null`: as many on
-    each GPU as fit in 85 % of its memory, see docs/size.md."""
+    """GPUs of each member: a fraction where several share one, or a whole number. `null`: as many on each GPU as fit in
+    85 % of its memory, see docs/size.md."""
     concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """The most members that train at the same time. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
     """`null`: use GPUs where the cluster has some, or its autoscaler may bring some. `true`: there must be some.
     `false`: leave them alone."""
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
-    """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs and 65,536 on GPUs, where dev
-    scores of a training take 8,192. What memory does not suffice for is halved."""
+    """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, 65,536 on GPUs, and 8,192 in dev
+    scores of a training. What memory does not suffice for is halved."""
     encode_precision: Precision = "auto"
-    """The precision in which teachers embed the corpus: `bf16`, `fp32`, or `auto`: `bf16` on GPUs whose hardware has it
-    and on CPUs with AMX. Means are taken in fp32, and scores are always of embeddings in fp32. See docs/speed.md."""
+    """The precision in which teachers embed the corpus, as in `members.precision`. Means are taken in fp32, and scores
+    are always of embeddings in fp32. See docs/speed.md."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
-    """How long to wait for an autoscaling cluster to bring what the members can use. Where its largest size is unknown,
-    the job waits at most two minutes after the last node that came."""
+    """How long to wait for an autoscaling cluster to bring what the members can use; where its largest size is unknown,
+    at most two minutes after the last node that came."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
     """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
-    for this long is ended and started again, as if it had died."""
+    for this long is ended and started again."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
-    """A training worker that lives but makes no update for this long is ended and started again, too. Evaluations
-    between updates count, so it has to be longer than the longest of them."""
+    """A worker that lives but makes no update for this long is ended and started again, too. Evaluations between
+    updates count, so it has to be longer than the longest of them."""
 
     @model_validator(mode="after")
     def _gpus_can_be_given(self) -> "ResourcesConfig":
@@ -653,11 +601,11 @@ class TrackingConfig(Block):
     """Experiment trackers beside the run's own logs; their keys come from the environment."""
 
     wandb: str | None = None
-    """A project on Weights & Biases: a run for each member and learner. Needs the package `wandb` on all nodes, and
-    `WANDB_API_KEY` in the environment of the workers."""
+    """A project on Weights & Biases, with a run for each member and learner. Needs the package `wandb` on all nodes,
+    and `WANDB_API_KEY` in the environment of the workers."""
     mlflow: str | None = None
-    """The URI of an MLflow tracking server: a run for each member and learner. Needs the package `mlflow` or
-    `mlflow-skinny` on all nodes, and credentials in the environment, such as `MLFLOW_TRACKING_PASSWORD`."""
+    """The URI of an MLflow tracking server, likewise. Needs `mlflow` or `mlflow-skinny` on all nodes, and credentials
+    in the environment, such as `MLFLOW_TRACKING_PASSWORD`."""
 
 
 class _Common(Block):
@@ -667,11 +615,10 @@ class _Common(Block):
     """Name of the run and of its directory: letters, digits, `.`, `_` and `-`."""
     storage: Annotated[str, NO_EFFECT] = "runs"
     """Directory or URI (`s3://…`, `gs://…`) under which run directories lie, which all machines reach. Credentials come
-    from the environment, as the provider's own tools find them; in any setting, a URI with a password, a key or a token
-    is refused."""
+    from the environment; in any setting, a URI with a password, a key or a token is refused."""
     seed: int = Field(0, ge=0)
-    """The seeds of the draw from the corpus and of every member, learner and flow are derived from it. On one machine
-    it gives the same files, on GPUs up to rounding (see docs/faults.md)."""
+    """Seeds of the draw from the corpus and of every member, learner and flow are derived from it. On one machine it
+    gives the same files, on GPUs up to rounding (docs/faults.md)."""
     recipes: list[str] = ["ct-sed-flow"]
     """What to make. Stages that recipes share are done once."""
     teachers: Annotated[list[TeacherConfig], BeforeValidator(partial(_as_blocks, key="path"))] = []

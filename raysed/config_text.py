@@ -12,17 +12,6 @@ from raysed.errors import UserError, public
 
 SECRET = "secret"
 """Kind of an error about a value that must not be repeated."""
-REMOVED = {
-    "encoder.scratch": "encoder.scratch is gone; make an encoder with tools/bundled_encoder.py and name its directory "
-    "in encoder.path",
-    "views.beams": "views.beams is gone, since translations are greedy; leave it out",
-    **{
-        f"combination.how={way}": f"combination.how: {way} is gone, since it never taught better than concatenated or "
-        "mean; use one of these"
-        for way in ("unit_mean", "standardised_mean", "whitened_mean", "aligned_mean", "generalised_mean")
-    },
-}
-"""What to do instead, by setting or by `setting=value`."""
 _LONGEST_TEXT, _MOST_VALUES, _DEEPEST = 200_000, 100_000, 30
 BASED_ON = "based_on"
 """Key of a file that names another one, whose settings hold where the file has none of its own."""
@@ -36,22 +25,18 @@ def read_settings(path: Path, model: type[BaseModel], named: Path) -> dict[str, 
     settings = _read_yaml(path)
     if BASED_ON not in settings:
         return settings
-    name = settings.pop(BASED_ON)
-    places = [folder / f"{name}.yaml" for folder in (path.parent, named)]
-    base = next((place for place in places if place.is_file()), None)
+    name, problem = settings.pop(BASED_ON), ""
+    places = {place.stem: place for folder in (named, path.parent) for place in folder.glob("*.yaml")}
+    base = places.get(str(name))
+    below = _read_yaml(base) if base else {}
     if base is None:
-        known = ", ".join(sorted({place.stem for folder in (path.parent, named) for place in folder.glob("*.yaml")}))
-        raise UserError(
-            f"config file {path}: {BASED_ON} names {name!r}, which is not a config; the configs are {known}"
-        )
-    if base.samefile(path):
-        raise UserError(f"config file {path}: {BASED_ON} names the file itself; name another config")
-    below = _read_yaml(base)
-    if BASED_ON in below:
-        raise UserError(
-            f"config file {path}: {BASED_ON} names {name!r}, which is itself based on {below[BASED_ON]!r}; "
-            f"name a config without {BASED_ON}"
-        )
+        problem = f"{name!r}, which is not a config; the configs are {', '.join(sorted(places))}"
+    elif base.samefile(path):
+        problem = "the file itself; name another config"
+    elif BASED_ON in below:
+        problem = f"{name!r}, which is itself based on {below[BASED_ON]!r}; name a config without {BASED_ON}"
+    if problem:
+        raise UserError(f"config file {path}: {BASED_ON} names {problem}")
     return merge(below, settings, model)
 
 
@@ -147,8 +132,6 @@ def explain(error: ValidationError, data: Mapping[str, Any], model: type[BaseMod
     keys = _keys(problems[0], data)
     where, kind, value = ".".join(map(str, keys)), problems[0]["type"], problems[0]["input"]
     messages = [problem["msg"] for problem in problems if _keys(problem, data) == keys]
-    if where in REMOVED or f"{where}={value}" in REMOVED:
-        return REMOVED.get(where) or REMOVED[f"{where}={value}"]
     if kind == "extra_forbidden":
         return f"unknown setting {where}{_suggestion(keys, model)}"
     if kind == "model_type":
@@ -202,7 +185,6 @@ def _block_at(block: Any, keys: list[Any]) -> Any:
 def _suggestion(keys: list[Any], model: type[BaseModel]) -> str:
     known = _fields(_block_at(model, keys[:-1]))
     prefix = "".join(f"{key}." for key in keys[:-1])
-    close = difflib.get_close_matches(str(keys[-1]), known, n=1)
-    if close:
+    if close := difflib.get_close_matches(str(keys[-1]), known, n=1):
         return f": did you mean {prefix}{close[0]}?"
     return f"; the settings here are {', '.join(prefix + name for name in known)}"

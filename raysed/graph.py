@@ -13,9 +13,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
-from raysed.config import stable_hash
+from raysed.config import Block, stable_hash
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.storage import Entry, Storage
 
@@ -33,17 +31,13 @@ class Given:
 
 @dataclass(frozen=True)
 class Pick:
-    """An artefact that an outcome lists, or with no index all that it lists.
-
-    Attributes:
-        among: name of the list.
-        names: artefacts to be taken instead, at the places where the list has one.
-    """
+    """An artefact that an outcome has in the list `among`, or with no index all of them."""
 
     outcome: str
     index: int | None = None
     among: str = "all"
     names: tuple[str, ...] = ()
+    """Artefacts to be taken instead, at the places where the list has one."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +72,7 @@ class Needs:
         is_intermediate: made only where something that needs it is missing.
         is_outcome: its content is what others depend on.
         may_fail: the run goes on without it.
+        say: yields lines for the user once it is there.
         options: for the code that runs it, such as its memory.
     """
 
@@ -111,18 +106,16 @@ class Artefact:
     beside: Mapping[str, Any] = field(default_factory=dict)
 
     def sources(self) -> Iterable[str]:
-        """Yields the names of artefacts that have to be dealt with before this one."""
+        """Yield the names of artefacts that have to be dealt with before this one."""
         for value in (*self.inputs.values(), *self.beside.values()):
-            match value:
-                case str() if value:
-                    yield value
-                case tuple():
-                    yield from value
-                case Pick():
-                    yield value.outcome
-                    yield from value.names
-                case Tried():
-                    yield from value.names
+            if value and isinstance(value, str):
+                yield value
+            if isinstance(value, tuple):
+                yield from value
+            if isinstance(value, Pick):
+                yield value.outcome
+            if isinstance(value, Pick | Tried):
+                yield from value.names
 
 
 @dataclass(frozen=True)
@@ -141,19 +134,16 @@ class Shared:
 
 @dataclass(frozen=True)
 class Task:
-    """An artefact whose inputs are known, as this process or a worker makes it.
-
-    Attributes:
-        depends: everything that it depends on, for the manifest.
-        inputs: by role, artefacts as `Ref`, values as they are or as `Shared`, and lists of those.
-    """
+    """An artefact whose inputs are known, as this process or a worker makes it."""
 
     name: str
     title: str
     make: Callable[..., Mapping[str, Any] | None]
     depends: Mapping[str, Any]
+    """Everything that it depends on, for the manifest."""
     settings: Mapping[str, Any]
     inputs: Mapping[str, Any]
+    """By role, artefacts as `Ref`, values as they are or as `Shared`, and lists of those."""
 
     @property
     def fingerprint(self) -> str:
@@ -207,12 +197,12 @@ class Graph:
             self.artefacts[artefact.name] = artefact
 
     def batches(self) -> list[list[Artefact]]:
-        """Returns artefacts of one stage that are made in the same way, in order."""
+        """Return artefacts of one stage that are made in the same way, in order."""
         same = groupby(self.artefacts.values(), key=lambda a: (a.needs.stage, a.needs.by))
         return [list(batch) for _, batch in same]
 
     def users(self, name: str) -> Sequence[Artefact]:
-        """Returns the artefacts that have this one among their inputs."""
+        """Return the artefacts that have this one among their inputs."""
         return self._users.get(name, ())
 
 
@@ -226,27 +216,25 @@ class State:
         self._tasks: dict[str, Task] = {}
 
     def entry(self, name: str) -> Entry | None:
-        """Returns the manifest's entry of an artefact that is there and up to date."""
+        """Return the manifest's entry of an artefact that is there and up to date."""
         if name not in self._finished:
             task = self.task(name)
-            entry = task and self.storage.finished(name, task.depends)
-            if entry is None:
-                return None
-            self._finished[name] = entry
-        return self._finished[name]
+            if entry := task and self.storage.finished(name, task.depends):
+                self._finished[name] = entry
+        return self._finished.get(name)
 
     def task(self, name: str) -> Task | None:
-        """Returns an artefact with its inputs; None where an outcome lists none for it, or is not there yet."""
+        """Return an artefact with its inputs; None where an outcome lists none for it, or is not there yet."""
         if name not in self._tasks:
             artefact = self.graph.artefacts[name]
-            resolved = {role: self._resolved(value) for role, value in artefact.inputs.items()}
-            beside = {role: self._resolved(value) for role, value in artefact.beside.items()}
-            if None in resolved.values() or None in beside.values():
+            given = {**artefact.beside, **artefact.inputs}
+            resolved = {role: self._resolved(value) for role, value in given.items()}
+            if None in resolved.values():
                 return None
             make = artefact.make
-            version = f"{make.__name__} {getattr(make, 'version', 1)}"
-            depends = {"make": version, **plain(artefact.settings), **{role: of for role, (of, _) in resolved.items()}}
-            inputs = {role: value for role, (_, value) in {**beside, **resolved}.items()}
+            depends = {"make": f"{make.__name__} {getattr(make, 'version', 1)}", **_plain(artefact.settings)}
+            depends |= {role: resolved[role][0] for role in artefact.inputs}
+            inputs = {role: value for role, (_, value) in resolved.items()}
             task = Task(name, artefact.title, make, depends, artefact.settings, inputs)
             if any(isinstance(value, Tried) for value in artefact.inputs.values()):
                 return task  # what was found may still change
@@ -270,12 +258,12 @@ class State:
         return not user.needs.is_intermediate or any(self._wants(n, user) for n in self.graph.users(user.name))
 
     def listed(self, outcome: str, among: str = "all") -> list[tuple[str, str]]:
-        """Returns names and fingerprints of what an outcome lists; nothing where it is not there yet."""
+        """Return names and fingerprints of what an outcome lists; nothing where it is not there yet."""
         entry = self.entry(outcome)
         return [tuple(item) for item in entry.meta[LISTS].get(among, [])] if entry else []
 
     def fingerprint(self, name: str) -> str | None:
-        """Returns what depends on an artefact is to remember of it."""
+        """Return what depends on an artefact is to remember of it."""
         if self.graph.artefacts[name].needs.is_outcome:
             entry = self.entry(name)
             return stable_hash(entry.meta[LISTS]) if entry else None
@@ -283,20 +271,18 @@ class State:
         return task and task.fingerprint
 
     def _resolved(self, value: Any) -> tuple[Any, Any] | None:
-        """Returns what an input adds to the fingerprint and what the maker gets; None where it does not exist."""
+        """Return what an input adds to the fingerprint and what the maker gets; None where it does not exist."""
         match value:
             case Given():
                 return value.identity, value.value
-            case Pick(index=None):
-                there = [(at, item) for at, item in enumerate(self.listed(value.outcome, value.among)) if item[0]]
-                names = [value.names[at] if value.names else name for at, (name, _) in there]
-                return (dict(item for _, item in there), [Ref(name) for name in names]) if there else None
             case Pick():
                 listed = self.listed(value.outcome, value.among)
-                if value.index >= len(listed) or not listed[value.index][0]:
-                    return None
-                name, of = listed[value.index]
-                return of, Ref(name)
+                if value.index is None:
+                    there = {at: item for at, item in enumerate(listed) if item[0]}
+                    names = [value.names[at] if value.names else name for at, (name, _) in there.items()]
+                    return (dict(there.values()), [Ref(name) for name in names]) if there else None
+                name, of = listed[value.index] if value.index < len(listed) else ("", "")
+                return (of, Ref(name)) if name else None
             case Tried():
                 found = []
                 for name in value.names:
@@ -313,15 +299,10 @@ class State:
         return "", value
 
 
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings as JSON has them; of a block only those that change a result."""
-    return {key: _plain(value) for key, value in settings.items()}
-
-
 def _plain(value: Any) -> Any:
-    if isinstance(value, BaseModel):
-        identity = getattr(value, "identity", None)
-        return identity() if identity else value.model_dump(mode="json")
+    """Return settings as JSON has them; of a block only those that change a result."""
+    if isinstance(value, Block):
+        return value.identity()
     if isinstance(value, Mapping):
-        return plain(value)
+        return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import ray_session
-from raysed.errors import UserError
 from raysed.plan.consistency import check_present
 from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
@@ -50,7 +49,6 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         if unchanged.is_unchanged(fingerprint, storage):
             say(_nothing_to_do(storage))
             return unchanged.refusal(storage)
-        _refuse_other_layout(storage)
         with status_of(storage) as status:
             prepare_process()
             check_present(config)
@@ -90,13 +88,3 @@ def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | No
 def _nothing_to_do(storage: Storage) -> str:
     done = f"nothing to do: {storage} is complete, and no setting or input has changed"
     return "\n".join(filter(None, [done, unchanged.refusal(storage)]))
-
-
-def _refuse_other_layout(storage: Storage) -> None:
-    """Refuse a run of a release before artefacts had derived fingerprints, which this one cannot continue."""
-    known = storage.entry("corpus") or next(iter(storage.entries("base")), None)
-    if known and "make" not in known.depends:
-        raise UserError(
-            f"run {storage.run!r} at {storage} was made by an earlier release, which this one cannot continue; choose "
-            "another --run, or continue it with the release that made it"
-        )

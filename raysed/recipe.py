@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysed.config import MEMBERS, TeacherConfig
 from raysed.errors import UserError
-from raysed.registry import calibration_names, calibrations, stage_names, stages
+from raysed.registry import calibration_names, calibrations, stages
 
 if TYPE_CHECKING:
     from raysed.config import Config
 
-GIVEN_VIEWS = ("files", "entailment")
+_GIVEN_VIEWS = {"files", "entailment"}
 """Kinds of views that are read; the others are made of the corpus."""
 BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A parsed recipe.
+    """A parsed recipe: the stages that train members, in order, and those that are fitted on frozen embeddings.
 
-    Attributes:
-        members: the stages that train the members, in order; empty for `base` and `teachers`.
-        calibration: the stages fitted on frozen embeddings, in order.
+    There are no members in recipes of `base` and `teachers`.
     """
 
     text: str
@@ -57,12 +55,12 @@ class Recipe:
 
     def trains_on_corpus(self, config: Config) -> bool:
         """Return whether a stage of its training reads the corpus, as it is or rewritten."""
-        return "corpus" in self.tables(config) or bool(set(self.view_kinds(config)) - set(GIVEN_VIEWS))
+        return "corpus" in self.tables(config) or not _GIVEN_VIEWS.issuperset(self.view_kinds(config))
 
 
 def member_stages() -> tuple[str, ...]:
     """Return the stages that train members."""
-    return tuple(name for name in stage_names() if name != SED)
+    return tuple(name for name in stages() if name != SED)
 
 
 def parse_recipe(text: str) -> Recipe:
@@ -71,16 +69,37 @@ def parse_recipe(text: str) -> Recipe:
     >>> parse_recipe("ct-sed-flow")
     Recipe(text='ct-sed-flow', members=('ct',), distils=True, calibration=('flow',))
     """
-    stages = text.split("-")
-    if stages[0] in (BASE, TEACHERS):
-        members, rest = (), stages[1:]
-    else:
-        count = next((i for i, stage in enumerate(stages) if stage not in member_stages()), len(stages))
-        members, rest = tuple(stages[:count]), stages[count:]
+    names, known = text.split("-"), (BASE, TEACHERS, *member_stages(), SED, *calibration_names())
+    starts = names[0] in (BASE, TEACHERS)
+    count = next((i for i, name in enumerate(names) if name not in member_stages()), len(names))
+    members, rest = tuple(names[:count]), names[count + starts :]
     distils = bool(rest) and rest[0] == SED
     calibration = tuple(rest[1:] if distils else rest)
-    _check(text, stages, members, distils, calibration)
+    if problem := _problem(names, known, members, distils, calibration):
+        raise UserError(f"recipe {text!r}: {problem}")
     return Recipe(text, members, distils, calibration)
+
+
+def _problem(names: list[str], known: tuple, members: tuple, distils: bool, calibration: tuple) -> str | None:
+    for name in names:
+        if name not in known:
+            return f"{name!r} is not a stage; the stages are {', '.join(known)}"
+        if name in members and members.count(name) > 1:
+            return f"{name!r} appears twice; use each stage once"
+    if distils and not members and names[0] != TEACHERS:
+        return "sed needs an ensemble before it, for example ct-sed"
+    if names[0] == TEACHERS and names[1:] and not distils:
+        return f"what follows {TEACHERS} is sed, for example {TEACHERS}-sed"
+    if not members and names[0] not in (BASE, TEACHERS):
+        return f"{names[0]!r} needs a model before it, for example {BASE}-{'-'.join(names)}"
+    misplaced = [name for name in calibration if name not in calibration_names()]
+    if misplaced:
+        return f"{misplaced[0]!r} is in the wrong place; the order is member stages, sed, calibration"
+    if len(calibration) > 1:
+        affine = [name for name, made in calibrations().items() if made.is_affine]
+        if len(set(calibration)) < len(calibration) or not set(calibration).issubset(affine):
+            return f"use one flow, or a chain of different calibrations from {', '.join(affine)}"
+    return None
 
 
 def parse_recipes(texts: list[str]) -> list[Recipe]:
@@ -101,6 +120,28 @@ def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
     return [sorted("-".join(p) for p in prefixes if len(p) == depth) for depth in range(1, deepest + 1)]
 
 
+def last_stage(node: str) -> Any:
+    """Return the stage that trains a node, such as `nli-ct`."""
+    return stages()[node.rpartition("-")[2]]
+
+
+def models_of(node: str, config: Config) -> int:
+    """Return how many models an ensemble has, if none is left out."""
+    has_grid = any(stages()[name].is_grid for name in node.split("-"))
+    return config.sts.models if has_grid else config.members.count
+
+
+def trainings_of(node: str, config: Config) -> int:
+    """Return how many models of a node are trained, if none that they continue is left out.
+
+    >>> from raysed.config import Config
+    >>> config = Config(sts={"models": 3})
+    >>> [trainings_of(node, config) for node in ("ct", "sts", "sts-ct")]
+    [10, 60, 3]
+    """
+    return models_of(node, config) * (len(config.sts.lower_bounds) if last_stage(node).is_grid else 1)
+
+
 def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
     """Return the ensemble that a teacher of the path `members` or `members:NODE` stands for."""
     nodes = list(dict.fromkeys(recipe.ensemble for recipe in recipes if recipe.members))
@@ -111,28 +152,3 @@ def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:
         choices = " or ".join(f"{MEMBERS}:{node}" for node in nodes)
         raise UserError(f"teachers: {teacher.path} names no ensemble of the recipes; write {choices}")
     return asked
-
-
-def _check(text: str, stages: list[str], members: tuple, distils: bool, calibration: tuple) -> None:
-    known = (BASE, TEACHERS, *member_stages(), SED, *calibration_names())
-    for stage in stages:
-        if stage not in known:
-            raise UserError(f"recipe {text!r}: {stage!r} is not a stage; the stages are {', '.join(known)}")
-    if len(set(members)) < len(members):
-        twice = next(stage for stage in members if members.count(stage) > 1)
-        raise UserError(f"recipe {text!r}: {twice!r} appears twice; use each stage once")
-    if distils and not members and stages[0] != TEACHERS:
-        raise UserError(f"recipe {text!r}: sed needs an ensemble before it, for example ct-sed")
-    if stages[0] == TEACHERS and stages[1:] and not distils:
-        raise UserError(f"recipe {text!r}: what follows {TEACHERS} is sed, for example {TEACHERS}-sed")
-    if not members and stages[0] not in (BASE, TEACHERS):
-        raise UserError(f"recipe {text!r}: {stages[0]!r} needs a model before it, for example {BASE}-{text}")
-    for stage in calibration:
-        if stage not in calibration_names():
-            raise UserError(
-                f"recipe {text!r}: {stage!r} is in the wrong place; the order is member stages, sed, calibration"
-            )
-    is_chain = len(calibration) == len(set(calibration))
-    if len(calibration) > 1 and not (is_chain and all(calibrations()[stage].is_affine for stage in calibration)):
-        affine = ", ".join(name for name, calibration in calibrations().items() if calibration.is_affine)
-        raise UserError(f"recipe {text!r}: use one flow, or a chain of different calibrations from {affine}")

@@ -12,26 +12,21 @@ from typing import Any
 _STAGES, _CALIBRATIONS = "raysed.train.stages", "raysed.train.calibrations"
 
 
-def stage_names() -> tuple[str, ...]:
-    """Return the names of all stages that train, in alphabetical order."""
-    return _names(_STAGES)
-
-
-def calibration_names() -> tuple[str, ...]:
-    """Return the names of all calibrations, in alphabetical order."""
-    return _names(_CALIBRATIONS)
-
-
 @cache
 def stages() -> dict[str, Any]:
-    """Return all stages by name, see `raysed.train.stage.Stage`."""
+    """Return all stages by name in alphabetical order, see `raysed.train.stage.Stage`."""
     return {name: importlib.import_module(f"{_STAGES}.{name}").STAGE for name in _names(_STAGES)}
 
 
 @cache
 def calibrations() -> dict[str, Any]:
     """Return all calibrations by name, see `raysed.train.calibration.Calibration`."""
-    return {name: importlib.import_module(f"{_CALIBRATIONS}.{name}").CALIBRATION for name in _names(_CALIBRATIONS)}
+    return {name: importlib.import_module(f"{_CALIBRATIONS}.{name}").CALIBRATION for name in calibration_names()}
+
+
+def calibration_names() -> tuple[str, ...]:
+    """Return the names of all calibrations, in alphabetical order."""
+    return _names(_CALIBRATIONS)
 
 
 @cache

@@ -19,7 +19,7 @@ _SECRET = re.compile(
 def refuse_secret(uri: str, setting: str) -> None:
     """Refuse a path or URI that holds credentials, with a message that does not repeat the value."""
     if problem := secret_in(uri):
-        raise UserError(f"{setting}: {problem}")
+        raise UserError(problem, setting)
 
 
 def secret_in(value: Any) -> str | None:

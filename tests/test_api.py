@@ -2,13 +2,21 @@
 
 import pytest
 
-from raysed.api import distillation
+from raysed import api
 from raysed.plan.consistency import check_settings
+
+
+@pytest.fixture
+def distillation(monkeypatch):
+    """`raysed.distill` that returns the settings instead of running them."""
+    monkeypatch.setattr(api, "_run", lambda config: config)
+    return api.distill
+
 
 PAIRS = "0.5\tA cat sleeps.\tA dog runs.\n4.5\tIt rains.\tRain falls.\n"
 
 
-def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_default_one(tmp_path):
+def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_default_one(tmp_path, distillation):
     (tmp_path / "mine.tsv").write_text(PAIRS)
     task = str(tmp_path / "mine.tsv")
     config = distillation(["A", "B"], "c.txt", "A", layers=3, tasks=[task], settings={"sed": {"loss": "cosine"}})
@@ -32,12 +40,12 @@ def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_defau
         (["v.parquet"], None, 2, ("bundled:encoder", None, {"num_hidden_layers": 2})),
     ],
 )
-def test_half_of_the_first_teacher_learns_unless_told_otherwise(teachers, learner, layers, expected):
+def test_half_of_the_first_teacher_learns_unless_told_otherwise(distillation, teachers, learner, layers, expected):
     config = distillation(teachers, "corpus.txt", learner, layers=layers)
     assert (config.encoder.path, config.encoder.keep_layers, config.encoder.model_kwargs) == expected
 
 
-def test_a_static_learner_has_its_own_rate_unless_told_otherwise():
+def test_a_static_learner_has_its_own_rate_unless_told_otherwise(distillation):
     def settings(**given):
         return distillation(["A"], "corpus.txt", "A", static=True, settings=given)
 

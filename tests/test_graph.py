@@ -189,15 +189,3 @@ print(json.dumps({name: state.fingerprint(name) for name in graph.artefacts}))
     assert (
         first == second and first["ct/members/03"] and first["sts/grid/0.35/00"] and first["ct-sed/learners/00"] is None
     )
-
-
-def test_a_run_of_an_earlier_release_is_refused_in_a_sentence(storage):
-    from raysed.errors import UserError
-    from raysed.pipeline import _refuse_other_layout
-
-    _refuse_other_layout(storage)
-    storage.commit("corpus", lambda out: None, {"make": "sentence_table 1", "corpus": "0"})
-    _refuse_other_layout(storage)
-    storage.commit("corpus", lambda out: None, {"corpus": "0", "encoder": {"files": "1"}})
-    with pytest.raises(UserError, match=r"^run 'run' at .* was made by an earlier release, .* choose another --run"):
-        _refuse_other_layout(storage)

@@ -189,13 +189,13 @@ def test_a_checkpoint_that_is_a_pickle_is_no_state(hostile, tmp_path, name):
 
 def test_embeddings_that_are_pickles_are_not_loaded(hostile, tmp_path):
     """numpy's format can hold objects; here it may not."""
-    from raysed.plan.artefacts import load_calibrated
+    from raysed.make.scores import load_embeddings
 
     storage = Storage(str(tmp_path), "run")
     rows = np.array([hostile], dtype=object)
     storage.commit("ct/embeddings/00", lambda path: np.save(path / "layers-1.npy", rows, allow_pickle=True), {})
     with pytest.raises(ValueError, match="allow_pickle"):
-        load_calibrated(storage, "ct/embeddings/00", 1)
+        load_embeddings(storage.fetch("ct/embeddings/00"), 1)
 
 
 URI_SETTINGS = {

@@ -12,7 +12,7 @@ from transformers import BertConfig, DistilBertConfig, RobertaConfig
 
 from raysed.config import find_config, load_config
 from raysed.model.shape import shape_of_model
-from raysed.plan.size import described, plan_run, rate_of
+from raysed.plan.size import described, in_words
 from raysed.recipe import parse_recipes
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/size.md"
@@ -50,9 +50,8 @@ def plan_of(name: str, cluster: str) -> str:
     """
     config = load_config(find_config(name))
     rows = _ROWS | ({"corpus": config.corpus.sentences} if config.corpus.sentences else {})
-    there = described(cluster)
     shape = shape_of_model(_ENCODERS[config.encoder.path])
-    return plan_run(config, parse_recipes(config.recipes), shape, rows, there, rate_of(there, config)).words()
+    return in_words(config, parse_recipes(config.recipes), shape, rows, described(cluster))
 
 
 def page(text: str) -> str:

@@ -53,7 +53,7 @@ def job(arguments: argparse.Namespace) -> int:
     config = load_config(find_config(arguments.config), overrides)
     check_settings(config)  # before the heavy libraries, which take seconds, and Ray
     if arguments.plan:
-        from raysed.plan.show import show_plan
+        from raysed.plan.size import show_plan
 
         print(show_plan(config, arguments.cluster, arguments.sentences))
         return 0

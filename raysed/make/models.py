@@ -20,7 +20,7 @@ from raysed.config import MembersConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import LISTS, Found, Task
-from raysed.make.work import layers_file
+from raysed.make.work import Named, layers_file
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import is_out_of_memory
 from raysed.model.head import fold
@@ -47,7 +47,7 @@ class _Training:
 
     setup: Setup
 
-    def __init__(self, tables: Sequence[str], inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+    def __init__(self, tables: Sequence[str], inputs: Named, settings: Named, work: Work):
         self._began = time.monotonic()
         self.inputs, self.settings, self.work = inputs, settings, work
         encoder, tokenizer = load_start(inputs["encoder"], inputs["start"])
@@ -82,12 +82,15 @@ class _Training:
             work.made_progress()
             return setup.batch_at(step)
 
+        def everywhere(module: nn.Module) -> float:
+            return broadcast_from_rank0(evaluate(module), next(module.parameters()).device)
+
         return Run(
             setup.objective,
             batch_at,
             setup.plan,
             setup.engine,
-            evaluate=_broadcast_from_rank0(evaluate),
+            evaluate=evaluate and everywhere,
             checkpoints=work.checkpoints,
             is_writer=work.rank == 0,
             on_metrics=on_metrics,
@@ -95,9 +98,7 @@ class _Training:
             warned=work.warned,
         )
 
-    def write_model(
-        self, out: Path, encoder: Encoder, result: Result, description: Mapping[str, Any], meta: Mapping[str, Any]
-    ) -> Mapping[str, Any]:
+    def write_model(self, out: Path, encoder: Encoder, result: Result, description: Named, meta: Named) -> Named:
         """Write the trained model and what it is made of; return the facts for the manifest."""
         depends = self.work.task.depends if self.work.task else {}
         description = {**depends, "start": depends.get("start") or None, **description}
@@ -110,35 +111,29 @@ class _Training:
         """The artefact, for the model's description."""
         return self.work.task and self.work.task.name
 
-    def publish(self, bench: Bench, write: Callable[[Path], Mapping[str, Any]]) -> None:
+    def publish(self, bench: Bench, write: Callable[[Path], Named]) -> None:
         """Commit the trained model and remove its checkpoints."""
         self.work.task.publish(bench.storage, write)
         self.work.checkpoints.clear()
 
 
-def _broadcast_from_rank0(evaluate: Callable[[nn.Module], float] | None) -> Callable[[nn.Module], float] | None:
-    if evaluate is None:
-        return None
-    return lambda module: broadcast_from_rank0(evaluate(module), next(module.parameters()).device)
-
-
 # -- members ---------------------------------------------------------------------------------------------------------
 
 
-def member(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def member(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Train one model of an ensemble."""
     training = _Member(inputs, settings, work)
     return training.write(out, training.run().train())
 
 
 class _Member(_Training):
-    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+    def __init__(self, inputs: Named, settings: Named, work: Work):
         stage, block, how = stages()[settings["stage"]], settings[settings["stage"]], inputs["how"]
         super().__init__(stage.tables(block), inputs, settings, work)
         every = {name: how[name] for name in ("checkpoint_every", "evaluate_every")}
         self.setup = stage.set_up(block, MembersConfig(precision=settings["precision"], **every), self.start)
 
-    def write(self, out: Path, result: Result) -> Mapping[str, Any]:
+    def write(self, out: Path, result: Result) -> Named:
         """Write the kept weights, and whether they have collapsed."""
         meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
@@ -159,7 +154,7 @@ class _Member(_Training):
         return Ended(result.score, updates)
 
 
-def member_updates(recipe: str, settings: Mapping[str, Any], rows: Mapping[str, int]) -> int:
+def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int:
     """Return the updates of one member, by the sizes of the tables that it learns from."""
     stage, block = stages()[settings["stage"]], settings[settings["stage"]]
     count = sum(rows[table] for table in stage.tables(block))
@@ -168,16 +163,11 @@ def member_updates(recipe: str, settings: Mapping[str, Any], rows: Mapping[str, 
     return stage.steps(block, count)
 
 
-def grid_ladder(steps: int, sts: Any, models: int, needed: int, evaluate_every: int) -> Ladder:
-    """Return what hands out the trainings of a grid of lower bounds.
-
-    Args:
-        models: of each bound.
-        needed: models without which a bound is out.
-    """
+def grid_ladder(steps: int, sts: Any, needed: int, evaluate_every: int) -> Ladder:
+    """Return what hands out the trainings of a grid of lower bounds; one with fewer models than `needed` is out."""
     is_asha = sts.scheduler == "asha" and len(sts.lower_bounds) > 1
     rungs = rungs_of(steps, sts.asha_rungs if is_asha else 1, sts.asha_reduction, evaluate_every)
-    return Ladder(sts.lower_bounds, models, rungs, sts.asha_reduction, sts.statistic, needed)
+    return Ladder(sts.lower_bounds, sts.models, rungs, sts.asha_reduction, sts.statistic, needed)
 
 
 def train_members(tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
@@ -253,7 +243,7 @@ def _already_ended(task: Task, bench: Bench, until: int) -> Ended | None:
 # -- learners --------------------------------------------------------------------------------------------------------
 
 
-def learner(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def learner(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Distil one learner in this process alone, which is a group of one worker."""
     prepare_deepspeed(gpu=work.device != "cpu")
     backend = "gloo" if work.device == "cpu" else "nccl"
@@ -268,18 +258,18 @@ def learner(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], w
 
 
 class _Learner(_Training):
-    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+    def __init__(self, inputs: Named, settings: Named, work: Work):
         super().__init__(["targets"], inputs, settings, work)
         self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
 
-    def trained(self) -> tuple[Result, Mapping[str, Any]]:
+    def trained(self) -> tuple[Result, Named]:
         """Train to the end; return the weights as well, which all workers gather, whatever the ZeRO stage."""
         result = self.run().train()
         weights = self.setup.engine.weights()
         self.setup.engine.close()
         return result, weights
 
-    def write(self, out: Path, result: Result, weights: Mapping[str, Any]) -> Mapping[str, Any]:
+    def write(self, out: Path, result: Result, weights: Named) -> Named:
         """Write the learner without what only its training needed."""
         sed, settings = self.settings["sed"], self.settings
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
@@ -298,22 +288,21 @@ def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
     """Train learners one after the other on one of their workers; what another start would not mend is said."""
     prepare_deepspeed(gpu=bench.share.device != "cpu")
     for task in tasks:
-        is_done = task.is_there(bench.storage)  # by workers that have failed since
-        if not is_done and not _train_or_give_up(task, bench):
+        if task.is_there(bench.storage):  # by workers that have failed since
+            continue
+        begun = None
+        if not bench.rank and not bench.has_failed():
+            begun = task.checkpoints(bench.storage).begin(bench.job)
+        starts = bench.broadcast(begun)
+        if starts is None:  # after a user's mistake, which another start does not mend
             return
+        if starts > task.inputs["how"]["max_retries"]:
+            bench.say(task.name, {"gave_up": starts})
+            return
+        _train_learner(task, bench)
 
 
-def _train_or_give_up(task: Task, bench: Bench) -> bool:
-    """Whether to go on."""
-    begun = None
-    if not bench.rank and not bench.has_failed():
-        begun = task.checkpoints(bench.storage).begin(bench.job)
-    starts = bench.broadcast(begun)
-    if starts is None:  # after a user's mistake, which another start does not mend
-        return False
-    if starts > task.inputs["how"]["max_retries"]:
-        bench.say(task.name, {"gave_up": starts})
-        return False
+def _train_learner(task: Task, bench: Bench) -> None:
     try:
         with bench.work(task) as work:
             training = _Learner(task.received(bench.storage), task.settings, work)
@@ -330,43 +319,42 @@ def _train_or_give_up(task: Task, bench: Bench) -> bool:
     except Exception as error:
         bench.say(task.name, {"error": last_line(error)})
         raise
-    return True
 
 
 # -- outcomes of ensembles -------------------------------------------------------------------------------------------
 
 
-def ensemble(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """List the members that were trained, and those that others may build on; refuse too few of them."""
-    node, found = settings["node"], inputs["members"]
+    node, found, asked = settings["node"], inputs["members"], settings["min_members"]
     there, failed = [f for f in found if f.meta is not None], [f for f in found if f.meta is None]
-    needed = _needed(settings["min_members"], len(found))
+    left_out = {f.name: f.reason or "it ended without a result" for f in failed}
+    needed = _needed(asked, len(found))
     if len(there) < needed:
+        name, reason = next(iter(left_out.items()))
         _refuse(
             f"only {len(there)} of {len(found)} members of {node} could be trained, but {needed} are needed "
-            f"(members.min_members); {failed[0].name}: {failed[0].reason or 'it ended without a result'}",
+            f"(members.min_members); {name}: {reason}",
             failed,
         )
     collapsed = {f.name: f.meta["collapsed"] for f in there if "collapsed" in f.meta}
-    healthy = len(there) - len(collapsed)
-    needed = _needed(settings["min_members"], len(there)) if settings["min_members"] else 1
+    healthy, needed = len(there) - len(collapsed), _needed(asked, len(there)) if asked else 1
     if healthy < needed and settings["is_used"]:
         name, reason = next(iter(collapsed.items()))
         raise UserError(
             f"only {healthy} of {len(there)} members of {node} have not collapsed, but {needed} are needed; "
             f"{name}: {reason}; try a lower learning rate, and for bsl a momentum near 1 and a predictor"
         )
-    left_out = {f.name: f.reason or "it ended without a result" for f in failed} | collapsed
-    return _outcome(out, there, {"left_out": left_out})
+    return _outcome(out, there, {"left_out": left_out | collapsed})
 
 
-def grid_choice(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Make the models of the best lower bound the ensemble; refuse where no bound has as many as it needs."""
-    node, ladder, bound_of = settings["node"], inputs["ladder"], settings["bounds"]
+    node, ladder, sts = settings["node"], inputs["ladder"], settings["sts"]
     by_bound: dict[float, list[Found]] = {}
     for found in inputs["members"]:
         if found.meta is not None:
-            by_bound.setdefault(bound_of[found.name], []).append(found)
+            by_bound.setdefault(settings["bounds"][found.name], []).append(found)
     needed = _needed(settings["min_members"], settings["models"])
     complete = {bound: group for bound, group in by_bound.items() if len(group) >= needed}
     failed = [found for found in inputs["members"] if found.reason]
@@ -374,53 +362,48 @@ def grid_choice(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
         name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model was trained to the end")
         _refuse(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}", failed)
     scores = {bound: [found.meta["dev"] for found in group] for bound, group in complete.items()}
-    grid = describe_grid(settings, scores, ladder)
-    left_out = {found.name: found.reason for found in failed}
-    return _outcome(out, complete[grid["winner"]], {"grid": grid, "left_out": left_out})
-
-
-def describe_grid(
-    settings: Mapping[str, Any], scores: Mapping[float, Sequence[float]], ladder: Ladder
-) -> dict[str, Any]:
-    """Choose a grid's lower bound by the dev scores of each bound; return what the report says of it."""
-    sts = settings["sts"]
-    choice = choose_bound(scores, sts.statistic)
-    return {
-        "recipe": settings["node"],
+    choice, rungs = choose_bound(scores, sts.statistic), ladder.rungs
+    grid = {
+        "recipe": node,
         "criterion": sts.criterion,
         "statistic": sts.statistic,
         "task": settings["task"],
         "scheduler": sts.scheduler,
         "updates": ladder.updates(),
-        "updates_full": len(sts.lower_bounds) * sts.models * ladder.rungs[-1],
+        "updates_full": len(sts.lower_bounds) * sts.models * rungs[-1],
         "winner": choice.lower_bound,
         "score": choice.score,
         "runner_up": choice.runner_up,
         "margin": choice.margin,
-        "bounds": [
-            {
-                "lower_bound": bound,
-                "scores": of_bound,
-                "mean": statistics.fmean(of_bound),
-                "std": statistics.stdev(of_bound) if len(of_bound) > 1 else 0.0,
-                "max": max(of_bound),
-                "stopped_at": updates if updates < ladder.rungs[-1] else None,
-            }
-            for bound, (updates, of_bound) in sorted(ladder.reached().items())
-            if of_bound
-        ],
+        "bounds": [_of_bound(bound, *of, rungs[-1]) for bound, of in sorted(ladder.reached().items()) if of[1]],
+    }
+    left_out = {found.name: found.reason for found in failed}
+    return _outcome(out, complete[choice.lower_bound], {"grid": grid, "left_out": left_out})
+
+
+def _of_bound(bound: float, updates: int, scores: Sequence[float], full: int) -> dict[str, Any]:
+    return {
+        "lower_bound": bound,
+        "scores": scores,
+        "mean": statistics.fmean(scores),
+        "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+        "max": max(scores),
+        "stopped_at": updates if updates < full else None,
     }
 
 
-def _outcome(out: Path, there: Sequence[Found], about: Mapping[str, Any]) -> dict[str, Any]:
+def _outcome(out: Path, there: Sequence[Found], about: Named) -> dict[str, Any]:
+    def pairs(members: Sequence[Found]) -> list[tuple[str, str]]:
+        return [(found.name, found.fingerprint) for found in members]
+
     healthy = [found for found in there if "collapsed" not in found.meta]
     lists = {
-        "all": [(found.name, found.fingerprint) for found in there],
-        "healthy": [(found.name, found.fingerprint) for found in healthy],
+        "all": pairs(there),
+        "healthy": pairs(healthy),
         # Collapsed members are scored, but probed only where a recipe has no others.
-        "probed": [(found.name, found.fingerprint) for found in healthy or there[:1]],
+        "probed": pairs(healthy or there[:1]),
         # At the places of `all`, for what is made of healthy members under the number of the member.
-        "sound": [(f.name, f.fingerprint) if "collapsed" not in f.meta else ("", "") for f in there],
+        "sound": [pair if found in healthy else ("", "") for found, pair in zip(there, pairs(there))],
     }
     (out / "outcome.json").write_text(json.dumps({**lists, **about}, indent=1))
     return {LISTS: lists, **about}

@@ -21,14 +21,14 @@ from raysed.data.pair_table import read_pairs
 from raysed.data.targets import ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
-from raysed.make.work import layers_file
+from raysed.make.work import Named, layers_file
 from raysed.model.affine import CalibrationMap, load_calibration, save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
 from raysed.score.dev import DevTask
 from raysed.score.lexical import run_word_probe, word_counts
-from raysed.score.tasks import Embeddings
+from raysed.score.tasks import Embeddings, Evaluation
 from raysed.score.transfer import FurtherTasks, combine, jobs, run_probe
 from raysed.store.progress import Progress, emit
 from raysed.train.calibration import choose_natsv_k, fit_calibration
@@ -43,7 +43,7 @@ Parts = dict[str | None, np.ndarray]
 # -- embeddings ------------------------------------------------------------------------------------------------------
 
 
-def embeddings(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
+def embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> None:
     """Embed sentences by one encoder, at every pooling; refuse what is not finite."""
     sentences, config = inputs["sentences"], inputs["encoder"]
     encoder, tokenizer = load_start(config, inputs["model"])
@@ -59,9 +59,7 @@ def embeddings(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any]
     emit(sentences=len(tokens))
 
 
-def teacher_embeddings(
-    out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work
-) -> Mapping[str, Any]:
+def teacher_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Embed sentences by an external teacher, and measure its speed; refuse what is not finite."""
     teacher: Teacher = inputs["teacher"]
     texts = inputs["sentences"].texts
@@ -84,14 +82,17 @@ def teacher_embeddings(
 # -- calibrations ----------------------------------------------------------------------------------------------------
 
 
-def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Fit a calibration at every pooling, and write its version of the embeddings.
 
     A failure at another than the main pooling costs its cells in a side table only, and is in the manifest as `failed`.
     """
     evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
     of = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
-    parts, flow = _parts_to_fit(inputs, settings, of, work)
+    if settings["flow"].fit_on == "tasks":
+        parts, flow = _rows_of_tasks(evaluation, settings["flow"], of), settings["flow"]
+    else:
+        parts, flow = _rows_of_text(inputs, settings, work)
     ks, failed = {}, {}
     for layers, rows in zip(poolings, parts):
         try:
@@ -104,57 +105,44 @@ def calibration(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any
             continue
         for task, fit in fitted.items():
             applied_to = of[layers] if task is None else evaluation.of_task(of[layers], task)
-            write_calibrated(out, layers, task, fit, applied_to)
+            _write(out, layers, task, fit, applied_to)
     meta = {"natsv_k": {str(layers): k for layers, k in ks.items()}} if "natsv" in stages else {}
     return {**meta, "failed": failed} if failed else meta
 
 
-def poolings_without_fit(meta: Mapping[str, Any]) -> str:
+def poolings_without_fit(meta: Named) -> str:
     """Return why side tables lack a calibration, by what `calibration` returned; nothing where none does."""
     return "; ".join(f"no fit with {layers} pooled layers: {why}" for layers, why in meta.get("failed", {}).items())
 
 
-def _fit(
-    stages: Sequence[str], parts: Parts, flow: FlowConfig, natsv_k: int | None, seed: int
-) -> dict[str | None, CalibrationMap]:
+def _fit(stages: Sequence[str], parts: Parts, flow: FlowConfig, k: int | None, seed: int) -> dict:
     seeds = {task: seed if task is None else derive_seed(seed, task) for task in parts}
-    return {task: fit_calibration(list(stages), rows, flow, natsv_k, seeds[task]) for task, rows in parts.items()}
+    return {task: fit_calibration(list(stages), rows, flow, k, seeds[task]) for task, rows in parts.items()}
 
 
-def _natsv_k(dev: DevTask | None, settings: Mapping[str, Any], x_UD: np.ndarray, parts: Parts) -> int | None:
+def _natsv_k(dev: DevTask | None, settings: Named, x_UD: np.ndarray, parts: Parts) -> int | None:
     """The directions that `natsv` removes; chosen for one task, they are those of all, as in BERT-flow."""
     k = settings["calibration"].natsv_k
     if "natsv" not in settings["stages"] or k != "dev":
         return None if k == "dev" else k
     (name,) = dev.evaluation.tasks
     most = min(MOST_DIRECTIONS, *map(largest_k, parts.values()))
-    return choose_natsv_k(
-        settings["stages"],
-        parts.get(name, parts.get(None)),
-        lambda fitted: dev.score(fitted.transform(x_UD[dev.rows])),
-        most,
-    )
+    score = lambda fitted: dev.score(fitted.transform(x_UD[dev.rows]))  # noqa: E731
+    return choose_natsv_k(settings["stages"], parts.get(name, parts.get(None)), score, most)
 
 
-def _parts_to_fit(
-    inputs: Mapping[str, Any], settings: Mapping[str, Any], of: Mapping[Layers, np.ndarray], work: Work
-) -> tuple[list[Parts], FlowConfig]:
-    """Per pooling the rows to fit on, 2i and 2i + 1 a pair where sentences come in pairs; and the flow's settings."""
-    flow, evaluation = settings["flow"], inputs["sentences"].evaluation
-    if flow.fit_on != "tasks":
-        return _rows_of_text(inputs, settings, work)
-    if flow.per_task:
-        rows = {task: evaluation.pair_rows([task]).reshape(-1) for task in evaluation.tasks}
-    else:
-        rows = {None: evaluation.pair_rows(flow.fit_tasks).reshape(-1)}
-    return [{task: x_UD[of_task] for task, of_task in rows.items()} for x_UD in of.values()], flow
+def _rows_of_tasks(evaluation: Evaluation, flow: FlowConfig, of: Mapping[Layers, np.ndarray]) -> list[Parts]:
+    """Per pooling the rows to fit on, 2i and 2i + 1 a pair where sentences come in pairs."""
+    tasks = {task: [task] for task in evaluation.tasks} if flow.per_task else {None: flow.fit_tasks}
+    rows = {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
+    return [{task: x_UD[of_task] for task, of_task in rows.items()} for x_UD in of.values()]
 
 
 _embedded: dict[Any, dict[Layers, np.ndarray]] = {}
 """The embeddings of all sentences to fit on, for the next calibration of the same model."""
 
 
-def _rows_of_text(inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> tuple[list[Parts], FlowConfig]:
+def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Parts], FlowConfig]:
     """The embeddings of sentences outside of the tasks, per pooling, and the flow's settings for a part of them."""
     everything = _text_to_fit(inputs, settings)
     table, flow = draw(everything, settings["flow"], settings["seed"])
@@ -162,20 +150,17 @@ def _rows_of_text(inputs: Mapping[str, Any], settings: Mapping[str, Any], work: 
     if key is None or key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
         poolings = inputs["poolings"]  # of the model, whichever this fit uses
-        x = dict(zip(poolings, encode(encoder.to(work.device), table, poolings, work.token_budget)))
-        if key:
-            _embedded.clear()
-            _embedded[key] = x
-    else:
-        x = _embedded[key]
-    return [{None: x[layers]} for layers in settings["layers"]], flow
+        _embedded.clear()
+        _embedded[key] = dict(zip(poolings, encode(encoder.to(work.device), table, poolings, work.token_budget)))
+    return [{None: _embedded[key][layers]} for layers in settings["layers"]], flow
 
 
-def _text_to_fit(inputs: Mapping[str, Any], settings: Mapping[str, Any]) -> TokenTable:
+def _text_to_fit(inputs: Named, settings: Named) -> TokenTable:
     flow, text, config = settings["flow"], inputs["text"], inputs["encoder"]
     if flow.fit_on == "nli":
         pairs = read_pairs(text)
-        return _interleaved(pairs.first, pairs.second)
+        both = TokenTable.concatenate([pairs.first, pairs.second])
+        return both.take(np.arange(len(both)).reshape(2, -1).T.reshape(-1))  # side by side
     if isinstance(text, Path):
         table = read_tokens(text)
     else:
@@ -199,24 +184,15 @@ def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, Fl
     return table.take((2 * drawn[:, None] + np.arange(2)).reshape(-1)), flow.model_copy(update={"epochs": 1.0})
 
 
-def _interleaved(first: TokenTable, second: TokenTable) -> TokenTable:
-    """Row 2i is sentence i of the first table, row 2i + 1 that of the second."""
-    both = TokenTable.concatenate([first, second])
-    return both.take(np.arange(len(both)).reshape(2, -1).T.reshape(-1))
-
-
-def write_calibrated(
-    directory: Path, layers: Layers, task: str | None, calibration: CalibrationMap, embeddings_ND: np.ndarray
-) -> None:
-    """Write a calibration, of one task or of all, and its version of the embeddings into an artefact's directory."""
-    folder = directory / f"layers-{layers}"
-    file = directory / layers_file(layers)
+def _write(directory: Path, layers: Layers, task: str | None, calibration: CalibrationMap, x_ND: np.ndarray) -> None:
+    """Write a calibration, of one task or of all, and its version of the embeddings."""
+    folder, file = directory / f"layers-{layers}", directory / layers_file(layers)
     if task is not None:
         folder = folder / quote(task, safe="")
         file = folder / OF_TASK
     folder.mkdir(parents=True)
     save_calibration(calibration, folder)
-    np.save(file, calibration.transform(embeddings_ND))
+    np.save(file, calibration.transform(x_ND))
 
 
 def load_embeddings(directory: Path, layers: Layers) -> Embeddings:
@@ -234,27 +210,26 @@ def load_embeddings(directory: Path, layers: Layers) -> Embeddings:
 # -- probes ----------------------------------------------------------------------------------------------------------
 
 
-def probes(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def probes(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Score a model on transfer tasks, each probe on its own, and on QNLI without training."""
     further: FurtherTasks = inputs["further"]
     x_UD = np.load(inputs["vectors"] / layers_file(settings["layers"]))
     if inputs["calibration"]:
         x_UD = load_calibration(inputs["calibration"] / f"layers-{settings['layers']}").transform(x_UD)
-    scores = combine(work.map(run_probe, jobs(further.transfer, settings["seed"]), x_UD))
-    qnli = {}
+    found = {"scores": combine(work.map(run_probe, jobs(further.transfer, settings["seed"]), x_UD))}
     if further.qnli:
         row = {sentence: i for i, sentence in enumerate(further.sentences)}
-        qnli["qnli"] = further.qnli.score(x_UD[[row[sentence] for sentence in further.qnli.sentences]])
-    return _write_scores(out, {"scores": scores, **qnli})
+        found["qnli"] = further.qnli.score(x_UD[[row[sentence] for sentence in further.qnli.sentences]])
+    return _write_scores(out, found)
 
 
-def word_probes(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def word_probes(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Score TF-IDF on transfer tasks: a gain over nothing is no gain."""
     tasks = inputs["further"].transfer
     found = work.map(run_word_probe, jobs(tasks, settings["seed"]), word_counts(tasks))
     return _write_scores(out, {"scores": combine(found)})
 
 
-def _write_scores(out: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:
+def _write_scores(out: Path, found: Named) -> Named:
     (out / "scores.json").write_text(json.dumps(found, indent=1))
     return found

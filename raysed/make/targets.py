@@ -5,7 +5,7 @@ flight is O(D) per sentence and ensemble whatever the number of teachers, and a 
 blocks that are missing.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from raysed.data.parquet import open_table
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
 from raysed.data.tokens import SentenceTable, TokenTable
 from raysed.errors import UserError
-from raysed.make.work import layers_file
+from raysed.make.work import Named, layers_file
 from raysed.model.combination import (
     Combination,
     choose_teachers,
@@ -49,7 +49,7 @@ _MIN_GAIN = 0.1
 _TURN_SENTENCES = 4 * ROWS_PER_GROUP
 """Sentences that decide how targets are turned: many more than dimensions."""
 
-Block = tuple[Callable[[], Path], Mapping[str, Any]]
+Block = tuple[Callable[[], Path], Named]
 """What fetches the file of a block, and the block's meta data."""
 
 
@@ -75,7 +75,7 @@ class MeanBlocks:
 
     columns = ("id", "input_ids")
 
-    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+    def __init__(self, inputs: Named, settings: Named, work: Work):
         paths: dict[int, list[Path]] = {}
         for index, path in inputs["part"]:
             paths.setdefault(index, []).append(path)
@@ -105,7 +105,7 @@ class MeanBlocks:
         return [(with_targets(rows, means_BD, self._target_precision), meta) for means_BD in means]
 
 
-def mean_targets(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def mean_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Join the blocks of a target table, and encode some rows again: none may be lost, repeated or mixed up."""
     blocks: Sequence[Block] = inputs["blocks"]
     writer = TargetWriter(out)
@@ -168,7 +168,7 @@ def verify_targets(
     return largest
 
 
-def mean_of_members(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def mean_of_members(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Write what the members of an ensemble make of the evaluation's sentences, as one teacher."""
     file = layers_file(settings["layers"])
     mean_UD = mean_embeddings([np.load(path / file) for path in inputs["embeddings"]])
@@ -188,7 +188,7 @@ class TeacherBlocks:
     columns = ("id", "sentence")
     is_keyed = True
 
-    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+    def __init__(self, inputs: Named, settings: Named, work: Work):
         self._path = inputs["teacher"].path
         self._embed = load_teacher(inputs["teacher"], work.token_budget, work.device, work.precision).embed
 
@@ -207,15 +207,13 @@ class TeacherBlocks:
         return [(table, {})]
 
 
-def teacher_rows(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def teacher_rows(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Note that all blocks of a teacher's embeddings are there; they are not copied."""
     (out / "blocks").write_text(f"{len(inputs['blocks'])}\n")
     return {"blocks": len(inputs["blocks"])}
 
 
-def combined_targets(
-    out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work
-) -> Mapping[str, Any]:
+def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Write id, input_ids and what the teachers say as one, and the combination beside it.
 
     In the manifest `shared` says whether targets are in the space of a single teacher. Where the dev task decides,
@@ -255,7 +253,7 @@ class _Taught:
     is an ensemble of this run.
     """
 
-    def __init__(self, inputs: Mapping[str, Any], widths: Sequence[int]):
+    def __init__(self, inputs: Named, widths: Sequence[int]):
         self.widths = widths
         self.corpus = SentenceTable(inputs["corpus"])
         self._readers = [self._reader(inputs[f"teacher {index}"]) for index in range(len(widths))]
@@ -315,9 +313,7 @@ def _products(table: _Taught, combination: Combination, encoder: Encoder, work: 
     return products_DH
 
 
-def combined_embeddings(
-    out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work
-) -> Mapping[str, Any]:
+def combined_embeddings(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Write what the combined teachers make of the evaluation's sentences."""
     file = layers_file(settings["layers"])
     combination = Combination.load(inputs["targets"] / COMBINATION)

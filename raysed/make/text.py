@@ -1,6 +1,6 @@
 """Text artefacts: the start of a static learner, the sentence table, labelled pairs and two views of sentences."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from raysed.data.pair_table import write_pairs
 from raysed.data.pairs import usable
 from raysed.data.parquet import open_table
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
+from raysed.make.work import Named
 from raysed.model.pretrained import load_tokenizer
 from raysed.model.static_start import write_static
 from raysed.model.views import KINDS
@@ -27,12 +28,12 @@ _FEW_SENTENCES, _FEW_UPDATES = 1000, 150
 """Below these a warning says what to expect."""
 
 
-def static_start(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> None:
+def static_start(out: Path, inputs: Named, settings: Named, work: Work) -> None:
     """Write the table of token vectors that a static learner starts from."""
     write_static(inputs["encoder"], settings["corpus"], settings["seed"], out, work.token_budget)
 
 
-def sentence_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def sentence_table(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Clean, draw and tokenise the corpus, some thousand sentences at a time."""
     block, max_length = settings["corpus"], inputs["encoder"].max_length
     tokenizer = load_tokenizer(inputs["encoder"], inputs["start"])
@@ -69,14 +70,14 @@ def small_corpus(sentences: int, is_trained_on: bool, sed: SedConfig | None) -> 
         )
 
 
-def labelled_pairs(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def labelled_pairs(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Tokenise labelled sentence pairs."""
     rows, encoder = inputs["rows"], inputs["encoder"]
     write_pairs(rows, load_tokenizer(encoder), encoder.max_length, out)
     return {"summary": rows.summary(), "rows": len(rows)}
 
 
-def view_table(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def view_table(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Tokenise the two views of each sentence into a table that all members share."""
     encoder, rows, counts = inputs["encoder"], inputs["rows"], ""
     if isinstance(rows, Path):
@@ -93,7 +94,7 @@ class ViewBlocks:
 
     columns = ("id", "sentence")
 
-    def __init__(self, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work):
+    def __init__(self, inputs: Named, settings: Named, work: Work):
         self._make = KINDS[settings["kind"]].maker(inputs["views"], inputs["encoder"], settings["seed"], work.device)
 
     def __call__(self, table: pa.Table) -> pa.Table:
@@ -112,9 +113,9 @@ def check_rewritten(directory: Path) -> None:
     open_table(directory / VIEWS_FILE)
 
 
-def rewritten_views(out: Path, inputs: Mapping[str, Any], settings: Mapping[str, Any], work: Work) -> Mapping[str, Any]:
+def rewritten_views(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Join the blocks of rewritten sentences in the order of the corpus."""
-    blocks: Sequence[tuple[Any, Mapping[str, Any]]] = inputs["blocks"]
+    blocks: Sequence[tuple[Any, Named]] = inputs["blocks"]
     chosen = total = 0
     with pq.ParquetWriter(out / VIEWS_FILE, VIEWS_SCHEMA) as writer:
         for path, meta in blocks:

@@ -6,14 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from raysed.config import Config, Layers
+from raysed.config import Layers
 from raysed.graph import Given, Input, Pick, State
-from raysed.make.scores import load_embeddings, poolings_without_fit
-from raysed.recipe import SED, TEACHERS, member_nodes
+from raysed.make.scores import poolings_without_fit
+from raysed.recipe import SED, TEACHERS, last_stage, member_nodes
 from raysed.score.lexical import TF_IDF
-from raysed.score.tasks import Embeddings
 from raysed.score.transfer import SED_TASKS, transfer_average
-from raysed.store.storage import Entry, Storage
+from raysed.store.storage import Entry
 
 if TYPE_CHECKING:
     from raysed.plan.check import Job
@@ -25,20 +24,7 @@ TOGETHER = f"{TEACHERS}/together"
 
 def outcome_of(node: str) -> str:
     """Return the artefact that lists the members of an ensemble."""
-    return f"{node}/grid/choice" if node.endswith("sts") else f"{node}/ensemble"
-
-
-def trainings_of(node: str, config: Config) -> int:
-    """Returns how many models of a node, such as `sts-ct`, are trained, if none that they continue is left out.
-
-    >>> config = Config(sts={"models": 3})
-    >>> [trainings_of(node, config) for node in ("ct", "sts", "sts-ct")]
-    [10, 60, 3]
-    """
-    *before, stage = node.split("-")
-    if stage == "sts":
-        return len(config.sts.lower_bounds) * config.sts.models
-    return config.sts.models if "sts" in before else config.members.count
+    return f"{node}/grid/choice" if last_stage(node).is_grid else f"{node}/ensemble"
 
 
 @dataclass(frozen=True)
@@ -46,13 +32,11 @@ class ScoredModel:
     """A model that may be scored, and where its embeddings of the evaluation's sentences lie.
 
     Attributes:
-        recipe: e.g. `ct-sed-flow`.
         kind: `base`, `member` or `learner`.
         embeddings: artefact with a file per pooling.
         weights: artefact of the encoder, None for the pre-trained one; known after the run.
         left_out: whether it has collapsed: it is scored, and nothing else comes of it.
-        model: what it is in the graph.
-        probes: the same among the models that are given further tasks.
+        model: what it is in the graph; `probes`: the same among the models that are given further tasks.
     """
 
     recipe: str
@@ -67,9 +51,8 @@ class ScoredModel:
 
 
 def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
-    """Returns the first model of a recipe that has not collapsed, or the first one; None where there is none."""
-    group = sorted((model for model in models if model.recipe == recipe), key=lambda model: model.left_out)
-    return group[0] if group else None
+    """Return the first model of a recipe that has not collapsed, or the first one; None where there is none."""
+    return min((model for model in models if model.recipe == recipe), key=lambda model: model.left_out, default=None)
 
 
 @dataclass(frozen=True)
@@ -119,7 +102,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
     job, config, targets = plan.job, plan.config, f"{TEACHERS}-{SED}/targets"
     outcomes = {n: state.entry(outcome_of(n)) for depth in member_nodes(job.recipes) for n in depth}
     corpus = state.entry("corpus") if job.needs_corpus else None
-    taught = state.entry(targets) if targets in plan.graph.artefacts else None
+    taught = state.entry(targets) if targets in plan.artefacts else None
     left_out = {name: why for entry in outcomes.values() for name, why in entry.meta["left_out"].items()}
     left_out |= teachers_left_out(job, taught)
     for of in (of for group in plan.scored.values() for of in group):
@@ -140,7 +123,7 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         qnli=qnli,
         pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
-        together=TOGETHER if TOGETHER in plan.graph.artefacts else None,
+        together=TOGETHER if TOGETHER in plan.artefacts else None,
         choices=list(choices(job, taught)) if taught else [],
         shares_space_of=job.teachers[0].title if shares_space else None,
     )
@@ -148,23 +131,22 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
 
 def _probe_scores(plan: Plan, state: State) -> tuple[list[dict[str, Any]], dict[str, float]]:
     """What the report takes of further tasks: rows of transfer tasks, and the AUC of QNLI by model."""
-    if not plan.job.further:
-        return [], {}
     layers = plan.config.evaluation.transfer.layers or plan.config.encoder.layers
-    rows, qnli, order = [], {}, [TF_IDF, *plan.recipes()]
-    for group in [[ScoredModel(TF_IDF, "baseline", 0, "", ())], *plan.scored.values()]:
+    rows, qnli = [], {}
+    words = ScoredModel(TF_IDF, "baseline", 0, "", ())
+    for group in [[words], *(plan.scored.get(recipe, []) for recipe in plan.recipes())]:
         names = {f"{of.recipe}/transfer/{of.index:02d}": of for of in group}
-        found = [(of, state.entry(name)) for name, of in names.items() if name in plan.graph.artefacts]
+        found = [(of, state.entry(name)) for name, of in names.items() if name in plan.artefacts]
         found = [(of, entry.meta) for of, entry in found if entry]
         for of, meta in found:
-            about = {"recipe": of.recipe, "kind": of.kind, "index": of.index}
-            about["layers"] = layers if of.kind != "baseline" else None
-            given = meta["scores"]
-            average = transfer_average(given, SED_TASKS if set(SED_TASKS) <= set(given) else None)
-            rows += [{**about, "scores": given, "average": average}] if given else []
-            label = of.recipe if len(found) == 1 else f"{of.recipe}/{of.index:02d}"
-            qnli |= {label: meta["qnli"]} if "qnli" in meta else {}
-    return sorted(rows, key=lambda row: order.index(row["recipe"])), qnli
+            if given := meta["scores"]:
+                average = transfer_average(given, SED_TASKS if set(SED_TASKS) <= set(given) else None)
+                about = {"recipe": of.recipe, "kind": of.kind, "index": of.index}
+                about["layers"] = layers if of is not words else None
+                rows.append({**about, "scores": given, "average": average})
+            if "qnli" in meta:
+                qnli[of.recipe if len(found) == 1 else f"{of.recipe}/{of.index:02d}"] = meta["qnli"]
+    return rows, qnli
 
 
 def teachers_left_out(job: Job, taught: Entry | None) -> dict[str, str]:
@@ -187,8 +169,3 @@ def choices(job: Job, taught: Entry) -> Iterator[str]:
     if trace := taught.meta.get("weights_trace"):
         steps = [f"{', '.join(f'{weight:g}' for weight in weights)} {score:.1f}" for weights, score in trace]
         yield f"weights of the teachers, by {dev}: {'; '.join(steps)}"
-
-
-def load_calibrated(storage: Storage, name: str, layers: Layers) -> Embeddings:
-    """Return what `Evaluation.score` takes, of a finished artefact of embeddings, calibrated or not."""
-    return load_embeddings(storage.fetch(name), layers)

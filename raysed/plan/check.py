@@ -26,30 +26,22 @@ from raysed.store.trackers import check_trackers
 
 @dataclass(frozen=True)
 class Job:
-    """A checked configuration.
-
-    Attributes:
-        config: with absolute paths.
-        inputs: identities of encoder, corpus, tasks and other text to fit on, for dependencies.
-        layers: number of the encoder's blocks.
-        views: kinds of views that have a table of their own; None where they are made from the corpus.
-        teachers: what learners imitate; models are loaded again when they are needed, unless there is only one.
-        unscored: numbers of teachers that do not know the evaluation's sentences.
-        unprobed: the same for those of further tasks.
-    """
+    """A checked configuration, with absolute paths."""
 
     config: Config
     recipes: list[Recipe]
     evaluation: Evaluation
     inputs: dict[str, Any]
-    layers: int
+    """Identities of encoder, corpus, tasks and other text to fit on, for dependencies."""
     pairs: dict[str, PairRows] = field(default_factory=dict)
     views: dict[str, PairRows | None] = field(default_factory=dict)
+    """Kinds of views that have a table of their own; None where they are made from the corpus."""
     further: FurtherTasks = field(default_factory=FurtherTasks)
     teachers: Sequence[Teacher] = ()
+    """What learners imitate; models are loaded again when they are needed, unless there is only one."""
     widths: tuple[int, ...] = ()
     unscored: frozenset[int] = frozenset()
-    unprobed: frozenset[int] = frozenset()
+    """Numbers of teachers that do not know the evaluation's sentences."""
 
     @property
     def needs_corpus(self) -> bool:
@@ -76,12 +68,11 @@ class Job:
 
 
 def check(config: Config) -> Job:
-    """Checks recipes, encoder, corpus and tasks, without training or starting anything."""
+    """Check recipes, encoder, corpus and tasks, without training or starting anything."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
     check_trackers(config.tracking)
-    layers = check_encoder(config.encoder)
-    check_depths(config, layers)
+    check_depths(config, check_encoder(config.encoder))
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
     check_formats(config.export.formats, config.encoder)
@@ -90,39 +81,40 @@ def check(config: Config) -> Job:
         check_corpus(config.corpus)
         settings = config.corpus.model_dump(mode="json", exclude={"source"})
         corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
-    evaluation = Evaluation.load(config.evaluation, config.seed)
-    without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
-    inputs = {
-        # What the weights are, not where they lie: a digest of local files, the commit of a hub model.
-        "encoder": {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)},
-        "corpus": corpus,
-        "tasks": {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()},
-    }
-    if config.encoder.static:
-        inputs["encoder"]["corpus"] = corpus
+    evaluation, further = Evaluation.load(config.evaluation, config.seed), load_further(config.evaluation)
+    tasks = {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()}
+    encoder = _encoder_identity(config.encoder, corpus)
+    inputs = {"encoder": encoder, "corpus": corpus, "tasks": tasks}
     pairs = _labelled_pairs(config, recipes)
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
     kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config))
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
-    further = load_further(config.evaluation)
     if further:
         inputs["further"] = further.identity
-    inputs["dev"] = inputs["tasks"].get(config.evaluation.dev)
     if config.flow.fit_on not in FIT_ON:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
     teachers, widths = _teachers(config)
     inputs["teachers"] = [teacher.identity for teacher in teachers]
-    unscored, unprobed = (
-        frozenset(index for index, teacher in enumerate(teachers) if not teacher.knows(sentences))
-        for sentences in (evaluation.sentences, further.sentences)
-    )
+    unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     if config.combination.chooses_on_dev and unscored:
         setting = "leave_out" if config.combination.leave_out else "weights"
         raise UserError(
             f"combination.{setting} is chosen by the dev task, but a file of embeddings lacks its sentences; add "
             f"them to the file, or leave combination.{setting} out"
         )
+    _check_masks(config, recipes)
+    return Job(config, recipes, evaluation, inputs, pairs, views, further, teachers, widths, unscored)
+
+
+def _encoder_identity(config: EncoderConfig, corpus: dict[str, Any] | None) -> dict[str, Any]:
+    """What the weights are, not where they lie: a digest of local files, the commit of a hub model."""
+    without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.static is None else set())
+    identity = {**_model_identity(config), **config.model_dump(mode="json", exclude=without)}
+    return {**identity, "corpus": corpus} if config.static else identity
+
+
+def _check_masks(config: Config, recipes: list[Recipe]) -> None:
     masking = [(recipe.text, stage) for recipe in recipes for stage in recipe.members if stages()[stage].masks]
     if masking and load_tokenizer(config.encoder).mask_token_id is None:
         recipe, stage = masking[0]
@@ -130,8 +122,6 @@ def check(config: Config) -> Job:
             f"recipe {recipe!r}: {stage} needs a mask token, but the tokenizer of encoder.path {config.encoder.path!r} "
             f"has none; leave {stage} out, or use an encoder that was trained with one"
         )
-    about = config, recipes, evaluation, inputs, layers, pairs, views, further
-    return Job(*about, teachers, widths, unscored, unprobed)
 
 
 def _teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:

@@ -34,48 +34,38 @@ _CT_STEPS = (200, 1000)
 _FLOW_UPDATES = 300
 _COVERED = 0.99
 """The share of the sentences that is not cut."""
-_ASCII_PER_TOKEN, _OTHER_PER_TOKEN = 4.0, 1.5
-"""Characters; of English and the like, and of scripts that take more bytes."""
+_BYTES_PER_TOKEN = 4.0
+"""About as many in English, and in scripts whose characters take more bytes."""
 _UNLIMITED = 10**6
 """Tokenizers that know no limit have a number beyond this."""
 
 
 @dataclass(frozen=True)
 class EncoderFacts:
-    """What a look at an encoder's files shows.
-
-    Attributes:
-        limit: tokens that it takes, special ones included; None: any number.
-        tokens_N: of sentences of the corpus, special ones included.
-    """
+    """What a look at an encoder's files shows."""
 
     layers: int
     parameters: int
     limit: int | None
+    """Tokens that it takes, special ones included; None: any number."""
     tokens_N: np.ndarray
+    """Tokens of sentences of the corpus, special ones included."""
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration, which `text` has as YAML with comments.
-
-    Attributes:
-        lengths: tokens of the sentences, special ones included: what half, 95 %, 99 % of them and all have at most.
-        cut: the share of the sentences that is longer than `encoder.max_length`.
-    """
+    """A configuration, which `text` has as YAML with comments."""
 
     text: str
     config: Config
     lengths: tuple[int, int, int, int]
+    """Tokens of the sentences, special ones included: what half, 95 %, 99 % of them and all have at most."""
     cut: float
+    """The share of the sentences that is longer than `encoder.max_length`."""
 
 
 def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> EncoderFacts:
-    """Look at an encoder's configuration and tokenizer, and count the tokens of sentences.
-
-    Raises:
-        UserError: it is no model, or cannot be reached.
-    """
+    """Look at an encoder's configuration and tokenizer, and count the tokens of sentences."""
     config = EncoderConfig(path=encoder, keep_layers=keep, layers=1)
     found = configuration_of(config)
     try:
@@ -89,19 +79,16 @@ def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> Encoder
 
 
 def training_seconds(config: Config, sentences: int, tokens: float) -> tuple[float, int]:
-    """Guess how long the trainings of a run take on this machine's CPUs, and count these.
-
-    Args:
-        tokens: of a sentence on average.
+    """Guess how long the trainings take on this machine's CPUs, and count these; `tokens` are a sentence's on average.
 
     Raises:
         UserError: a training does not fit, or the encoder cannot be looked at.
     """
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    cluster = described(f"1x{cpus}xCPU")
-    rows = {"corpus": config.corpus.sentences or sentences}
-    plan = plan_run(config, check_settings(config), shape_of(config.encoder), rows, cluster, rate_of(cluster, config))
-    return sum(step.seconds for step in plan.steps) * max(1.0, tokens / tokens_of_sentence(config)), cpus
+    cpus = os.cpu_count() or 1
+    cluster, rows = described(f"1x{cpus}xCPU"), {"corpus": config.corpus.sentences or sentences}
+    rate, _ = rate_of(cluster, config)
+    plan = plan_run(config, check_settings(config), shape_of(config.encoder), rows, cluster, rate)
+    return plan.seconds * max(1.0, tokens / tokens_of_sentence(config)), cpus
 
 
 def draft(
@@ -118,17 +105,12 @@ def draft(
     Args:
         pairs: graded ones; the first are what choices are made on, and all others are reported.
         teachers: without any, members are trained.
-        facts: None if the encoder could not be looked at.
+        facts: None if the encoder could not be looked at: tokens are then guessed from characters.
         output: what the file will be called, for its comments.
-
-    Raises:
-        UserError: the settings do not go together, or a name is not allowed in a configuration.
     """
-    if facts:
-        tokens_N = facts.tokens_N
-    else:  # by the characters alone, with two special tokens
-        is_ascii = 2 * sum(len(text) for text in survey.sample if text.isascii()) > sum(map(len, survey.sample))
-        tokens_N = np.ceil(survey.lengths_N / (_ASCII_PER_TOKEN if is_ascii else _OTHER_PER_TOKEN)).astype(int) + 2
+    sample = "".join(survey.sample)
+    guessed_N = np.ceil(survey.lengths_N * len(sample.encode()) / len(sample) / _BYTES_PER_TOKEN).astype(int) + 2
+    tokens_N = facts.tokens_N if facts else guessed_N
     lengths = tuple(int(np.quantile(tokens_N, q, method="higher")) for q in (0.5, 0.95, _COVERED, 1))
     limit = (facts and facts.limit) or 512
     max_length = min(limit, max(16, 8 * math.ceil(lengths[2] / 8)))
@@ -139,6 +121,8 @@ def draft(
     count = drawn or usable
     first = Path(re.split(r"[*?[]", survey.source[0])[0].rstrip("/"))  # a file, directory or dataset
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", first.name.split(".")[0])
+    fitted = min(count, 10_000)
+    epochs, updates = _epochs(fitted // 64, _FLOW_UPDATES)  # of 32 pairs of sentences
     text = render(
         "config.yaml",
         run=name.strip("._-")[:100] or "my-text",
@@ -159,7 +143,7 @@ def draft(
         sed=_learner(count, bool(teachers), 2 * pairs[0].pairs if pairs else 0),
         # One pass over the corpus, within bounds: an update reads two sentences and 14 others to tell them from.
         ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 16 / 50))),
-        flow=_flow(count),
+        flow={"fitted": fitted, "epochs": epochs, "updates": updates},
         yaml=_on_one_line,
     )
     config = make_config(yaml.safe_load(text))
@@ -173,19 +157,16 @@ def _learner(count: int, has_teachers: bool, scored: int) -> dict[str, int]:
     Between two evaluations at least as many sentences are learnt from as are scored, which costs a third as much.
     """
     batch = 16 if count < 2000 else 32 if count < 8000 or not has_teachers else 64
-    per_epoch = max(1, count // batch)
-    epochs = min(_MOST_EPOCHS, max(1, round(_UPDATES / per_epoch)))
-    updates = epochs * per_epoch
+    epochs, updates = _epochs(count // batch, _UPDATES)
     every = max(10, 10 * round(updates / 160), min(10 * math.ceil(scored / batch / 10), updates // 4))
     return {"batch": batch, "epochs": epochs, "updates": updates, "every": min(200, every)}
 
 
-def _flow(count: int) -> dict[str, int]:
-    """Epochs over pairs of sentences, 32 pairs an update."""
-    fitted = min(count, 10_000)
-    per_epoch = max(1, fitted // 64)
-    epochs = min(_MOST_EPOCHS, max(1, round(_FLOW_UPDATES / per_epoch)))
-    return {"fitted": fitted, "epochs": epochs, "updates": epochs * per_epoch}
+def _epochs(per_epoch: int, wanted: int) -> tuple[int, int]:
+    """Return the epochs for about so many updates, and their updates."""
+    per_epoch = max(1, per_epoch)
+    epochs = min(_MOST_EPOCHS, max(1, round(wanted / per_epoch)))
+    return epochs, epochs * per_epoch
 
 
 def _by_name(pairs: Sequence[PairsSurvey]) -> dict[str, PairsSurvey]:

@@ -1,4 +1,4 @@
-"""What a run needs, from its settings alone: trainings, updates, memory, storage, network and time.
+"""What a run needs, from its settings alone: trainings, updates, memory, storage and time, here or on other machines.
 
 Sizes are arithmetic. Times are the products of the trainings at a stated rate, and so a guess: scoring, calibrations
 and the start of workers are not counted.
@@ -13,20 +13,30 @@ import torch
 from torch.utils.benchmark import Timer
 
 from raysed.cluster.need import Need
-from raysed.cluster.resources import GPU_GB, Cluster, Share, plan_learners, plan_members, uses_gpu
+from raysed.cluster.resources import (
+    GPU_GB,
+    Cluster,
+    Share,
+    current_cluster,
+    plan_learners,
+    plan_members,
+    uses_gpu,
+    what_is_missing,
+)
+from raysed.cluster.session import ray_session
 from raysed.config import Config, Precision
+from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
-from raysed.model.shape import Shape
-from raysed.plan.artefacts import trainings_of
-from raysed.plan.check import Job
-from raysed.recipe import SED, TEACHERS, Recipe, member_nodes
+from raysed.model.shape import Shape, shape_of
+from raysed.plan.check import Job, check
+from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes, trainings_of
 from raysed.registry import stages
 from raysed.store.text import Table, duration, size
 from raysed.train.memory import checkpoint_bytes, learner_need, member_need
-from raysed.train.stage import Stage
+from raysed.train.stage import Size, Stage
 
-TOKENS = 24
+_TOKENS = 24
 """Of a sentence, where that is not known."""
 _LONG_BATCH = 1.5
 """By how much the largest of many batches exceeds the mean."""
@@ -49,14 +59,7 @@ _FORWARD, _TRAINED = 2, 6
 
 @dataclass(frozen=True)
 class Step:
-    """Trainings that are alike: `what` is `member`, `grid model` or `learner`.
-
-    Attributes:
-        node: what they make, e.g. `ct` or `ct-sed`.
-        updates: of each training.
-        workers: of each training; `share` and `need` are of one worker.
-        seconds: of all of them.
-    """
+    """Trainings that are alike, of members, grid models or learners: `what`. `updates` and `workers` are of each."""
 
     node: str
     what: str
@@ -70,70 +73,87 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a run needs.
+class RunSize:
+    """What a run needs: its trainings in order, and the bytes of its directory at its fullest, by what they are."""
 
-    Attributes:
-        steps: in the order of the run.
-        storage: bytes of the run directory at its fullest, by what they are.
-        rate: operations per second of one training, and where the number is from.
-        shared: which recipes use an ensemble, if several do.
-    """
-
-    config: Config
-    cluster: Cluster
-    shape: Shape
     steps: Sequence[Step]
     storage: Mapping[str, float]
-    rate: tuple[float, str]
-    shared: Sequence[str]
 
     @property
-    def network(self) -> float:
-        """Bytes that each worker of a learner sends at every update."""
-        workers = next((step.workers for step in self.steps if step.what == "learner"), 1)
-        return 2 * (workers - 1) / workers * 4 * self.shape.parameters
+    def seconds(self) -> float:
+        """Of all trainings."""
+        return sum(step.seconds for step in self.steps)
 
-    def words(self) -> str:
-        """Return all of it as people read it."""
-        shape, on_gpu = self.shape, uses_gpu(self.config.resources, self.cluster)
-        gpu = f", {self.cluster.gpu or 'GPUs'} of {size(self.cluster.gpu_bytes)}" if on_gpu else ""
-        header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "time"]
-        cells = [
-            [
-                step.node,
-                f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
-                f"{step.updates:,}",
-                f"{step.at_once}",
-                f"{step.workers * step.share.cpus:g}",
-                f"{step.workers * step.share.gpus:g}",
-                size(step.need.device) if step.need.device else "-",
-                size(step.need.host),
-                duration(step.seconds),
-            ]
-            for step in self.steps
+
+def show_plan(config: Config, cluster: str | None = None, sentences: int | None = None) -> str:
+    """Check a configuration as a run does, and return what it needs in words; nothing is trained or written.
+
+    Args:
+        cluster: what to plan for, see `described`; None: the machines at hand.
+        sentences: of the corpus; None: they are counted, which means reading all of it.
+
+    Raises:
+        UserError: a wrong setting or input, or a training that fits on no node.
+    """
+    if sentences is not None and sentences < 1:
+        raise UserError(f"--sentences is {sentences}; it must be at least 1")
+    there = described(cluster) if cluster else _here()
+    if missing := what_is_missing(config.resources, config.sed.workers)(there):  # such as GPUs that have not come yet
+        raise UserError(missing)
+    job = check(config)
+    count = sentences or job.config.corpus.sentences or (_count(job) if job.needs_corpus else 1)
+    return in_words(job.config, job.recipes, shape_of(config.encoder), known_rows(job, count), there, job.widths)
+
+
+def _here() -> Cluster:
+    with ray_session(lambda: None):
+        return current_cluster()
+
+
+def _count(job: Job) -> int:
+    report = CorpusReport()
+    for _ in sentence_chunks(job.config.corpus, job.config.seed, report):
+        pass
+    return report.kept
+
+
+def in_words(
+    config: Config,
+    recipes: Sequence[Recipe],
+    shape: Shape,
+    rows: Mapping[str, int],
+    cluster: Cluster,
+    widths: Sequence[int] = (),
+) -> str:
+    """Return what a run needs as people read it, see `plan_run`."""
+    rate, where = rate_of(cluster, config)
+    plan, on_gpu = plan_run(config, recipes, shape, rows, cluster, rate, widths), uses_gpu(config.resources, cluster)
+    gpu = f", {cluster.gpu or 'GPUs'} of {size(cluster.gpu_bytes)}" if on_gpu else ""
+    header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "time"]
+    cells = [
+        [
+            step.node,
+            f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
+            f"{step.updates:,}",
+            f"{step.at_once}",
+            f"{step.workers * step.share.cpus:g}",
+            f"{step.workers * step.share.gpus:g}",
+            size(step.need.device) if step.need.device else "-",
+            size(step.need.host),
+            duration(step.seconds),
         ]
-        lines = [
-            f"plan of {self.config.run} for {self.cluster}{gpu}",
-            f"encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.width:,}; "
-            f"{size(4 * shape.parameters)}",
-            "",
-            Table(header, cells, text=2).plain() if cells else "nothing is trained",
-            "",
-            *self.shared,
-            f"storage: about {size(sum(self.storage.values()))}: "
-            + ", ".join(f"{size(count)} of {what}" for what, count in self.storage.items() if count),
-        ]
-        if self.network:
-            lines.append(f"network: every worker of a learner sends {size(self.network)} per update")
-        seconds, per_layer = sum(step.seconds for step in self.steps), _LAYER_SECONDS["cuda" if on_gpu else "cpu"]
-        lines += [
-            f"time: {duration(seconds)} for the trainings, at {self.rate[1]} and {1000 * per_layer:g} ms per layer and "
-            "update",
-            f"not counted: reading, teachers, scoring, calibrations; a sentence counts as "
-            f"{tokens_of_sentence(self.config)} tokens",
-        ]
-        return "\n".join(lines)
+        for step in plan.steps
+    ]
+    parts = ", ".join(f"{size(count)} of {what}" for what, count in plan.storage.items() if count)
+    per_layer = 1000 * _LAYER_SECONDS["cuda" if on_gpu else "cpu"]
+    return f"""plan of {config.run} for {cluster}{gpu}
+encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.width:,}; {size(4 * shape.parameters)}
+
+{Table(header, cells, text=2).plain() if cells else "nothing is trained"}
+
+storage: about {size(sum(plan.storage.values()))}: {parts}
+time: {duration(plan.seconds)} for the trainings, at {where} and {per_layer:g} ms per layer and update
+not counted: reading, teachers, scoring, calibrations; a sentence counts as {tokens_of_sentence(config)} tokens"""
 
 
 def plan_run(
@@ -142,14 +162,14 @@ def plan_run(
     shape: Shape,
     rows: Mapping[str, int],
     cluster: Cluster,
-    rate: tuple[float, str] = (math.inf, ""),
+    rate: float = math.inf,
     widths: Sequence[int] = (),
-) -> Plan:
+) -> RunSize:
     """Plan a run.
 
     Args:
         rows: sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
-        rate: see `rate_of`; by default nothing takes time.
+        rate: operations per second of one training, see `rate_of`; by default nothing takes time.
         widths: of the teachers.
 
     Raises:
@@ -157,31 +177,44 @@ def plan_run(
     """
     steps = []
     for depth in member_nodes(list(recipes)):
-        counts = {node: trainings_of(node, config) for node in depth}
-        need = largest_need(depth, config, shape, gpu=uses_gpu(config.resources, cluster), kind=cluster.gpu)
-        workers = {n: math.ceil(count / _stage_of(n).members_together(config.members)) for n, count in counts.items()}
-        share = plan_members(cluster, config.resources, sum(workers.values()), need)
-        for node, count in counts.items():
-            stage = _stage_of(node)
-            settings = getattr(config, stage.name)
-            updates = stage.steps(settings, sum(rows[table] for table in stage.tables(settings)))
-            # Nodes of a depth share the places.
-            stacks = max(1, round(share.workers * workers[node] / sum(workers.values())))
-            together = count / workers[node]
-            what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
-            encoders = stage.size(settings, shape)
-            # Encoders that are only kept see every sentence, too, without a gradient.
-            operations = together * (_TRAINED + _FORWARD * encoders.kept) * _tokens(stage, config)
-            operations *= shape.products + encoders.outputs_per_token * shape.width
-            copies = 1 if together > 1 else encoders.encoders
-            seconds = updates * _update_seconds(operations, copies, shape, share, rate[0])
-            seconds *= math.ceil(workers[node] / stacks)
-            at_once = min(count, round(stacks * together))
-            steps.append(Step(node, what, count, updates, at_once, 1, share, need, seconds))
-    steps += _learner_steps(recipes, config, shape, rows, cluster, rate[0])
-    return Plan(
-        config, cluster, shape, steps, _storage(config, recipes, shape, rows, steps, widths), rate, _shared(recipes)
-    )
+        steps += _member_steps(depth, config, shape, rows, cluster, rate)
+    steps += _learner_steps(recipes, config, shape, rows, cluster, rate)
+    states = [step.at_once * checkpoint_bytes(_size_of(step.node, config, shape), shape) for step in steps]
+    corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
+    of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
+    bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
+    storage = {
+        "models": 4 * shape.parameters * (sum(step.trainings for step in steps) + 1),
+        "checkpoints": 2.0 * max(states, default=0),  # the two newest of each training
+        "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
+        "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers),
+        "teachers' embeddings": 4.0 * corpus * sum(widths),
+    }
+    return RunSize(steps, storage)
+
+
+def _member_steps(
+    nodes: Sequence[str], config: Config, shape: Shape, rows: Mapping[str, int], cluster: Cluster, rate: float
+) -> list[Step]:
+    """Plan the nodes of one depth, which share the places."""
+    steps, counts = [], {node: trainings_of(node, config) for node in nodes}
+    need = largest_need(nodes, config, shape, gpu=uses_gpu(config.resources, cluster), kind=cluster.gpu)
+    workers = {n: math.ceil(count / last_stage(n).members_together(config.members)) for n, count in counts.items()}
+    share = plan_members(cluster, config.resources, sum(workers.values()), need)
+    for node, count in counts.items():
+        stage = last_stage(node)
+        settings, encoders = getattr(config, stage.name), _size_of(node, config, shape)
+        updates = stage.steps(settings, sum(rows[table] for table in stage.tables(settings)))
+        at_once = max(1, round(share.workers * workers[node] / sum(workers.values())))
+        together = count / workers[node]
+        # Encoders that are only kept see every sentence, too, without a gradient.
+        operations = together * (_TRAINED + _FORWARD * encoders.kept) * _tokens(stage, config)
+        operations *= shape.products + encoders.outputs_per_token * shape.width
+        seconds = updates * _update_seconds(operations, encoders.encoders, shape, share, rate)
+        seconds *= math.ceil(workers[node] / at_once)
+        what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
+        steps.append(Step(node, what, count, updates, min(count, round(at_once * together)), 1, share, need, seconds))
+    return steps
 
 
 def _learner_steps(
@@ -210,59 +243,19 @@ def _update_seconds(operations: float, copies: int, shape: Shape, share: Share, 
     return operations / (rate * device) + _LAYER_SECONDS[share.device] * shape.layers * copies
 
 
-def _storage(
-    config: Config,
-    recipes: Sequence[Recipe],
-    shape: Shape,
-    rows: Mapping[str, int],
-    steps: Sequence[Step],
-    widths: Sequence[int],
-) -> dict[str, float]:
-    """What lies in the run directory when it is fullest."""
-    states = []
-    for step in steps:
-        stage = _stage_of(step.node)
-        states.append(step.at_once * checkpoint_bytes(stage.size(getattr(config, stage.name), shape), shape))
-    corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
-    of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
-    bytes_ = TARGET_TYPES[config.sed.target_precision].itemsize
-    return {
-        "models": 4 * shape.parameters * (sum(step.trainings for step in steps) + 1),
-        "checkpoints": 2.0 * max(states, default=0),  # the two newest of each training
-        "sentences and tokens": 4.0 * sum(rows.values()) * (2 * tokens_of_sentence(config)),
-        "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers),
-        "teachers' embeddings": 4.0 * corpus * sum(widths),
-    }
+def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:
+    """Return the sizes of the tables that are learnt from, by artefact.
 
-
-def _shared(recipes: Sequence[Recipe]) -> list[str]:
-    """Ensembles that several recipes use, a sentence each."""
-    found = {}
-    for recipe in recipes:
-        found.setdefault(recipe.ensemble, []).append(recipe)
-    return [
-        f"{node} is trained once for {', '.join(recipe.text for recipe in users)}"
-        for node, users in found.items()
-        if len(users) > 1 and any(recipe.members for recipe in users)
-    ]
-
-
-def known_rows(job: Job) -> dict[str, int]:
-    """Return the sizes of the tables that are learnt from, as far as they are known before anything is read.
-
-    They are by artefact; a corpus of which all is kept counts as one sentence.
+    Without a number of sentences, a corpus of which all is kept counts as one.
     """
-    corpus = job.config.corpus.sentences or 1
+    corpus = corpus or job.config.corpus.sentences or 1
     rows = {f"pairs/{kind}": len(pairs) for kind, pairs in job.pairs.items()}
     rows |= {f"views/{kind}": corpus if views is None else len(views) for kind, views in job.views.items()}
     return rows | ({"corpus": corpus} if job.needs_corpus else {})
 
 
 def plans_bf16(precision: Precision, kind: str, *, gpu: bool = True) -> bool:
-    """Whether forward passes are planned in bf16.
-
-    Args:
-        kind: Ray's accelerator type; one that is not known counts as having bf16.
+    """Whether forward passes are planned in bf16; a `kind` of GPU (Ray's accelerator type) that is unknown has it.
 
     >>> plans_bf16("auto", "A100"), plans_bf16("auto", "V100"), plans_bf16("fp32", "A100")
     (True, False, False)
@@ -271,15 +264,12 @@ def plans_bf16(precision: Precision, kind: str, *, gpu: bool = True) -> bool:
 
 
 def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
-    """Return what the largest member of these nodes needs; they are trained in one experiment, with equal shares.
+    """Return what the largest member of nodes such as `ct` and `nli-ct` needs: in one experiment, shares are equal.
 
-    Args:
-        nodes: e.g. `ct` and `nli-ct`.
-        kind: see `plans_bf16`.
+    `kind` is that of `plans_bf16`.
     """
-    members, bf16 = config.members, plans_bf16(config.members.precision, kind, gpu=gpu)
-    needs = []
-    for stage in map(_stage_of, nodes):
+    members, bf16, needs = config.members, plans_bf16(config.members.precision, kind, gpu=gpu), []
+    for stage in map(last_stage, nodes):
         tokens = _LONG_BATCH * _tokens(stage, config)
         needs.append(member_need(stage, getattr(config, stage.name), members, shape, tokens, gpu=gpu, bf16=bf16))
     return max(needs, key=lambda need: (need.device, need.host), default=Need())
@@ -294,12 +284,12 @@ def need_of_learner(config: Config, shape: Shape, *, gpu: bool, kind: str = "") 
 
 def tokens_of_sentence(config: Config) -> int:
     """Return how many tokens a sentence is taken to have."""
-    return min(TOKENS, config.encoder.max_length)
+    return min(_TOKENS, config.encoder.max_length)
 
 
-def _stage_of(node: str) -> Stage:
-    """What trains a node: the last of its stages."""
-    return stages()[node.rpartition("-")[2]]
+def _size_of(node: str, config: Config, shape: Shape) -> Size:
+    stage = last_stage(node)
+    return stage.size(getattr(config, stage.name), shape)
 
 
 def _tokens(stage: Stage, config: Config) -> float:
@@ -331,15 +321,11 @@ def described(text: str) -> Cluster:
 def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
     """Return the operations per second of a training that has a device alone, and where the number is from."""
     if not uses_gpu(config.resources, cluster):
-        rate = _measured_here()
+        timer = Timer("a @ b", globals={"a": torch.randn(1024, 384), "b": torch.randn(384, 1536)})
+        seconds = min(timer.timeit(1).mean for _ in range(20))  # others may use this machine now
+        rate = 2 * 1024 * 384 * 1536 / seconds
         return _REACHED * 2 * rate, f"{_REACHED * 2:.0%} of {rate / 1e9:.0f} GFLOP/s per CPU, measured on this machine"
     kind = cluster.gpu if cluster.gpu in _TFLOPS else "T4"
     is_bf16 = plans_bf16(config.members.precision, kind)
     peak = _TFLOPS[kind][is_bf16] or _TFLOPS[kind][0]
     return _REACHED * peak * 1e12, f"{_REACHED:.0%} of {peak} TFLOP/s per GPU ({kind}, {'bf16' if is_bf16 else 'fp32'})"
-
-
-def _measured_here() -> float:
-    """Operations per second of one thread, by products of the size of a small encoder's."""
-    timer = Timer("a @ b", globals={"a": torch.randn(1024, 384), "b": torch.randn(384, 1536)})
-    return 2 * 1024 * 384 * 1536 / min(timer.timeit(1).mean for _ in range(20))  # others may use this machine now

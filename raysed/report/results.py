@@ -14,11 +14,12 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, Layers, derive_seed
 from raysed.data.tokens import SentenceTable, read_tokens, tokenize
+from raysed.make.scores import load_embeddings
 from raysed.model.affine import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start
-from raysed.plan.artefacts import Facts, ScoredModel, first_healthy, load_calibrated
+from raysed.plan.artefacts import Facts, ScoredModel, first_healthy
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
@@ -92,7 +93,7 @@ class Run:
 
     def embeddings(self, model: ScoredModel, layers: Layers | None = None) -> Embeddings:
         """Return a model's embeddings of the tasks' sentences, by default at the pooling of the headline."""
-        return load_calibrated(self.storage, model.embeddings, self.config.encoder.layers if layers is None else layers)
+        return load_embeddings(self.storage.fetch(model.embeddings), layers or self.config.encoder.layers)
 
     def of(self, recipe: str) -> list[ScoredModel]:
         """Return the models of a recipe that have not collapsed."""
@@ -159,7 +160,7 @@ class Run:
         name = self.facts.together
         if name is None or (len(members) == 1 and self.storage.entry(name).meta["kept"] == 1):
             return None
-        return load_calibrated(self.storage, name, self.config.encoder.layers)
+        return load_embeddings(self.storage.fetch(name), self.config.encoder.layers)
 
     def _resampled(self, scores: Scores, outcomes: Mapping[Group, Sequence[Outcomes]]) -> Draws:
         """Of every group the mean, and of groups of several models the one with the best headline score, too."""

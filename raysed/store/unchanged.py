@@ -39,10 +39,9 @@ def fingerprint(config: Config) -> str | None:
     kinds = {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}
     if "synonym" in kinds:
         return None  # WordNet is no setting
-    unused = [] if "mlm" in kinds else ["views.mlm_model"]
-    unused += [] if "back_translation" in kinds else ["views.pivots"]
+    unused = {"mlm_model": "mlm" not in kinds, "pivots": "back_translation" not in kinds}
     try:
-        named = [source for name, source in sources(config).items() if not name.startswith(tuple(unused))]
+        named = [source for name, source in sources(config) if not unused.get(name)]
         return _fingerprint(config, [name for name in named if not name.startswith(PREFIX)])
     except (OSError, UserError):  # the checks say it better
         return None

@@ -7,7 +7,7 @@ from raysed.cluster.execute import Executor
 from raysed.cluster.resources import Cluster
 from raysed.config import make_config
 from raysed.errors import UserError
-from raysed.plan import show
+from raysed.plan import size
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
@@ -52,6 +52,6 @@ def test_a_disk_that_is_too_small_is_named_when_the_cluster_is_there(growing, mo
 
 
 def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(show, "_here", lambda: Cluster((HEAD, (8.0, 0.0)), autoscaling=True, most=(64.0, 8.0)))
+    monkeypatch.setattr(size, "_here", lambda: Cluster((HEAD, (8.0, 0.0)), autoscaling=True, most=(64.0, 8.0)))
     with pytest.raises(UserError, match=r"^there is no node with a GPU \(2 nodes, 8 CPUs, 0 GPUs\); add one, or set "):
-        show.show_plan(make_config(SETTINGS))
+        size.show_plan(make_config(SETTINGS))

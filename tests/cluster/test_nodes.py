@@ -130,7 +130,7 @@ def test_the_commit_is_that_of_the_cache(tmp_path):
 
 def test_only_models_of_the_hub_are_compared(tiny_encoder_dir):
     def hub_models(kinds=(), **settings):
-        return Job(make_config(settings), [], None, {}, 3, {}, dict.fromkeys(kinds), None, ()).hub_models
+        return Job(make_config(settings), [], None, {}, {}, dict.fromkeys(kinds), None, ()).hub_models
 
     pivots = [["there/one", "back/one"]]
     assert hub_models() == hub_models(encoder={"path": str(tiny_encoder_dir)}) == {}

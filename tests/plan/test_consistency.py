@@ -29,7 +29,10 @@ HEAVY = {"transformers", "ray", "deepspeed", "datasets", "matplotlib"}
             {"flow": {"per_task": True, "fit_on": "tasks", "fit_tasks": ["a"]}},
             r"flow\.per_task fits on each task's own",
         ),
-        ({"flow": {"per_task": True, "fit_on": "tasks"}, "export": {"recipe": "base-flow"}}, r"model; export base$"),
+        (
+            {"flow": {"per_task": True, "fit_on": "tasks"}, "export": {"recipe": "base-flow"}},
+            r"one for each task; export base$",
+        ),
         (
             {"export": {"formats": ["onnx"]}, "encoder": {"layers": 1, "static": {}}, "recipes": ["base"]},
             r"^export\.formats has onnx, which is for transformers, but encoder\.static makes a table",
@@ -142,50 +145,44 @@ def imported(done: subprocess.CompletedProcess) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("job", "settings", "sentence"),
+    ("settings", "message"),
     [
-        ("ensemble_then_distill", ["recipes=[ct-sedd]"], "recipe 'ct-sedd': 'sedd' is not a stage; the stages are "),
-        ("ensemble_then_distill", ["export.recipe=bsl"], "export.recipe is 'bsl', which is not in recipes ("),
-        ("ensemble_then_distill", ["recipes=[nli]"], "recipe 'nli': nli needs labelled sentence pairs; name them in"),
-        ("ensemble_then_distill", ["flow.fit_on=nli"], "flow.fit_on is nli, but nli.train names no sentence pairs;"),
+        ({"recipes": ["ct-sedd"]}, r"^recipe 'ct-sedd': 'sedd' is not a stage; the stages are "),
+        ({"export": {"recipe": "bsl"}}, r"^export\.recipe is 'bsl', which is not in recipes \("),
+        ({"recipes": ["nli"]}, r"^recipe 'nli': nli needs labelled sentence pairs; name them in"),
         (
-            "ensemble_then_distill",
-            ["recipes=[sts]", "evaluation.dev=null", "ct.keep=second"],
-            "recipe 'sts': sts chooses its lower bound on evaluation.dev; name a dev task",
+            {"recipes": ["sts"], "evaluation": {"dev": None}, "ct": {"keep": "second"}},
+            r"^recipe 'sts': sts chooses its lower bound on evaluation\.dev; name a dev task$",
         ),
-        (
-            "ensemble_then_distill",
-            ["encoder.static={}"],
-            "encoder.layers is 2, but encoder.static has no layers",
-        ),
-        ("ensemble_then_distill", ["corpus.min_characters=3000"], "corpus.min_characters is 3000, which is more than"),
-        ("ensemble_then_distill", ["evaluation.tasks.everyday-dev.colums={}"], "unknown setting evaluation.tasks."),
-        ("evaluate", ["encoder.layers=none"], "setting encoder.layers: "),
+        ({"encoder": {"static": {}}}, r"^encoder\.layers is 2, but encoder\.static has no layers"),
+        ({"corpus": {"min_characters": 3000}}, r"^corpus\.min_characters is 3000, which is more than"),
     ],
 )
-def test_a_mistake_in_the_settings_costs_no_heavy_import(tmp_path, job, settings, sentence):
-    options = [part for setting in settings for part in ("--set", setting)]
-    options += ["--model", "bundled:encoder"] if job == "evaluate" else ["--storage", str(tmp_path / "runs")]
+def test_settings_that_lack_something(settings, message):
+    with pytest.raises(UserError, match=message):
+        check_settings(make_config(settings))
+
+
+COMMANDS = {
+    "ensemble_then_distill": ["--storage", "runs"],
+    "evaluate": ["--model", "bundled:encoder"],
+    "reproduce": ["sed-table-1", "--scale", "small", "--data", "DATA", "--output", "runs"],
+}
+
+
+@pytest.mark.parametrize(
+    ("job", "setting", "sentence"),
+    [
+        ("ensemble_then_distill", "flow.fit_on=nli", "flow.fit_on is nli, but nli.train names no sentence pairs;"),
+        ("evaluate", "encoder.layers=none", "setting encoder.layers: "),
+        ("reproduce", "flow.fit_on=nli", "flow.fit_on is nli, but nli.train names no sentence pairs;"),
+    ],
+)
+def test_a_mistake_in_the_settings_costs_no_heavy_import(tmp_path, data_dir, job, setting, sentence):
+    options = [str(data_dir) if option == "DATA" else option for option in COMMANDS[job]]
+    options += ["--set", setting, *(["--set", "nli.train=[]"] if job == "reproduce" else [])]
     command = [sys.executable, "-X", "importtime", str(ROOT / f"jobs/{job}.py"), *options]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and f"error: {sentence}" in done.stderr
     assert not imported(done) & HEAVY
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_mistake_in_the_settings_of_a_table_is_found_before_its_runs(tmp_path, data_dir):
-    """Reading the data needs scipy."""
-    command = [sys.executable, "-X", "importtime", str(ROOT / "jobs/reproduce.py"), "sed-table-1", "--scale", "small"]
-    command += [
-        "--data",
-        str(data_dir),
-        "--set",
-        "flow.fit_on=nli",
-        "--set",
-        "nli.train=[]",
-        "--output",
-        str(tmp_path / "tables"),
-    ]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and "error: flow.fit_on is nli, but nli.train names no" in done.stderr
-    assert not imported(done) & HEAVY

@@ -1,6 +1,5 @@
 """What a run needs: every count of the plan against what is really trained, kept and written."""
 
-import math
 import re
 from functools import partial
 
@@ -19,8 +18,15 @@ from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.pretrained import load_encoder
 from raysed.model.shape import Shape, shape_of, shape_of_model
-from raysed.plan.show import show_plan
-from raysed.plan.size import described, largest_need, need_of_learner, plan_run, rate_of, tokens_of_sentence
+from raysed.plan.size import (
+    described,
+    largest_need,
+    need_of_learner,
+    plan_run,
+    rate_of,
+    show_plan,
+    tokens_of_sentence,
+)
 from raysed.recipe import parse_recipes
 from raysed.registry import stages
 from raysed.train.memory import checkpoint_bytes, learner_need, member_need, saved_per_token
@@ -197,14 +203,9 @@ def test_what_fits_on_no_gpu_is_refused_with_the_number():
         planned("4x1xP4")
 
 
-def test_learners_run_side_by_side_and_send_nothing():
-    plan = planned("1x8xH100", {"sed": {"learners": 10, "batch_size": 32}})
-    learner = plan.steps[-1]
+def test_learners_run_side_by_side():
+    learner = planned("1x8xH100", {"sed": {"learners": 10, "batch_size": 32}}).steps[-1]
     assert (learner.trainings, learner.at_once, learner.workers, learner.updates) == (10, 8, 1, 3125)
-    assert plan.network == 0
-    shared = planned("2x8xH100", {"sed": {"workers": 16}})
-    assert shared.network == pytest.approx(2 * 15 / 16 * 4 * LARGE.parameters)
-    assert "network: every worker of a learner sends 2.5 GB per update" in shared.words()
 
 
 def test_a_grid_counts_every_model():
@@ -225,17 +226,9 @@ def test_a_plan_has_as_many_trainings_as_the_stages_make():
     assert {step.node: step.trainings for step in plan.steps} == {"sts": 6, "sts-ct": 3}
 
 
-def test_what_is_shared_is_said_once():
-    words = planned("1x1xH100").words()
-    assert "ct is trained once for ct, ct-sed, ct-sed-flow" in words
-    assert planned("1x1xH100", recipes=("ct",)).shared == []
-
-
 def test_more_machines_take_less_time():
-    rate = (1e14, "a rate")
-    times = [sum(s.seconds for s in planned(cluster, rate=rate).steps) for cluster in ("1x1xH100", "1x8xH100")]
+    times = [planned(cluster, rate=1e14).seconds for cluster in ("1x1xH100", "1x8xH100")]
     assert times[0] > 3 * times[1] > 0
-    assert all(step.seconds == 0 for step in planned("1x1xH100", rate=(math.inf, "")).steps)
 
 
 def test_teachers_from_outside_take_room():

@@ -46,8 +46,8 @@ class SedConfig(Block):
     loss: Literal["mse", "unit_mse", "cosine", "similarity"] | dict[str, Annotated[float, Field(gt=0)]] = "mse"
     """What makes the learner's embedding x like its target t. `mse`: the mean squared difference of x and t over
     sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `cosine`: one
-    less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and
-    those of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
+    less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and those
+    of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
     """Widths below the learner's at which the first coordinates are to be good embeddings, too, such as `[64, 128]`
     (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and the full one. For recipes of
