@@ -151,7 +151,7 @@ def imported(done: subprocess.CompletedProcess) -> set[str]:
         ({"export": {"recipe": "bsl"}}, r"^export\.recipe is 'bsl', which is not in recipes \("),
         ({"recipes": ["nli"]}, r"^recipe 'nli': nli needs labelled sentence pairs; name them in"),
         (
-            {"recipes": ["sts"], "evaluation": {"dev": None}, "ct": {"keep": "second"}},
+            {"recipes": ["sts"], "evaluation": {"dev": None}, "sts": {"train": "bundled:train"}},
             r"^recipe 'sts': sts chooses its lower bound on evaluation\.dev; name a dev task$",
         ),
         ({"encoder": {"static": {}}}, r"^encoder\.layers is 2, but encoder\.static has no layers"),
@@ -166,7 +166,7 @@ def test_settings_that_lack_something(settings, message):
 COMMANDS = {
     "ensemble_then_distill": ["--storage", "runs"],
     "evaluate": ["--model", "bundled:encoder"],
-    "reproduce": ["sed-table-1", "--scale", "small", "--data", "DATA", "--output", "runs"],
+    "reproduce": ["sed-table-1", "--scale", "small", "--data", "DATA", "--output", "tables"],
 }
 
 
