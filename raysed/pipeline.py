@@ -81,7 +81,7 @@ def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | No
             publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
     except Exception as error:
         if not status.follows_a_complete_run:
-            publish_failure(job.config, storage, error)
+            publish_failure(job.config.model_dump(mode="json"), storage, error)
         raise
 
 

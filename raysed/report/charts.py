@@ -5,14 +5,13 @@ The colours are those of Okabe and Ito, which people with a colour vision defici
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
@@ -23,13 +22,8 @@ LINES: tuple[tuple[Colour, str], ...] = (("grey", "--"), ("blue", "-"), ("orange
 """Colours and styles of up to four lines that may lie on each other."""
 _REFERENCES: tuple[Colour, ...] = ("grey", "pink", "sky")
 _HEX = dict(blue="#0072B2", orange="#D55E00", green="#009E73", grey="#6E6E6E", pink="#CC79A7", sky="#56B4E9")
-_INK = "#222222"
-_MOST_DOTS = 500
-"""Dots of a scatter plot on the page: a sample shows the same, and many thousands would open slowly."""
-_MOST_RECORDS, _MOST_OF_A_CURVE, _FEW_RECORDS = 1200, 80, 15
-"""Records of all curves of a panel on the page, and of one; each record of a shorter curve has a mark."""
-_BAND_PIXELS = 44
-_DPI = 150
+_MOST_DOTS, _MOST_OF_A_CURVE, _MOST_RECORDS = 500, 80, 1200
+"""On the page, dots of a scatter plot, records of a curve, and of all curves of a panel: of more a sample is shown."""
 _GLYPH = 0.58
 """Width of a character by the size of its font; that of most text is less."""
 
@@ -42,9 +36,7 @@ class Series:
         name: for the legend; without one it is not there.
         texts: what is shown of each dot; none: the line alone is drawn.
         line: style of the line that joins the dots, as matplotlib has it; empty: none.
-        weight: whether it steps back behind others, or is seen beneath a line that lies on it.
-        spread: what is shaded above and below the line.
-        label: drawn on every dot.
+        is_faint: whether it steps back behind others.
     """
 
     x: np.ndarray
@@ -52,11 +44,9 @@ class Series:
     colour: Colour
     name: str = ""
     texts: Sequence[str] = ()
-    mark: Literal["dot", "ring", "bar", "none"] = "dot"
+    mark: Literal["dot", "bar", "none"] = "dot"
     line: str = ""
-    weight: Literal["", "faint", "wide"] = ""
-    spread: np.ndarray | None = None
-    label: str = ""
+    is_faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,13 +61,11 @@ class Axis:
     @classmethod
     def of(cls, label: str, values: Any, is_logarithmic: bool = False) -> "Axis":
         """Return an axis on which all values have a place, with a little room at either end."""
-        values = np.asarray(values, np.float64)
-        ends = np.array([values.min(), values.max()])
+        ends = np.array([np.min(values), np.max(values)], np.float64)
         ends = np.log(ends) if is_logarithmic else ends
         room = 0.05 * (ends[1] - ends[0]) or 0.5
-        low_high = ends + np.array([-room, room])
-        low, high = (np.exp(low_high) if is_logarithmic else low_high).tolist()
-        return cls(label, low, high, is_logarithmic)
+        ends += (-room, room)
+        return cls(label, *(np.exp(ends) if is_logarithmic else ends).tolist(), is_logarithmic)
 
     def place(self, value: float) -> float:
         """Return where a value lies, in percent of the way from `low` to `high`."""
@@ -109,18 +97,13 @@ class Panel:
     y: Axis
     series: Sequence[Series]
     title: str = ""
-    references: Mapping[str, float] | None = None
+    references: Mapping[str, float] = field(default_factory=dict)
     bands: Sequence[str] = ()
-
-    @property
-    def height(self) -> int:
-        """The height on the page in pixels."""
-        return _BAND_PIXELS * len(self.bands) if self.bands else 240
 
     @property
     def lines(self) -> list[tuple[str, float, Colour]]:
         """The references as name with value, value and colour."""
-        found = zip((self.references or {}).items(), _REFERENCES)
+        found = zip(self.references.items(), _REFERENCES)
         return [(f"{name}: {value:.1f}", value, colour) for (name, value), colour in found]
 
     @property
@@ -134,33 +117,27 @@ class Panel:
         count = len(series.x)
         rows = np.arange(count)
         if series.line:
-            curves = sum(bool(one.line) for one in self.series)
-            most = max(2, min(_MOST_OF_A_CURVE, _MOST_RECORDS // curves))
+            most = max(2, min(_MOST_OF_A_CURVE, _MOST_RECORDS // sum(bool(one.line) for one in self.series)))
             rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
         elif count > _MOST_DOTS:
             rows = np.sort(np.random.default_rng(0).choice(count, _MOST_DOTS, replace=False))
-        found = []
-        for i in rows.tolist():
-            top = round(100 - self.y.place(series.y[i]), 2)
-            found.append((self.x.place(series.x[i]), top, series.texts[i] if series.texts else ""))
-        return found
+        places = [(self.x.place(series.x[i]), round(100 - self.y.place(series.y[i]), 2)) for i in rows]
+        return [(x, y, series.texts[i] if series.texts else "") for (x, y), i in zip(places, rows)]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One or several panels, side by side or below each other, with a title that says what they show.
+    """Panels side by side, with a title that says what they show.
 
     Attributes:
         name: of its file, without the ending.
         note: on what the page leaves out.
-        is_stacked: whether panels stand below each other in the picture.
     """
 
     name: str
     title: str
     panels: Sequence[Panel]
     note: str = ""
-    is_stacked: bool = False
 
     @property
     def path(self) -> str:
@@ -168,29 +145,37 @@ class Chart:
         return f"plots/{self.name}.png"
 
 
-def curve_mark(count: int) -> Literal["dot", "none"]:
-    """Return the mark for the records of a curve: those of short ones are seen."""
-    return "dot" if count <= _FEW_RECORDS else "none"
+def pairs_chart(
+    name: str, about: str, x: tuple[str, np.ndarray], label: str, models: Mapping[str, np.ndarray], texts: Sequence[str]
+) -> Chart | None:
+    """Return similarities of pairs against what they are compared with, a panel per model, with the means of ten bins.
 
-
-Pairs = Mapping[str, tuple[np.ndarray, np.ndarray]]
-"""By model, two numbers [P] of each of the same P pairs of sentences."""
-
-
-def finite(pairs: Pairs) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the models whose numbers can be drawn."""
-    return {label: values for label, values in pairs.items() if np.isfinite(values[0]).all()}
-
-
-def ranks_in_words(pairs: Pairs) -> str:
-    """Return the rank correlations of several models' pairs, for a title."""
-    return ", ".join(f"{label} {100 * spearman(*values):.1f}" for label, values in pairs.items())
-
-
-def sample_note(pairs: Pairs) -> str:
-    """Return what the page says where it shows a sample of the pairs."""
-    count = max((len(values) for values, _ in pairs.values()), default=0)
-    return f"{_MOST_DOTS} of {count:,} pairs, drawn by chance; lines are of all." if count > _MOST_DOTS else ""
+    Args:
+        x: a label, and a number of each pair [P].
+        label: of the similarities.
+        models: by name the similarities [P]; those that are not finite are left out.
+        texts: of the pairs, for those who point at them.
+    """
+    models = {model: y_P for model, y_P in models.items() if np.isfinite(y_P).all()}
+    if not models:
+        return None
+    x_label, x_P = x
+    # Few values are possible: moved apart a little, equal ones do not hide each other.
+    moved_P = x_P + np.random.default_rng(0).uniform(-0.006, 0.006, len(x_P)) * np.ptp(x_P)
+    bin_P = np.minimum(np.searchsorted(np.linspace(x_P.min(), x_P.max(), 11), x_P, side="right") - 1, 9)
+    filled = [bin_P == i for i in np.unique(bin_P)]
+    x_axis, y_axis = Axis.of(x_label, moved_P), Axis.of(label, np.concatenate(list(models.values())))
+    panels = []
+    for model, y_P in models.items():
+        shown = [f"{text}, {label} {y:.2f}" for text, y in zip(texts, y_P)]
+        ends, means = (np.array([of_P[in_P].mean() for in_P in filled]) for of_P in (x_P, y_P))
+        mean = [f"mean {label} {y:.2f}" for y in means]
+        series = [Series(moved_P, y_P, "blue", texts=shown, is_faint=True)]
+        series.append(Series(ends, means, "orange", f"mean {label}", mean, line="-"))
+        panels.append(Panel(x_axis, y_axis, series, model))
+    correlations = ", ".join(f"{model} {100 * spearman(y_P, x_P):.1f}" for model, y_P in models.items())
+    many = f"{_MOST_DOTS} of {len(x_P):,} pairs, drawn by chance; lines are of all."
+    return Chart(name, f"{about}; Spearman: {correlations}", panels, many if len(x_P) > _MOST_DOTS else "")
 
 
 # -- pictures --------------------------------------------------------------------------------------------------------
@@ -198,59 +183,40 @@ def sample_note(pairs: Pairs) -> str:
 
 def draw(chart: Chart, path: Path) -> None:
     """Write a chart as a PNG file."""
-    count = len(chart.panels)
-    # Names are data: dollar signs in them begin no formula.
-    with rc_context({"text.parse_math": False}):
-        rows, columns = (count, 1) if chart.is_stacked else (1, count)
-        width = 8.0 if columns == 1 else max(8.0, 3.6 * columns)
-        height = 0.9 + 2.7 * rows if chart.is_stacked else 4.4
-        if bands := chart.panels[0].bands:
-            height = 1.7 + sum(0.24 + 0.18 * len(_wrapped(name, 3).splitlines()) for name in bands)
-        names = list(dict.fromkeys(name for panel in chart.panels for name, _ in panel.legend))
-        at_once = 4 if max(map(len, names), default=0) <= 16 else 2 if max(map(len, names)) <= 45 else 1
-        height += 0 if chart.is_stacked else 0.22 * len(names) / at_once
+    names = list(dict.fromkeys(name for panel in chart.panels for name, _ in panel.legend))
+    width, height = max(8.0, 3.6 * len(chart.panels)), 4.4 + 0.22 * len(names)
+    if bands := chart.panels[0].bands:
+        height = 1.7 + sum(0.24 + 0.18 * len(_wrapped(name, 3).splitlines()) for name in bands)
+    with rc_context({"text.parse_math": False}):  # names are data: dollar signs in them begin no formula
         figure = Figure(figsize=(width, height), layout="constrained")
-        all_axes = figure.subplots(rows, columns, sharex=chart.is_stacked, squeeze=False).flat
         handles: dict[str, Any] = {}
-        for axes, panel in zip(all_axes, chart.panels):
-            _draw_panel(axes, panel, width / columns, is_first=panel is chart.panels[0] or chart.is_stacked)
+        for axes, panel in zip(figure.subplots(1, len(chart.panels), squeeze=False).flat, chart.panels):
+            _draw_panel(axes, panel, width / len(chart.panels))
             found, labels = axes.get_legend_handles_labels()
             handles |= dict(zip(labels, found))
-            if chart.is_stacked and found:
-                place = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "frameon": False, "fontsize": 9}
-                axes.legend(found, [_wrapped(label, 2.4, 9) for label in labels], **place)
-            if chart.is_stacked and panel is not chart.panels[-1]:
-                axes.set_xlabel("")
-                axes.tick_params(labelbottom=False)
-        if handles and not chart.is_stacked:
-            texts = [_wrapped(name, (width - 1) / at_once, 9) for name in handles]
-            place = {"loc": "outside lower left", "ncols": at_once, "frameon": False, "fontsize": 9}
-            for handle in figure.legend(list(handles.values()), texts, **place).legend_handles:
-                if isinstance(handle, PathCollection):
-                    handle.set(alpha=1, sizes=[30])
+        if handles:
+            texts = [_wrapped(name, width - 1, 9) for name in handles]
+            figure.legend(list(handles.values()), texts, loc="outside lower left", frameon=False, fontsize=9)
         figure.suptitle(_wrapped(chart.title, width - 0.2, 11), fontsize=11, x=0.01, ha="left")
-        figure.savefig(path, dpi=_DPI)
+        figure.savefig(path, dpi=150)
 
 
-def _draw_panel(axes: Axes, panel: Panel, width: float, is_first: bool) -> None:
+def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
     for series in panel.series:
         _draw_series(axes, series)
     for (name, value, colour), dashes in zip(panel.lines, ((0, (5, 3)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))):
         axes.axhline(value, color=_HEX[colour], linestyle=dashes, linewidth=1.4, zorder=1, label=name)
+    axes.set(xscale="log" if panel.x.is_logarithmic else "linear", yscale="log" if panel.y.is_logarithmic else "linear")
     for axis, one, room in ((axes.xaxis, panel.x, width - 1), (axes.yaxis, panel.y, 3.2)):
-        if one.is_logarithmic:
-            (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
         axis.set_minor_locator(NullLocator())
-        ticks = one.ticks()
-        axis.set_ticks([value for value, _ in ticks], [text for _, text in ticks])
-        axis.set_label_text(_wrapped(one.label, room) if axis is axes.xaxis or is_first else "")
-    axes.set_xlim(panel.x.low, panel.x.high)
-    axes.set_ylim(panel.y.low, panel.y.high)
+        axis.set_ticks(*zip(*one.ticks()))
+        axis.set_label_text(_wrapped(one.label, room))
+    axes.set(xlim=(panel.x.low, panel.x.high), ylim=(panel.y.low, panel.y.high))
     if panel.bands:
-        places = [place + 0.68 for place in range(len(panel.bands))]
-        axes.set_yticks(places, [_wrapped(name, 3) for name in panel.bands])
-    if panel.title:
-        axes.set_title(_wrapped(panel.title, width - 0.6), fontsize=10)
+        axes.set_yticks(
+            [place + 0.68 for place in range(len(panel.bands))], [_wrapped(name, 3) for name in panel.bands]
+        )
+    axes.set_title(_wrapped(panel.title, width - 0.6), fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     axes.grid(axis="x" if panel.bands else "y", color="#E9E9E9")
@@ -258,24 +224,15 @@ def _draw_panel(axes: Axes, panel: Panel, width: float, is_first: bool) -> None:
 
 def _draw_series(axes: Axes, series: Series) -> None:
     colour, label = _HEX[series.colour], series.name or None
-    if series.spread is not None:
-        low, high = series.y - series.spread, series.y + series.spread
-        axes.fill_between(series.x, low, high, color=colour, alpha=0.15, linewidth=0)
     if series.line:
-        width, alpha = {"": (1.8, 1.0), "faint": (1.0, 0.45), "wide": (6.0, 0.35)}[series.weight]
+        width, alpha = (1.0, 0.45) if series.is_faint else (1.8, 1.0)
         style = {"linewidth": width, "alpha": alpha, "marker": "o" if series.mark == "dot" else None, "ms": 3}
         axes.plot(series.x, series.y, series.line, color=colour, label=label, **style)
     elif series.mark == "bar":
-        axes.vlines(series.x, series.y - 0.2, series.y + 0.2, color=_INK, linewidth=1.6, zorder=4)
+        axes.vlines(series.x, series.y - 0.2, series.y + 0.2, color="#222222", linewidth=1.6, zorder=4)
     else:
-        many = min(0.5, 400 / max(len(series.x), 1)) if series.weight == "faint" else 0.8
-        face = "none" if series.mark == "ring" else colour
-        size = 150 if series.label else 8 if series.weight == "faint" else 30
-        style = {"facecolors": face, "edgecolors": colour, "linewidths": 0.9 * (face == "none")}
-        axes.scatter(series.x, series.y, s=size, alpha=many, zorder=3, label=label, **style)
-    for x, y in zip(series.x, series.y) if series.label else ():
-        style = {"ha": "center", "va": "center", "color": "white", "fontsize": 8, "weight": "bold", "zorder": 4}
-        axes.annotate(series.label, (x, y), **style)
+        size, alpha = (8, min(0.5, 400 / max(len(series.x), 1))) if series.is_faint else (30, 0.8)
+        axes.scatter(series.x, series.y, s=size, alpha=alpha, color=colour, linewidths=0, zorder=3, label=label)
 
 
 def _wrapped(text: str, inches: float, size: float = 10) -> str:

@@ -2,20 +2,19 @@
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from raysed.report.charts import Chart
-from raysed.report.findings import Finding, conclusions, in_words
+from raysed.report.findings import Finding, conclusions
 from raysed.report.results import Run
-from raysed.report.scores import Scores
+from raysed.report.scores import Scores, titled
 from raysed.report.section import Block, Cards, Code, Section, all_sections
-from raysed.store.text import Table, markdown, render
+from raysed.store.text import Table, render
 
-_MACROS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "findings", Table: "table"}
-"""The macros of report_parts.html by the blocks that they show."""
+_KINDS = {str: "text", Chart: "chart", Code: "code", Cards: "cards", list: "findings", Table: "table"}
+"""What templates call blocks; report_parts.html has a macro for each."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class Report:
     scores: Scores
     data: Mapping[str, Any] = field(default_factory=dict)
     charts: Mapping[str, Sequence[Chart]] = field(default_factory=dict)
-    status: str = "complete"
 
     @classmethod
     def of(cls, run: Run) -> "Report":
@@ -46,19 +44,19 @@ class Report:
         return self.data.get("config", {}).get("evaluation", {}).get("dev")
 
     def conclusions(self) -> list[list[Finding]]:
-        """Return the conclusion as paragraphs of sentences, which know the numbers that they rest on."""
+        """Return the conclusion as paragraphs of sentences."""
         exported = (self.data.get("exported") or {}).get("recipe")
         learners, left_out = (self.data.get(name) or () for name in ("learners", "members"))
         return conclusions(self.scores, self.dev, exported, learners, left_out)
 
     def findings(self) -> str:
         """Return the conclusion in words."""
-        return in_words(self.conclusions())
+        return "\n\n".join(" ".join(finding.text for finding in paragraph) for paragraph in self.conclusions())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of report.json: plain types only, a number that is not finite as None."""
         names = ("recipe", "kind", "index", "lower_bound", "layers", "metrics", "left_out")
-        found: dict[str, Any] = {"run": self.run, "status": self.status}
+        found: dict[str, Any] = {"run": self.run, "status": "complete"}
         found["rows"] = [{name: getattr(row, name) for name in names} for row in self.scores.rows]
         found["summary"] = self.scores.summary
         for section in (section for section in all_sections() if section.data):
@@ -74,39 +72,25 @@ class Report:
 
     def to_markdown(self) -> str:
         """Return report.md."""
-        paragraphs = [f"# {markdown(self.run)}: results"]
-        paragraphs += [f"Status: {self.status}."] if self.status != "complete" else []
-        for _, title, level, blocks in self._shown():
-            paragraphs += [f"{'#' * level} {title}"] if title else []
-            paragraphs += map(_markdown, blocks)
-        return "\n\n".join(paragraphs) + "\n"
+        return self._rendered("report.md")
 
     def to_html(self) -> str:
-        """Return report.html: the same in one file, with charts, and links from sentences to numbers."""
-        shown = list(self._shown())
-        return render(
-            "report.html", run=self.run, status=self.status, shown=shown, kind=lambda block: _MACROS[type(block)]
-        )
+        """Return report.html: the same in one file, with charts, and links from sentences to lines of a table."""
+        return self._rendered("report.html")
 
-    def _shown(self) -> Iterator[tuple[str, str, int, list[Block]]]:
-        """Yield anchor, title, level of the title and blocks of what there is to show, a section and then its parts."""
-        groups: list[list[Section]] = []
-        for section in all_sections():
-            if section.is_part:
-                groups[-1].append(section)
-            else:
-                groups.append([section])
-        for head, *parts in groups:
+    def _rendered(self, template: str) -> str:
+        context = {"run": self.run, "groups": self.scores.groups, "titled": titled, "shown": list(self._shown())}
+        return render(template, **context, kind=lambda block: _KINDS[type(block)])
+
+    def _shown(self) -> Iterator[tuple[Section, list[Block]]]:
+        """Yield what there is to show, each section before its parts."""
+        heads = [place for place, section in enumerate(all_sections()) if not section.is_part]
+        for first, last in zip(heads, [*heads[1:], None]):
+            head, *parts = all_sections()[first:last]
             blocks, others = self._blocks(head), [(part, found) for part in parts if (found := self._blocks(part))]
-            has_own = head.data or head.tables or self.charts.get(head.name)
-            if others or (blocks and has_own):
-                yield (
-                    head.name.rpartition(".")[2],
-                    head.title if isinstance(head.title, str) else head.title(self),
-                    2,
-                    blocks,
-                )
-                yield from ((part.name.rpartition(".")[2], part.title, 3, found) for part, found in others)
+            if others or (blocks and (head.data or head.tables or self.charts.get(head.name))):
+                yield head, blocks
+                yield from others
 
     def _blocks(self, section: Section) -> list[Block]:
         data = self.data.get(section.name)
@@ -121,20 +105,6 @@ def _listed(found: Chart | Table | Iterable | None) -> list:
     """Return a list of what a section made, which may be one thing, without what is not there."""
     one = found is None or isinstance(found, (Chart, Table))
     return [part for part in ([found] if one else found) if part is not None]
-
-
-def _markdown(block: Block) -> str:
-    match block:
-        case Table():
-            return block.markdown()
-        case Cards():
-            return block.table.markdown()
-        case Chart():
-            return f"![{markdown(block.title)}]({block.path})"
-        case Code():
-            fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", block.text)), 0)
-            return f"{fence}sh\n{block.text}\n{fence}"
-    return markdown(block if isinstance(block, str) else " ".join(finding.text for finding in block))
 
 
 def _plain(value: Any) -> Any:

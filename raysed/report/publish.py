@@ -1,15 +1,10 @@
 """From finished artefacts to what people look at: the exported model, the report, its pictures, the last words."""
 
 import json
-import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
-from raysed.config import Config
 from raysed.model.export import export_model, parity
 from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel
@@ -49,9 +44,8 @@ def publish(
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
         run = Run(job, storage, models, facts, begin)
-        choice = run.choice
         begin("export")
-        if choice.refusal:
+        if run.choice.refusal:
             storage.remove("model")  # of other settings or inputs
         else:
             _export(run)
@@ -63,19 +57,18 @@ def publish(
             for chart in (chart for charts in report.charts.values() for chart in charts):
                 draw(chart, path / Path(chart.path).name)
             log_pictures(storage, path)
-            texts = (report.to_html(), report.to_markdown(), report.to_json())
-            for name, text in zip(("report.html", "report.md", "report.json"), texts):
-                storage.write_text(name, text)
+            storage.write_text("report.html", report.to_html())
+            storage.write_text("report.md", report.to_markdown())
+            storage.write_text("report.json", report.to_json())
 
         # The report is written before the manifest names the plots, so a run that counts as complete has one.
-        storage.commit("plots", write, job.depends, {"refusal": choice.refusal})
+        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal})
     _summarize(run, report, say)
 
 
-def publish_failure(config: Config, storage: Storage, error: Exception) -> None:
+def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Exception) -> None:
     """Write the `report.json` of a run that has failed."""
-    settings = config.model_dump(mode="json")
-    failed = {"run": config.run, "status": "failed", "error": str(error), "config": settings}
+    failed = {"run": storage.run, "status": "failed", "error": str(error), "config": settings}
     storage.write_text("report.json", json.dumps(failed, indent=1))
 
 
@@ -84,15 +77,12 @@ def _export(run: Run) -> None:
     config, chosen, model = run.config, run.choice.model, run.exported
     about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
     about["calibration"] = model.calibration
-    # To two digits: more of them would differ from one measurement to the next.
-    threads, speed = torch.get_num_threads(), float(f"{run.width_and_speed[1]:.2g}")
-    where = f"{platform.machine()}, {threads} thread{'s' * (threads > 1)}"
     sentences, dev = run.evaluation.sentences, run.evaluation.tasks.get(config.evaluation.dev)
     tolerance = _PARITY if model.calibration is None else _CALIBRATED_PARITY
 
     def write(path: Path) -> None:
         export_model(model.encoder, model.tokenizer, path, **about)
-        write_card(run, path, f"about {speed:,.0f} sentences per second in one process ({where})")
+        write_card(run, path)
         compared = sentences[:_PARITY_SENTENCES]
         expected_ND = model.embed(compared)
         difference = parity(path, compared, expected_ND)
@@ -107,32 +97,26 @@ def _export(run: Run) -> None:
 
 def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
     choice, storage = run.choice, run.storage
+    say(f"\n{headline_table(report.scores).plain()}")
     tables = {
-        "": headline_table(report.scores),
-        "by pooled layers\n": layers_table(report.scores),
-        "by width\n": by_width(report),
-        "teachers and the exported model\n": teachers_table(report.data["teachers"]),
-        "formats of the exported model\n": formats_table(run.formats, report.dev),
+        "by pooled layers": layers_table(report.scores),
+        "by width": by_width(report),
+        "teachers and the exported model": teachers_table(report.data["teachers"]),
+        "formats of the exported model": formats_table(run.formats, report.dev),
     }
     for title, table in tables.items():
-        if table or not title:
-            say(f"\n{title}{table.plain()}")
+        if table:
+            say(f"\n{title}\n{table.plain()}")
     say(f"\n{report.findings()}\n")
     say(f"report: {storage.uri('report.html')}   as text: {storage.uri('report.md')}")
     if not choice.refusal:
         say(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(run.sanity)}")
     say(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
-    say(f"\n{choice.refusal}" if choice.refusal else _example(run))
+    say(f"\n{choice.refusal or _example(report, choice.model.recipe)}")
 
 
-def _example(run: Run) -> str:
-    """Rank sentences of the first headline task by similarity to one of them."""
-    evaluation, headline = run.evaluation, run.config.report_tasks()
-    task = evaluation.tasks[next((t for t in headline if t in evaluation.pair_tasks), headline[0])]
-    query = task.first[int(np.argmax(task.gold))] if task.kind == "pairs" else task.sentences[0]
-    x_UD = run.embeddings(run.choice.model)
-    unit_UD = x_UD / np.linalg.norm(x_UD, axis=1, keepdims=True)
-    cosine_U = unit_UD @ unit_UD[evaluation.sentences.index(query)]
-    nearest = [i for i in np.argsort(-cosine_U) if evaluation.sentences[i] != query][:3]
-    found = f"\nOf {len(evaluation.sentences):,} sentences, the model finds these nearest to: {query}"
-    return "\n".join([found, *(f"  {cosine_U[i]:.2f}  {evaluation.sentences[i]}" for i in nearest)])
+def _example(report: Report, recipe: str) -> str:
+    found = report.data["analysis.unlabelled"][recipe]
+    example = found["neighbours"][0]
+    about = f"Of {found['sentences']:,} sentences, the model finds these nearest to: {example['sentence']}"
+    return "\n  ".join([about, *(f"{near['cosine']:.2f}  {near['sentence']}" for near in example["nearest"])])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from raysed.config import Config, Layers, derive_seed
+from raysed.config import Config, EncoderConfig, Layers, derive_seed
 from raysed.data.tokens import SentenceTable, read_tokens, tokenize
 from raysed.make.scores import load_embeddings
 from raysed.model.affine import CalibrationMap, load_calibration
@@ -28,7 +28,6 @@ from raysed.score.intervals import resample
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
 from raysed.score.unlabelled import MOST_SENTENCES, Embed, answered_by, answered_by_words, triples
-from raysed.store.status import read_timings
 from raysed.store.storage import Storage
 
 _PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
@@ -53,17 +52,18 @@ class Judged:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model in memory: encoder, tokenizer and calibration, with the settings that it embeds with."""
+    """A model in memory."""
 
     encoder: Encoder
-    tokenizer: Any
+    tokenizer: PreTrainedTokenizerBase
     calibration: CalibrationMap | None
-    config: Config
+    config: EncoderConfig
+    token_budget: int | None
 
     def embed(self, sentences: Sequence[str]) -> np.ndarray:
         """Return the embeddings of sentences [B, D]."""
-        tokens = tokenize(self.tokenizer, list(sentences), self.config.encoder.max_length)
-        x_BD = encode(self.encoder, tokens, (self.config.encoder.layers,), self.config.resources.encode_token_budget)[0]
+        tokens = tokenize(self.tokenizer, list(sentences), self.config.max_length)
+        x_BD = encode(self.encoder, tokens, (self.config.layers,), self.token_budget)[0]
         return self.calibration.transform(x_BD) if self.calibration else x_BD
 
 
@@ -109,14 +109,14 @@ class Run:
         headline: dict[Group, list[Outcomes]] = {}
         for row, outcomes in [*self._words_alone(), *self._grid_models(), *self._all_models()]:
             rows.append(row)
-            is_main = row.layers in (main, 0) and not row.left_out and set(tasks) <= set(outcomes)
-            if is_main:  # BM25 is for retrieval alone
+            if row.layers in (main, 0) and not row.left_out and set(tasks) <= set(outcomes):  # BM25 is for retrieval
                 headline.setdefault((row.recipe, row.kind), []).append({task: outcomes[task] for task in tasks})
         views = {s: getattr(self.config, s).views for recipe in self.job.recipes for s in recipe.two_view_stages}
         # Pairs labelled entailment are labelled, whatever is made of them.
         labels = stage_labels()
         labels |= {stage: labels["nli"] for stage, kinds in views.items() if "entailment" in kinds}
-        scores = Scores(rows, tasks, main, labels, fitted_on=public_name(self.config.flow.fit_on))
+        sizes = {name: task.size for name, task in self.evaluation.tasks.items()}
+        scores = Scores(rows, tasks, main, labels, fitted_on=public_name(self.config.flow.fit_on), sizes=sizes)
         self.begin("intervals")
         return replace(scores, draws=self._resampled(scores, headline))
 
@@ -142,23 +142,21 @@ class Run:
                 self.begin(recipe)
                 for layers in model.poolings:
                     outcomes = self.evaluation.outcomes(self.embeddings(model, layers))
-                    scores = self.evaluation.score_outcomes(outcomes)
-                    yield Row(recipe, model.kind, model.index, None, layers, scores, model.left_out), outcomes
+                    about = (recipe, model.kind, model.index, None, layers)
+                    yield Row(*about, self.evaluation.score_outcomes(outcomes), model.left_out), outcomes
             combined = self._combined(recipe)
             if combined is not None:
                 outcomes = self.evaluation.outcomes(combined)
-                scores = self.evaluation.score_outcomes(outcomes)
-                yield Row(recipe, "ensemble", 0, None, self.config.encoder.layers, scores), outcomes
+                about = (recipe, "ensemble", 0, None, self.config.encoder.layers)
+                yield Row(*about, self.evaluation.score_outcomes(outcomes)), outcomes
 
     def _combined(self, recipe: str) -> Embeddings | None:
         """What an ensemble says as one; None of teachers that were not combined, or of one that says the same alone."""
         members = [model for model in self.of(recipe) if model.kind == "member"]
-        if not members:
-            return None
-        if recipe != TEACHERS:
+        if members and recipe != TEACHERS:
             return mean_embeddings([self.embeddings(member) for member in members])
         name = self.facts.together
-        if name is None or (len(members) == 1 and self.storage.entry(name).meta["kept"] == 1):
+        if not members or name is None or (len(members) == 1 and self.meta(name)["kept"] == 1):
             return None
         return load_embeddings(self.storage.fetch(name), self.config.encoder.layers)
 
@@ -166,36 +164,38 @@ class Run:
         """Of every group the mean, and of groups of several models the one with the best headline score, too."""
         groups = {(*group, "mean"): models for group, models in outcomes.items()}
         for group, models in outcomes.items():
-            averages = [row.average(scores.tasks) for row in scores.counted if (row.recipe, row.kind) == group]
+            averages = [row.average(scores.tasks) for row in scores.of(group)]
             if len(averages) > 1 and None not in averages:
                 groups[(*group, "best")] = [models[int(np.argmax(averages))]]
         draws = resample(self.evaluation, groups, scores.tasks, seed=derive_seed(self.config.seed, "bootstrap"))
-        single = {(*group, "best"): draws[(*group, "mean")] for group in outcomes if (*group, "best") not in groups}
-        return {**draws, **single}
+        return {(*group, "best"): draws[(*group, "mean")] for group in outcomes} | draws
 
     # -- the exported model ------------------------------------------------------------------------------------------
 
     @cached_property
     def choice(self) -> Choice:
         """The model to export, and why."""
-        return choose(self.config, self.scores.rows, self.models)
+        config = self.config
+        about = (config.recipes, config.export, config.evaluation.dev, config.flow.per_task)
+        return choose(self.scores, self.models, *about)
 
     @cached_property
     def untouched(self) -> Loaded:
         """The encoder before any training."""
-        return Loaded(*self._start(self.choice.base_weights), None, self.config)
+        return self._loaded(next(model for model in self.models if model.recipe == BASE))
 
     @cached_property
     def exported(self) -> Loaded:
         """The chosen model."""
-        chosen, calibration = self.choice.model, None
-        if parse_recipe(chosen.recipe).calibration:
-            place = self.storage.fetch(chosen.embeddings) / f"layers-{self.config.encoder.layers}"
-            calibration = load_calibration(place)
-        return Loaded(*self._start(chosen.weights), calibration, self.config)
+        return self._loaded(self.choice.model)
 
-    def _start(self, weights: str | None) -> tuple[Encoder, PreTrainedTokenizerBase]:
-        return load_start(self.config.encoder, weights and self.storage.fetch(weights))
+    def _loaded(self, model: ScoredModel) -> Loaded:
+        calibration = None
+        if parse_recipe(model.recipe).calibration:
+            place = self.storage.fetch(model.embeddings) / f"layers-{self.config.encoder.layers}"
+            calibration = load_calibration(place)
+        start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
+        return Loaded(*start, calibration, self.config.encoder, self.config.resources.encode_token_budget)
 
     @property
     def embedders(self) -> dict[str, Embed]:
@@ -209,13 +209,13 @@ class Run:
         return found | {"base": answered_by(self.untouched.embed), "words": answered_by_words()}
 
     @cached_property
-    def width_and_speed(self) -> tuple[int, float]:
-        """The width of the chosen model's embeddings, and how many sentences it embeds per second in this process."""
+    def speed(self) -> float:
+        """How many sentences per second the chosen model embeds in this process."""
         sentences = self.evaluation.sentences
         timed = sentences[:: max(len(sentences) // _TIMED, 1)]  # evenly spread: as long as all of them
         began = time.monotonic()
-        width = self.exported.embed(timed).shape[1]
-        return width, len(timed) / (time.monotonic() - began)
+        self.exported.embed(timed)
+        return len(timed) / (time.monotonic() - began)
 
     @cached_property
     def judged(self) -> Judged | None:
@@ -224,17 +224,11 @@ class Run:
         if name is None:
             return None
         base = next(model for model in self.models if model.recipe == BASE)
-        before_P, gold_P = self.evaluation.cosines(self.embeddings(base), name)
-        after_P, _ = self.evaluation.cosines(self.embeddings(self.choice.model), name)
+        before_P, after_P = (self.evaluation.cosines(self.embeddings(m), name)[0] for m in (base, self.choice.model))
         task = self.evaluation.tasks[name]
-        return Judged(name, self.choice.title, task.first, task.second, gold_P, before_P, after_P)
+        return Judged(name, self.choice.title, task.first, task.second, task.gold, before_P, after_P)
 
     # -- what the stages left ----------------------------------------------------------------------------------------
-
-    @property
-    def timings(self) -> dict[str, dict[str, float]]:
-        """Stage or node to what it took, see `raysed.cluster.usage`."""
-        return read_timings(self.storage)
 
     def meta(self, name: str) -> Mapping[str, Any]:
         """Return the facts that the manifest has about an artefact; none where it is not there."""

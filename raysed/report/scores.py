@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from raysed.score import kinds as task_kinds
 from raysed.score.intervals import interval
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
+from raysed.store.text import Table, number
 
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
@@ -22,13 +23,13 @@ NO_LABELS = "none"
 KIND_NAMES = dict(base="base", grid="grid models", member="members", ensemble="full ensemble", learner="learner")
 UNTRAINED = ("baseline", "base")
 """Kinds that nothing was trained for."""
-_KIND_ORDER = ("baseline", "base", "grid", "member", "ensemble", "learner")
+_KIND_ORDER = ("baseline", "base", "member", "ensemble", "learner")
 _BASELINE_NAMES = {WORD_OVERLAP: "word overlap", TF_IDF: "TF-IDF", BM25: "BM25"}
 
 Kind = Literal["baseline", "base", "member", "ensemble", "grid", "learner"]
 Group = tuple[str, str]
 """Recipe and kind of like models."""
-Groups = Mapping[Group, Mapping[str, Any]]
+Groups = dict[Group, dict[str, Any]]
 """A group of like models to its entry in the summary for one task."""
 Draws = Mapping[tuple[str, str, str], np.ndarray]
 """(recipe, kind, `mean` or `best` of the group's models) to R resampled average scores, see `score.intervals`."""
@@ -70,17 +71,23 @@ class Scores:
     """The headline tasks."""
     main_layers: int | str
     labels: Mapping[str, str] = field(default_factory=lambda: stage_labels())
-    """The labels that stages train on, by stage."""
+    """By stage the labels that it trains on."""
     draws: Draws = field(default_factory=dict)
     """Resampled scores; with them scores and differences have 95 % intervals."""
     fitted_on: str | None = None
     """What calibrations have seen: `tasks`, `corpus`, `nli`, or a name for people."""
+    sizes: Mapping[str, str] = field(default_factory=dict)
+    """By task what there is to be scored on, in words."""
 
     @cached_property
     def counted(self) -> list[Row]:
         """The rows that the headline is made of, those of a grid included."""
         at_depth = [row for row in self.rows if row.layers == self.main_layers or row.kind == "baseline"]
         return [row for row in at_depth if not row.left_out]
+
+    def of(self, group: Group) -> list[Row]:
+        """Return the rows of a group that count."""
+        return [row for row in self.counted if (row.recipe, row.kind) == group]
 
     @cached_property
     def summary(self) -> list[dict[str, Any]]:
@@ -111,9 +118,9 @@ class Scores:
     def kinds(self) -> dict[str, str]:
         """The kind of every task, see `score.kinds`."""
         metrics = {task: scores for row in reversed(self.rows) for task, scores in row.metrics.items()}
-        known = task_kinds.kinds()
-        found = {task: [kind for kind in known if known[kind].main in metrics[task]] for task in task_names(self.rows)}
-        return {task: kinds[0] if kinds else "pairs" for task, kinds in found.items()}
+        known = {kind: task.main for kind, task in task_kinds.kinds().items()}
+        names = task_names(self.rows)
+        return {task: next((kind for kind in known if known[kind] in metrics[task]), "pairs") for task in names}
 
     @property
     def axis(self) -> str:
@@ -136,14 +143,22 @@ class Scores:
         return self.groups_of(AVERAGE)
 
     def groups_of(self, task: str | None) -> Groups:
-        """Return the entries of one task by group in reading order, without grid models."""
-        entries = {(entry["recipe"], entry["kind"]): entry for entry in self.summary if entry["task"] == task}
-        return {group: entries[group] for group in headline_groups(self.summary) if group in entries}
+        """Return the entries of one task by group, without grid models, from the cheapest to the final model.
 
-    def means_of(self, task: str) -> dict[Group, float]:
-        """Return the mean scores on one task by group, those of groups that lack other headline tasks included."""
-        of_task = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]
-        return {(entry["recipe"], entry["kind"]): entry["mean"] for entry in of_task}
+        That is words alone, the base, then for every ensemble its members, their mean and its learners, each followed
+        by its calibrated version.
+        """
+        found = [entry for entry in self.summary if entry["task"] == task and entry["kind"] != "grid"]
+        entries = {(entry["recipe"], entry["kind"]): entry for entry in found}
+        trained = [row.recipe for row in self.counted if row.kind not in (*UNTRAINED, "grid")]
+        families = list(dict.fromkeys(map(family_of, trained)))
+
+        def place(group: Group) -> tuple[int, int, int]:
+            recipe, kind = group
+            family = -1 if kind in UNTRAINED else families.index(family_of(recipe))
+            return family, _KIND_ORDER.index(kind), len(stages_of(recipe)[1])
+
+        return {group: entries[group] for group in sorted(entries, key=place)}
 
     def best_untrained(self, *but: Group) -> Group | None:
         """Return the group with the best headline mean that nothing was trained for, other than `but`."""
@@ -152,7 +167,7 @@ class Scores:
 
     def average_of(self, recipe: str, kind: str, index: int) -> float | None:
         """Return the headline score of one model."""
-        rows = (row for row in self.counted if (row.recipe, row.kind, row.index) == (recipe, kind, index))
+        rows = (row for row in self.of((recipe, kind)) if row.index == index)
         return next((row.average(self.tasks) for row in rows), None)
 
 
@@ -161,21 +176,33 @@ def task_names(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(task for row in rows for task in row.metrics))
 
 
-def headline_groups(summary: Iterable[Mapping[str, Any]]) -> list[Group]:
-    """Return (recipe, kind) of every line of the headline table in reading order, grid models left out.
+def means_table(
+    found: Iterable[tuple[tuple[str, ...], Mapping[Hashable, float | None]]],
+    heads: Sequence[str] = (),
+    spread_of: Hashable = None,
+) -> Table:
+    """Return the means over like models.
 
-    From the cheapest to the final model: words alone, the base, then for every ensemble its members, their
-    mean and its learners, each followed by its calibrated version.
+    Args:
+        found: of every model recipe, kind and further cells, and its numbers by column.
+        heads: of the further cells.
+        spread_of: the column whose standard deviation follows as the last one, where there are several models.
     """
-    groups = list(dict.fromkeys((entry["recipe"], entry["kind"]) for entry in summary if entry["task"] == AVERAGE))
-    families = list(dict.fromkeys(family_of(recipe) for recipe, kind in groups if kind not in UNTRAINED))
-
-    def place(group: Group) -> tuple:
-        recipe, kind = group
-        family = families.index(family_of(recipe)) if family_of(recipe) in families else -1
-        return family, _KIND_ORDER.index(kind), len(calibration_of(recipe))
-
-    return sorted((group for group in groups if group[1] != "grid"), key=place)
+    groups: dict[tuple[str, ...], list[Mapping[Hashable, float | None]]] = {}
+    for group, numbers in found:
+        groups.setdefault(group, []).append(numbers)
+    columns = dict.fromkeys(column for models in groups.values() for numbers in models for column in numbers)
+    lines, spreads = [], []
+    for (recipe, kind, *more), models in groups.items():
+        values = {column: [m[column] for m in models if m.get(column) is not None] for column in columns}
+        means = [number(statistics.fmean(some) if some else None) for some in values.values()]
+        lines.append([display_name(recipe, kind, len(models)), recipe, *more, *means])
+        some = values.get(spread_of, ())
+        spreads.append(number(statistics.stdev(some) if len(some) > 1 else None))
+    header = ["models", "recipe", *heads, *map(str, columns)]
+    if set(spreads) <= {"-"}:
+        return Table(header, lines, text=2 + len(heads))
+    return Table([*header, "std"], [[*line, std] for line, std in zip(lines, spreads)], text=2 + len(heads))
 
 
 def stage_labels() -> dict[str, str]:
@@ -205,25 +232,20 @@ def display_name(recipe: str, kind: str, n: int = 1) -> str:
         return f"teachers ({n})" if kind == "member" else "teachers together"
     name = KIND_NAMES[kind] if kind != "learner" or n == 1 else "learners"
     count = f" ({n})" if kind in ("member", "grid") or n > 1 else ""
-    return " + ".join([name, *calibration_of(recipe)]) + count
+    return " + ".join([name, *stages_of(recipe)[1]]) + count
 
 
-def titled(recipe: str, kind: str, n: int, joint: str = " of ") -> str:
+def titled(recipe: str, kind: str, n: int = 1) -> str:
     """Return the name of a group with its recipe, where the name alone does not say it."""
     name = display_name(recipe, kind, n)
-    return name if kind in UNTRAINED else f"{name}{joint}{recipe}"
+    return name if kind in UNTRAINED else f"{name} of {recipe}"
 
 
 def stages_of(recipe: str) -> tuple[list[str], list[str]]:
-    """Return the training stages and the calibrations of a recipe."""
+    """Return the training stages and the calibrations of a recipe; baselines have no calibration."""
     stages = recipe.split("-")
     cut = next((i for i, stage in enumerate(stages) if stage in calibration_names()), len(stages))
     return stages[:cut], stages[cut:]
-
-
-def calibration_of(recipe: str) -> list[str]:
-    """Return the calibrations that a recipe ends in; baselines have none."""
-    return stages_of(recipe)[1]
 
 
 def family_of(recipe: str) -> str:

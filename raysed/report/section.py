@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +23,12 @@ class Code:
     """Something to type, word for word."""
 
     text: str
+
+    @property
+    def fenced(self) -> str:
+        """The text in Markdown, whatever backticks it has."""
+        fence = "`" * max(3, *(len(run) + 1 for run in re.findall("`+", self.text)), 0)
+        return f"{fence}sh\n{self.text}\n{fence}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class Section:
     """
 
     name: str
-    title: "str | Callable[[Report], str]"
+    title: str
     order: int
     data: "Callable[[Run], Any] | None" = None
     words: "str | Callable[[Any, Report], str]" = ""
@@ -61,6 +68,11 @@ class Section:
     tables: "Callable[[Any, Report], Table | Iterable[Block]] | None" = None
     is_part: bool = False
     empty: Any = None
+
+    @property
+    def anchor(self) -> str:
+        """Its name on the page."""
+        return self.name.rpartition(".")[2]
 
 
 @cache

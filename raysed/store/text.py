@@ -1,7 +1,7 @@
 """How tables, numbers and lengths of time look wherever people read them: terminal, report, model card."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,18 @@ class Table:
 
     def __bool__(self) -> bool:
         return bool(self.lines)
+
+    @classmethod
+    def of(cls, rows: Iterable[Any], columns: Mapping[str, Callable[[Any], str]], **options: Any) -> "Table":
+        """Return a table with a line for each row, from the heads of columns and what makes a cell of a row.
+
+        >>> print(Table.of([1, 2], {"number": str, "square": lambda row: f"{row * row}"}).plain())
+        number  square
+        ------  ------
+             1       1
+             2       4
+        """
+        return cls(list(columns), [[cell(row) for cell in columns.values()] for row in rows], **options)
 
     def plain(self) -> str:
         """Return aligned columns: text to the left, numbers to the right."""

@@ -3,10 +3,8 @@
 import statistics
 
 from raysed.report.document import Report
-from raysed.report.findings import conclusions, in_words
 from raysed.report.scores import Row, Scores
 from raysed.report.section import all_sections
-from raysed.report.sections.training import Training
 
 TASKS = ["sts12", "sts13"]
 
@@ -45,8 +43,9 @@ def entry(summary, recipe, kind, task):
     return found
 
 
-def findings(scores, *about, **more):
-    return in_words(conclusions(scores, *about, **more))
+def findings(scores, dev=None, exported=None, **data):
+    data |= {"config": {"evaluation": {"dev": dev}}, "exported": {"recipe": exported}}
+    return Report("r", scores, data).findings()
 
 
 def report_of(rows=None, dev=None, **data):
@@ -80,13 +79,12 @@ def grid(scores, recipe="sts", statistic="mean", stopped=(), **changes):
     }  # fmt: skip
 
 
-def trainings(count, **settings):
+def trainings(count):
     steps = range(0, 50, 10)
-    curves = {
+    return {
         f"member {i:02}": [{"step": s, "loss": 1 / (1 + s), "dev": 60 + i + s / 10} for s in steps]
         for i in range(count)
     }
-    return Training("member", curves, **settings)
 
 
 def of_speed(name, score, speed, width=384):

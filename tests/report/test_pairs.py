@@ -5,7 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raysed.report.results import Judged
 from raysed.report.sections.pairs import pairs_table, worst_pairs
+
+
+def judged(first, second, gold_P, cosine_P):
+    return Judged("dev", "ct", first, second, gold_P, cosine_P, cosine_P)
 
 
 def rank(values: list[float], place: int) -> float:
@@ -19,7 +24,7 @@ def rank(values: list[float], place: int) -> float:
 def test_they_are_those_with_the_largest_difference_of_ranks(pairs, count):
     gold, cosine = ([float(pair[side]) for pair in pairs] for side in (0, 1))
     names = [str(place) for place in range(len(pairs))]
-    found = worst_pairs(names, names[::-1], np.array(gold), np.array(cosine), count)
+    found = worst_pairs(judged(names, names[::-1], np.array(gold), np.array(cosine)), count)
     differences = {name: abs(rank(gold, place) - rank(cosine, place)) for place, name in enumerate(names)}
     shown = [pair["sentence1"] for pair in found]
     expected = sorted((d for d in differences.values() if d > 1e-9), reverse=True)[:count]
@@ -34,7 +39,7 @@ def test_they_are_those_with_the_largest_difference_of_ranks(pairs, count):
 
 def test_long_sentences_are_cut_and_what_is_no_number_shows_nothing():
     long, gold_P = "word " * 30, np.array([1.0, 2.0])
-    (pair, _) = worst_pairs([long, "a"], ["x" * 80, "b"], gold_P, np.array([0.9, 0.1]))
+    (pair, _) = worst_pairs(judged([long, "a"], ["x" * 80, "b"], gold_P, np.array([0.9, 0.1])))
     assert len(pair["sentence1"]) == 80 and pair["sentence1"].endswith("…") and pair["sentence2"] == "x" * 80
     assert pairs_table([pair]).lines[0][2:] == ["1.00", "0.90", "0", "100"]
-    assert worst_pairs(["a", "b"], ["c", "d"], gold_P, np.array([0.9, np.nan])) == []
+    assert worst_pairs(judged(["a", "b"], ["c", "d"], gold_P, np.array([0.9, np.nan]))) == []

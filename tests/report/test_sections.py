@@ -40,7 +40,7 @@ def test_grid_section_names_the_choice_and_its_margin():
     assert_is_tidy(text)
     assert (
         "`sts`: the lower bound 0.5 was chosen for the mean Spearman correlation of its models on dev, 80.10; that is "
-        "1.10 above the next bound, 0; the standard error of this difference is 0.14, so the choice is clear.\n"
+        "1.10 above the next bound, 0; the standard error of this difference is 0.14.\n"
     ) in text
     assert [line for line in text.splitlines() if "| chosen" in line or "| next" in line] == [
         "|           0 |      2 | 79.10 | 79.00 | 0.14 | next   |",
@@ -55,13 +55,9 @@ def test_grid_section_names_the_choice_and_its_margin():
     ("found", "words"),
     [
         (grid({0.0: [79.0, 81.0], 0.5: [80.0, 80.2]}), "this difference is 1.00, so the choice is within noise."),
-        (grid({0.0: [79.0, 81.0], 0.5: [81.4, 81.6]}), "bound, 0; the standard error of this difference is 1.00."),
         (grid({0.0: [80.0, 80.0], 0.5: [80.0, 80.0]}), "this difference is 0.00, so the choice is within noise."),
-        (grid({0.0: [79.0, 81.0], 0.5: [70.0, 80.0]}, statistic="max"), "of 1.41, so the choice is within noise."),
-        (grid({0.0: [79.0, 81.0], 0.5: [70.0, 75.0]}, statistic="max"), "deviation of 1.41, so the choice is clear."),
-        (grid({0.0: [79.0], 0.5: [80.0]}), "bound, 0; with one model per bound, nothing can be said about chance."),
-        (grid({0.3: [79.0, 80.0]}), "on dev, 79.50; no other was tried."),
-        (grid({0.3: [79.0], 0.4: [70.0]}, stopped=[0.4]), "79.00; no other was trained to the end."),
+        (grid({0.0: [79.0], 0.5: [80.0]}), "bound, 0."),
+        (grid({0.3: [79.0], 0.4: [70.0]}, stopped=[0.4]), "on dev, 79.00."),
         (
             grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.6], scheduler="asha"),
             "Bounds that fell behind were stopped early: 3,000 updates were made instead of 6,000 (50%).",
@@ -118,7 +114,7 @@ def test_analysis_section_shows_what_there_is():
     for part in (
         "| base   |                  0.576 |          212.4 |                        58.7% |",
         "| gold       |                    -20.20 |               -24.04 |     100.00 |",
-        "| base   | 70.30 |",
+        "| base   | base   | 70.30 |",
         "| rank of frequency                    | 0 to 100 | 500 to 5,000 |",
         "| mean norm                            |     1.00 |       501.00 |",
         "| mean distance to the 5 nearest words |     0.90 |         0.90 |",
@@ -131,7 +127,7 @@ def test_analysis_section_shows_what_there_is():
     aucs = {"base": 60.0, "nli/00": 70.0, "nli/03": 73.0}
     text = report_of(analysis__qnli=aucs).to_markdown()
     assert_is_tidy(text)
-    assert "| nli (2) | 71.50 | 2.12 |" in text and "| base    | 60.00 |    - |" in text
+    assert "| members (2) | nli    | 71.50 | 2.12 |" in text and "| base        | base   | 60.00 |    - |" in text
     part = report_of(analysis__qnli={"base": 70.3}, analysis__frequency=[]).to_markdown()
     assert "### Question and answer" in part and "Word frequency" not in part
     assert "embedding space" not in report_of(analysis__frequency=[]).to_markdown()
@@ -177,6 +173,7 @@ def test_report_md_says_everything_a_reader_needs():
     for r in rows:
         ways = {way: {"spearman": r.score("sts12") + shift} for way, shift in [("all", 4), ("mean", 0), ("wmean", 2)]}
         r.metrics["sts12"].update(ways, subsets={"a": {}, "b": {}})
+    scores = scored(rows, sizes={"sts12": "20 pairs, mean over 2 subsets", "sts13": "10 pairs"})
     data = {
         "timings": {
             "ct": {"seconds": 90.0, "sentences": 900, "object_store_bytes": 5e6, "spilled_bytes": 0, "gpu_use": 0.5},
@@ -190,17 +187,16 @@ def test_report_md_says_everything_a_reader_needs():
             "repeat": how_to_repeat("/my runs", "demo"),
         },
     }
-    charts = {"scores": [scores_chart(scored(rows))]}
-    text = Report("demo", scored(rows), data, charts, status="partial").to_markdown()
+    text = Report("demo", scores, data, {"scores": [scores_chart(scores)]}).to_markdown()
     assert_is_tidy(text)
     headings = [line for line in text.splitlines() if line.startswith("#")]
     assert headings == [
         "# demo: results", "## Findings", "## Scores", "### By task", "### By pooled layers", "### By aggregation",
         "## The run", "### Left out", "### Corpus", "### Time", "### Environment", "### Repeat",
     ]  # fmt: skip
-    assert text.index("Status: partial.") < text.index("CT raised") < text.index("## Scores")
+    assert text.index("CT raised") < text.index("## Scores")
     for part in (
-        "sts12: 20 pairs, mean over 2 subsets; sts13: 10 pairs; dev: 5 pairs.",
+        "sts12: 20 pairs, mean over 2 subsets; sts13: 10 pairs.",
         "| full ensemble  | ct           | 72.80 | 70.80 | 71.80 |",
         "| truncated tokens |     7 |",
         "| ct     |      4 | died twice / for good |",
@@ -263,9 +259,6 @@ def test_searching_a_teacher_is_a_line_that_is_no_teacher():
     ]
     big, line, _ = [text.split() for text in teachers_table(models).plain().splitlines()[2:]]
     assert big[-2:] == ["90.0", "%"] and line[-2:] == ["70.00", "-"]
-    for shown in (models, models[::2]):
-        text = report_of(teachers=shown).to_markdown()
-        assert ("the learner embeds queries, the teacher documents" in text) == (shown is models)
 
 
 def test_the_report_shows_where_the_model_fails_its_formats_and_why_there_is_none():
@@ -291,8 +284,7 @@ def test_the_report_shows_where_the_model_fails_its_formats_and_why_there_is_non
     refused = report_of(refused={"chosen": "ct: 40.0", "why": "no model is exported: ct has 40.0"})
     text = refused.to_markdown()
     assert_is_tidy(text)
-    said = "## No exported model\n\nNo model is exported: ct has 40.0. The model would be: ct: 40.0."
-    assert said in text and "## The exported model" not in text
+    assert "## The export\n\nNo model is exported: ct has 40.0. The model would be: ct: 40.0." in text
     found = json.loads(refused.to_json())
     assert found["refused"] == {"chosen": "ct: 40.0", "why": "no model is exported: ct has 40.0"}
     assert "exported" not in found

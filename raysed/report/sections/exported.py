@@ -23,40 +23,40 @@ def sanity_words(sanity: Mapping[str, int]) -> str:
 
 def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Table:
     """Return the formats of an exported model, from `raysed.report.formats.compare_formats`, as a table."""
-    lines = []
-    for row in formats:
-        speed, score = f"{row['sentences_per_second']:,.0f}", number(row["score"])
-        lines.append([row["format"], row["file"], size(row["bytes"]), speed, score, f"{row['cosine']:.4f}"])
-    return Table(["format", "file", "size", "sentences/s", dev or "dev", "cosine"], lines, text=3)
+    columns = {
+        "format": lambda row: row["format"],
+        "file": lambda row: row["file"],
+        "size": lambda row: size(row["bytes"]),
+        "sentences/s": lambda row: f"{row['sentences_per_second']:,.0f}",
+        dev or "dev": lambda row: number(row["score"]),
+        "cosine": lambda row: f"{row['cosine']:.4f}",
+    }
+    return Table.of(formats, columns, text=3)
 
 
-def _exported(run: Run) -> dict[str, str]:
+def _about(run: Run, is_refused: bool) -> dict[str, str]:
     choice = run.choice
-    return {} if choice.refusal else {"recipe": choice.model.recipe, "why": choice.words(), "worth": _worth(run)}
-
-
-def _refused(run: Run) -> dict[str, str]:
-    choice = run.choice
-    return {"chosen": choice.words(), "why": choice.refusal, "worth": _worth(run)} if choice.refusal else {}
-
-
-def _worth(run: Run) -> str:
-    return worth(run.scores, run.choice.model.recipe, run.choice.model.kind)
+    if bool(choice.refusal) != is_refused:
+        return {}
+    worth_ = worth(run.scores, choice.model.recipe, choice.model.kind)
+    if choice.refusal:
+        return {"chosen": choice.words(), "why": choice.refusal, "worth": worth_}
+    return {"recipe": choice.model.recipe, "why": choice.words(), "worth": worth_}
 
 
 SECTIONS = [
     Section(
         "exported",
-        lambda report: "No exported model" if report.data.get("refused") else "The exported model",
+        "The export",
         20,
-        _exported,
+        lambda run: _about(run, is_refused=False),
         lambda exported, _: f"Exported: {exported['why']}. {exported.get('worth', '')}".strip(),
     ),
     Section(
         "refused",
         "",
         21,
-        _refused,
+        lambda run: _about(run, is_refused=True),
         lambda no, _: f"{sentence(no['why'])} The model would be: {no['chosen']}. {no.get('worth', '')}".strip(),
         is_part=True,
     ),

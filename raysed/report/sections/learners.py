@@ -1,12 +1,9 @@
 """How far learners are from the members' mean: what a learner has learnt."""
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from raysed.report.document import Report
-from raysed.report.findings import anchor
 from raysed.report.results import Run
 from raysed.report.section import Section
 from raysed.store.text import Table
@@ -35,15 +32,6 @@ def _learners(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def _tables(learners: Sequence[Mapping[str, Any]], report: Report) -> Table:
-    lines = [
-        [one["recipe"], f"{one['updates']:,}", f"{one['distance']:.2g}", f"{one['members_distance']:.2g}"]
-        for one in learners
-    ]
-    names = [anchor("learners", one["recipe"]) for one in learners]
-    return Table(["recipe", "updates", "distance", "distance of the members"], lines, text=1, names=names)
-
-
 SECTIONS = [
     Section(
         "learners",
@@ -52,6 +40,15 @@ SECTIONS = [
         _learners,
         "Mean squared distance of the learners from the members' mean, which they learn, and that of the members "
         "themselves. A learner that is farther away than the members had too few updates.",
-        tables=_tables,
+        tables=lambda learners, report: Table.of(
+            learners,
+            {
+                "recipe": lambda one: one["recipe"],
+                "updates": lambda one: f"{one['updates']:,}",
+                "distance": lambda one: f"{one['distance']:.2g}",
+                "distance of the members": lambda one: f"{one['members_distance']:.2g}",
+            },
+            text=1,
+        ),
     )
 ]

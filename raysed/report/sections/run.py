@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from raysed.report.document import Report
-from raysed.report.findings import anchor
 from raysed.report.results import Run, versions
 from raysed.report.section import Block, Code, Section
+from raysed.store.status import read_timings
 from raysed.store.text import Table, duration, size
 
-_USAGE: dict[str, tuple[str, Callable[[Mapping[str, float]], str]]] = {
+_USAGE: Mapping[str, tuple[str, Callable[[Mapping[str, float]], str]]] = {
     "sentences": ("sentences/s", lambda usage: f"{usage['sentences'] / max(usage['seconds'], 0.1):.0f}"),
     "object_store_bytes": ("object store", lambda usage: size(usage["object_store_bytes"])),
     "spilled_bytes": ("spilled", lambda usage: size(usage["spilled_bytes"])),
@@ -31,24 +31,22 @@ def _members(run: Run) -> list[dict[str, Any]]:
 
 
 def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Table:
-    names = [anchor("left-out", member["recipe"], member["index"]) for member in members]
-    lines = [[str(value) for value in member.values()] for member in members]
-    return Table(["recipe", "member", "reason"], lines, names=names)
+    return Table(["recipe", "member", "reason"], [[str(value) for value in member.values()] for member in members])
 
 
-def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Table | None:
+def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Table:
     usages = {stage: usage for stage, usage in timings.items() if "seconds" in usage}
-    if not usages:
-        return None
     total = sum(float(usage["seconds"]) for usage in usages.values())
-    shown = {name: column for name, column in _USAGE.items() if any(usage.get(name) for usage in usages.values())}
-    lines = []
-    for stage, usage in usages.items():
-        line = [stage, duration(float(usage["seconds"]), in_table=True)]
-        line.append(f"{usage['seconds'] / total:.0%}" if total else "-")
-        lines.append([*line, *(words(usage) if name in usage else "-" for name, (_, words) in shown.items())])
-    lines.append(["total", duration(total, in_table=True), "100%" if total else "-", *["-"] * len(shown)])
-    return Table(["stage", "time", "share", *(head for head, _ in shown.values())], lines, has_total=True)
+    usages["total"] = {"seconds": total}
+    columns = {
+        "stage": lambda stage: stage,
+        "time": lambda stage: duration(float(usages[stage]["seconds"]), in_table=True),
+        "share": lambda stage: f"{usages[stage]['seconds'] / (total or 1):.0%}",
+    }
+    for key, (head, words) in _USAGE.items():
+        if any(usage.get(key) for usage in usages.values()):
+            columns[head] = lambda stage, key=key, words=words: words(usages[stage]) if key in usages[stage] else "-"
+    return Table.of(usages, columns, has_total=True)
 
 
 def _environment(run: Run) -> dict[str, Any]:
@@ -119,7 +117,7 @@ SECTIONS = [
         tables=lambda views, report: Table(["kind", "what"], list(views.items())),
         is_part=True,
     ),
-    Section("timings", "Time", 124, lambda run: run.timings, tables=_time_tables, is_part=True, empty={}),
+    Section("timings", "Time", 124, lambda run: read_timings(run.storage), tables=_time_tables, is_part=True, empty={}),
     Section(
         "environment",
         "Environment",

@@ -1,6 +1,5 @@
 """The scores: the headline table with its chart, and the same by task, pooled layers, width and aggregation."""
 
-import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -10,16 +9,16 @@ import numpy as np
 
 from raysed.report.charts import Axis, Chart, Colour, Panel, Series
 from raysed.report.document import Report
-from raysed.report.findings import anchor
 from raysed.report.results import Run
 from raysed.report.scores import (
     NO_LABELS,
     Group,
     Groups,
     Scores,
-    calibration_of,
     display_name,
     labels_of,
+    means_table,
+    stages_of,
     task_names,
     titled,
 )
@@ -27,9 +26,7 @@ from raysed.report.section import Block, Section
 from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
 
-KIND_COLOURS: Mapping[str, Colour] = dict(
-    baseline="grey", base="grey", member="blue", ensemble="orange", learner="green"
-)
+_COLOURS: Mapping[str, Colour] = dict(baseline="grey", base="grey", member="blue", ensemble="orange", learner="green")
 _RETRIEVAL = {"ndcg@10": "nDCG@10", "mrr@10": "MRR@10", "map": "MAP", "recall@10": "recall@10"}
 _MEASURES = {
     "retrieval": _RETRIEVAL | {"recall@100": "recall@100"},
@@ -43,57 +40,60 @@ def headline_table(scores: Scores) -> Table:
 
     Groups that have no score on all headline tasks follow at the end; a baseline that fits none of them is left out.
     """
-    tasks = scores.tasks if len(scores.tasks) > 1 else []
-    means = {(entry["recipe"], entry["kind"], entry["task"]): entry["mean"] for entry in scores.summary}
-    labelled = _has_labels(scores)
-    calibrated = scores.fitted_on is not None and any(calibration_of(recipe) for recipe, _ in scores.groups)
     fitting = [row for row in scores.counted if row.kind != "baseline" or set(scores.tasks) & set(row.metrics)]
     counts = Counter((row.recipe, row.kind) for row in fitting if row.kind != "grid")
-    groups = [*scores.groups, *(group for group in counts if group not in scores.groups)]
-    lines = []
-    for recipe, kind in groups:
-        entry = scores.groups.get((recipe, kind)) or {"n": counts[recipe, kind]}
-        line = [display_name(recipe, kind, entry["n"]), recipe]
-        line += [labels_of(recipe, scores.labels)] if labelled else []
-        line += [scores.fitted_on if calibration_of(recipe) else "-"] if calibrated else []
-        line += [number(entry.get("max")), number(entry.get("mean"))]
-        line += [f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-"] if scores.draws else []
-        line += [number(entry.get("std") if entry["n"] > 1 else None), str(entry["n"])]
-        lines.append([*line, *(number(means.get((recipe, kind, task))) for task in tasks)])
-    header = ["models", "recipe", *["labels"] * labelled, *["fitted on"] * calibrated]
-    header += ["max", "mean", *["95 %"] * bool(scores.draws), "std", "n", *tasks]
-    return Table(header, lines, names=[anchor("scores", *group) for group in groups])
+    groups = {group: scores.groups.get(group) or {"n": counts[group]} for group in [*scores.groups, *counts]}
+    columns = {
+        "models": [display_name(*group, entry["n"]) for group, entry in groups.items()],
+        "recipe": [recipe for recipe, _ in groups],
+        "labels": [labels_of(recipe, scores.labels) for recipe, _ in groups],
+        "fitted on": [scores.fitted_on or "-" if stages_of(recipe)[1] else "-" for recipe, _ in groups],
+        "max": [number(entry.get("max")) for entry in groups.values()],
+        "mean": [number(entry.get("mean")) for entry in groups.values()],
+        "95 %": [in_words(entry) for entry in groups.values()],
+        "std": [number(entry.get("std") if entry["n"] > 1 else None) for entry in groups.values()],
+        "n": [str(entry["n"]) for entry in groups.values()],
+    }
+    for task in scores.tasks if len(scores.tasks) > 1 else ():
+        of_task = scores.groups_of(task)
+        columns[task] = [number(of_task.get(group, {}).get("mean")) for group in groups]
+    empty = {"labels": {NO_LABELS}, "fitted on": {"-"}, "95 %": {"-"}}
+    columns = {head: cells for head, cells in columns.items() if not set(cells) <= empty.get(head, set())}
+    return Table(list(columns), list(zip(*columns.values())), names=[":".join(["scores", *group]) for group in groups])
+
+
+def in_words(entry: Mapping[str, Any]) -> str:
+    """Return the interval of an entry of the summary."""
+    return f"{entry['low']:.1f} to {entry['high']:.1f}" if "low" in entry else "-"
 
 
 def layers_table(scores: Scores) -> Table:
     """Return the mean headline score by pooled layers (SED table 8) of models that were scored at several depths."""
-    cells: dict[Group, dict[int | str, list[float]]] = {}
-    for row in scores.rows:
-        average = row.average(scores.tasks)
-        if row.kind not in ("baseline", "grid") and average is not None and not row.left_out:
-            cells.setdefault((row.recipe, row.kind), {}).setdefault(row.layers, []).append(average)
-    cells = {group: by_layers for group, by_layers in cells.items() if len(by_layers) > 1}
-    depths = {depth for by_layers in cells.values() for depth in by_layers}
-    depths = sorted(depths, key=lambda depth: (isinstance(depth, str), depth))
-    lines = []
-    for (recipe, kind), by_layers in cells.items():
-        means = [number(statistics.fmean(by_layers[depth]) if depth in by_layers else None) for depth in depths]
-        lines.append([display_name(recipe, kind, max(map(len, by_layers.values()))), recipe, *means])
-    return Table(["models", "recipe", *map(_depth_name, depths)], lines)
+    depths = sorted({row.layers for row in scores.rows}, key=lambda depth: (isinstance(depth, str), depth))
+    models: dict[tuple, dict[str, float]] = {}
+    for depth in depths:
+        for row in scores.rows:
+            average = row.average(scores.tasks)
+            if row.layers == depth and row.kind in ("base", "member", "learner") and not row.left_out:
+                models.setdefault((row.recipe, row.kind, row.index), {})[_depth_name(depth)] = average
+    found = [((recipe, kind), by_depth) for (recipe, kind, _), by_depth in models.items() if len(by_depth) > 1]
+    return means_table(found)
+
+
+def by_width(report: Report) -> Table:
+    """Return the scores of learners by width, on the dev task and the headline tasks."""
+    tasks = dict.fromkeys(filter(None, [report.dev, *report.scores.tasks]))
+    return widths_table(report.data.get("widths", ()), list(tasks))
 
 
 def widths_table(widths: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Table:
     """Return the mean score of a recipe's learners by width, a line per task."""
-    columns = sorted({entry["width"] for entry in widths})
-    lines = []
-    for recipe in dict.fromkeys(entry["recipe"] for entry in widths):
-        group = [entry for entry in widths if entry["recipe"] == recipe]
-        name = display_name(recipe, "learner", len({entry["index"] for entry in group}))
+    models: dict[tuple, dict[int, float | None]] = {}
+    for entry in sorted(widths, key=lambda entry: entry["width"]):
         for task in tasks:
-            by_width = [[main_score(e["metrics"][task]) for e in group if e["width"] == width] for width in columns]
-            means = [number(statistics.fmean(values) if None not in values else None) for values in by_width]
-            lines.append([name, recipe, task, *means])
-    return Table(["models", "recipe", "task", *map(str, columns)], lines, text=3)
+            by_width = models.setdefault((entry["recipe"], task, entry["index"]), {})
+            by_width[entry["width"]] = main_score(entry["metrics"][task])
+    return means_table([((recipe, "learner", task), found) for (recipe, task, _), found in models.items()], ["task"])
 
 
 def _widths(run: Run) -> list[dict[str, Any]]:
@@ -108,10 +108,6 @@ def _widths(run: Run) -> list[dict[str, Any]]:
     return found
 
 
-def _has_labels(scores: Scores) -> bool:
-    return any(labels_of(recipe, scores.labels) != NO_LABELS for recipe, _ in scores.groups)
-
-
 def _depth_name(layers: int | str) -> str:
     if isinstance(layers, str):
         return layers.replace("_", " + ") + " layer"
@@ -119,65 +115,53 @@ def _depth_name(layers: int | str) -> str:
 
 
 def _words(data: None, report: Report) -> str:
-    scores = report.scores
-    words = f"{scores.measure}; {_depth_name(scores.main_layers)} pooled."
-    words += " Labels are those that a recipe was trained on." if _has_labels(scores) else ""
-    return words + (" 95 %: the interval of the mean over the sampling of pairs and of seeds." if scores.draws else "")
+    return (
+        f"{report.scores.measure}; {_depth_name(report.scores.main_layers)} pooled. Labels are those that a recipe was "
+        "trained on. 95 %: the interval of the mean over the sampling of pairs and of seeds."
+    )
 
 
 def scores_chart(scores: Scores) -> Chart | None:
     """Return a band per group with a dot per model, the mean as a bar, and its interval as a line."""
-    series: list[Series] = []
-    bands = []
-    for place, ((recipe, kind), entry) in enumerate(scores.groups.items()):
-        bands.append(f"{titled(recipe, kind, entry['n'], joint=' · ')}  {entry['mean']:.1f}")
-        series += _band(scores, recipe, kind, entry, place + 0.68)
-    if not bands:
+    if not scores.groups:
         return None
-    ends = np.concatenate([one.x for one in series])
-    x = Axis.of(f"{scores.axis}; bar: mean, line: its 95 % interval", ends)
+    series: list[Series] = []
+    for place, (group, entry) in enumerate(scores.groups.items()):
+        series += _band(scores, group, entry, place + 0.68)
+    bands = [f"{titled(*group, entry['n'])}  {entry['mean']:.1f}" for group, entry in scores.groups.items()]
+    x = Axis.of(f"{scores.axis}; bar: mean, line: its 95 % interval", np.concatenate([one.x for one in series]))
     means = {group: entry["mean"] for group, entry in scores.groups.items()}
     best, base = max(means, key=means.__getitem__), means.get(("base", "base"))
-    title = f"Best: {display_name(*best)}{'' if best[1] in ('baseline', 'base') else f' ({best[0]})'} {means[best]:.1f}"
+    title = f"Best: {titled(*best)} {means[best]:.1f}"
     title += "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
     return Chart("scores", title, [Panel(x, Axis("", len(bands), 0), series, bands=bands)])
 
 
-def _band(scores: Scores, recipe: str, kind: str, entry: Mapping[str, Any], y: float) -> list[Series]:
-    rows = [row for row in scores.counted if (row.recipe, row.kind) == (recipe, kind)]
-    averages = [(row.average(scores.tasks), row.index) for row in rows]
-    found = [(score, f"{recipe} {index}: {score:.2f}") for score, index in averages if score is not None]
-    mean = f"{display_name(recipe, kind, entry['n'])}{', mean' if entry['n'] > 1 else ''}: {number(entry['mean'])}"
-    series = []
+def _band(scores: Scores, group: Group, entry: Mapping[str, Any], y: float) -> Iterator[Series]:
     if "low" in entry:
-        mean += f" ({entry['low']:.1f} to {entry['high']:.1f})"
         ends = np.array([entry["low"], entry["high"]])
-        series.append(Series(ends, np.array([y, y]), "grey", mark="none", line="-", weight="faint"))
-    if entry["n"] == 1:
-        return [*series, Series(np.array([entry["mean"]]), np.array([y]), KIND_COLOURS[kind], texts=[mean])]
-    values, texts = zip(*sorted(found))
-    spread = y + np.linspace(-0.1, 0.1, len(values))  # equal ones do not hide each other
-    series.append(Series(np.array(values), spread, KIND_COLOURS[kind], texts=texts))
-    return [*series, Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar")]
+        yield Series(ends, np.array([y, y]), "grey", mark="none", line="-", is_faint=True)
+    found = [(row.average(scores.tasks), row.index) for row in scores.of(group)]
+    found = sorted((score, f"{group[0]} {index}: {score:.2f}") for score, index in found if score is not None)
+    values, texts = zip(*found)
+    spread = y + np.linspace(-0.1, 0.1, len(values)) if len(values) > 1 else [y]  # equal ones do not hide each other
+    yield Series(np.array(values), np.array(spread), _COLOURS[group[1]], texts=texts)
+    if len(values) > 1:
+        mean = f"{display_name(*group, entry['n'])}, mean: {entry['mean']:.2f}"
+        yield Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar")
 
 
 def _by_task(data: None, report: Report) -> Iterator[Block]:
     scores = report.scores
     columns = {task: scores.groups_of(task) for task in task_names(scores.rows)}
-    yield f"{'; '.join(f'{task}: {_size_of(scores, task)}' for task in columns)}." if columns else ""
-    names = [anchor("by-task", *group) for group in scores.groups]
-    yield replace(_means_table(scores.groups, columns), names=names)
-    for task, kind in scores.kinds.items():  # means over like models
-        measures, groups = _MEASURES.get(kind, {}), {}
-        for row in (row for row in scores.counted if measures and task in row.metrics and row.kind != "grid"):
-            groups.setdefault((row.recipe, row.kind), []).append(row.metrics[task])
-        lines = []
-        for group, rows in groups.items():
-            means = [number(statistics.fmean(metrics[key] for metrics in rows)) for key in measures]
-            lines.append([display_name(*group, len(rows)), group[0], *means])
-        if lines:
+    yield f"{'; '.join(f'{task}: {size}' for task, size in scores.sizes.items())}." if scores.sizes else ""
+    yield _groups_table(scores.groups, columns)
+    for task, kind in scores.kinds.items():
+        rows = [row for row in scores.counted if kind in _MEASURES and task in row.metrics and row.kind != "grid"]
+        if rows:
             yield f"Of {task}:"
-            yield Table(["models", "recipe", *measures.values()], lines)
+            found = [{head: row.metrics[task][key] for key, head in _MEASURES[kind].items()} for row in rows]
+            yield means_table(((row.recipe, row.kind), means) for row, means in zip(rows, found))
 
 
 def _by_aggregation(data: None, report: Report) -> Iterator[Block]:
@@ -194,36 +178,16 @@ def _by_aggregation(data: None, report: Report) -> Iterator[Block]:
         "The average of the first table with the subsets of a task put together in three ways: `all`, one correlation "
         "over all pairs; `mean` of the subsets' correlations; `wmean`, weighted by subset size."
     )
-    yield _means_table(ways["mean"], ways)
+    yield _groups_table(ways["mean"], ways)
 
 
-def _means_table(groups: Groups, columns: Mapping[str, Groups]) -> Table:
+def _groups_table(groups: Groups, columns: Mapping[str, Groups]) -> Table:
     """A line per group, with its mean under several names."""
-    lines = [
-        [display_name(*group, entry["n"]), group[0], *(number(c.get(group, {}).get("mean")) for c in columns.values())]
-        for group, entry in groups.items()
-    ]
+    lines = []
+    for group, entry in groups.items():
+        means = [number(column.get(group, {}).get("mean")) for column in columns.values()]
+        lines.append([display_name(*group, entry["n"]), group[0], *means])
     return Table(["models", "recipe", *columns], lines)
-
-
-def _size_of(scores: Scores, task: str) -> str:
-    metrics = next(row.metrics[task] for row in scores.rows if task in row.metrics)
-    if "queries" in metrics:
-        without = f" ({metrics['left_out']:,} more have no relevant document)" if "left_out" in metrics else ""
-        return f"{metrics['queries']:,} queries{without}, {metrics['documents']:,} documents"
-    if "texts" in metrics:
-        return f"{metrics['texts']:,} texts, {metrics['classes']} classes"
-    pairs, subsets = f"{metrics.get('pairs', '?')} pairs", len(metrics.get("subsets", ()))
-    if not subsets:
-        return pairs
-    left_out = len(metrics.get("subsets_left_out", ())) if metrics["aggregation"] != "all" else 0
-    return f"{pairs}, {metrics['aggregation']} over {f'{subsets - left_out} of ' * bool(left_out)}{subsets} subsets"
-
-
-def by_width(report: Report) -> Table:
-    """Return the scores of learners by width, on the dev task and the headline tasks."""
-    tasks = dict.fromkeys(filter(None, [report.dev, *report.scores.tasks]))
-    return widths_table(report.data.get("widths", ()), list(tasks))
 
 
 SECTIONS = [

@@ -1,16 +1,16 @@
 """The embedding space: isotropy, edit distance, question and answer, word frequency."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from raysed.report.charts import LINES, Axis, Chart, Pairs, Panel, Series, finite, ranks_in_words, sample_note
+from raysed.recipe import BASE, parse_recipe
+from raysed.report.charts import LINES, Axis, Chart, Panel, Series, pairs_chart
 from raysed.report.document import Report
 from raysed.report.results import Run
+from raysed.report.scores import means_table
 from raysed.report.section import Section
-from raysed.report.sections.transfer import spread, with_spreads
 from raysed.score.analysis import (
     edit_distance_table,
     edit_distances,
@@ -21,15 +21,12 @@ from raysed.score.analysis import (
 )
 from raysed.store.text import Table, number
 
-_FEW_EDITS = 4
-"""Pairs of at most so many edits are set off in their chart (BERT-flow figure 2)."""
-
 
 def _task(run: Run) -> tuple[str, bool]:
     """The first task of graded pairs among dev and headline tasks, or any of these; whether it has pairs."""
     names = [name for name in (run.config.evaluation.dev, *run.config.report_tasks()) if name]
-    pairs = next((name for name in names if name in run.evaluation.pair_tasks), None)
-    return pairs or names[0], pairs is not None
+    pairs = [name for name in names if name in run.evaluation.pair_tasks]
+    return (pairs or names)[0], bool(pairs)
 
 
 def _of_task(run: Run) -> dict[str, np.ndarray]:
@@ -39,11 +36,13 @@ def _of_task(run: Run) -> dict[str, np.ndarray]:
 
 
 def _isotropy_tables(models: Mapping[str, Mapping[str, float]], report: Report) -> Table:
-    lines = []
-    for name, found in models.items():
-        cosine = round(found["cosine"], 3) + 0.0  # no minus before a zero
-        lines.append([name, f"{cosine:.3f}", f"{found['effective_rank']:.1f}", f"{found['first_direction']:.1%}"])
-    return Table(["models", "cosine of random pairs", "effective rank", "share of the first direction"], lines)
+    columns = {
+        "models": lambda model: model[0],
+        "cosine of random pairs": lambda model: f"{model[1]['cosine']:.3f}",
+        "effective rank": lambda model: f"{model[1]['effective_rank']:.1f}",
+        "share of the first direction": lambda model: f"{model[1]['first_direction']:.1%}",
+    }
+    return Table.of(models.items(), columns)
 
 
 def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
@@ -54,10 +53,9 @@ def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
         return None
     series = []
     for (label, values), (colour, line) in zip(kept.items(), LINES):
-        weight = "wide" if colour == "blue" else ""  # a flow makes spectra equal: that below is seen
         texts = [f"{label}, number {i}: {value:.3g}" for i, value in enumerate(values, start=1)]
         x = np.arange(1, len(values) + 1)
-        series.append(Series(x, values, colour, label, texts, mark="none", line=line, weight=weight))
+        series.append(Series(x, values, colour, label, texts, mark="none", line=line))
     x = Axis.of("number of the singular value, largest first", [1, max(map(len, kept.values()))])
     y = Axis.of("size relative to the largest", np.concatenate(list(kept.values())), is_logarithmic=True)
     ranks = ", ".join(f"{label} {effective_rank(values):.0f}" for label, values in spectra.items())
@@ -79,44 +77,36 @@ def _edit_distance(run: Run) -> dict[str, Any]:
 
 
 def _edit_distance_tables(found: Mapping[str, Any], report: Report) -> Table:
-    units = ("characters", "words", "gold")
-    lines = [[name, *(number(row[unit]) for unit in units)] for name, row in found["models"].items()]
-    return Table(["similarity", "edit distance, characters", "edit distance, words", "gold score"], lines)
+    columns = {
+        "similarity": lambda model: model[0],
+        "edit distance, characters": lambda model: number(model[1]["characters"]),
+        "edit distance, words": lambda model: number(model[1]["words"]),
+        "gold score": lambda model: number(model[1]["gold"]),
+    }
+    return Table.of(found["models"].items(), columns)
 
 
 def _edit_distance_chart(run: Run, found: Mapping[str, Any]) -> Chart | None:
-    words_P = edit_distances(*run.evaluation.pair_sentences([found["task"]]))["words"]
-    cosines = list(_cosines(run).items())
-    shown = {"gold score": run.evaluation.tasks[found["task"]].gold, **dict(cosines[:1]), **dict(cosines[-1:])}
-    return edit_distance_chart({label: (similarity_P, words_P) for label, similarity_P in shown.items()})
-
-
-def edit_distance_chart(distances: Pairs) -> Chart | None:
-    """Return edit distance against similarity, a panel per model; few edits are set off (BERT-flow figure 2)."""
-    distances = finite(distances)
-    panels = []
-    for label, (similarity_P, distance_P) in distances.items():
-        # Distances are whole numbers: moved apart a little, equal ones do not hide each other.
-        y_P = distance_P + np.random.default_rng(0).uniform(-0.35, 0.35, len(distance_P))
-        few_P, series = distance_P <= _FEW_EDITS, []
-        for name, colour, rows in (("other pairs", "blue", ~few_P), (f"at most {_FEW_EDITS} edits", "orange", few_P)):
-            numbers = zip(distance_P[rows], similarity_P[rows])
-            texts = [f"{edits:g} edits, similarity {similarity:.2f}" for edits, similarity in numbers]
-            if texts:
-                series.append(Series(similarity_P[rows], y_P[rows], colour, name, texts, weight="faint"))
-        panels.append(Panel(Axis.of("similarity", similarity_P), Axis.of("edit distance in words", y_P), series, label))
-    title = f"Similarity and edit distance; Spearman: {ranks_in_words(distances)}"
-    return Chart("edit-distance", title, panels, sample_note(distances)) if panels else None
+    """Return the cosines of the base and the last recipe against edit distance (BERT-flow figure 2)."""
+    words_P, cosines = (
+        edit_distances(*run.evaluation.pair_sentences([found["task"]]))["words"],
+        list(_cosines(run).items()),
+    )
+    texts = [f"{edits:g} edits" for edits in words_P]
+    models = dict([cosines[0], cosines[-1]])
+    return pairs_chart(
+        "edit-distance", "Cosines and edit distance", ("edit distance in words", words_P), "cosine", models, texts
+    )
 
 
 def _qnli_tables(aucs: Mapping[str, float], report: Report) -> Table:
     """Means of like models, whose names differ in the number at the end, and how much they differ."""
-    groups: dict[str, list[float]] = {}
+    found = []
     for name, auc in aucs.items():
-        groups.setdefault(name.partition("/")[0], []).append(auc)
-    names = [recipe if len(values) == 1 else f"{recipe} ({len(values)})" for recipe, values in groups.items()]
-    lines = [[name, number(statistics.fmean(values))] for name, values in zip(names, groups.values())]
-    return with_spreads(["models", "AUC"], lines, [spread(values) for values in groups.values()])
+        recipe = parse_recipe(name.partition("/")[0])
+        kind = "learner" if recipe.distils else "base" if recipe.ensemble == BASE else "member"
+        found.append(((recipe.text, kind), {"AUC": auc}))
+    return means_table(found, spread_of="AUC")
 
 
 def _frequency(run: Run) -> list[dict[str, Any]]:

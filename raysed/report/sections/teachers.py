@@ -1,20 +1,21 @@
 """External teachers beside the model that learnt from them: quality, size, speed."""
 
+import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from raysed.recipe import SED, TEACHERS
+from raysed.recipe import BASE, SED, TEACHERS
 from raysed.report.charts import Axis, Chart, Panel, Series
-from raysed.report.document import Report
 from raysed.report.results import Run
 from raysed.report.scores import Scores, display_name
 from raysed.report.section import Section
 from raysed.store.text import Table, number
 
 _LEARNT = f"{TEACHERS}-{SED}"
+_COLOURS = ("blue", "orange", "pink", "sky")
 _NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
 Models = Sequence[Mapping[str, Any]]
 """The teachers, what they say together, and at last the exported model; see docs/report.md."""
@@ -31,9 +32,9 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
     if (TEACHERS, "ensemble") in {(row.recipe, row.kind) for row in run.scores.rows} and len(found) > 1:
         score = run.scores.average_of(TEACHERS, "ensemble", 0)
         found.append({"model": "all of them together", **_NOTHING, "score": score})
-    model, (width, speed) = run.choice.model, run.width_and_speed
-    size = sum(tensor.numel() for tensor in run.exported.encoder.parameters())
-    own = {"model": run.choice.title, "width": width, "parameters": size, "sentences_per_second": speed}
+    model, encoder = run.choice.model, run.exported.encoder
+    size = sum(tensor.numel() for tensor in encoder.parameters())
+    own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}
     own["score"] = run.scores.average_of(model.recipe, model.kind, model.index)
     return [*found, *_searches(run), own]
 
@@ -57,38 +58,41 @@ def _searches(run: Run) -> list[dict[str, Any]]:
 
 def teachers_table(models: Models) -> Table:
     """Return models as a table; of teachers it says what the last one, which learnt from them, keeps of their score."""
-    columns = ["model", "dimensions", "parameters", "sentences/s", "score", "the exported model keeps"]
-    score = models[-1]["score"] if models else None
-    lines = []
-    for place, model in enumerate(models, start=1):
-        is_teacher = place < len(models) and "searches" not in model
-        keeps = f"{100 * score / model['score']:.1f} %" if is_teacher and score and model["score"] else "-"
-        counts = [f"{model[key]:,}" if model[key] else "-" for key in ("width", "parameters")]
-        speed = model["sentences_per_second"]
-        lines.append([model["model"], *counts, f"{speed:,.0f}" if speed else "-", number(model["score"]), keeps])
-    return Table(columns, lines)
+
+    def keeps(model: Mapping[str, Any]) -> str:
+        is_teacher = model is not models[-1] and "searches" not in model
+        return f"{100 * own / model['score']:.1f} %" if is_teacher and own and model["score"] else "-"
+
+    own = models[-1]["score"] if models else None
+    columns = {
+        "model": lambda model: model["model"],
+        "dimensions": lambda model: _count(model["width"]),
+        "parameters": lambda model: _count(model["parameters"]),
+        "sentences/s": lambda model: _count(model["sentences_per_second"]),
+        "score": lambda model: number(model["score"]),
+        "the exported model keeps": keeps,
+    }
+    return Table.of(models, columns)
+
+
+def _count(value: float | None) -> str:
+    return f"{value:,.0f}" if value else "-"
 
 
 def speed_chart(models: Models, scores: Scores) -> Chart | None:
-    """Return score against speed, a dot per model, with lines for what has no speed of its own to compare."""
+    """Return score against speed, a dot per model, with lines for words alone and the untouched encoder."""
     dots = [model for model in models if model["sentences_per_second"] and model["score"] is not None]
     if len(dots) < 2 or dots[-1] is not models[-1]:
         return None  # nothing to compare the exported model with
     series = []
-    for place, model in enumerate(dots, start=1):
-        size = f", {model['parameters'] / 1e6:.3g} million parameters" if model["parameters"] else ""
-        speed = f"{model['sentences_per_second']:,.0f} sentences per second"
-        words = f"{place}  {model['model']}: {model['score']:.1f}, {speed}, {model['width']} dimensions{size}"
+    for model, colour in zip(dots, [*itertools.islice(itertools.cycle(_COLOURS), len(dots) - 1), "green"]):
+        words = f"{model['model']}: {model['score']:.1f}, {model['sentences_per_second']:,.0f} sentences per second"
+        words += f", {_count(model['width'])} dimensions, {_count(model['parameters'])} parameters"
         x, y = (np.array([model[key]]) for key in ("sentences_per_second", "score"))
-        colour = "green" if model is dots[-1] else "blue"
-        series.append(Series(x, y, colour, words, [words], label=str(place)))
-    # What is no dot is a line: all teachers together, the best of words alone, and the untouched encoder.
-    lines = {m["model"]: m["score"] for m in models[:-1] if m["width"] is None and m["score"] and "searches" not in m}
-    words = {group: entry["mean"] for group, entry in scores.groups.items() if group[1] == "baseline"}
-    if words:
-        best = max(words, key=words.__getitem__)
-        lines[display_name(*best)] = words[best]
-    if base := scores.groups.get(("base", "base")):
+        series.append(Series(x, y, colour, words, [words]))
+    lines = {display_name(*group): scores.groups[group]["mean"] for group in scores.groups if group[1] == "baseline"}
+    lines = dict(sorted(lines.items(), key=lambda line: line[1])[-1:])  # the best of words alone
+    if base := scores.groups.get((BASE, "base")):
         lines["untouched encoder"] = base["mean"]
     x = Axis.of("sentences per second on one process of this machine", [one.x[0] for one in series], True)
     y = Axis.of(scores.axis, [*lines.values(), *(one.y[0] for one in series)])
@@ -99,22 +103,15 @@ def speed_chart(models: Models, scores: Scores) -> Chart | None:
     return Chart("speed", title, [Panel(x, y, series, references=lines)])
 
 
-def _words(models: Models, report: Report) -> str:
-    words = "What is kept of each teacher's score, and at which size and speed; sentences per second on one process of "
-    words += "this machine."
-    if any("searches" in model for model in models):
-        words += f" `{_LEARNT} searching`: the learner embeds queries, the teacher documents; of graded pairs either "
-        words += "sentence once."
-    return words
-
-
 SECTIONS = [
     Section(
         "teachers",
         "Teachers",
         60,
         _teachers,
-        _words,
+        "What is kept of each teacher's score, and at which size and speed; sentences per second on one process of "
+        f"this machine. In a line `{_LEARNT} searching …`, the learner embeds queries, the teacher documents; of "
+        "graded pairs either sentence once.",
         lambda run, models: speed_chart(models, run.scores),
         lambda models, report: teachers_table(models),
     ),

@@ -16,14 +16,14 @@ Models = Mapping[str, Mapping[str, Any]]
 def unlabelled_table(models: Models) -> Table:
     """Return what can be told without labels, a line per model."""
     columns = {
-        "near-duplicates found": lambda found: f"{found['found']:.1f}%",
-        "alignment": lambda found: f"{found['alignment']:.3f}",
-        "uniformity": lambda found: f"{found['uniformity']:.2f}",
-        "cosine of random pairs": lambda found: f"{round(found['cosine'], 3) + 0.0:.3f}",
-        "effective rank": lambda found: f"{found['effective_rank']:.1f}",
+        "models": lambda model: model[0],
+        "near-duplicates found": lambda model: f"{model[1]['found']:.1f}%",
+        "alignment": lambda model: f"{model[1]['alignment']:.3f}",
+        "uniformity": lambda model: f"{model[1]['uniformity']:.2f}",
+        "cosine of random pairs": lambda model: f"{model[1]['cosine']:.3f}",
+        "effective rank": lambda model: f"{model[1]['effective_rank']:.1f}",
     }
-    lines = [[name, *(words(found) for words in columns.values())] for name, found in models.items()]
-    return Table(["models", *columns], lines)
+    return Table.of(models.items(), columns)
 
 
 def neighbours_table(models: Models) -> Table:
@@ -36,35 +36,28 @@ def neighbours_table(models: Models) -> Table:
     return Table(header, lines, text=len(header))
 
 
-def _sentences(models: Models) -> str:
-    return f"{next(iter(models.values()))['sentences']:,}"
-
-
-def _neighbour_cards(data: None, report: Report) -> Iterator[Block]:
+def _neighbours(data: None, report: Report) -> Iterator[Block]:
     models = report.data.get("analysis.unlabelled") or {}
-    exported = (report.data.get("exported") or {}).get("recipe")
-    whens = ("before", *["after"] * (len(models) - 1)) if len(models) > 1 else ("",)
-    titles = [f"{when} {name}{' (exported)' * (name == exported)}".strip() for when, name in zip(whens, models)]
     lists: dict[str, dict[str, list[tuple[float, str]]]] = {}
-    for title, found in zip(titles, models.values()):
+    for name, found in models.items():
         for entry in found["neighbours"]:
             nearest = [(near["cosine"], near["sentence"]) for near in entry["nearest"]]
-            lists.setdefault(entry["sentence"], {})[title] = nearest
+            lists.setdefault(entry["sentence"], {})[name] = nearest
     if lists:
         yield (
-            "The sentences that each model finds nearest to a few sentences, among "
-            f"{_sentences(models)}, with their cosines. Both models have scales of their own: compare the sentences, "
-            "not the cosines."
+            "The sentences that the untouched encoder and the chosen model find nearest to a few sentences, among "
+            f"{next(iter(models.values()))['sentences']:,}, with their cosines. Both models have scales of their own: "
+            "compare the sentences, not the cosines."
         )
         yield Cards(lists, neighbours_table(models))
 
 
 def _words(models: Models, report: Report) -> str:
     return (
-        f"On {_sentences(models)} sentences: the share of near-duplicates (a typing mistake, another case, a repeated "
-        "word; of 400 sentences at most) whose nearest sentence is the one they were made of; alignment, the mean "
-        "squared distance of the two, and uniformity, how evenly all of them are spread (both better the lower they "
-        f"are); and the shape of the space. {CANNOT_BE_TOLD}"
+        f"On {next(iter(models.values()))['sentences']:,} sentences: the share of near-duplicates (a typing mistake, "
+        "another case, a repeated word; of 400 sentences at most) whose nearest sentence is the one they were made of; "
+        "alignment, the mean squared distance of the two, and uniformity, how evenly all of them are spread (both "
+        f"better the lower they are); and the shape of the space. {CANNOT_BE_TOLD}"
     )
 
 
@@ -74,7 +67,7 @@ def _unlabelled(run: Run) -> Models:
 
 
 SECTIONS = [
-    Section("neighbours", "Nearest neighbours", 40, tables=_neighbour_cards),
+    Section("neighbours", "Nearest neighbours", 40, tables=_neighbours),
     Section(
         "analysis.unlabelled",
         "Without labels",

@@ -41,6 +41,9 @@ class Pairs(Task):
         for name, (_, _, gold_P) in task.subsets.items():
             self._subsets[name] = slice(start, start := start + len(gold_P))
         self._left_out = [name for name, pairs in self._subsets.items() if not _can_correlate(self.gold[pairs])]
+        if len(self._subsets) > 1:
+            kept = len(self._subsets) - len(self._left_out) * (self.aggregation != "all")
+            self.size += f", {self.aggregation} over {kept} subsets"
         if self._left_out and self.aggregation != "all" and len(self._subsets) > 1:
             self._report_left_out()
 

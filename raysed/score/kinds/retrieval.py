@@ -29,7 +29,8 @@ class Retrieval(Task):
 
     def __init__(self, task: RetrievalTask):
         self.task, self.name = task, task.name
-        self.size = f"{len(task.queries):,} queries, {len(task.documents):,} documents"
+        without = f" ({task.left_out:,} more have no relevant document)" if task.left_out else ""
+        self.size = f"{len(task.queries):,} queries{without}, {len(task.documents):,} documents"
         queries, documents = task.prompted
         self.sentences = list(dict.fromkeys([*queries, *documents]))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
