@@ -18,7 +18,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from raysed.score.metrics import spearman
 
 Colour = Literal["blue", "orange", "green", "grey", "pink", "sky"]
-LINES: tuple[tuple[Colour, str], ...] = (("grey", "--"), ("blue", "-"), ("orange", "-."), ("green", ":"))
+LINES: tuple[tuple[Colour, str], ...] = (("blue", "-"), ("orange", "-."), ("green", ":"), ("grey", "--"))
 """Colours and styles of up to four lines that may lie on each other."""
 _REFERENCES: tuple[Colour, ...] = ("grey", "pink", "sky")
 _HEX = dict(blue="#0072B2", orange="#D55E00", green="#009E73", grey="#6E6E6E", pink="#CC79A7", sky="#56B4E9")

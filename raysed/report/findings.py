@@ -110,9 +110,7 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
     best = scores.best_untrained(group)
     if group not in scores.groups or best is None:
         return ""
-    difference = _difference(scores, group, best)
-    position = f"{difference.position()} {_named(best, scores)}, {BEST_UNTRAINED}."
-    first = f"It is {position}" if difference.value >= NO_DIFFERENCE else f"It does not beat all: it is {position}"
+    first = f"It is {_difference(scores, group, best).position()} {_named(best, scores)}, {BEST_UNTRAINED}."
     return " ".join([first, *(finding.text for finding in _beaten_on(group, scores))])
 
 

@@ -53,7 +53,7 @@ def test_size_and_speed_are_those_of_the_files(card, finished_run):
     encoder = load_file(finished_run / "model/model.safetensors")
     assert rows["parameters"] == f"{sum(array.size for array in encoder.values()) / 1e6:.1f} million"
     assert rows["numbers per sentence"] == "192" and rows["longest text"] == "75 tokens"
-    assert re.fullmatch(r"about [\d,]+ sentences per second in one process \(\w+, \d+ threads?\)", rows["speed"])
+    assert re.fullmatch(r"about [\d,]+ sentences per second in one process \(\w+, \d+ threads\)", rows["speed"])
 
 
 def test_settings_are_on_the_card_where_they_differ_from_the_defaults(card, made):
@@ -83,4 +83,4 @@ def test_it_says_what_it_is_good_for_and_what_not(card):
     assert "**Good for** comparing sentences by meaning" in text and "bundled:everyday" in text
     assert "**Not for** texts beyond 75 tokens" in text
     assert "**Not for** the features of a classifier" in text, "it ends in a flow"
-    assert re.search(r"\*\*Is it worth it\?\*\* It (is|does not beat) ", text)
+    assert "**Is it worth it?** It is " in text

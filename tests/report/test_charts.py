@@ -160,7 +160,7 @@ def test_trainings_are_drawn_beside_what_they_are_to_be_compared_with():
     assert dev.y.label == "dev score x100" and not loss.lines
     assert [name for name, _, _ in dev.lines] == ["base: 55.0", "members, mean: 61.0", "full ensemble: 62.5"]
     names = [(one.name, one.colour) for one in loss.series]
-    assert names == [("member 00", "grey"), ("member 01", "blue"), ("member 02", "orange")]
+    assert names == [("member 00", "blue"), ("member 01", "orange"), ("member 02", "green")]
     assert [(one.name, one.colour) for one in dev.series] == names
 
 

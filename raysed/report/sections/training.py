@@ -39,7 +39,7 @@ def training_chart(node: str, curves: Curves, references: Mapping[str, float] | 
         if not points:
             continue
         are_many, series = len(points) > len(LINES), []
-        styles = [LINES[1]] * len(points) if are_many else LINES
+        styles = [LINES[0]] * len(points) if are_many else LINES
         for (name, (x_R, y_R)), (colour, line) in zip(points.items(), styles):
             texts = [f"{name}, update {x:,.0f}: {y:.4g}" for x, y in zip(x_R, y_R)]
             mark = "dot" if len(x_R) <= _FEW_RECORDS else "none"
