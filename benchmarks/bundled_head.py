@@ -23,7 +23,7 @@ from raysed.model.pretrained import load_encoder
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
 from raysed.train.optimizers import bert_optimizer
-from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.stage import Plan, warmup_schedule
 from raysed.train.stages.mlm import MaskedLM
 from raysed.train.state import seed_everything
 

@@ -33,7 +33,7 @@ from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
 from raysed.train.loop import train
-from raysed.train.plan import Plan
+from raysed.train.stage import Plan
 from raysed.train.stages.sed import Distillation, SedConfig
 
 import harness

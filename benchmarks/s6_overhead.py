@@ -38,9 +38,8 @@ from raysed.registry import stages
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
 from raysed.train.optimizers import adam_optimizer
-from raysed.train.plan import Plan, warmup_schedule
 from raysed.train.selection import Result
-from raysed.train.stage import Start
+from raysed.train.stage import Plan, Start, warmup_schedule
 from raysed.train.stages.sed import Distillation
 
 from harness import Figure, Sample, alternate, arguments, prepare, publish, timed

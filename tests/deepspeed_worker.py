@@ -16,8 +16,8 @@ from raysed.data.targets import TargetBatches
 from raysed.store.storage import Storage
 from raysed.train.deepspeed import DeepSpeedEngine, prepare_deepspeed
 from raysed.train.loop import train
-from raysed.train.plan import Plan, warmup_schedule
 from raysed.train.selection import Result
+from raysed.train.stage import Plan, warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
 
 RATE = 1e-3
@@ -119,7 +119,7 @@ def _resumes_exactly(work: Work, rank: int, stage: int) -> bool:
                 plan = Plan(6, lambda step: RATE, seed=1 + rank, log_every=1, keep="learner")
                 options = {"checkpoints": states, "is_writer": rank == 0, "until": until}
                 train(engine._objective, _batches(work, rank), plan, engine, **options)
-                end = {key: weight.clone() for key, weight in engine.weights().items()}
+                end = {key: weight.clone() for key, weight in engine._objective.state_dict().items()}
         ends.append(end)
     return all(torch.equal(ends[0][key], ends[1][key]) for key in ends[0])
 
@@ -134,10 +134,10 @@ def _spoiled(work: Work, rank: int, stage: int, later: bool) -> dict[str, Any]:
         layer = engine._objective.learner.transformer.encoder.layer[1]
         layer.output.dense.weight.register_hook(lambda grad: grad * factor)
         losses = [engine.update(batches(step), RATE) for step in range(2)]
-        before = {name: weight.clone() for name, weight in engine.weights().items()}
+        before = {name: weight.clone() for name, weight in engine._objective.state_dict().items()}
         factor = float("inf") if rank == 0 else 1.0
         losses.append(engine.update(batches(2), RATE))
-        after = engine.weights()
+        after = engine._objective.state_dict()
         unchanged = all(torch.equal(before[name], after[name]) for name in before)
         return {"losses": [float(loss) for loss in losses], "unchanged": unchanged, "moments": moments}
 

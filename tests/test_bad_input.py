@@ -101,10 +101,6 @@ SETTINGS = [
     ("recipes=[sts]; sts.train=/no/x.tsv", r"sts\.train\[0\]: /no/x\.tsv does not exist; name an existing .*"),
     ("recipes=[nli]; nli.train=/no/x.tsv", r"nli\.train: /no/x\.tsv does not exist; name an existing file .*"),
     ("recipes=[ct-sed]; sed.start=mlm", r"sed\.start is mlm, but recipe 'ct-sed' does not begin with mlm; .*"),
-    (
-        "recipes=[sts-sed]; sed.zero_stage=3",
-        r"recipe 'sts-sed' keeps the learner's best weights, .*; use sed\.zero_stage: 2 or less",
-    ),
     ("flow.fit_on=nli", r"flow\.fit_on is nli, but nli\.train names no sentence pairs; list them there"),
     ("flow.fit_tasks=[mine]", r"flow\.fit_tasks names 'mine', which is not in evaluation\.tasks; the tasks .*"),
     (

@@ -104,7 +104,7 @@ WRONG = [
     ({"sed": {"learning_rate": float("nan")}}, r"^setting sed\.learning_rate: input should be a finite number"),
     ({"flow": {"epochs": float("inf")}}, r"^setting flow\.epochs: input should be a finite number"),
     ({"sed": {"warmup": 1.1}}, r"^setting sed\.warmup: input should be less than or equal to 1"),
-    ({"sed": {"zero_stage": 4}}, r"^setting sed\.zero_stage: input should be 0, 1, 2 or 3 \(got 4\)$"),
+    ({"sed": {"zero_stage": 3}}, r"^setting sed\.zero_stage: input should be 0, 1 or 2 \(got 3\)$"),
     ({"sed": {"target": "median"}}, r"^setting sed\.target: input should be 'mean' or 'centred_mean'"),
     ({"ct": {"learning_rates": [1, 1, 1, 1, -1]}}, r"^setting ct\.learning_rates\.4: input should be greater than 0"),
     ({"encoder": {"max_length": 2}}, r"^setting encoder\.max_length: input should be greater than or equal to 3"),

@@ -279,7 +279,7 @@ def plan_learners(
     """
     need = need or Need()
     if problem := too_large(cluster, res, need):
-        raise UserError(f"{problem}, or share it among GPUs with sed.workers and sed.zero_stage: 3")
+        raise UserError(f"{problem}, or share it among GPUs with sed.workers and sed.zero_stage: 2")
     gpus, workers = (1.0 if uses_gpu(res, cluster) else 0.0), asked or 1
     if gpus:
         at_once = min(count, max(1, cluster.fit(1, gpus, need.host) // workers))

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from raysed.config import Precision, ResourcesConfig, TrackingConfig
 from raysed.graph import Task
 from raysed.store.checkpoints import Checkpoints
-from raysed.store.metrics import MetricsLog, training_log
+from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage
+from raysed.store.trackers import trackers_of
 
 if TYPE_CHECKING:
     from raysed.cluster.resources import Share
@@ -106,7 +107,8 @@ class Bench:
         if self.rank:
             yield work
             return
-        with training_log(self.storage, self.tracking, self.run, task.name, task.depends) as log:
+        trackers = trackers_of(self.tracking, self.run, task.name, task.depends)
+        with MetricsLog(self.storage, task.name, trackers) as log:
             yield replace(work, log=log)
 
     @contextmanager

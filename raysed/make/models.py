@@ -144,12 +144,9 @@ class _Member(_Training):
 
     def ended(self, result: Result, until: int, bench: Bench) -> Ended:
         """Publish the member where that was all of its training."""
-        settings, updates, score = self.settings, result.steps - result.resumed_at, result.score_by(until)
-        if score is not None:
-            about = {"stage": settings["stage"], "index": int(self.name[-2:]), "seed": settings["seed"]}
-            self.work.log.conclude({**about, "lower_bound": settings.get("lower_bound")}, {"best_dev": score})
+        updates = result.steps - result.resumed_at
         if result.steps < self.setup.plan.steps:
-            return Ended(score, updates)
+            return Ended(result.score_by(until), updates)
         self.publish(bench, lambda out: self.write(out, result))
         return Ended(result.score, updates)
 
@@ -252,7 +249,7 @@ def learner(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
         distributed.init_process_group(backend, init_method=f"file://{place}/group", rank=0, world_size=1)
         try:
             training = _Learner(inputs, settings, work)
-            return training.write(out, *training.trained())
+            return training.write(out, training.trained())
         finally:
             distributed.destroy_process_group()
 
@@ -262,16 +259,15 @@ class _Learner(_Training):
         super().__init__(["targets"], inputs, settings, work)
         self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
 
-    def trained(self) -> tuple[Result, Named]:
-        """Train to the end; return the weights as well, which all workers gather, whatever the ZeRO stage."""
+    def trained(self) -> Result:
+        """Train to the end."""
         result = self.run().train()
-        weights = self.setup.engine.weights()
         self.setup.engine.close()
-        return result, weights
+        return result
 
-    def write(self, out: Path, result: Result, weights: Named) -> Named:
+    def write(self, out: Path, result: Result) -> Named:
         """Write the learner without what only its training needed."""
-        sed, settings = self.settings["sed"], self.settings
+        sed, settings, weights = self.settings["sed"], self.settings, self.setup.objective.state_dict()
         encoder, _ = load_start(self.inputs["encoder"], self.inputs["start"])
         if sed.head:
             encoder.set_head(weights["learner.head.weight"].T.cpu().numpy())
@@ -307,11 +303,9 @@ def _train_learner(task: Task, bench: Bench) -> None:
         with bench.work(task) as work:
             training = _Learner(task.received(bench.storage), task.settings, work)
             with bench.steps_are_counted():
-                result, weights = training.trained()
-            if work.log and result.score is not None:
-                work.log.conclude({"stage": "learner", "seed": task.settings["seed"]}, {"best_dev": result.score})
+                result = training.trained()
             if bench.rank == 0:
-                training.publish(bench, lambda out: training.write(out, result, weights))
+                training.publish(bench, lambda out: training.write(out, result))
     except UserError as error:
         bench.say(task.name, {"failed": str(error)})
         if bench.rank:

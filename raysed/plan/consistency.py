@@ -127,10 +127,6 @@ def _of_learners(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     for recipe in (recipe for recipe in recipes if recipe.distils):
         if config.sed.start == "mlm" and recipe.members[:1] != ("mlm",):
             yield f"sed.start is mlm, but recipe {recipe.text!r} does not begin with mlm; use sed.start: encoder"
-        has_grid = any(stages()[stage].is_grid for stage in recipe.members)
-        if config.sed.zero_stage == 3 and (config.sed.keep != "last" or has_grid):
-            problem = "keeps the learner's best weights, which ZeRO 3 never gathers"
-            yield f"recipe {recipe.text!r} {problem}; use sed.zero_stage: 2 or less"
         if config.sed.widths:
             yield from _of_widths(config, recipe)
         if config.sed.head:

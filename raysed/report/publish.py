@@ -19,7 +19,6 @@ from raysed.report.sections.exported import formats_table, sanity_words
 from raysed.report.sections.scores import by_width, headline_table, layers_table
 from raysed.report.sections.teachers import teachers_table
 from raysed.store import unchanged
-from raysed.store.metrics import log_pictures
 from raysed.store.progress import emit, steps
 from raysed.store.storage import Storage
 
@@ -56,7 +55,6 @@ def publish(
             path.mkdir(parents=True, exist_ok=True)
             for chart in (chart for charts in report.charts.values() for chart in charts):
                 draw(chart, path / Path(chart.path).name)
-            log_pictures(storage, path)
             storage.write_text("report.html", report.to_html())
             storage.write_text("report.md", report.to_markdown())
             storage.write_text("report.json", report.to_json())

@@ -1,7 +1,7 @@
 """This machine's copies of remote artefacts, shared by its processes, and the directories that uploads start from.
 
 Each process has a lease, a locked file with the names of what it uses: the lock ends with the process. Copies without a
-lease are removed, least recently used first, when they take too much of the disk; half-written ones always.
+lease are removed, least recently used first, while the disk is nearly full; half-written ones always.
 """
 
 import fcntl
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from raysed.errors import UserError
 
-_MOST_OF_DISK = 0.5
-"""Share of the disk's free space, copies counted as free, that copies may take."""
+_FREE = 0.25
+"""Share of the disk that copies which nobody uses leave free."""
 _LEASES = ".leases"
 _HALF = ".half"
 _leases: dict[tuple[int, Path], int] = {}
@@ -31,8 +31,7 @@ def directory() -> Path:
     found = path.lstat()
     if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
         raise UserError(f"{path} belongs to somebody else; remove it, or set TMPDIR to a directory of your own")
-    if stat.S_IMODE(found.st_mode) != 0o700:
-        path.chmod(0o700)
+    path.chmod(0o700)
     return path
 
 
@@ -73,28 +72,16 @@ def install(filled: Path, path: Path, is_intact: Callable[[], bool]) -> None:
         os.rename(filled, path)
 
 
-def make_room() -> list[str]:
-    """Remove what nobody uses, as far as needed; return the names of the copies that went."""
-    place, removed = directory(), []
+def make_room() -> None:
+    """Remove what nobody uses, as far as needed."""
+    place = directory()
     with _locked(place):
         used = _used(place)
         unused = [path for path in place.iterdir() if path.name not in used and not path.name.startswith(".")]
-        copies = [path for path in unused if path.suffix != _HALF]
-        for path in set(unused) - set(copies):
-            shutil.rmtree(path, ignore_errors=True)
-        disk = shutil.disk_usage(place)
-        if disk.used <= disk.free:  # so copies take less than is free, and none of them has to be measured
-            return removed
-        sizes = {path: _size(path) for path in place.iterdir()}
-        total = sum(sizes.values())
-        most = _MOST_OF_DISK * (disk.free + total)
-        for copy in sorted(copies, key=lambda path: path.stat().st_mtime):
-            if total <= most:
-                break
-            shutil.rmtree(copy, ignore_errors=True)
-            total -= sizes[copy]
-            removed.append(copy.name)
-    return removed
+        for path in sorted(unused, key=lambda path: path.stat().st_mtime):
+            disk = shutil.disk_usage(place)
+            if path.suffix == _HALF or disk.free < _FREE * disk.total:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def _used(place: Path) -> set[str]:
@@ -115,11 +102,3 @@ def _locked(place: Path) -> Iterator[None]:
     with open(place / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _size(path: Path) -> int:
-    sizes = 0
-    for file in path.rglob("*"):
-        with suppress(FileNotFoundError):  # another process renames or removes it
-            sizes += file.stat().st_size
-    return sizes

@@ -1,41 +1,48 @@
-"""States of trainings that are under way."""
+"""States of trainings that are under way, and why an artefact or a state no longer fits its dependencies."""
 
 from __future__ import annotations
 
 import json
 import logging
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raysed.errors import UserError
-from raysed.store.changes import changes, in_words
+from raysed.store.text import shortened
 
 if TYPE_CHECKING:
-    from raysed.store.storage import Entry, Storage, Writer
+    from raysed.store.storage import Storage, Writer
 
 log = logging.getLogger(__name__)
 
+_DIGEST = re.compile(r'"[0-9a-f]{16,}"')
+_KEPT = 2
+"""States of a training that are kept, in case the newest is damaged."""
+_MOST_CHANGES = 4
+
 
 class Checkpoints:
-    """The `keep` newest states of one training; a damaged one is passed over for the one before."""
+    """The newest states of one training; a damaged one is passed over for the one before."""
 
-    def __init__(self, storage: Storage, name: str, depends: dict[str, Any], keep: int):
-        self._storage, self._name, self._depends, self._keep = storage, name, depends, keep
+    def __init__(self, storage: Storage, name: str, depends: dict[str, Any]):
+        self._storage, self._name, self._depends = storage, name, depends
         self._starts = f"{name}/starts.json"
 
     def save(self, step: int, write: Writer) -> None:
         """Publish the state after `step` updates; remove older ones, later ones, and those with other dependencies."""
         self._storage.commit(f"{self._name}/step-{step:09d}", write, self._depends, {"step": step})
         entries = self._storage.entries(self._name)
-        usable = [e.name for e in entries if e.depends == self._depends and _step(e) <= step]
+        usable = [e.name for e in entries if e.depends == self._depends and _step_of(e.name) <= step]
         for entry in entries:
-            if entry.name not in usable[-self._keep :]:
+            if entry.name not in usable[-_KEPT:]:
                 self._storage.remove(entry.name)
 
     def begin(self, job: str) -> int:
         """Count a start of the training; return the number of earlier ones in this job without a new state since."""
-        steps = [_step(entry) for entry in self._storage.entries(self._name) if entry.depends == self._depends]
+        steps = [_step_of(e.name) for e in self._storage.entries(self._name) if e.depends == self._depends]
         start = {"job": job, "step": max(steps, default=0)}
         before = self._storage.read_json(self._starts)
         count = before.pop("count", 0)
@@ -48,9 +55,9 @@ class Checkpoints:
         """Return the step and directory of the newest intact state with the same dependencies."""
         for entry in reversed(self._storage.entries(self._name)):
             if found := changes(entry.depends, self._depends):
-                log.info("%s cannot be continued after these changes: %s", entry.name, in_words(found))
+                log.info("%s cannot be continued after these changes: %s", entry.name, found)
             elif path := self._storage.intact(entry):
-                return _step(entry), path
+                return _step_of(entry.name), path
             else:
                 log.warning("%s is damaged; using the checkpoint before it", self._storage.uri(entry.name))
         return None
@@ -64,5 +71,30 @@ class Checkpoints:
         self._storage.remove(self._name)
 
 
-def _step(entry: Entry) -> int:
-    return int(entry.name.rpartition("-")[2])
+def _step_of(name: str) -> int:
+    return int(name.rpartition("-")[2])
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return which leaves differ, settings with both values, digests without; an empty string for none.
+
+    >>> changes({"config": {"seed": 1}, "corpus": "0123456789abcdef"}, {"config": {"seed": 2}, "corpus": None})
+    'seed was 1, is 2; corpus is gone'
+    """
+    found = list(_changes(old, new))
+    more = f"; and {len(found) - _MOST_CHANGES} more" if len(found) > _MOST_CHANGES else ""
+    return "; ".join(found[:_MOST_CHANGES]) + more
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key in sorted(set(old) | set(new)):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from _changes(before, after, "" if prefix + key == "config" else f"{prefix}{key}.")
+        elif before == after:
+            continue
+        elif _DIGEST.search(json.dumps([before, after])):
+            yield f"{prefix}{key} {'is new' if before is None else 'is gone' if after is None else 'has changed'}"
+        else:
+            was, now = (shortened(json.dumps(value), 60) for value in (before, after))
+            yield f"{prefix}{key} was {was}, is {now}"

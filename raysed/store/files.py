@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow.fs as pafs
 
@@ -32,6 +32,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _LASTING = (*_FULL, errno.EROFS, errno.ENAMETOOLONG)
 """Errors that waiting does not help against."""
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp")
+_HASH_BYTES = 2**20
 
 
 def check_name(name: str) -> str:
@@ -56,29 +57,27 @@ class Files:
 
     def read(self, name: str) -> bytes:
         """Return a file's content; FileNotFoundError where there is none."""
-        path = self.path(name)
-
-        def read() -> bytes:
-            with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
-                return stream.read()
-
-        return _persistently(read, path)
+        return self._through(name, lambda stream: stream.read())
 
     def digest(self, name: str) -> str:
         """Return the SHA-256 of a file without storing it on this machine; FileNotFoundError where there is none."""
+        return self._through(name, _sha256)
 
-        def read() -> str:
-            with self.fs.open_input_file(self.path(name)) as stream:
-                return hashlib.file_digest(stream, "sha256").hexdigest()
+    def _through(self, name: str, read: Callable[[BinaryIO], _Result]) -> _Result:
+        path = self.path(name)
 
-        return _persistently(read, self.path(name))
+        def opened() -> _Result:
+            with open(path, "rb") if self.is_local else self.fs.open_input_stream(path) as stream:
+                return read(stream)
+
+        return _persistently(opened, path)
 
     def write(self, name: str, data: bytes) -> None:
         """Write a small file; readers see the old bytes or the new ones."""
         path = self.path(name)
 
         def put() -> None:
-            with self._creating(os.path.dirname(path), lambda: self.fs.open_output_stream(path)) as stream:
+            with self.fs.open_output_stream(path) as stream:
                 stream.write(data)
 
         def write_beside(temporary: str) -> None:
@@ -88,7 +87,7 @@ class Files:
                 os.fsync(stream.fileno())
 
         with disk_errors(path):
-            _replace(path, write_beside) if self.is_local else _persistently(put, path)
+            _replace(path, write_beside) if self.is_local else self._put(os.path.dirname(path), put)
 
     def place_copy(self, source: str, target: str) -> None:
         """Put a copy of a file in another place, on a local disk as a hard link where it can be one."""
@@ -104,22 +103,24 @@ class Files:
             if self.is_local:
                 _replace(there, link)
             else:
-                copy = lambda: self._creating(os.path.dirname(there), lambda: self.fs.copy_file(here, there))  # noqa: E731
-                _persistently(copy, there)
-
-    def _creating(self, directory: str, action: Callable[[], _Result]) -> _Result:
-        """Object stores need no directories, other filesystems may."""
-        try:
-            return action()
-        except FileNotFoundError:
-            self.fs.create_dir(directory, recursive=True)
-            return action()
+                self._put(os.path.dirname(there), lambda: self.fs.copy_file(here, there))
 
     def upload(self, directory: Path, name: str) -> None:
         """Copy a local directory's files to `name`."""
         target = self.path(name)
-        copy = lambda: pafs.copy_files(str(directory), target, destination_filesystem=self.fs)  # noqa: E731
-        _persistently(lambda: self._creating(target, copy), target)
+        self._put(target, lambda: pafs.copy_files(str(directory), target, destination_filesystem=self.fs))
+
+    def _put(self, directory: str, action: Callable[[], None]) -> None:
+        """Write, persistently; object stores need no directories, other filesystems may."""
+
+        def attempt() -> None:
+            try:
+                action()
+            except FileNotFoundError:
+                self.fs.create_dir(directory, recursive=True)
+                action()
+
+        _persistently(attempt, directory)
 
     def download(self, name: str, directory: Path) -> None:
         """Copy the files below `name` into an empty local directory."""
@@ -128,22 +129,22 @@ class Files:
 
     def sizes(self, names: Sequence[str]) -> list[int | None]:
         """Return the bytes of files, None where there is no such file."""
-        paths = [self.path(name) for name in names]
-        infos = _persistently(lambda: self.fs.get_file_info(paths), self.root) if paths else []
+        infos = self._info([self.path(name) for name in names]) if names else []
         return [info.size if info.type == pafs.FileType.File else None for info in infos]
 
     def sizes_below(self, name: str) -> dict[str, int]:
         """Return all files below a path with their sizes; temporary ones are left out."""
-        selector = pafs.FileSelector(self.path(name), recursive=True, allow_not_found=True)
-        infos = _persistently(lambda: self.fs.get_file_info(selector), selector.base_dir)
+        infos = self._info(pafs.FileSelector(self.path(name), recursive=True, allow_not_found=True))
         files = {info.path.removeprefix(f"{self.root}/"): info for info in infos if info.type == pafs.FileType.File}
         return {path: info.size for path, info in files.items() if not is_temporary(path)}
 
     def modified_at(self, name: str) -> float | None:
         """Return when a file was written by the storage's clock, in seconds since 1970; None where it is not known."""
-        path = self.path(name)
-        time_ns = _persistently(lambda: self.fs.get_file_info(path), path).mtime_ns
+        time_ns = self._info(self.path(name)).mtime_ns
         return time_ns / 1e9 if time_ns is not None else None
+
+    def _info(self, selection: Any) -> Any:
+        return _persistently(lambda: self.fs.get_file_info(selection), self.root)
 
     def walk(self) -> Iterator[str]:
         """Yield all files and directories, temporary ones as well; local links are not followed."""
@@ -169,7 +170,7 @@ class Files:
             with suppress(FileNotFoundError):
                 os.unlink(path)
         else:
-            kind = _persistently(lambda: self.fs.get_file_info(path), path).type
+            kind = self._info(path).type
             if kind == pafs.FileType.Directory:
                 _persistently(lambda: self.fs.delete_dir(path), path)
             elif kind == pafs.FileType.File:
@@ -208,7 +209,14 @@ def matches(directory: Path, files: Mapping[str, str]) -> bool:
 def sha256_of(path: Path) -> str:
     """Return the hex digest of a file's content."""
     with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return _sha256(stream)
+
+
+def _sha256(stream: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := stream.read(_HASH_BYTES):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def flush_and_hash(directory: Path) -> dict[str, str]:
@@ -256,8 +264,8 @@ def _persistently(action: Callable[[], _Result], where: str) -> _Result:
 
 
 @contextmanager
-def disk_errors(where: str, remedy: str = "choose another --storage") -> Iterator[None]:
-    """Turn a full or read-only disk into a UserError."""
+def disk_errors(where: str, remedy: str = "choose another --storage", is_any: bool = False) -> Iterator[None]:
+    """Turn a full or read-only disk into a UserError; with `is_any` every error of the system."""
     try:
         yield
     except UserError:
@@ -265,7 +273,8 @@ def disk_errors(where: str, remedy: str = "choose another --storage") -> Iterato
     except Exception as error:
         if is_full(error):
             raise UserError(f"no disk space left for {where}; free some space, or {remedy}") from None
-        if isinstance(error, PermissionError) or getattr(error, "errno", None) in _LASTING:
+        is_lasting = isinstance(error, PermissionError) or getattr(error, "errno", None) in _LASTING
+        if is_lasting or (is_any and isinstance(error, OSError)):
             raise UserError(f"storage: {where} cannot be written: {reason(error)}") from None
         raise
 

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -149,8 +149,8 @@ def read_timings(storage: Storage) -> dict[str, dict[str, Any]]:
 
 def describe(storage: Storage) -> tuple[list[str], int]:
     """Return lines for people (state, stage, what is done, the last checkpoints) and the state's exit code."""
-    entries, status = storage.entries(), read_status(storage)
-    if not entries and not storage.has_files(FILE):
+    names, status = storage.names(), read_status(storage)
+    if not names and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; without a name, all runs of its storage are listed")
     lines = [f"{storage.run}: {state_in_words(status)}"]
     if status["state"] == "running" and "stage" in status:
@@ -158,15 +158,23 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         lines += filter(None, [status.get("line")])
     if status["state"] == "complete":
         lines += filter(None, [unchanged.refusal(storage)])
-    finished = [entry.name for entry in entries if not entry.name.startswith("checkpoints/")]
+    finished = [name for name in names if not name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
-    halfway = [entry for entry in entries if entry.name.startswith("checkpoints/")]
-    newest = {entry.name.removeprefix("checkpoints/").rpartition("/")[0]: entry for entry in halfway}
-    for training, entry in newest.items():
-        written = storage.modified_at(f"manifest/{entry.name}.json")
+    for training, step in newest_states(names).items():
+        written = storage.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
         age = f", {duration(time.time() - written)} ago" if written else ""
-        lines.append(f"checkpoint: {training} after {entry.meta.get('step')} updates{age}")
+        lines.append(f"checkpoint: {training} after {step} updates{age}")
     return lines, exit_code(status)
+
+
+def newest_states(names: Iterable[str]) -> dict[str, int]:
+    """Return the updates after which the newest state of each training was saved, from sorted names of artefacts."""
+    found = {}
+    for name in names:
+        training, _, step = name.rpartition("/step-")
+        if training.startswith("checkpoints/") and step.isdigit():
+            found[training.removeprefix("checkpoints/")] = int(step)
+    return found
 
 
 def describe_all(location: str) -> list[str]:
@@ -199,10 +207,8 @@ def state_in_words(status: Mapping[str, Any]) -> str:
         return "state unknown (no readable status.json)"
     ran, silent = duration(status["told"] - status["since"]), duration(status["silent"])
     if _is_gone(status):
-        return (
-            f"no sign of life for {silent}: the job on {status['host']} (process {status['pid']}) is gone; "
-            "the same command continues it"
-        )
+        job = f"the job on {status['host']} (process {status['pid']})"
+        return f"no sign of life for {silent}: {job} is gone; the same command continues it"
     if status["state"] in AT_WORK:
         left = f", about {duration(status['left'])} left in this stage" if "left" in status else ""
         return f"{status['state']} for {ran}{left} (as of {silent} ago)"
@@ -231,9 +237,8 @@ def _summary(names: list[str], status: Mapping[str, Any]) -> list[str]:
         place, _, last = name.rpartition("/")
         place = next((total for total in totals if name.startswith(f"{total}/")), place) if last.isdigit() else name
         counts[place] += 1
-    return [
-        f"{count} of {totals[place]} {title_of(status, place)}"
-        if place in totals
-        else f"{count} {place}".removeprefix("1 ")
-        for place, count in sorted(counts.items(), key=lambda item: "/" in item[0])  # stable
-    ]
+    words = []
+    for place, count in sorted(counts.items(), key=lambda item: "/" in item[0]):  # stable
+        known = f"{count} of {totals[place]} {title_of(status, place)}" if place in totals else None
+        words.append(known or f"{count} {place}".removeprefix("1 "))
+    return words

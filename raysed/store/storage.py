@@ -17,7 +17,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,14 @@ import pyarrow.fs as pafs
 from raysed.config import stable_hash
 from raysed.errors import RunFailed, UserError
 from raysed.store import cache
-from raysed.store.changes import changes, in_words
-from raysed.store.checkpoints import Checkpoints
+from raysed.store.checkpoints import Checkpoints, changes
 from raysed.store.files import Files, check_name, disk_errors, flush_and_hash, is_temporary, matches, reason
 
 log = logging.getLogger(__name__)
 
 Writer = Callable[[Path], None]
 
-_ATTEMPT = re.compile(r"attempt-[0-9a-f]{12}")
+_ATTEMPT = r"attempt-[0-9a-f]{12}"
 _CLAIM = ".claim.json"
 """Which job may write in the run."""
 _OPENED = ("model", "plots")
@@ -51,16 +50,16 @@ class Entry:
         depends: every setting and input that the artefact depends on.
         files: SHA-256 of each file, by path below the artefact.
         meta: small facts that later stages and the report read (scores, seconds, counts).
-        sizes: bytes of each file.
+        sizes: bytes of each file, by the same paths.
         attempt: name of the directory with the files.
     """
 
     name: str
     depends: dict[str, Any]
     files: dict[str, str]
-    meta: dict[str, Any] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
-    attempt: str = ""
+    meta: dict[str, Any]
+    sizes: dict[str, int]
+    attempt: str
 
     @property
     def place(self) -> str:
@@ -81,7 +80,6 @@ class Storage:
         self._files = Files(self.location, run)
         self.is_local = self._files.is_local
         self._intact: dict[str, tuple[Entry, Path]] = {}
-        self._complete: dict[str, Entry] = {}
         self._logged: set[str] = set()
         self._job = job
 
@@ -127,7 +125,6 @@ class Storage:
         self.write_text(_manifest(name), json.dumps({**content, "checksum": stable_hash(content)}, indent=1))
         if name in _OPENED:
             self._open(entry)
-        self._complete[name] = entry
         if before:
             self._files.delete(before.place)
         return entry
@@ -165,6 +162,8 @@ class Storage:
         try:
             text = self.read_text(_manifest(name))
             return _parse_entry(name, text) if text is not None else None
+        except UserError:
+            raise
         except (ValueError, TypeError, AttributeError):
             check_name(name)
             log.warning("%s has a damaged manifest entry and will be made again", name)
@@ -176,7 +175,7 @@ class Storage:
         if entry is None:
             return None
         if found := changes(entry.depends, _plain(depends)):
-            self._log_once(logging.INFO, f"{name} is made again: {in_words(found)}")
+            self._log_once(logging.INFO, f"{name} is made again: {found}")
             return None
         if not self._is_complete(entry):
             self._log_once(logging.WARNING, f"{name} is made again: its files are missing or damaged")
@@ -196,7 +195,6 @@ class Storage:
             # Its sizes may be right all the same. But one that was replaced meanwhile is not damaged.
             if entry and not self.is_local and self._job and self.entry(name) == entry:
                 self._files.delete(_manifest(name))
-                self._complete.pop(name, None)
                 log.warning("%s is damaged; the same command makes it again", self.uri(name))
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
@@ -206,36 +204,41 @@ class Storage:
         for run in Files(self.location, "").directories():
             if run != self.run:
                 other = Storage(self.location, run)
-                entry = other.entry(name)
-                if entry and entry.depends == _plain(depends) and other._is_complete(entry):
-                    return other
+                with suppress(UserError):  # of an earlier layout
+                    entry = other.entry(name)
+                    if entry and entry.depends == _plain(depends) and other._is_complete(entry):
+                        return other
         return None
+
+    def names(self, below: str = "") -> list[str]:
+        """Return the names of all artefacts below a path, sorted, without reading their manifest entries."""
+        paths = self._files.sizes_below(f"manifest/{below}".rstrip("/"))
+        return sorted(path.removeprefix("manifest/").removesuffix(".json") for path in paths)
 
     def entries(self, below: str = "") -> list[Entry]:
         """Return all manifest entries below a path by name."""
-        paths = self._files.sizes_below(f"manifest/{below}".rstrip("/"))
-        names = [path.removeprefix("manifest/").removesuffix(".json") for path in paths]
-        return [entry for name in sorted(names) if (entry := self.entry(name))]
+        return [entry for name in self.names(below) if (entry := self.entry(name))]
 
     def remove(self, name: str) -> None:
         """Take an artefact, or all below a path, out of the manifest, then delete the files."""
         self._intact.pop(name, None)
-        self._complete.pop(name, None)
         for path in (_manifest(name), f"manifest/{name}", name, *([_attempts(name)] if name in _OPENED else [])):
             self._files.delete(path)
 
+    def checkpoints(self, name: str, depends: Mapping[str, Any]) -> Checkpoints:
+        """Return the states of an artefact that is half done; one with other dependencies is not continued."""
+        return Checkpoints(self, f"checkpoints/{name}", _plain(depends))
+
     def _is_complete(self, entry: Entry) -> bool:
-        """Whether the files are there; of remote ones the sizes are asked for once per process, and nothing is read."""
-        if self.is_local and self.intact(entry) is None:
-            return False
-        if not self.is_local and self._complete.get(entry.name) != entry:
+        """Whether the files are there; remote ones are asked for their sizes, and not read."""
+        if self.is_local:
+            is_complete = self.intact(entry) is not None
+        else:
             sizes = self._files.sizes([f"{entry.place}/{file}" for file in entry.files])
-            if sizes != [entry.sizes.get(file, -1) for file in entry.files]:
-                return False
-        if entry.name in _OPENED and self._complete.get(entry.name) != entry and not self._is_open(entry):
+            is_complete = sizes == [entry.sizes.get(file, -1) for file in entry.files]
+        if is_complete and entry.name in _OPENED and not self._is_open(entry):
             self._open(entry)
-        self._complete[entry.name] = entry
-        return True
+        return is_complete
 
     def intact(self, entry: Entry) -> Path | None:
         """Return where an artefact's files are, checked once per process; None where they are missing or damaged."""
@@ -341,10 +344,9 @@ class Storage:
     def lock(self) -> Iterator[None]:
         """Claim the run for this job: from then on no other job that has claimed it before can write in it.
 
-        On a local disk a second process is refused while the first one lives. So is a run of an earlier layout.
+        On a local disk a second process is refused while the first one lives.
         """
         with self._held():
-            self._check_layout()
             self._sweep()
             yield
             if self.is_owner():  # a worker that was killed as it wrote, and replaced, has left something
@@ -356,26 +358,23 @@ class Storage:
         claim = json.dumps({"job": self._job, "host": socket.gethostname(), "pid": os.getpid()}).encode()
         if not self.is_local:
             self.reach()
-            with _unusable(str(self)):
+            with disk_errors(str(self), is_any=True):
                 self._files.write(_CLAIM, claim)
             yield
             return
-        with _unusable(str(self)):
+        with disk_errors(str(self), is_any=True):
             os.makedirs(self.uri(""), exist_ok=True)
-            file = os.open(self.uri(_CLAIM), os.O_RDWR | os.O_CREAT, 0o644)
-        try:
+            file = os.fdopen(os.open(self.uri(_CLAIM), os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+        with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise UserError(
-                    f"run {self.run!r} is in use by another process; wait for it, or choose another --run"
-                ) from None
-            with _unusable(str(self)):
-                os.ftruncate(file, os.pwrite(file, claim, 0))
+                problem = f"run {self.run!r} is in use by another process; wait for it, or choose another --run"
+                raise UserError(problem) from None
+            with disk_errors(str(self), is_any=True):
+                os.truncate(file.fileno(), os.pwrite(file.fileno(), claim, 0))
                 os.fsync(file)
             yield
-        finally:
-            os.close(file)
 
     def reach(self) -> None:
         """Check that remote storage answers, and has the bucket."""
@@ -386,9 +385,8 @@ class Storage:
         except OSError as error:
             raise UserError(f"storage: {self} cannot be reached: {reason(error)}") from None
         if has_buckets and found.type == pafs.FileType.NotFound:
-            raise UserError(
-                f"storage: {self} cannot be used: there is no bucket {bucket!r}; create it, or name another"
-            )
+            problem = f"there is no bucket {bucket!r}; create it, or name another"
+            raise UserError(f"storage: {self} cannot be used: {problem}")
 
     def is_owner(self) -> bool:
         """Whether no other job has taken over the run that this one has claimed."""
@@ -397,44 +395,24 @@ class Storage:
     def _check_claim(self) -> None:
         if not self.is_owner():
             claim = self.read_json(_CLAIM)
-            raise RunFailed(
-                f"{self} has been taken over by a job on {claim.get('host')} (process {claim.get('pid')}), "
-                "so this one ends"
-            )
-
-    def _check_layout(self) -> None:
-        for path in self._files.sizes_below("manifest"):
-            if not (content := self.read_json(path)):
-                continue  # damaged
-            if not content.get("attempt"):
-                raise UserError(
-                    f"run {self.run!r} was made by an earlier version of raysed, which laid out its files differently; "
-                    f"choose another --run, or delete {self}"
-                )
-            return
+            who = f"a job on {claim.get('host')} (process {claim.get('pid')})"
+            raise RunFailed(f"{self} has been taken over by {who}, so this one ends")
 
     def _sweep(self) -> None:
         """Delete what killed processes left: attempts that no manifest entry names, and half-written files."""
         attempts: dict[str, set[str]] = {}
         for path in list(self._files.walk()):
-            parts = path.split("/")
             if is_temporary(path):
                 self._files.delete(path)
-            if found := next((i for i, part in enumerate(parts) if _ATTEMPT.fullmatch(part)), 0):
-                attempts.setdefault("/".join(parts[:found]), set()).add(parts[found])
+            if found := re.match(rf"(.+?)/({_ATTEMPT})(/|$)", path):
+                attempts.setdefault(found[1], set()).add(found[2])
         for place, found in attempts.items():
-            name = next((name for name in _OPENED if _attempts(name) == place), place)
+            name = place.removeprefix(".")  # see `_attempts`
             if len(found) == 1 and self.has_files(_manifest(name)):
                 continue  # saves a request for each artefact
             entry = self.entry(name)
             for attempt in found - ({entry.attempt} if entry else set()):
                 self._files.delete(f"{place}/{attempt}")
-
-    # -- checkpoints -------------------------------------------------------------------------------------------------
-
-    def checkpoints(self, name: str, depends: Mapping[str, Any], keep: int = 2) -> Checkpoints:
-        """Return the states of an artefact that is half done; one with other dependencies is not continued."""
-        return Checkpoints(self, f"checkpoints/{name}", _plain(depends), keep)
 
 
 def runs_at(location: str) -> list[str]:
@@ -459,16 +437,6 @@ def _absolute(location: str) -> str:
     return location if "://" in location else os.path.abspath(os.path.expanduser(location))
 
 
-@contextmanager
-def _unusable(where: str) -> Iterator[None]:
-    """Turn every error of the system into a sentence."""
-    try:
-        with disk_errors(where):
-            yield
-    except OSError as error:
-        raise UserError(f"storage: {where} cannot be written: {reason(error)}") from None
-
-
 def _manifest(name: str) -> str:
     return f"manifest/{name}.json"
 
@@ -484,7 +452,12 @@ def _parse_entry(name: str, text: str) -> Entry:
     if content.pop("checksum", None) != stable_hash(content):
         raise ValueError("checksum")
     entry = Entry(**content)
-    if entry.name != name or not _ATTEMPT.fullmatch(entry.attempt):
+    if entry.name == name and not entry.attempt:
+        raise UserError(
+            "this run was made by an earlier version of raysed, which laid out its files differently; delete it, or "
+            "choose another --run"
+        )
+    if entry.name != name or not re.fullmatch(_ATTEMPT, entry.attempt):
         raise ValueError("name")
     for file in (*entry.files.keys(), *entry.sizes.keys()):
         check_name(file)

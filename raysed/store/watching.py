@@ -6,7 +6,6 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +19,7 @@ from raysed.store.status import (
     AT_WORK,
     CODES,
     exit_code,
+    newest_states,
     read_status,
     read_timings,
     seconds_in_stage,
@@ -37,100 +37,68 @@ _POINTS = 24
 _LOG = "/metrics.jsonl"
 
 
-@dataclass(frozen=True)
-class Curve:
-    """What a training has logged: its last update, losses, last dev score x100, newest checkpoint."""
-
-    name: str
-    is_done: bool
-    step: int
-    losses: Sequence[float]
-    dev: float | None
-    saved: int | None
-
-
 class Watcher:
-    """A run at the moment of the last look; reads again only what may have changed."""
+    """A run at the moment of the last look; logs of finished trainings are read once."""
 
     def __init__(self, storage: Storage):
         self._storage = storage
-        self._ended: dict[str, Curve] = {}
-        self.look()
+        self._ended: dict[str, list[str]] = {}
 
-    def look(self) -> None:
-        """Read the run directory."""
-        self.status, timings = read_status(self._storage), read_timings(self._storage)
-        self.stages = {name: usage["seconds"] for name, usage in timings.items() if name != self.status.get("stage")}
-        made = {file.removeprefix("manifest/").removesuffix(".json") for file in self._storage.files("manifest")}
-        saved: dict[str, int] = {}
-        for name in sorted(made):
-            training, _, step = name.removeprefix("checkpoints/").rpartition("/step-")
-            if name.startswith("checkpoints/") and step.isdigit():
-                saved[training] = int(step)
-        logs = sorted(file for file in self._storage.files("logs") if file.endswith(_LOG))
-        names = [log.removeprefix("logs/").removesuffix(_LOG) for log in logs]
-        self.curves = [self._curve(name, name in made, saved.get(name)) for name in names]
-
-    def _curve(self, name: str, is_done: bool, saved: int | None) -> Curve:
-        if is_done and name in self._ended:
-            return self._ended[name]
-        entries = _parse_lines(self._storage.read_text(f"logs/{name}{_LOG}") or "")
-        scores = [max(entry["dev"].values()) for entry in entries if "dev" in entry]
-        losses = [entry["loss"] for entry in entries if "loss" in entry]
-        step = entries[-1]["step"] if entries else 0
-        curve = Curve(name, is_done, step, losses, scores[-1] if scores else None, saved)
-        if is_done:
-            self._ended[name] = curve
-        return curve
-
-    def screen(self, height: int) -> RenderableType:
-        """Return what is shown on so many lines; trainings that do not fit are counted."""
-        head = Text(f"{self._storage.run}: {state_in_words(self.status)}", style="bold")
-        stages = self._stages_table()
+    def look(self, height: int) -> tuple[RenderableType, int]:
+        """Return what is shown on so many lines, and the exit code of the state; trainings beyond them are counted."""
+        status, names = read_status(self._storage), self._storage.names()
+        head = Text(f"{self._storage.run}: {state_in_words(status)}", style="bold")
+        stages, trainings = self._stages(status), self._trainings(names)
         room = max(3, height - stages.row_count - 6)
-        more = len(self.curves) - room
-        rest = [Text(f"and {more} more", style="dim")] if more > 0 else []
-        return Group(head, Text(), stages, Text(), *([self._trainings_table(room)] if self.curves else []), *rest)
+        more = [Text(f"and {len(trainings) - room} more", style="dim")] if len(trainings) > room else []
+        table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
+        for title in ("training", "updates", "loss", "", "dev", "checkpoint"):
+            table.add_column(title, justify="right" if title in ("updates", "loss", "dev") else "left", no_wrap=True)
+        for cells in trainings[:room]:
+            table.add_row(*cells, style="dim" if cells[0] in self._ended else "")
+        return Group(head, Text(), stages, Text(), *([table] if trainings else []), *more), exit_code(status)
 
-    def _stages_table(self) -> Table:
-        table, status = Table.grid(padding=(0, 2)), self.status
-        for stage, seconds in self.stages.items():
-            title, took = Text(title_of(status, stage)), Text(duration(seconds), style="dim")
-            table.add_row(title, Text("done", style="green"), took)
-        if status["state"] in AT_WORK and status.get("stage"):
-            share = status.get("share")
+    def _stages(self, status: dict[str, Any]) -> Table:
+        table, stage = Table.grid(padding=(0, 2)), status.get("stage")
+        for done, usage in read_timings(self._storage).items():
+            if done != stage:
+                title, took = Text(title_of(status, done)), Text(duration(usage["seconds"]), style="dim")
+                table.add_row(title, Text("done", style="green"), took)
+        if status["state"] in AT_WORK and stage:
+            share, words = status.get("share"), [duration(seconds_in_stage(status))]
             bar = ProgressBar(100, 100 * share, width=_POINTS) if share is not None else Text("…")
-            words = [duration(seconds_in_stage(status))]
             if status.get("left"):
                 words.append(f"about {duration(status['left'])} left")
             if status.get("trainings"):
                 words.append(f"{status.get('trained', 0)} of {status['trainings']} trained")
-            table.add_row(Text(title_of(status, status["stage"]), style="bold"), bar, Text(", ".join(words)))
+            table.add_row(Text(title_of(status, stage), style="bold"), bar, Text(", ".join(words)))
         return table
 
-    def _trainings_table(self, room: int) -> Table:
-        """Those that are under way first: they are what somebody watches for."""
-        table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
-        for title in ("training", "updates", "loss", "", "dev", "checkpoint"):
-            table.add_column(title, justify="right" if title in ("updates", "loss", "dev") else "left", no_wrap=True)
-        for curve in sorted(self.curves, key=lambda curve: curve.is_done)[:room]:
-            loss = f"{curve.losses[-1]:.4f}" if curve.losses else ""
-            dev = "" if curve.dev is None else f"{curve.dev:.1f}"
-            saved = "finished" if curve.is_done else "" if curve.saved is None else f"after {curve.saved:,}"
-            style = "dim" if curve.is_done else ""
-            table.add_row(curve.name, f"{curve.step:,}", loss, sparkline(curve.losses), dev, saved, style=style)
-        return table
+    def _trainings(self, made: Sequence[str]) -> list[list[str]]:
+        """Return the cells of each training; first those that are under way, which somebody watches for."""
+        saved = newest_states(made)
+        logs = sorted(file for file in self._storage.files("logs") if file.endswith(_LOG))
+        names = [log.removeprefix("logs/").removesuffix(_LOG) for log in logs]
+        under_way = []
+        for name in names:
+            if name not in made:
+                under_way.append(self._cells(name, f"after {saved[name]:,}" if name in saved else ""))
+            elif name not in self._ended:
+                self._ended[name] = self._cells(name, "finished")
+        return [*under_way, *(self._ended[name] for name in names if name in made)]
 
-
-def _parse_lines(text: str) -> list[dict[str, Any]]:
-    """Parse a log, whose last line may be half written."""
-    entries = []
-    for line in text.splitlines():
-        try:
-            entries.append(json.loads(line))
-        except ValueError:
-            break
-    return entries
+    def _cells(self, name: str, saved: str) -> list[str]:
+        entries = []
+        for line in (self._storage.read_text(f"logs/{name}{_LOG}") or "").splitlines():
+            try:
+                entries.append(json.loads(line))
+            except ValueError:  # the last line may be half written
+                break
+        losses = [entry["loss"] for entry in entries if "loss" in entry]
+        scores = [max(entry["dev"].values()) for entry in entries if "dev" in entry]
+        step = entries[-1]["step"] if entries else 0
+        loss, dev = f"{losses[-1]:.4f}" if losses else "", f"{scores[-1]:.1f}" if scores else ""
+        return [name, f"{step:,}", loss, sparkline(losses), dev, saved]
 
 
 def sparkline(values: Sequence[float], points: int = _POINTS) -> str:
@@ -155,12 +123,11 @@ def watch(storage: Storage, console: Console | None = None) -> int:
     console, watcher = console or Console(), Watcher(storage)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while True:
-            live.update(watcher.screen(console.height), refresh=True)
-            code = exit_code(watcher.status)
+            screen, code = watcher.look(console.height)
+            live.update(screen, refresh=True)
             if code != CODES["running"]:
                 break
             time.sleep(_LOCAL_EVERY_S if storage.is_local else _REMOTE_EVERY_S)
-            watcher.look()
     if console.is_terminal:  # what was on the screen is gone with it
-        console.print(watcher.screen(console.height))
+        console.print(screen)
     return code

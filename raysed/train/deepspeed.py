@@ -6,14 +6,14 @@ import os
 from typing import Any
 
 import torch
-from torch import nn
-from torch.nn import functional as F
 
 from raysed.data.targets import TargetBatch
 from raysed.train.engine import step_if_finite
 from raysed.train.optimizers import make_moments
 from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error, random_state
 from raysed.train.stages.sed import Distillation, SedConfig
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def prepare_deepspeed(gpu: bool) -> None:
@@ -23,19 +23,23 @@ def prepare_deepspeed(gpu: bool) -> None:
     """
     if not gpu:
         os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed
-    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+    from deepspeed.accelerator import set_accelerator
+    from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+    class PlainCpu(CPU_Accelerator):
+        def create_op_builder(self, op_name: str) -> Any:
+            return None if op_name == "ShareMemCommBuilder" else super().create_op_builder(op_name)
 
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
     if not gpu:
-        deepspeed.ops.__compatible_ops__[ShareMemCommBuilder.NAME] = False
+        set_accelerator(PlainCpu())
 
 
 class DeepSpeedEngine:
-    """Updates by DeepSpeed, ZeRO stage 0 to 3; see `engine.TorchEngine`.
+    """Updates by DeepSpeed, ZeRO stage 0 to 2; see `engine.TorchEngine`.
 
-    Weights and moments are gathered whole and in fp32 for saving, so a state fits any number of workers and any ZeRO
-    stage. DeepSpeed takes weights over when it is initialised, so the first update initialises it.
+    Moments are gathered whole and in fp32 for saving, so a state fits any number of workers and any ZeRO stage.
+    DeepSpeed takes weights over when it is initialised, so the first update initialises it.
     """
 
     def __init__(self, objective: Distillation, sed: SedConfig, world: int, bf16: bool):
@@ -89,7 +93,8 @@ class DeepSpeedEngine:
         moments = self._loaded
         if self._engine is not None:
             moments = {name: self._moments(parameter) for name, parameter in self._parameters.items()}
-        return {"objective": self.weights(), "moments": moments, "updates": self._updates, "bf16": self._bf16}
+        weights = self._objective.state_dict()
+        return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self._bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a state back when the first update is made."""
@@ -105,41 +110,28 @@ class DeepSpeedEngine:
     def _initialise(self, batch: TargetBatch) -> None:
         import deepspeed
 
-        sed = self._sed
-        optimizer = torch.optim.AdamW(self._parameters.values(), lr=0.0, weight_decay=sed.weight_decay, fused=True)
+        parameters, sed = list(self._parameters.values()), self._sed
+        optimizer = torch.optim.AdamW(parameters, lr=0.0, weight_decay=sed.weight_decay, fused=True)
+        config = _deepspeed_config(sed, self._world, self._bf16)
         self._engine, *_ = deepspeed.initialize(
-            model=self._objective,
-            optimizer=optimizer,
-            model_parameters=list(self._parameters.values()),
-            config=_deepspeed_config(sed, self._world, self._bf16),
+            model=self._objective, optimizer=optimizer, model_parameters=parameters, config=config
         )
-        made = self._engine.optimizer
-        # ZeRO hands the parts of this worker to torch's optimizer in its groups; stage 3 only while it makes an update.
-        parts = made.fp32_partitioned_groups_flat if sed.zero_stage == 3 else None
-        make_moments(getattr(made, "optimizer", made), parts)
+        make_moments(self._torch_optimizer())
         if self._world == 1 and sed.zero_stage == 0:
             self._engine.enable_backward_allreduce = False  # with one worker it would copy all gradients to no avail
         if self._loaded is not None:
             self._put_moments(batch, self._loaded)
             self._loaded = None
 
+    def _torch_optimizer(self) -> torch.optim.Optimizer:
+        """Return torch's optimizer, which ZeRO wraps: its groups hold the parts of this worker."""
+        return getattr(self._engine.optimizer, "optimizer", self._engine.optimizer)
+
     def _set_rate(self, rate: float) -> None:
         for group in self._engine.optimizer.param_groups:
             group["lr"] = rate
 
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Return all weights; every worker has to call it."""
-        if self._sed.zero_stage < 3 or self._engine is None:
-            return self._objective.state_dict()
-        import deepspeed
-
-        weights = {}
-        for name, parameter in self._objective.named_parameters():
-            with deepspeed.zero.GatheredParameters([parameter]):
-                weights[name] = parameter.detach().cpu().clone()
-        return weights
-
-    def _moments(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+    def _moments(self, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
         if self._sed.zero_stage == 0:
             state = self._engine.optimizer.state[parameter]
             return {key: state[key] for key in _MOMENTS}
@@ -160,35 +152,20 @@ class DeepSpeedEngine:
             self._backward(batch, in_parts_if_needed(self._objective, lambda: self._engine(batch)))
             self._engine.step()
             restore()
-        optimizer = self._engine.optimizer
         for name, parameter in self._parameters.items():
             for key in _MOMENTS:
                 value = moments[name][key].to(parameter.device)
-                if self._sed.zero_stage == 0:
-                    optimizer.state[parameter][key].copy_(value)
-                elif self._sed.zero_stage == 3:
-                    _put_own_part(parameter, value, key)
-                else:
+                if self._sed.zero_stage:
                     safe_set_full_optimizer_state(parameter, value, key)
-        for state in getattr(optimizer, "optimizer", optimizer).state.values():
+                else:
+                    self._engine.optimizer.state[parameter][key].copy_(value)
+        for state in self._torch_optimizer().state.values():
             state["step"] = torch.full_like(torch.as_tensor(state["step"]), float(self._updates))
-
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
-
-
-def _put_own_part(parameter: nn.Parameter, value: torch.Tensor, key: str) -> None:
-    """DeepSpeed's own function fails for stage 3 where a moment's size is no multiple of the number of workers."""
-    from deepspeed.utils import safe_get_local_optimizer_state, safe_set_local_optimizer_state
-
-    size, rank = safe_get_local_optimizer_state(parameter, key).numel(), torch.distributed.get_rank()
-    padded = F.pad(value.flatten(), (0, max((rank + 1) * size - value.numel(), 0)))
-    safe_set_local_optimizer_state(parameter, padded[rank * size : (rank + 1) * size], key)
 
 
 def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
     part = math.ceil(sed.batch_size / world)  # DeepSpeed wants equal parts, and does not look at them
-    config: dict[str, Any] = {
+    return {
         "train_batch_size": part * world,
         "train_micro_batch_size_per_gpu": part,
         "gradient_accumulation_steps": 1,
@@ -197,10 +174,8 @@ def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
         "gradient_clipping": sed.clip or 0.0,  # DeepSpeed clips at 1 where it is not told otherwise
         "steps_per_print": 10**9,
         "timers": {"throughput": {"enabled": False}},  # which would wait for the GPU twice in each update
+        "torch_autocast": {"enabled": bf16, "dtype": "bfloat16"},
     }
-    if bf16:
-        config["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
-    return config
 
 
 def _mean_over_workers(loss: torch.Tensor) -> torch.Tensor:

@@ -19,11 +19,7 @@ class TorchEngine:
     """
 
     def __init__(
-        self,
-        objective: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        clip: float | None = None,
-        bf16: bool = False,
+        self, objective: nn.Module, optimizer: torch.optim.Optimizer, clip: float | None = None, bf16: bool = False
     ):
         self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -31,10 +27,9 @@ class TorchEngine:
         self.is_async = self._parameters[0].is_cuda and bool(optimizer.defaults.get("fused"))
 
     def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
-        """Make one update and return the loss over all workers, not a number where its gradient is not finite.
+        """Make one update and return the loss over all workers; NaN, and no weight changes, where it is not finite.
 
-        Such an update changes no weights. A loss that is still on its way on a GPU is returned as a tensor, so that
-        nobody waits for it before it is needed.
+        A loss that is still on its way on a GPU is returned as a tensor, so that nobody waits before it is needed.
         """
         self.prepare(learning_rate)
         loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))

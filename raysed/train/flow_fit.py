@@ -7,7 +7,6 @@ its initialisation. Source: Li et al., EMNLP 2020, section 3.2, table 7 and appe
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -24,17 +23,6 @@ CLIP = 1.0
 _LEVELS = {"paper": 2, "released": 3}
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-@_one_thread()
 def fit_flow(
     embeddings_ND: np.ndarray | Tensor,
     config: FlowConfig,
@@ -45,17 +33,25 @@ def fit_flow(
 
     Rows 2i and 2i + 1 are a pair (A, B), as in the released code; a last row without a partner is left out, and pairs
     are shuffled anew for every epoch. The loss is the mean bits per dimension of the As plus that of the Bs. The
-    embeddings are computed once, with the encoder's dropout off; the released code runs the encoder in every step, with
-    its dropout on.
+    released code runs the encoder in every step, with its dropout on.
 
     On a CPU the fit takes one thread, because a second one gains a seventh of the time, and loses several times of it
     where other processes want the cores. The result is a function of the arguments alone there, bit for bit.
 
     Args:
-        seed: of the initial weights, the initialisation rows and the order of pairs.
         on_step: called after update 1, 2, ... with `loss`, `bits_per_dim` (half of the loss) and `gradient_norm`.
     """
-    x_ND = _pairs_of_rows(embeddings_ND)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _fit_flow(_pairs_of_rows(embeddings_ND), config, seed, on_step)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _fit_flow(
+    x_ND: Tensor, config: FlowConfig, seed: int, on_step: Callable[[int, dict[str, float]], None] | None
+) -> Flow:
     generator = torch.Generator().manual_seed(seed)
     width, levels = x_ND.shape[1], _LEVELS[config.variant]
     flow = Flow(width, levels, config.depth, config.hidden, generator).to(x_ND.device)
@@ -77,14 +73,12 @@ def fit_flow(
 
 
 def _divergence(step: int, x_ND: Tensor, config: FlowConfig) -> str:
-    if step == 1:
-        return (
-            f"the flow's loss is not finite before the first update: the embeddings (largest value "
-            f"{x_ND.abs().max():.2g}) are too large or too uneven for a flow; use whiten instead"
-        )
+    if step > 1:
+        remedy = f"lower flow.learning_rate, which is {config.learning_rate:g} (BERT-flow: 0.001)"
+        return f"the flow's loss is not finite at update {step}; {remedy}"
     return (
-        f"the flow's loss is not finite at update {step}; lower flow.learning_rate, which is {config.learning_rate:g} "
-        "(BERT-flow: 0.001)"
+        f"the flow's loss is not finite before the first update: the embeddings (largest value "
+        f"{x_ND.abs().max():.2g}) are too large or too uneven for a flow; use whiten instead"
     )
 
 

@@ -13,11 +13,8 @@ class FlowObjective:
     """The loss of a batch, its gradient written out.
 
     The time goes into memory, so whatever is as wide as a batch is made once and overwritten; all batches have one
-    size. Parameters lie in one vector, and so do gradients (`vector` and its `grad`): clipping and the optimizer are a
-    few kernels.
-
-    No batch is ever reversed. Reversed are instead, once, the parameters of what would see reversed channels, and every
-    other step keeps the right half instead of the left one.
+    size. Parameters lie in one vector, and so do gradients (`vector` and its `grad`). Instead of batches, the
+    parameters of what would see reversed channels are reversed, once, and every other step keeps the right half.
 
     An actnorm y = (x + shift) * exp(3 * log_scale) has the gradients scale * sum(dy) and 3 * sum(dy * y), sums over
     rows. The steps write the sums; the factors are applied to those of all steps at once.
@@ -100,9 +97,8 @@ def _reverse_parameters_(flow: glow.Glow) -> None:
 class _Step:
     """One step of the flow: views into what the steps share, and what `backward` needs of `forward`.
 
-    Autograd would allocate every result anew, and writing to fresh memory is what takes the time. Here all results go
-    into buffers that are made once, so the order of the lines matters: most of them overwrite the input of an earlier
-    one. Run `test_loss_and_gradient_are_those_of_autograd` after any change.
+    The order of the lines matters: most of them overwrite the input of an earlier one. Run
+    `test_loss_and_gradient_are_those_of_autograd` after any change.
 
     Args:
         keeps_right: whether the right half of the channels is the one that is kept.

@@ -9,7 +9,7 @@ _STATISTICS = {"mean": statistics.fmean, "max": max}
 
 
 class Choice(NamedTuple):
-    """The bound whose models become the ensemble, and by how much it is better than the next best."""
+    """The bound whose models become the ensemble, and by how much it is better than the `runner_up`."""
 
     lower_bound: float
     score: float
@@ -43,8 +43,8 @@ class Ladder:
 
     A bound is judged by all of its models together. It climbs from a rung to the next when it is among the best `1 /
     reduction` of the bounds that have reached the rung so far; where none is, another bound starts; and when every
-    bound has been tried, the best one of the highest rung climbs on. With a single rung, every bound is trained to the
-    end. Source: Li et al. 2020, "A System for Massively Parallel Hyperparameter Tuning", algorithm 2.
+    bound has been tried, the best one of the highest rung climbs on (Li et al. 2020, "A System for Massively Parallel
+    Hyperparameter Tuning", algorithm 2). With a single rung, every bound is trained to the end.
 
     Args:
         rungs: updates at each rung, rising; the last is the whole training.

@@ -14,8 +14,8 @@ from torch import nn
 from raysed.errors import UserError
 from raysed.store.checkpoints import Checkpoints
 from raysed.train.engine import TorchEngine
-from raysed.train.plan import Plan
 from raysed.train.selection import Metrics, Result, Selection
+from raysed.train.stage import Plan
 from raysed.train.state import BackgroundWriter, broadcast_from_rank0, copied, load_state, seed_everything, write_state
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def train(objective: nn.Module, batch_at: Callable[[int], Any], plan: Plan, engi
 
 
 class Run:
-    """One training, update by update: `train` makes them all, and whoever else makes them does what is done there.
+    """One training, update by update: `train` makes them all, and `stack.train_together` those of several.
 
     When its `with` is left, no state is half saved.
 
@@ -43,10 +43,8 @@ class Run:
         batch_at: the batch of a step; must not depend on anything else.
         evaluate: dev score of a candidate, x100; without it the last weights are kept.
         is_writer: whether this process writes states (rank 0); every rank takes part in gathering.
-        on_metrics: called with each new entry of the history.
         until: stop here and save the state, so that another training goes on; None: go to the end.
-        warned: whether this machine is about to be taken away. Every rank asks every ten updates, and as long as the
-            answer is yes, the state is saved as often.
+        warned: whether this machine is about to be taken away. Every rank asks every ten updates, and saves on a yes.
     """
 
     def __init__(
@@ -126,10 +124,7 @@ class Run:
         return self._result
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        if kind is None:
-            self._writer.wait()
-        else:  # what has happened is worse than a state that cannot be written
-            self._writer.join()
+        self._writer.wait(raises=kind is None)  # an error is worse than a state that cannot be written
 
     def _logged(self, loss: float | torch.Tensor, rate: float) -> Metrics | None:
         evaluates = self._selection.is_due(self._step)
@@ -163,12 +158,8 @@ class Run:
         if self._checkpoints is None:
             return
         self._synchronize()
-        state = {
-            "engine": self.engine.state_dict(),
-            "best": self._selection.best,
-            "step": self._step,
-            "result": vars(self._result),
-        }
+        state = {"engine": self.engine.state_dict(), "best": self._selection.best}
+        state |= {"step": self._step, "result": vars(self._result)}
         if not self._is_writer:
             return
         self._writer.wait()  # before there are two copies in memory

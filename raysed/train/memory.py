@@ -65,9 +65,8 @@ def _trained(size: Size, shape: Shape) -> int:
 def saved_per_token(shape: Shape, *, bf16: bool, dropout: bool) -> float:
     """Return the bytes that an update keeps for its gradients, for each token of a batch.
 
-    A block keeps its input, queries, keys, values, what attention gives, both sums before a normalisation and the first
-    one's result, each as wide as the states, and the inner layer before and after its activation. With bf16, sums,
-    normalisations and, on CPUs, attention stay in fp32.
+    A block keeps eight tensors as wide as the states, and the inner layer before and after its activation. With bf16,
+    sums, normalisations and, on CPUs, attention stay in fp32.
     """
     block = 39 * shape.width + 5 * shape.inner if bf16 else _FP32 * (8 * shape.width + 2 * shape.inner)
     masks = 6 * shape.width if dropout else 0

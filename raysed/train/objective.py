@@ -65,10 +65,8 @@ class EmbeddingObjective(EncoderObjective):
 
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the mean loss of a batch, see `loss_of`."""
-        passes = self.passes(batch)
-        # Encoders may share their sentences, which then go to the device once.
-        there = {id(tokens): tokens.to(encoder.transformer.device) for encoder, tokens in passes}
-        return self.loss_of(batch, [encoder(there[id(tokens)]) for encoder, tokens in passes])
+        embeddings = [encoder(tokens.to(encoder.transformer.device)) for encoder, tokens in self.passes(batch)]
+        return self.loss_of(batch, embeddings)
 
 
 class Siamese(EmbeddingObjective):

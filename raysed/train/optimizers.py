@@ -1,33 +1,26 @@
 """RMSprop, and Adam with decoupled decay; biases and normalisations are not decayed."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
+_MANY = 1e9
+"""Steps after which Adam corrects no bias."""
+
 
 class UncorrectedAdamW(torch.optim.AdamW):
     """Adam without bias correction, with decoupled weight decay (BERT's own optimizer; SBERT and BERT-flow use it).
 
-    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + decay * p), betas 0.9 and 0.999. Because m and v start at zero
-    and are not corrected, the first updates are about three times the rate. Adam's correction vanishes as the step
-    count grows, so torch's fused kernel gives exactly this when it is told that many steps have passed.
-
-    The moments are made at once, so the parameters must be on their device already.
+    Each update is p -= rate * (m / (sqrt(v) + 1e-6) + decay * p), betas 0.9 and 0.999; the first are about three times
+    the rate. Adam's correction vanishes as the step count grows, so torch's fused kernel gives exactly this when it is
+    told that many steps have passed. The moments are made at once, so parameters must be on their device already.
     """
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter] | Iterable[Mapping[str, Any]],
-        learning_rate: float,
-        weight_decay: float = 0.01,
-    ):
-        super().__init__(
-            parameters, lr=learning_rate, betas=(0.9, 0.999), eps=1e-6, weight_decay=weight_decay, fused=True
-        )
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = _moments(parameter)
+    def __init__(self, parameters: Iterable[Any], learning_rate: float, weight_decay: float = 0.01):
+        super().__init__(parameters, lr=learning_rate, eps=1e-6, weight_decay=weight_decay, fused=True)
+        make_moments(self, steps=_MANY)
 
 
 class RMSprop(torch.optim.AdamW):
@@ -38,17 +31,16 @@ class RMSprop(torch.optim.AdamW):
     alone, and the updates that a row has missed are made good when it is met again. That is exact.
 
     For everything else this is Adam whose first moment is the gradient (beta 0) and whose moments are not corrected, so
-    torch's fused kernel does it in one pass. Its state is made at once, so the parameters must be on their device
-    already; those in `sparse` will have sparse gradients.
+    torch's fused kernel does it in one pass. Its state is made at once, of those in `sparse` for sparse gradients.
     """
 
     def __init__(
         self, parameters: Iterable[nn.Parameter], alpha: float, eps: float, sparse: Collection[nn.Parameter] = ()
     ):
         super().__init__(parameters, lr=1.0, betas=(0.0, alpha), eps=eps, weight_decay=0.0, fused=True)
-        ids = {id(parameter) for parameter in sparse}
-        for parameter in (p for group in self.param_groups for p in group["params"]):
-            self.state[parameter] = _rows_state(parameter) if id(parameter) in ids else _moments(parameter)
+        for parameter in sparse:
+            self.state[parameter] = _rows_state(parameter)
+        make_moments(self, steps=_MANY)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -96,16 +88,11 @@ def adam_optimizer(module: nn.Module, weight_decay: float) -> torch.optim.AdamW:
     return optimizer
 
 
-def make_moments(optimizer: torch.optim.Optimizer, parameters: Iterable[torch.Tensor] | None = None) -> None:
-    """Make the state of a fused Adam, as torch does in the first update; so no update fails for want of its memory.
-
-    `parameters` are those that it will be given, if not those that it has.
-    """
-    if parameters is None:
-        parameters = (p for group in optimizer.param_groups for p in group["params"])
-    for parameter in parameters:
+def make_moments(optimizer: torch.optim.Optimizer, steps: float = 0) -> None:
+    """Make the state of a fused Adam that is not there, as its first update does, which so cannot lack memory."""
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         if not optimizer.state[parameter]:
-            optimizer.state[parameter] = _moments(parameter, steps=0)
+            optimizer.state[parameter] = _moments(parameter, steps)
 
 
 def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -117,8 +104,7 @@ def _groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
-def _moments(parameter: nn.Parameter, steps: float = 1e9) -> dict[str, torch.Tensor]:
-    """Return the state of a fused Adam; after so many steps it corrects no bias."""
+def _moments(parameter: nn.Parameter, steps: float = _MANY) -> dict[str, torch.Tensor]:
     return {
         "step": torch.full((), steps, dtype=torch.float32, device=parameter.device),
         "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),

@@ -32,10 +32,8 @@ def in_parts_if_needed(objective: nn.Module, action: Callable[[], _Result]) -> _
     The batch and its loss stay the same, in-batch negatives included: only the encoders' inner states are held for one
     part of the batch at a time, and computed twice. `action` must have no effects that a second try would have to undo.
     """
-    # The failed try has used up random numbers. Putting the states back, that of the model's GPU included, gives every
-    # try the same negatives and hidden words, so that an update does not depend on how much memory there is. With
-    # dropout, parts draw other masks than the whole batch would. Check: the tests of test_loop.py with `little_memory`
-    # in their names, which plant an error and compare with the undisturbed updates.
+    # The failed try has used up random numbers, which are put back: an update does not depend on how much memory there
+    # is, but for dropout, whose masks are others in parts.
     restore = random_state(next(objective.parameters()).device)
     while True:
         try:

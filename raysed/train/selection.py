@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from raysed.train.plan import Plan
+from raysed.train.stage import Plan
 from raysed.train.state import broadcast_from_rank0
 
 Metrics = dict[str, Any]
@@ -19,13 +19,11 @@ class Result:
     """How a training ended.
 
     Attributes:
-        history: one entry per logged step: step, loss, learning_rate, what the objective measures and, where evaluated,
-            scores by candidate and the loss on held-out batches. With measures the first update is logged, too: it saw
-            the untouched weights.
+        history: one entry per logged step: step, loss, learning_rate, what the objective measures (then the first
+            update, too) and, where evaluated, scores by candidate and the loss on held-out batches.
         kept: name of the candidate whose module holds the kept weights, those after `kept_step` updates.
         score: its dev score, None without a dev task.
         resumed_at: the step at which a saved state was picked up, 0 for a fresh start.
-        steps: updates made so far.
         held_out: the lowest loss on held-out batches.
     """
 
@@ -59,16 +57,29 @@ class Selection:
         return is_time and bool(self._evaluate or self._plan.held_out)
 
     def evaluate(self, result: Result, step: int) -> Metrics:
-        """Evaluate all candidates; note the best one in `result` and return what the history gets."""
+        """Evaluate all candidates; note the best one in `result` and return what the history gets.
+
+        Of equal ones the later counts as better, as in the released CT code.
+        """
         loss = self._held_out_loss() if self._plan.held_out else None
         scores = {}
-        for name, module in self._objective.candidates().items():
-            if self._plan.keep in ("best", name):
-                if self._evaluate:
-                    scores[name] = self._evaluate(module)
-                self._consider(result, step, name, module, scores.get(name), loss)
+        for name, module in self._wanted().items():
+            if self._evaluate:
+                scores[name] = self._evaluate(module)
+            if loss is None:
+                is_best = result.score is None or scores[name] >= result.score
+            else:
+                is_best = result.held_out is None or loss <= result.held_out
+            if self._plan.keep != "best" or is_best:
+                result.kept, result.kept_step, result.score, result.held_out = name, step, scores.get(name), loss
+            if self._plan.keep == "best" and is_best:
+                self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
         self._objective.train()
         return {**({"dev": scores} if scores else {}), **({} if loss is None else {"held_out": loss})}
+
+    def _wanted(self) -> dict[str, nn.Module]:
+        candidates = self._objective.candidates()
+        return candidates if self._plan.keep == "best" else {self._plan.keep: candidates[self._plan.keep]}
 
     def out_of_patience(self, result: Result) -> bool:
         """Whether the last `patience` evaluations brought nothing better."""
@@ -83,8 +94,7 @@ class Selection:
         if self.best:
             candidates[result.kept].load_state_dict(self.best)
         elif not result.kept:
-            result.kept = self._plan.keep if self._plan.keep in candidates else next(iter(candidates))
-            result.kept_step = step
+            result.kept, result.kept_step = next(iter(self._wanted())), step
 
     @torch.no_grad()
     def _held_out_loss(self) -> float:
@@ -92,20 +102,6 @@ class Selection:
         losses = [self._objective.loss(batch).item() for batch in self._plan.held_out]
         loss = float(np.average(losses, weights=[len(batch.ids) for batch in self._plan.held_out]))
         return broadcast_from_rank0(loss, next(self._objective.parameters()).device)
-
-    def _consider(
-        self, result: Result, step: int, name: str, module: nn.Module, score: float | None, loss: float | None
-    ) -> None:
-        """Keep the weights of the best candidate so far; of equal ones the later, as the released CT code does."""
-        if loss is None:
-            is_best = result.score is None or score >= result.score
-        else:
-            is_best = result.held_out is None or loss <= result.held_out
-        chooses = self._plan.keep == "best"
-        if not chooses or is_best:
-            result.kept, result.kept_step, result.score, result.held_out = name, step, score, loss
-        if chooses and is_best:
-            self.best = {key: value.detach().cpu().clone() for key, value in module.state_dict().items()}
 
 
 def before_training(

@@ -49,20 +49,15 @@ def train_together(runs: Sequence[Run]) -> list[Result]:
         while waiting := [run for run in runs if run.goes_on()]:
             # Those that began in another precision, maybe on another machine, go on later.
             together = [run for run in waiting if run.engine.bf16 == waiting[0].engine.bf16]
-            stack = Stack([run.engine for run in together]) if len(together) > 1 else None
+            stack = Stack([run.engine for run in together])
             try:
                 while all(run.goes_on() for run in together):
                     batches = [run.next_batch() for run in together]
-                    rates = [run.learning_rate() for run in together]
-                    if stack:
-                        losses = stack.update(batches, rates)
-                    else:
-                        losses = [together[0].engine.update(batches[0], rates[0])]
+                    losses = stack.update(batches, [run.learning_rate() for run in together])
                     for run, batch, loss in zip(together, batches, losses):
                         run.count(batch, loss)
             finally:
-                if stack:
-                    stack.part()
+                stack.part()
         return [run.end() for run in runs]
 
 
@@ -128,21 +123,17 @@ class Stack:
 
 
 def of_equal_shape(tokens: Sequence[PackedTokens]) -> tuple[torch.Tensor, ...]:
-    """Return E packed batches of B sentences as [E, R, L] and [E, B], with empty places where one is smaller.
-
-    The tensors have the order of the fields of `PackedTokens`.
-    """
+    """Return the fields of E packed batches of B sentences, [E, R, L] and [E, B], with empty places in smaller ones."""
     rows, columns = (max(of_one.input_ids.shape[axis] for of_one in tokens) for axis in (0, 1))
 
     def grown(tensor: torch.Tensor, fill: int) -> torch.Tensor:
         return F.pad(tensor, (0, columns - tensor.shape[1], 0, rows - tensor.shape[0]), value=fill)
 
-    return (
-        torch.stack([grown(of_one.input_ids, 0) for of_one in tokens]),
-        torch.stack([grown(of_one.position_ids, 0) for of_one in tokens]),
-        torch.stack([grown(of_one.segments, len(of_one)) for of_one in tokens]),
-        torch.stack([of_one.lengths for of_one in tokens]),
-    )
+    fields = [
+        (grown(one.input_ids, 0), grown(one.position_ids, 0), grown(one.segments, len(one)), one.lengths)
+        for one in tokens
+    ]
+    return tuple(map(torch.stack, zip(*fields)))
 
 
 def _joined(parameters: Sequence[Mapping[str, nn.Parameter]]) -> dict[str, torch.Tensor]:
@@ -157,16 +148,10 @@ def _joined(parameters: Sequence[Mapping[str, nn.Parameter]]) -> dict[str, torch
 
 
 def _attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **options: Any,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None, **options: Any
 ) -> torch.Tensor:
     """Attention of all members as one of a larger batch: not every kernel of torch has a rule of its own for `vmap`."""
-    return _Attention.apply(query, key, value, attn_mask, {"dropout_p": dropout_p, "is_causal": is_causal, **options})
+    return _Attention.apply(query, key, value, attn_mask, options)
 
 
 class _Attention(torch.autograd.Function):
@@ -174,12 +159,12 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(*inputs: Any) -> torch.Tensor:
-        """Never called: nothing but what is in a stack comes here."""
+        """Never called: see the class."""
         raise NotImplementedError
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: torch.Tensor) -> None:
-        """Never called, either; torch asks that it is there."""
+        """Never called, either; torch asks for it."""
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple, *inputs: Any) -> tuple[torch.Tensor, int]:

@@ -1,8 +1,8 @@
-"""What a stage is. Settings are made of these files, so nothing here loads transformers, Ray or DeepSpeed."""
+"""What a stage and a training are. Settings are made of these files, so nothing here loads transformers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,7 +14,6 @@ from torch import nn
 from raysed.config import Block, MembersConfig
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import adam_optimizer, bert_optimizer
-from raysed.train.plan import Plan, warmup_schedule
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -35,6 +34,30 @@ class Start:
     data: Mapping[str, Path]
     seed: int
     lower_bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one training does.
+
+    Attributes:
+        learning_rate: rate of an update, by step (0-based).
+        evaluate_every: updates between evaluations; the last update is always evaluated.
+        log_every: updates between entries of the loss in the history.
+        keep: name of the candidate that is the result, or `best`: the best one at its best evaluation.
+        patience: with `best`, the training ends after so many evaluations without a better score; None: never.
+        held_out: batches that nothing is learnt from; the loss on them, not the dev score, then says what is best.
+    """
+
+    steps: int
+    learning_rate: Callable[[int], float]
+    seed: int = 0
+    evaluate_every: int = 500
+    checkpoint_every: int = 500
+    log_every: int = 10
+    keep: str = "best"
+    patience: int | None = None
+    held_out: Sequence[Any] = ()
 
 
 @dataclass(frozen=True)
@@ -106,14 +129,6 @@ class Stage:
         """Return the correlation that its dev scores are."""
         return getattr(settings, "criterion", "spearman")
 
-    def keep(self, settings: Any) -> Literal["last", "best_on_dev"]:
-        """Return which weights become the member: those of the last update, or of the best evaluation."""
-        return "best_on_dev" if getattr(settings, "keep", "last") == "best_on_dev" else "last"
-
-    def evaluate_every(self, settings: Any, members: MembersConfig) -> int:
-        """Return the updates between two evaluations."""
-        return getattr(settings, "evaluate_every", None) or members.evaluate_every
-
     def rows_per_update(self, settings: Any) -> int:
         """Return the rows of a batch: sentences or pairs."""
         return settings.batch_size
@@ -156,19 +171,35 @@ class Stage:
         objective = self.objective(settings, start).to(device)
         batches = self.batches(settings, start)
         steps = self.steps(settings, len(batches.table))
+        keeps_best = self.is_grid or getattr(settings, "keep", "last") == "best_on_dev"
         plan = Plan(
             steps=steps,
             learning_rate=self.schedule(settings, steps),
             seed=start.seed,
-            evaluate_every=self.evaluate_every(settings, members),
+            evaluate_every=getattr(settings, "evaluate_every", None) or members.evaluate_every,
             checkpoint_every=members.checkpoint_every,
             log_every=log_every(steps),
-            keep="best" if self.keep(settings) == "best_on_dev" else list(objective.candidates())[-1],
+            keep="best" if keeps_best else list(objective.candidates())[-1],
         )
         optimizer, clip = self.optimizer(settings, objective), getattr(settings, "clip", None)
-        return Setup(
-            objective, batches, plan, TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, device))
-        )
+        engine = TorchEngine(objective, optimizer, clip, uses_bf16(members.precision, device))
+        return Setup(objective, batches, plan, engine)
+
+
+def warmup_schedule(rate: float, steps: int, warmup: float, decay: str) -> Callable[[int], float]:
+    """Rise linearly over the first share of the steps, then stay or fall linearly to zero.
+
+    >>> [round(warmup_schedule(1.0, 10, 0.2, "linear")(step), 3) for step in (0, 1, 2, 9)]
+    [0.5, 1.0, 1.0, 0.125]
+    """
+    rising = max(int(steps * warmup), 1) if warmup else 0
+
+    def at(step: int) -> float:
+        if step < rising:
+            return rate * (step + 1) / rising
+        return rate * (steps - step) / max(steps - rising, 1) if decay == "linear" else rate
+
+    return at
 
 
 def log_every(steps: int) -> int:
@@ -198,7 +229,11 @@ class TuningConfig(Block):
 
 
 class TunedStage(Stage):
-    """A stage of epochs of shuffled batches; `corrects_bias`: its Adam does so, as BERT's own does not."""
+    """A stage of epochs of shuffled batches.
+
+    Attributes:
+        corrects_bias: whether its Adam does so; BERT's own does not.
+    """
 
     corrects_bias: ClassVar[bool] = False
 

@@ -36,22 +36,17 @@ class BackgroundWriter:
         self._writing: Future | None = None
 
     def start(self, action: Callable[[], None]) -> None:
-        """Start to write when what was started before is written; raise what went wrong with that."""
-        self.wait()
+        """Start to write; nothing else may be being written."""
         thread = ThreadPoolExecutor(1, "checkpoint")
         self._writing = thread.submit(action)
         thread.shutdown(wait=False)
 
-    def wait(self) -> None:
-        """Return when nothing is being written any more; raise what went wrong."""
+    def wait(self, raises: bool = True) -> None:
+        """Return when nothing is being written any more; raise what went wrong, if that is wanted."""
         writing, self._writing = self._writing, None
-        if writing:
-            writing.result()
-
-    def join(self) -> None:
-        """Return when nothing is being written any more, whether that went well or not."""
-        if self._writing:
-            self._writing.exception()
+        error = writing and writing.exception()
+        if error and raises:
+            raise error
 
 
 def copied(state: Mapping[str, Any]) -> tuple[str, dict[str, torch.Tensor]]:

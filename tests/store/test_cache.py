@@ -56,13 +56,14 @@ def copy(place: Path, key: str, used: float) -> None:
 
 
 def test_what_was_used_longest_ago_goes_first_and_what_a_process_uses_stays(place, monkeypatch):
-    """Four copies, and room for two of them."""
-    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: Usage(1000, 900, 50))
+    """Four copies of 100 bytes, and room for two of them."""
+    free = lambda: 250 - 100 * (len(list(place.glob("[!.]*"))) - 2)  # noqa: E731
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: Usage(1000, 1000 - free(), free()))
     for used, name in enumerate(("in use", "old", "older", "new")):
         copy(place, name.replace(" ", "-"), used)
     assert cache.lease("in-use") == place / "in-use"
     os.utime(place / "in-use", (0, 0))
-    assert cache.make_room() == ["old", "older"]
+    cache.make_room()
     assert {path.name for path in place.glob("[!.]*")} == {"in-use", "new"}
 
 
@@ -84,9 +85,10 @@ def test_what_another_process_uses_stays_until_it_ends(place, monkeypatch):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", _USER, str(place.parent)], cwd=ROOT, **pipes) as user:
         assert user.stdout.readline() == "ready\n"
-        assert cache.make_room() == [] and len(list(place.glob("[!.]*"))) == 2
+        cache.make_room()
+        assert len(list(place.glob("[!.]*"))) == 2
         user.kill()
-    assert cache.make_room() == ["copy"]
+    cache.make_room()
     assert list(place.glob("[!.]*")) == [], "nor is anything half-written left of a process that was killed"
 
 

@@ -9,14 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.fs as pafs
 import pytest
 
 import raysed.store.files
 import raysed.store.metrics
 from raysed.errors import UserError
-from raysed.store.metrics import MetricsLog, log_pictures, native_output_to
+from raysed.store.metrics import MetricsLog, native_output_to
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,15 +36,6 @@ def events(directory: Path) -> dict[str, list[tuple[int, float]]]:
         for value in event.summary.value:
             found.setdefault(value.tag, []).append((event.step, value.simple_value))
     return found
-
-
-def hparams_of(directory: Path) -> list[bytes]:
-    return [
-        value.metadata.plugin_data.content
-        for event in records(directory)
-        for value in event.summary.value
-        if value.metadata.plugin_data.plugin_name == "hparams"
-    ]
 
 
 def records(directory: Path) -> Iterator[Any]:
@@ -145,35 +135,6 @@ def test_an_object_store_that_fails_meanwhile_ends_no_training(remote, tmp_path,
         while len(failed) < 3:
             time.sleep(0.01)
     assert_complete(tmp_path / "bucket/runs/run/logs/ct/members/00", HISTORY)
-
-
-def test_the_table_of_hyperparameters_has_what_tells_trainings_apart(tmp_path):
-    """As TensorBoard's own reader finds it."""
-    from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
-
-    with MetricsLog(Storage(str(tmp_path), "run"), "sts/members/01") as metrics:
-        metrics.write(HISTORY[1])
-        metrics.conclude({"stage": "sts", "seed": 7, "lower_bound": 0.3, "index": None}, {"best_dev": 61.25})
-    directory = tmp_path / "run/logs/sts/members/01"
-    parts = [HParamsPluginData.FromString(data) for data in hparams_of(directory)]
-    (started,) = [part.session_start_info for part in parts if part.HasField("session_start_info")]
-    found = {key: value.string_value or value.number_value for key, value in started.hparams.items()}
-    assert found == {"stage": "sts", "seed": 7.0, "lower_bound": 0.3}
-    assert [value for _, value in events(directory)["best_dev"]] == [61.25]
-
-
-def test_the_pictures_of_the_last_report_are_on_tensorboard(remote, tmp_path):
-    from matplotlib.image import imsave
-
-    (tmp_path / "plots").mkdir()
-    imsave(tmp_path / "plots/recipes.png", np.zeros((4, 6, 3)))
-    for _ in range(2):
-        log_pictures(remote, tmp_path / "plots")
-    directory = tmp_path / "bucket/runs/run/logs/report"
-    (event,) = [event for event in records(directory) if event.summary.value]
-    (value,) = event.summary.value
-    assert (value.tag, value.image.height, value.image.width) == ("recipes", 4, 6)
-    assert value.image.encoded_image_string == (tmp_path / "plots/recipes.png").read_bytes()
 
 
 def test_notes_are_plain_lines():

@@ -40,13 +40,6 @@ def test_a_terminal_has_one_line_that_is_rewritten(clock, monkeypatch):
     assert lines[25].rstrip() == "train ct:  50 % · loss 0.5 · 6 s left"
 
 
-def test_a_narrow_terminal_cuts_the_line(clock, monkeypatch):
-    monkeypatch.setattr(shutil, "get_terminal_size", lambda: os.terminal_size((20, 24)))
-    stream = Terminal()
-    Progress("a very long title", 10, stream).update(5, "and a note")
-    assert stream.getvalue() == "\ra very long title: "
-
-
 def test_elsewhere_a_line_is_added_now_and_then(clock):
     stream = io.StringIO()
     progress = Progress("train ct", 1000, stream)
@@ -63,14 +56,6 @@ def test_elsewhere_a_line_is_added_now_and_then(clock):
         "train ct:  90 % · 10 s left",
         "train ct: done in 1 min 40 s",
     ]
-
-
-def test_a_short_stage_says_one_line_only(clock):
-    stream = io.StringIO()
-    progress = Progress("evaluate", 3, stream)
-    progress.update(3)
-    progress.close()
-    assert stream.getvalue() == "evaluate: done in 0 s\n"
 
 
 def test_work_of_an_earlier_attempt_does_not_count_as_speed(clock):

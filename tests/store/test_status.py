@@ -98,21 +98,6 @@ def test_a_complete_run_stays_complete_until_a_stage_begins(storage, error):
     assert status(storage)["state"] in ("failed", "stopped")
 
 
-def test_a_run_that_is_not_complete_tells_its_newest_attempt(storage):
-    for error in ("the loss is nan", "corpus.source has no sentences"):
-        with pytest.raises(UserError), status_of(storage):
-            raise UserError(error)
-        assert status(storage)["error"] == error
-
-
-def test_nobody_listens_after_the_end(storage):
-    with status_of(storage):
-        pass
-    before = status(storage)
-    emit(stage="another")
-    assert status(storage) == before
-
-
 def test_what_a_run_will_train_is_remembered_while_it_works(storage):
     commit(storage, "ct/members/00")
     with status_of(storage, every=0.01):
@@ -162,11 +147,6 @@ def test_a_running_run_is_described(storage):
     assert describe(storage)[0][0] == (
         "mine: no sign of life for 10 min 3 s: the job on head (process 7) is gone; the same command continues it"
     )
-
-
-def test_a_run_of_old_without_a_status_is_described(storage):
-    commit(storage, "corpus")
-    assert describe(storage)[0] == ["mine: state unknown (no readable status.json)", "finished: corpus"]
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ def test_every_flipped_byte_of_a_manifest_entry_is_noticed(disk, tmp_path):
         {"name": "../other/ct/members/00"},
         {"name": "/etc"},
         {"attempt": "../../../precious"},
-        {"attempt": ""},
+        {"attempt": "attempt-0"},
         {"files": {"../../../../precious/file": "0"}},
         {"files": {"/etc/passwd": "0"}},
         {"depends": None},
@@ -457,12 +457,6 @@ def test_dependencies_compare_as_they_are_stored(disk):
     disk.commit("x", lambda path: None, {"layers": (1, 2), 3: None})
     assert disk.finished("x", {"layers": [1, 2], "3": None})
     assert disk.entry("x").fingerprint == Storage(disk.location, "run").entry("x").fingerprint
-
-
-def test_meta_may_be_filled_while_writing(disk):
-    meta: dict = {}
-    disk.commit("x", lambda path: meta.update(rows=3), {}, meta)
-    assert disk.entry("x").meta == {"rows": 3}
 
 
 def test_entries_lists_what_lies_below(storage):
@@ -620,18 +614,12 @@ def test_a_disk_on_which_nothing_can_be_written_is_a_sentence_at_once(disk, monk
         pass
 
 
-def test_free_space_of_a_directory_that_is_not_there_yet(tmp_path):
-    free = shutil.disk_usage(tmp_path).free
-    assert Storage(str(tmp_path / "a/b"), "run").free_bytes() == pytest.approx(free, rel=0.1)
-
-
-def test_a_run_of_an_earlier_layout_is_refused(disk, tmp_path):
-    (tmp_path / "run/manifest/ct/members").mkdir(parents=True)
-    entry = {"name": NAME, "depends": {}, "files": {}, "meta": {}, "sizes": {}, "attempt": "", "checksum": "0"}
-    (tmp_path / f"run/manifest/{NAME}.json").write_text(json.dumps(entry))
-    with pytest.raises(UserError, match=r"run 'run' was made by an earlier version of raysed, .* choose another --run"):
-        with disk.lock():
-            pass
+def test_a_run_of_an_earlier_layout_is_refused(disk):
+    entry = {"name": NAME, "depends": OLD, "files": {}, "meta": {}, "sizes": {}, "attempt": ""}
+    disk.write_text(f"manifest/{NAME}.json", json.dumps({**entry, "checksum": stable_hash(entry)}))
+    with pytest.raises(UserError, match=r"was made by an earlier version of raysed, .* choose another --run"):
+        disk.finished(NAME, OLD)
+    assert Storage(disk.location, "two").elsewhere(NAME, OLD) is None
 
 
 # -- one job at a time -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from raysed.train.collapse import collapse, spread_of
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
 from raysed.train.optimizers import adam_optimizer
-from raysed.train.plan import Plan
+from raysed.train.stage import Plan
 from raysed.train.stages.bsl import Bootstrap, BslConfig, make_predictor
 
 
@@ -68,7 +68,7 @@ def trained(make_encoder, make_table, momentum, predictor):
     encoder = make_encoder("bert")
     torch.manual_seed(0)
     head = make_predictor(BslConfig(predictor=predictor, expansion=4), encoder.width)
-    objective = Bootstrap(encoder, head, momentum, dropout=True)
+    objective = Bootstrap(encoder, head, momentum, squared=False, dropout=True)
     engine = TorchEngine(objective, adam_optimizer(objective, 0.0), clip=1.0)
     views = pack(TokenTable.concatenate([table, make_table(32, seed=1)]))
     plan = Plan(steps=80, learning_rate=lambda step: 2e-3, keep="encoder", log_every=5)

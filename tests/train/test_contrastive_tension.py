@@ -8,20 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.store.storage import Storage
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
-from raysed.train.plan import Plan
+from raysed.train.stage import Plan, Start
 from raysed.train.stages.ct import (
+    STAGE,
     ContrastiveTension,
     CtConfig,
     InBatchContrastiveTension,
     PairSampler,
     SentenceSampler,
-    ct_batches,
-    ct_objective,
-    ct_optimizer,
-    ct_schedule,
 )
 
 UPDATES = 20
@@ -89,8 +85,8 @@ def test_training_equals_the_plain_loop(make_encoder, make_table, dtype, toleran
     models, losses = plain_training(start, sentences, sampler)
 
     objective, found = ContrastiveTension(encoder), []
-    engine = TorchEngine(objective, ct_optimizer(objective))
-    plan = Plan(UPDATES, ct_schedule(CONFIG), log_every=1, keep="second")
+    engine = TorchEngine(objective, STAGE.optimizer(CONFIG, objective))
+    plan = Plan(UPDATES, STAGE.schedule(CONFIG, UPDATES), log_every=1, keep="second")
     train(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"]))
 
     np.testing.assert_allclose(found, losses, rtol=0, atol=tolerance)
@@ -115,45 +111,9 @@ def test_the_second_model_is_the_one_given(make_encoder):
     objective = ContrastiveTension(encoder)
     assert objective.second is encoder and list(objective.candidates()) == ["first", "second"]
     assert all(torch.equal(a, b) for a, b in zip(objective.first.parameters(), encoder.parameters()))
-    optimized = {id(p) for group in ct_optimizer(objective).param_groups for p in group["params"]}
+    optimized = {id(p) for group in STAGE.optimizer(CONFIG, objective).param_groups for p in group["params"]}
     left = [name for name, p in objective.named_parameters() if id(p) not in optimized]
     assert len(left) == 4 and all("pooler" in name for name in left)
-
-
-def test_dropout_is_off_in_training(make_encoder, make_table):
-    """As in the released code, although the loop puts the objective in training mode."""
-    objective = ContrastiveTension(make_encoder("bert").train())
-    batch = PairSampler(make_table(30), CONFIG, seed=0)(0)
-    for _ in range(2):
-        assert torch.equal(objective.loss(batch), objective.loss(batch))
-        assert not any(module.training for encoder in objective.encoders() for module in encoder.modules())
-        objective.train()
-
-
-def test_the_loss_takes_dot_products_and_their_mean(make_encoder, make_table):
-    """Not cosines: with embeddings that are twice as long the logits are four times as large."""
-    objective, batch = ContrastiveTension(make_encoder("bert")), PairSampler(make_table(30), CONFIG, seed=0)(0)
-    scale = math.sqrt(0.02)
-    with torch.no_grad():
-        logits = 0.02 * (objective.first(batch.first) * objective.second(batch.second)).sum(1)
-        for factor in (1.0, 2.0):
-            for side in (objective.first, objective.second):
-                side.register_forward_hook(lambda _, __, output, by=factor * scale: output * by)
-            expected = torch.log1p(torch.exp(torch.where(batch.labels == 1, -1, 1) * factor**2 * logits)).mean()
-            torch.testing.assert_close(objective.loss(batch), expected)
-            for side in (objective.first, objective.second):
-                side._forward_hooks.clear()
-
-
-def test_dropout_can_be_asked_for(make_encoder, make_table):
-    """Then it is on in training and nowhere else; it changes nothing else."""
-    batch = PairSampler(make_table(30), CONFIG, seed=0)(0)
-    objective, without = (ContrastiveTension(make_encoder("bert"), dropout) for dropout in (True, False))
-    assert torch.equal(objective.loss(batch), without.loss(batch))
-    objective.train()
-    assert all(module.training for module in objective.modules())
-    assert not torch.equal(objective.loss(batch), objective.loss(batch))
-    assert torch.equal(objective.eval().loss(batch), without.loss(batch))
 
 
 # -- within a batch --------------------------------------------------------------------------------------------------
@@ -192,7 +152,7 @@ def test_training_within_the_batch_equals_the_plain_loop(make_encoder, make_tabl
     with torch.no_grad():
         objective.log_scale.fill_(math.log(5.0))  # made in float32
     plan = Plan(8, lambda step: 1e-3, log_every=1, keep="second")
-    engine = TorchEngine(objective, ct_optimizer(objective))
+    engine = TorchEngine(objective, STAGE.optimizer(CONFIG, objective))
     train(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"]))
     np.testing.assert_allclose(found, losses, rtol=0, atol=1e-8)
     torch.testing.assert_close(objective.log_scale.detach(), log_scale.detach(), rtol=0, atol=1e-8)
@@ -202,34 +162,12 @@ def test_training_within_the_batch_equals_the_plain_loop(make_encoder, make_tabl
             torch.testing.assert_close(side.transformer.get_parameter(name), expected, rtol=0, atol=1e-6, msg=name)
 
 
-def test_the_scale_starts_where_it_is_told(make_encoder, make_table):
-    """A large one makes equal models certain of their own sentence, a tiny one leaves them guessing."""
-    batch = SentenceSampler(make_table(30), 8, seed=0)(0)
-    for scale, expected in ((1e4, 0.0), (1e-4, math.log(8))):
-        objective = InBatchContrastiveTension(make_encoder("bert"), scale)
-        assert objective.log_scale.exp().item() == pytest.approx(scale, rel=1e-5)
-        assert objective.loss(batch).item() == pytest.approx(expected, abs=1e-3)
-
-
-def test_within_the_batch_dropout_is_on_unless_it_is_refused(make_encoder, make_table):
-    """Both models draw their own; both can be kept."""
-    batch = SentenceSampler(make_table(30), 8, seed=0)(0)
-    for dropout in (True, False):
-        encoder = make_encoder("bert")
-        objective = InBatchContrastiveTension(encoder, 20.0, dropout)
-        assert torch.equal(objective.loss(batch), objective.loss(batch))
-        objective.train()
-        assert torch.equal(objective.loss(batch), objective.loss(batch)) is not dropout
-        assert objective.candidates() == {"first": objective.first, "second": encoder}
-    assert InBatchContrastiveTension(make_encoder("bert")).train().training
-
-
 @pytest.mark.parametrize("variant", ["pairs", "in_batch"])
 def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, variant):
     """What the two models give is in bf16; the products and the cross entropy of it are not."""
-    encoder, table = make_encoder("bert"), make_table(30)
-    config = CtConfig(variant=variant, dropout=False)
-    objective, batch = ct_objective(config, encoder), ct_batches(config, table, 0)(0)
+    table, config = make_table(30), CtConfig(variant=variant, dropout=False)
+    objective = STAGE.objective(config, Start(make_encoder("bert"), None, {}, seed=0))
+    batch = (PairSampler(table, config, 0) if variant == "pairs" else SentenceSampler(table, 16, 0))(0)
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective.loss(batch)
         sides = (batch.first, batch.second) if variant == "pairs" else (batch, batch)
@@ -255,20 +193,22 @@ def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, 
         ({"variant": "in_batch", "dropout": True, "batch_size": 99}, InBatchContrastiveTension, 30, True),
     ],
 )
-def test_the_settings_choose_the_variant(make_encoder, make_table, settings, kind, batch, trains):
+def test_the_settings_choose_the_variant(make_encoder, make_table, monkeypatch, settings, kind, batch, trains):
     encoder, table = make_encoder("bert"), make_table(30)
+    monkeypatch.setattr("raysed.data.tokens.read_tokens", lambda path: table)
     config = CtConfig(**settings, scale=7.0)
-    objective, batch_at = ct_objective(config, encoder), ct_batches(config, table, seed=4)
+    starts = [Start(encoder, None, {"corpus": None}, seed) for seed in (4, 5)]
+    objective, batch_at = STAGE.objective(config, starts[0]), STAGE.batches(config, starts[0])
     assert type(objective) is kind and objective.second is encoder
     objective.train()
     assert objective.first.training is objective.second.training is trains
     found = batch_at(2)
     assert len(found.labels if kind is ContrastiveTension else found) == batch
-    other = ct_batches(config, table, seed=5)(2)
+    other = STAGE.batches(config, starts[1])(2)
     assert found.ids.tolist() == batch_at(2).ids.tolist() != other.ids.tolist()
     if kind is InBatchContrastiveTension:
         assert objective.log_scale.exp().item() == pytest.approx(7.0)
-    optimized = {id(p) for group in ct_optimizer(objective).param_groups for p in group["params"]}
+    optimized = {id(p) for group in STAGE.optimizer(CONFIG, objective).param_groups for p in group["params"]}
     assert optimized == {id(p) for p in objective.parameters() if p.requires_grad}
 
 
@@ -287,29 +227,6 @@ def test_a_group_is_one_positive_pair_and_independent_negatives(make_table):
     assert batch.labels.tolist() == [1.0, *[0.0] * 7] * 2
     assert len(batch.first) == len(batch.second) == 16
     assert batch.ids.tolist() == [*batch.first.ids, *batch.second.ids]
-
-
-def test_batches_hold_the_tokens_of_their_rows(make_table):
-    table = make_table(40)
-    sampler = PairSampler(table, CONFIG, seed=3)
-    first, second = sampler.rows(5)
-    batch = sampler(5)
-    for side, rows in ((batch.first, first), (batch.second, second)):
-        assert side.ids.tolist() == table.ids[rows].tolist()
-        for place, row in enumerate(rows):
-            wanted = table.input_ids[table.offsets[row] : table.offsets[row + 1]]
-            assert side.input_ids[side.segments == place].tolist() == wanted.tolist()
-
-
-@pytest.mark.parametrize(("groups", "negatives"), [(1, 1), (3, 2), (2, 7)])
-def test_other_shapes_of_batches(make_table, groups, negatives):
-    config = CtConfig(groups=groups, negatives=negatives)
-    sampler = PairSampler(make_table(30), config, seed=0)
-    first, second = sampler.rows(0)
-    assert len(first) == len(second) == groups * (1 + negatives)
-    labels = sampler(0).labels
-    assert labels.sum() == groups
-    assert all(first[i] == second[i] for i in np.flatnonzero(labels.numpy()))
 
 
 def test_draws_are_uniform_with_replacement_and_independent(make_table):
@@ -354,18 +271,13 @@ def test_sentences_of_a_batch_are_different_and_drawn_uniformly(make_table):
     assert packed.ids.tolist() == table.ids[rows[3]].tolist() and len(packed) == size
 
 
-def test_a_small_corpus_gives_small_batches(make_table):
-    batch = SentenceSampler(make_table(5), 16, seed=0)(0)
-    assert sorted(batch.ids) == make_table(5).ids.tolist()
-
-
 # -- schedule --------------------------------------------------------------------------------------------------------
 
 
 def test_boundaries_belong_to_the_rate_before():
     """501 updates at the first rate, 500 at each of the next three, and the rest at the last, whatever `steps` is."""
     for steps in (50_000, 300, 2_001):
-        rate = ct_schedule(CtConfig(steps=steps))
+        rate = STAGE.schedule(CtConfig(steps=steps), steps)
         counts = Counter(rate(step) for step in range(50_000))
         assert counts == {1e-5: 501, 8e-6: 500, 6e-6: 500, 4e-6: 500, 2e-6: 47_999}
         assert [rate(step) for step in (500, 501, 1000, 1001, 2000, 2001)] == [1e-5, 8e-6, 8e-6, 6e-6, 4e-6, 2e-6]
@@ -374,7 +286,7 @@ def test_boundaries_belong_to_the_rate_before():
 @pytest.mark.parametrize("steps", [5, 17, 500, 50_000])
 def test_a_scaled_schedule_gives_a_fifth_to_each_rate(steps):
     config = CtConfig(steps=steps, schedule="scaled")
-    rates = [ct_schedule(config)(step) for step in range(steps)]
+    rates = [STAGE.schedule(config, steps)(step) for step in range(steps)]
     assert rates == sorted(rates, reverse=True)
     counts = [rates.count(rate) for rate in config.learning_rates]
     assert sum(counts) == steps and all(abs(count - steps / 5) <= 2 for count in counts)
@@ -396,8 +308,8 @@ def train_ct(make_encoder, make_table, keep, scores, storage=None, stop_at=None)
     result = train(
         objective,
         batch_at,
-        Plan(UPDATES, ct_schedule(CONFIG), seed=2, evaluate_every=8, checkpoint_every=6, keep=keep),
-        TorchEngine(objective, ct_optimizer(objective)),
+        Plan(UPDATES, STAGE.schedule(CONFIG, UPDATES), seed=2, evaluate_every=8, checkpoint_every=6, keep=keep),
+        TorchEngine(objective, STAGE.optimizer(CONFIG, objective)),
         evaluate=lambda encoder: next(asked),
         checkpoints=storage and storage.checkpoints("member", {}),
     )
@@ -416,30 +328,3 @@ def test_second_is_kept_as_trained_to_the_end_or_the_better_at_its_best(make_enc
     assert (result.kept, result.kept_step, result.score) == ("first", 16, 9.5)
     assert torch.equal(weights_of(best.second), weights_of(ended.second))
     assert not torch.equal(weights_of(best.first), weights_of(ended.first))
-
-
-def test_a_continued_member_is_the_undisturbed_one(make_encoder, make_table, tmp_path):
-    """Both models and the optimizer's moments come back, and the best weights with them."""
-    whole, expected = train_ct(make_encoder, make_table, "best", [1, 2, 8, 3, 2, 1])
-    storage = Storage(str(tmp_path), "run")
-    with pytest.raises(KeyboardInterrupt):
-        train_ct(make_encoder, make_table, "best", [1, 2, 8, 3], storage, stop_at=19)
-    continued, result = train_ct(make_encoder, make_table, "best", [2, 1], storage)
-    assert result.resumed_at == 18 and (result.kept, result.kept_step) == (expected.kept, expected.kept_step) == (
-        "first",
-        16,
-    )
-    assert torch.equal(weights_of(continued), weights_of(whole)) and result.history == expected.history
-
-
-def test_members_of_other_seeds_differ(make_encoder, make_table):
-    """They start from the same weights: only their sentences differ."""
-    ends = []
-    for seed in (0, 1, 2):
-        objective = ContrastiveTension(make_encoder("bert", layers=2))
-        plan = Plan(3, ct_schedule(CONFIG), seed=seed, keep="second")
-        train(
-            objective, PairSampler(make_table(50), CONFIG, seed), plan, TorchEngine(objective, ct_optimizer(objective))
-        )
-        ends.append(weights_of(objective.second))
-    assert not torch.equal(ends[0], ends[1]) and not torch.equal(ends[1], ends[2])

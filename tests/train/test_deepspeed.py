@@ -16,7 +16,7 @@ from raysed.data.targets import TargetBatches
 from raysed.train.deepspeed import DeepSpeedEngine
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import train
-from raysed.train.plan import Plan, warmup_schedule
+from raysed.train.stage import Plan, warmup_schedule
 from raysed.train.stages.sed import Distillation, SedConfig
 
 _OPTIMIZERS = "deepspeed.runtime.zero.muon.muon_optimizer"
@@ -89,14 +89,14 @@ def continued(tmp_path_factory) -> tuple[dict[int, dict], np.ndarray]:
     """Three workers until update 6, one until 10, two to the end, with every ZeRO stage; and the plain losses."""
     directory = tmp_path_factory.mktemp("continued")
     write_targets(directory, 96, 40, WIDTH)
-    assert not run_workers(directory, 3, "0123", stop=6)
-    assert not run_workers(directory, 1, "0123", stop=10)
+    assert not run_workers(directory, 3, "012", stop=6)
+    assert not run_workers(directory, 1, "012", stop=10)
     expected = plain_losses(directory, SedConfig(batch_size=8, learning_rate=RATE), 12)
-    return run_workers(directory, 2, "0123"), np.array(expected)
+    return run_workers(directory, 2, "012"), np.array(expected)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", range(3))
 def test_deepspeed_makes_the_plain_updates(continued, stage):
     """Stopped twice and continued with another number of workers each time: the plain loss curve.
 
@@ -110,7 +110,7 @@ def test_deepspeed_makes_the_plain_updates(continued, stage):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", range(3))
 def test_deepspeed_resumes_exactly_with_dropout(continued, stage):
     """On two workers, to the last bit: putting the moments back draws no random numbers."""
     found, _ = continued
@@ -126,11 +126,10 @@ def test_a_learner_that_ended_early_can_be_finished():
     engine.load_state_dict(state)
     found = engine.state_dict()
     assert (found["moments"], found["updates"], found["bf16"]) == (moments, 7, True)
-    assert engine.weights().keys() == objective.state_dict().keys()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", range(3))
 def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued, stage):
     """The gradient of one of two workers: both are told by the loss, at once or, without ZeRO, when they ask."""
     found, _ = continued
@@ -139,7 +138,7 @@ def test_deepspeed_leaves_weights_alone_where_a_gradient_is_not_finite(continued
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", range(4))
+@pytest.mark.parametrize("stage", range(3))
 def test_deepspeed_has_its_moments_before_the_first_update(continued, stage):
     """Of two workers; so memory that suffices for the gradient suffices for the update."""
     found, _ = continued

@@ -7,16 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from raysed.data.pair_table import LabelledBatch
-from raysed.data.tokens import pack
-from raysed.store.storage import Storage
 from raysed.train.engine import TorchEngine, dense_part
-from raysed.train.loop import train
 from raysed.train.optimizers import RMSprop, UncorrectedAdamW, adam_optimizer, bert_optimizer, make_moments
-from raysed.train.plan import Plan
-from raysed.train.stages.ct import ContrastiveTension, CtConfig, PairSampler, ct_optimizer
-from raysed.train.stages.nli import SiameseNLI
-from raysed.train.state import copied, load_state, write_state
+from raysed.train.stages.ct import STAGE, ContrastiveTension, CtConfig, PairSampler
 
 
 def generator(seed: int) -> torch.Generator:
@@ -64,17 +57,6 @@ def test_updates_equal_the_formula(seed):
         assert (expected - start).abs().max() > 0.01
 
 
-def test_the_first_update_is_three_times_the_rate():
-    """0.1 / sqrt(0.001) times the sign of the gradient, where torch's own AdamW takes the rate itself."""
-    for make, size in ((lambda p: UncorrectedAdamW([p], 1e-3, 0.0), 10**0.5), (lambda p: torch.optim.AdamW([p]), 1.0)):
-        parameter = nn.Parameter(torch.zeros(3))
-        parameter.grad = torch.tensor([5.0, -7.0, 0.5])
-        make(parameter).step()
-        torch.testing.assert_close(
-            parameter.detach(), -1e-3 * size * parameter.grad.sign(), rtol=1e-3 if size == 1 else 1e-4, atol=0
-        )
-
-
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
 def test_biases_and_layer_norms_are_not_decayed(make_encoder, kind):
     """Whatever an architecture calls its layer norms; what is not trained is in no group."""
@@ -91,16 +73,6 @@ def test_biases_and_layer_norms_are_not_decayed(make_encoder, kind):
     }
 
 
-def test_the_optimizer_of_the_flow_decays_everything():
-    parameters = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, 2))]
-    optimizer = UncorrectedAdamW(parameters, 0.5)
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    for parameter in parameters:
-        torch.testing.assert_close(parameter.detach(), torch.full_like(parameter, 1 - 0.5 * 0.01))
-
-
 def state_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], int]:
     """Where each number of the state lies in memory."""
     return {
@@ -110,13 +82,17 @@ def state_of(optimizer: torch.optim.Optimizer) -> dict[tuple[int, str], int]:
     }
 
 
+def _ct_optimizer(objective: nn.Module) -> RMSprop:
+    return STAGE.optimizer(CtConfig(), objective)
+
+
 @pytest.mark.parametrize(
-    "make", [ct_optimizer, partial(bert_optimizer, weight_decay=0.1), partial(adam_optimizer, weight_decay=0.1)]
+    "make", [_ct_optimizer, partial(bert_optimizer, weight_decay=0.1), partial(adam_optimizer, weight_decay=0.1)]
 )
 def test_no_update_makes_state(make_encoder, make_table, make):
     """What is not there before the first update may not fit into memory at its end."""
     objective = ContrastiveTension(make_encoder("bert"))
-    if make is not ct_optimizer:
+    if make is not _ct_optimizer:
         for embedding in (m for m in objective.modules() if isinstance(m, nn.Embedding)):
             embedding.sparse = False
     optimizer = make(objective)
@@ -141,75 +117,7 @@ def test_moments_that_are_made_ahead_are_those_of_torch():
         assert torch.equal(states[0][key], value) and states[0][key].dtype == value.dtype
 
 
-@pytest.mark.parametrize("expected_sparse", [True, False])
-def test_rms_makes_state_anew_for_a_gradient_of_the_other_kind(expected_sparse):
-    """As of a model whose own code looks rows up in another way than its embedding says."""
-    found = []
-    for sparse in (expected_sparse, not expected_sparse):
-        parameter = nn.Parameter(torch.ones(4, 2))
-        optimizer = RMSprop([parameter], 0.9, 1e-7, sparse=[parameter] if sparse else [])
-        optimizer.param_groups[0]["lr"] = 0.1
-        for _ in range(3):
-            gradient = torch.tensor([[1.0, 2.0], [0, 0], [3, 4], [0, 0]])
-            parameter.grad = gradient.to_sparse(1) if expected_sparse else gradient
-            optimizer.step()
-        found.append(parameter.detach())
-    assert torch.equal(*found)
-
-
 # -- across an interruption ------------------------------------------------------------------------------------------
-
-
-def train_nli(make_encoder, make_table, storage=None, stop_at=None, forget=False):
-    """Twelve updates with a state every four; `forget`: an engine that comes back without its moments."""
-    torch.manual_seed(0)
-    objective, table = SiameseNLI(make_encoder("bert", layers=2)), make_table(60)
-
-    def batch_at(step):
-        if step == stop_at:
-            raise KeyboardInterrupt
-        rows = np.random.default_rng(step).integers(60, size=8)
-        return LabelledBatch(pack(table.take(rows)), torch.tensor([0, 1, 2, 1]), np.arange(4))
-
-    class Forgetful(TorchEngine):
-        def load_state_dict(self, state):
-            self.objective.load_state_dict(state["objective"])
-
-    engine = (Forgetful if forget else TorchEngine)(objective, bert_optimizer(objective, 0.01), clip=1.0)
-    plan = Plan(12, lambda step: 1e-3, seed=3, checkpoint_every=4, keep="encoder")
-    result = train(objective, batch_at, plan, engine, checkpoints=storage and storage.checkpoints("member", {}))
-    return torch.cat([p.detach().flatten() for p in objective.parameters()]), result
-
-
-def test_a_continued_training_is_the_undisturbed_one(make_encoder, make_table, tmp_path):
-    """Bit for bit, dropout on; and it would not be without the moments."""
-    expected, _ = train_nli(make_encoder, make_table)
-    for forget in (False, True):
-        storage = Storage(str(tmp_path), f"run-{forget}")
-        with pytest.raises(KeyboardInterrupt):
-            train_nli(make_encoder, make_table, storage, stop_at=9)
-        found, result = train_nli(make_encoder, make_table, storage, forget=forget)
-        assert result.resumed_at == 8
-        assert torch.equal(found, expected) is not forget
-
-
-def test_a_saved_state_comes_back_whole(tmp_path):
-    """Through files: moments, step, groups and their decays."""
-    module = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    engine = TorchEngine(module, bert_optimizer(module, 0.05))
-    for _ in range(3):
-        module(torch.randn(2, 3)).sum().backward()
-        engine.optimizer.step()
-    write_state(*copied(engine.state_dict()), tmp_path)
-    other = nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))
-    restored = TorchEngine(other, bert_optimizer(other, 0.9))
-    restored.load_state_dict(load_state(tmp_path))
-    for old, new in zip(engine.optimizer.param_groups, restored.optimizer.param_groups):
-        assert new["weight_decay"] == old["weight_decay"]
-        for a, b in zip(old["params"], new["params"]):
-            assert torch.equal(a, b)
-            before, after = engine.optimizer.state[a], restored.optimizer.state[b]
-            assert before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
 
 
 # -- RMSprop: an embedding's rows are updated when they are met ------------------------------------------------------

@@ -8,17 +8,16 @@ import pytest
 import torch
 
 from raysed.data.pair_table import PairBatches, PairTable
-from raysed.data.tokens import pack
 from raysed.errors import UserError
 from raysed.model.encoding import encode
 from raysed.store.storage import Storage
 from raysed.train.engine import TorchEngine
 from raysed.train.loop import Run
 from raysed.train.optimizers import adam_optimizer, bert_optimizer
-from raysed.train.plan import Plan
-from raysed.train.stack import Stack, can_be_stacked, of_equal_shape, train_together
+from raysed.train.stack import Stack, can_be_stacked, train_together
+from raysed.train.stage import Plan, Start
 from raysed.train.stages.contrastive import Contrastive
-from raysed.train.stages.ct import CtConfig, ct_batches, ct_objective, ct_optimizer
+from raysed.train.stages.ct import STAGE, CtConfig, PairSampler, SentenceSampler
 from raysed.train.stages.mlm import MaskedLM
 from raysed.train.stages.nli import SiameseNLI
 from raysed.train.stages.sts import CosineRegression
@@ -59,7 +58,9 @@ def _parts(stage, encoder, make_table, seed, dropout):
     if stage.startswith("ct"):
         variant = "in_batch" if stage == "ct-in-batch" else "pairs"
         config = CtConfig(variant=variant, groups=2, negatives=3, batch_size=6, dropout=dropout)
-        return ct_objective(config, encoder), ct_batches(config, table, seed), ct_optimizer
+        batches = PairSampler(table, config, seed) if variant == "pairs" else SentenceSampler(table, 6, seed)
+        objective = STAGE.objective(config, Start(encoder, None, {}, seed))
+        return objective, batches, lambda objective: STAGE.optimizer(config, objective)
     if stage == "contrastive":
         batches = PairBatches(PairTable(table, table), 6, seed)
         return Contrastive(encoder, dropout=dropout), batches, lambda objective: adam_optimizer(objective, 0.01)
@@ -145,16 +146,6 @@ def test_a_stopped_stack_goes_on_as_single_members_and_they_as_a_stack(make_run,
         assert_equal(run, expected, make_table)
 
 
-def test_members_begin_and_end_where_they_do(make_run, make_table, tmp_path):
-    saved = Storage(str(tmp_path), "run").checkpoints("member-1", {})
-    make_run("ct", 1, until=4, checkpoints=saved).train()
-    stacked = [make_run("ct", 1, checkpoints=saved), make_run("ct", 2, steps=3), make_run("ct", 3)]
-    train_together(stacked)
-    for run, expected in zip(stacked, (make_run("ct", 1), make_run("ct", 2, steps=3), make_run("ct", 3))):
-        expected.train()
-        assert_equal(run, expected, make_table)
-
-
 def test_a_member_whose_loss_breaks_is_named_and_the_weights_of_no_other_are_touched(make_run):
     stacked = [make_run("ct", seed) for seed in (1, 2)]
     with torch.no_grad():
@@ -185,16 +176,6 @@ def test_with_dropout_each_member_draws_its_own_masks(make_run):
     losses = [[entry["loss"] for entry in result.history] for result in (first, second)]
     assert all(abs(one - other) > 1e-9 for one, other in zip(*losses))
     assert losses[0] == pytest.approx(losses[1], abs=0.5)
-
-
-def test_batches_of_other_shapes_are_those_with_empty_places(make_table, make_encoder):
-    batches = [pack(make_table(6, seed=seed)) for seed in range(4)]
-    assert len({batch.input_ids.shape for batch in batches}) > 1
-    encoder = make_encoder("bert").double().eval()
-    tensors = of_equal_shape(batches)
-    for place, batch in enumerate(batches):
-        grown = type(batch)(*(tensor[place] for tensor in tensors), ids=batch.ids)
-        torch.testing.assert_close(encoder(grown), encoder(batch), rtol=0, atol=1e-12)
 
 
 def test_what_draws_at_random_in_its_loss_or_has_no_rows_is_not_stacked(make_run, make_encoder, make_table):

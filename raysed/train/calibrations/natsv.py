@@ -10,17 +10,8 @@ MOST_DIRECTIONS = 20
 """The largest k that is tried on the dev task (BERT-flow section 4.3)."""
 
 
-def fit_natsv(x_ND: np.ndarray, k: int) -> Affine:
-    """Remove the mean and the projections on the k directions of largest variance.
-
-    These are the top k singular vectors of the centred rows (Mu et al. 2017; BERT-flow does not say whether it
-    centres). BERT-flow chooses k from 1 to 20 on a validation set: 10 alone, 6 after `sn`.
-    """
-    return without_top(*directions(x_ND, k), k)
-
-
 def largest_k(x_ND: np.ndarray) -> int:
-    """Return how many directions `fit_natsv` can remove from these rows so that one is left."""
+    """Return how many directions can be removed from these rows so that one is left."""
     return min(len(x_ND) - 2, x_ND.shape[1] - 1)
 
 
@@ -47,7 +38,12 @@ class _Natsv(Calibration):
     words = "the directions that all vectors share were then removed"
 
     def fit(self, x_ND: np.ndarray, options: FitOptions) -> Affine:
-        return fit_natsv(x_ND, options.natsv_k)
+        """Remove the mean and the projections on the k directions of largest variance.
+
+        These are the top k singular vectors of the centred rows (Mu et al. 2017; BERT-flow does not say whether it
+        centres). BERT-flow chooses k from 1 to 20 on a validation set: 10 alone, 6 after `sn`.
+        """
+        return without_top(*directions(x_ND, options.natsv_k), options.natsv_k)
 
 
 CALIBRATION = _Natsv()

@@ -1,7 +1,7 @@
 """Bootstrapped sentence representations (BSL section 3): an online network predicts what a slow copy of it says.
 
-It sees one view of a sentence and guesses the embedding that the target gives to the other view. The target is a moving
-average of the online encoder and gets no gradient, which together with the predictor keeps both from collapsing.
+The target is a moving average of the online encoder and gets no gradient, which together with the predictor keeps both
+from collapsing.
 """
 
 from __future__ import annotations
@@ -50,10 +50,8 @@ class BslConfig(TwoViewsConfig):
         if not 0 <= self.momentum <= 1:
             raise ValueError(f"bsl.momentum is {self.momentum:g}; it must be between 0 and 1 (the paper uses 0.999)")
         if self.batch_size < 2:
-            raise ValueError(
-                f"bsl.batch_size is {self.batch_size}; it must be at least 2, because the predictor normalises over "
-                "the batch"
-            )
+            reason = "because the predictor normalises over the batch"
+            raise ValueError(f"bsl.batch_size is {self.batch_size}; it must be at least 2, {reason}")
         return self
 
 
@@ -64,28 +62,19 @@ class Bootstrap(EncoderObjective):
         encoder: becomes the online encoder, which is the result; the target is a copy in full precision.
         predictor: maps online embeddings to targets, [B, D] to [B, D]; thrown away in the end.
         momentum: share of the target that an update leaves as it is, 0 to 1 (BSL equation 4).
-        squared: the loss as the released code has it, the sum of both squared distances: four times the paper's, plus a
-            constant.
+        squared: the released code's sum of both squared distances: four times the paper's loss, plus a constant.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        predictor: nn.Module,
-        momentum: float = 0.999,
-        squared: bool = False,
-        dropout: bool = True,
-    ):
+    def __init__(self, encoder: Encoder, predictor: nn.Module, momentum: float, squared: bool, dropout: bool):
         super().__init__(dropout)
         self.online, self.predictor = encoder, predictor
         self.target = deepcopy(encoder).float().requires_grad_(False)
         self.momentum, self.squared = momentum, squared
 
     def loss(self, batch: PackedTokens) -> torch.Tensor:
-        """Return the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2).
+        """Return the mean over B pairs of -(cosine + cosine) / 2 (BSL equations 1 and 2); first views come first.
 
-        The batch has the B first views and then the B second ones. The predictor sees each view alone, so that its
-        batch normalisation has the statistics of one view.
+        The predictor sees each view alone, so that its batch normalisation has the statistics of one view.
         """
         batch = batch.to(self.online.transformer.device)
         first_BD, second_BD = self.online(batch).chunk(2)
@@ -100,8 +89,7 @@ class Bootstrap(EncoderObjective):
     @torch.no_grad()
     def after_update(self) -> None:
         """Move the target towards the online encoder: target = momentum * target + (1 - momentum) * online."""
-        pairs = zip(self.target.parameters(), self.online.parameters())
-        for target, online in pairs:
+        for target, online in zip(self.target.parameters(), self.online.parameters()):
             target.lerp_(online.to(target.dtype), 1 - self.momentum)
 
     def candidates(self) -> dict[str, nn.Module]:
@@ -128,13 +116,10 @@ def make_predictor(config: BslConfig, width: int) -> nn.Module:
 
 
 def _mlp(width: int, hidden: int, normalised: int) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for place, inputs in enumerate((width, hidden)):
-        layers.append(nn.Linear(inputs, hidden))
-        if place < normalised:
-            layers.append(nn.BatchNorm1d(hidden))
-        layers.append(nn.ReLU())
-    return nn.Sequential(*layers, nn.Linear(hidden, width))
+    norms = [[nn.BatchNorm1d(hidden)] if place < normalised else [] for place in range(2)]
+    first = [nn.Linear(width, hidden), *norms[0], nn.ReLU()]
+    second = [nn.Linear(hidden, hidden), *norms[1], nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.Linear(hidden, width))
 
 
 class _Bsl(TwoViewsStage):

@@ -44,10 +44,8 @@ class ContrastiveConfig(TwoViewsConfig):
     @model_validator(mode="after")
     def _something_to_tell_apart(self) -> ContrastiveConfig:
         if self.batch_size < 2:
-            raise ValueError(
-                f"contrastive.batch_size is {self.batch_size}; it must be at least 2, because the other pairs of the "
-                "batch are the negatives"
-            )
+            reason = "because the other pairs of the batch are the negatives"
+            raise ValueError(f"contrastive.batch_size is {self.batch_size}; it must be at least 2, {reason}")
         if "same" in self.views and not self.dropout:
             raise ValueError(
                 "contrastive.views has same, whose two views differ only by dropout; set contrastive.dropout: true"

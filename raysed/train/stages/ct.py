@@ -54,7 +54,7 @@ class CtConfig(Block):
     boundaries: list[Annotated[int, Field(ge=0)]] = [500, 1000, 1500, 2000]
     """Updates at which the rate changes."""
     learning_rates: list[Rate] = [1e-5, 8e-6, 6e-6, 4e-6, 2e-6]
-    """The rates, one more than there are boundaries."""
+    """One more than there are boundaries."""
     keep: Literal["second", "best_on_dev"] = "second"
     """Which of the two trained models becomes the member. `second`: the second, as trained to the end. `best_on_dev`:
     the better one at its best evaluation (the released code), which needs `evaluation.dev` and uses its labels."""
@@ -77,8 +77,11 @@ class PairBatch(NamedTuple):
     ids: np.ndarray
 
 
-class _TwoModels(EmbeddingObjective):
-    """Two copies of an encoder that are both trained, with sparse gradients; the given one becomes the second."""
+class ContrastiveTension(EmbeddingObjective):
+    """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs.
+
+    Two copies of an encoder are trained, with sparse gradients; the given one becomes the second.
+    """
 
     def __init__(self, encoder: Encoder, dropout: bool = False):
         super().__init__(dropout)
@@ -91,10 +94,6 @@ class _TwoModels(EmbeddingObjective):
         """Return both models; which one is kept is a setting."""
         return {"first": self.first, "second": self.second}
 
-
-class ContrastiveTension(_TwoModels):
-    """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs."""
-
     def passes(self, batch: PairBatch) -> list[tuple[nn.Module, PackedTokens]]:
         """Return each model with its side of the pairs."""
         return [(self.first, batch.first), (self.second, batch.second)]
@@ -106,7 +105,7 @@ class ContrastiveTension(_TwoModels):
         return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
 
 
-class InBatchContrastiveTension(_TwoModels):
+class InBatchContrastiveTension(ContrastiveTension):
     """Each model finds its sentence among the other model's: the rest of the batch are the negatives.
 
     The logits are cosines times a learnt scale; the loss is the mean cross entropy of both directions. Without dropout,
@@ -142,9 +141,8 @@ class PairSampler:
 
     def rows(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the table rows of both sides, [P] each; order in a group: the positive pair, then the negatives."""
-        draws = np.random.default_rng([self.seed, step]).integers(
-            len(self.table), size=(self.groups, 1 + 2 * self.negatives)
-        )
+        size = (self.groups, 1 + 2 * self.negatives)
+        draws = np.random.default_rng([self.seed, step]).integers(len(self.table), size=size)
         first = draws[:, : 1 + self.negatives]
         second = np.concatenate([draws[:, :1], draws[:, 1 + self.negatives :]], axis=1)
         return first.reshape(-1), second.reshape(-1)
@@ -153,13 +151,10 @@ class PairSampler:
         """Return the batch of a step."""
         from raysed.data.tokens import pack
 
-        first, second = self.rows(step)
+        first, second = (self.table.take(rows) for rows in self.rows(step))
         labels = torch.zeros(self.groups, 1 + self.negatives)
         labels[:, 0] = 1.0
-        sides = self.table.take(first), self.table.take(second)
-        return PairBatch(
-            pack(sides[0]), pack(sides[1]), labels.reshape(-1), np.concatenate([sides[0].ids, sides[1].ids])
-        )
+        return PairBatch(pack(first), pack(second), labels.reshape(-1), np.concatenate([first.ids, second.ids]))
 
 
 class SentenceSampler:
@@ -179,44 +174,6 @@ class SentenceSampler:
         return pack(self.table.take(self.rows(step)))
 
 
-def ct_objective(config: CtConfig, encoder: Encoder) -> _TwoModels:
-    """Return the objective of `config.variant`."""
-    if config.variant == "pairs":
-        return ContrastiveTension(encoder, bool(config.dropout))
-    return InBatchContrastiveTension(encoder, config.scale, dropout=config.dropout is not False)
-
-
-def ct_batches(config: CtConfig, table: TokenTable, seed: int) -> PairSampler | SentenceSampler:
-    """Return the batches of `config.variant`."""
-    return (
-        PairSampler(table, config, seed)
-        if config.variant == "pairs"
-        else SentenceSampler(table, config.batch_size, seed)
-    )
-
-
-def ct_optimizer(objective: nn.Module) -> torch.optim.Optimizer:
-    """Return RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
-    sparse = [m.weight for m in objective.modules() if isinstance(m, nn.Embedding) and m.sparse]
-    return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7, sparse=sparse)
-
-
-def ct_schedule(config: CtConfig) -> Callable[[int], float]:
-    """Return the piecewise constant rate: rate i holds while step <= boundary i, steps counted from 0.
-
-    >>> rate = ct_schedule(CtConfig())
-    >>> rate(500), rate(501), rate(49_999)
-    (1e-05, 8e-06, 2e-06)
-    >>> rate = ct_schedule(CtConfig(steps=100, schedule="scaled"))
-    >>> rate(20), rate(21), rate(99)
-    (1e-05, 8e-06, 2e-06)
-    """
-    rates, boundaries = config.learning_rates, config.boundaries
-    if config.schedule == "scaled":
-        boundaries = [config.steps * (i + 1) // len(rates) for i in range(len(rates) - 1)]
-    return lambda step: rates[bisect_left(boundaries, step)]
-
-
 class _Ct(Stage):
     name, Settings = "ct", CtConfig
     words = "Contrastive Tension (telling a sentence from others, without labels)"
@@ -231,19 +188,38 @@ class _Ct(Stage):
     def size(self, settings: CtConfig, shape: Shape) -> Size:
         return Size(trained=2)
 
-    def objective(self, settings: CtConfig, start: Start) -> _TwoModels:
-        return ct_objective(settings, start.encoder)
+    def objective(self, settings: CtConfig, start: Start) -> ContrastiveTension:
+        if settings.variant == "pairs":
+            return ContrastiveTension(start.encoder, bool(settings.dropout))
+        return InBatchContrastiveTension(start.encoder, settings.scale, dropout=settings.dropout is not False)
 
     def batches(self, settings: CtConfig, start: Start) -> PairSampler | SentenceSampler:
         from raysed.data.tokens import read_tokens
 
-        return ct_batches(settings, read_tokens(start.data["corpus"]), start.seed)
+        table = read_tokens(start.data["corpus"])
+        if settings.variant == "pairs":
+            return PairSampler(table, settings, start.seed)
+        return SentenceSampler(table, settings.batch_size, start.seed)
 
     def schedule(self, settings: CtConfig, steps: int) -> Callable[[int], float]:
-        return ct_schedule(settings)
+        """Rate i holds while step <= boundary i, steps counted from 0.
+
+        >>> rate = STAGE.schedule(CtConfig(), 50_000)
+        >>> rate(500), rate(501), rate(49_999)
+        (1e-05, 8e-06, 2e-06)
+        >>> rate = STAGE.schedule(CtConfig(schedule="scaled"), 100)
+        >>> rate(20), rate(21), rate(99)
+        (1e-05, 8e-06, 2e-06)
+        """
+        rates, boundaries = settings.learning_rates, settings.boundaries
+        if settings.schedule == "scaled":
+            boundaries = [steps * (i + 1) // len(rates) for i in range(len(rates) - 1)]
+        return lambda step: rates[bisect_left(boundaries, step)]
 
     def optimizer(self, settings: CtConfig, objective: nn.Module) -> torch.optim.Optimizer:
-        return ct_optimizer(objective)
+        """RMSprop with the constants of TensorFlow 2: alpha 0.9 and eps 1e-7, not torch's 0.99 and 1e-8."""
+        sparse = [m.weight for m in objective.modules() if isinstance(m, nn.Embedding) and m.sparse]
+        return RMSprop((p for p in objective.parameters() if p.requires_grad), alpha=0.9, eps=1e-7, sparse=sparse)
 
 
 STAGE = _Ct()

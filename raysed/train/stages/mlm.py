@@ -48,8 +48,7 @@ class MaskedLM(EncoderObjective):
     def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean cross entropy of the predicted tokens, 0 where a small batch happens to have none.
 
-        What is masked comes from torch's generator of the CPU, where the batch is: a GPU would have to be asked how
-        many tokens that are.
+        What is masked is drawn on the CPU: a GPU would have to be asked how many tokens that are.
         """
         device, ids, chosen = self.bias.device, batch.input_ids, self._choose(batch)
         masked = replace(batch, input_ids=self._corrupt(ids, chosen))

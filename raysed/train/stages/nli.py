@@ -47,18 +47,17 @@ class NliConfig(TuningConfig):
 class SiameseNLI(Siamese):
     """Softmax classifier on (u, v, |u - v|), mean cross entropy.
 
-    The classifier's first weights come from torch's generator: torch's usual uniform ones with a bias, as in
-    sentence-transformers; without, a normal distribution of deviation 0.02 cut at two deviations (BERT-flow's code).
+    Its first weights: torch's usual uniform ones with a bias, as in sentence-transformers; without, a normal
+    distribution of deviation 0.02 cut at two deviations (BERT-flow's code).
     """
 
     def __init__(self, encoder: Encoder, bias: bool = True, dropout: bool = True):
         from raysed.data.pairs import CLASSES
 
         super().__init__(encoder, dropout)
-        classifier = nn.Linear(3 * encoder.width, len(CLASSES), bias)
+        self.classifier = nn.Linear(3 * encoder.width, len(CLASSES), bias)
         if not bias:
-            nn.init.trunc_normal_(classifier.weight, std=0.02, a=-0.04, b=0.04)
-        self.classifier = classifier.to(encoder.transformer.device)
+            nn.init.trunc_normal_(self.classifier.weight, std=0.02, a=-0.04, b=0.04)
 
     def loss_of(self, batch: LabelledBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the mean cross entropy of B pairs; the classifier works in full precision, autocast or not."""

@@ -13,8 +13,7 @@ from torch.nn import functional as F
 
 from raysed.config import NO_EFFECT, Block, Precision, TargetPrecision, ascending
 from raysed.train.objective import EncoderObjective
-from raysed.train.plan import Plan, warmup_schedule
-from raysed.train.stage import Setup, Stage, Start, log_every
+from raysed.train.stage import Plan, Setup, Stage, Start, log_every, warmup_schedule
 
 if TYPE_CHECKING:
     from raysed.data.targets import TargetBatch
@@ -36,8 +35,6 @@ def _similarity(emb_BD: torch.Tensor, target_BE: torch.Tensor) -> torch.Tensor:
 
 LOSSES = {"mse": F.mse_loss, "unit_mse": _unit_mse, "cosine": _cosine, "similarity": _similarity}
 """From embeddings and targets [B, D] to a mean over the sentences, see `sed.loss`."""
-_OF_ANY_WIDTH = {"similarity"}
-"""Losses whose targets may be of another width than the embeddings."""
 
 
 class SedConfig(Block):
@@ -92,9 +89,8 @@ class SedConfig(Block):
     workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """Training workers of each learner, which exchange gradients at every update; fewer while nodes are missing.
     `null`: one, and as many learners at a time as there are GPUs, or nodes without a GPU."""
-    zero_stage: Annotated[Literal[0, 1, 2, 3], NO_EFFECT] = 0
-    """DeepSpeed's ZeRO stage, 0 to 3: what is spread over the workers (nothing, optimizer state, gradients,
-    weights)."""
+    zero_stage: Annotated[Literal[0, 1, 2], NO_EFFECT] = 0
+    """DeepSpeed's ZeRO stage: what is spread over the workers (0: nothing, 1: optimizer state, 2: gradients, too)."""
     precision: Precision = "auto"
     """As `members.precision`, for the learner."""
     checkpoint_every: Annotated[int, NO_EFFECT] = Field(500, ge=1)
@@ -126,8 +122,7 @@ class SedConfig(Block):
     def _workers_have_work(self) -> SedConfig:
         if (self.workers or 1) > self.batch_size:
             raise ValueError(
-                f"sed.workers is {self.workers}, which is more than sed.batch_size ({self.batch_size}); set it to "
-                f"at most {self.batch_size}"
+                f"sed.workers is {self.workers}, which is more than sed.batch_size; set it to at most {self.batch_size}"
             )
         return self
 
@@ -136,9 +131,8 @@ class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
     With `widths` it is the mean of the distances of the first coordinates, for each width and the full one (Kusupati et
-    al., "Matryoshka Representation Learning", 2022, with equal weights), which mean something if the target's
-    coordinates are in the order of their importance. `similarity` compares cosines with those of the full targets at
-    every width: it needs no coordinates of targets, and those cosines are what a short embedding is to give.
+    al., "Matryoshka Representation Learning", 2022, with equal weights). `similarity` compares with the cosines of the
+    full targets at every width: those are what a short embedding is to give.
     """
 
     def __init__(
@@ -161,14 +155,12 @@ class Distillation(EncoderObjective):
         target_BD = batch.targets.to(next(self.parameters()).device)
         emb_BD = self.learner(batch.tokens.to(target_BD.device)).float()
         widths = (*self._widths, emb_BD.shape[1])
-        losses = [
-            sum(
-                weight * LOSSES[name](emb_BD[:, :width], target_BD if name in _OF_ANY_WIDTH else target_BD[:, :width])
-                for name, weight in self._losses.items()
-            )
-            for width in widths
-        ]
-        return batch.weight * sum(losses) / len(widths)
+        total = 0.0
+        for width in widths:
+            for name, weight in self._losses.items():
+                wanted = target_BD if name == "similarity" else target_BD[:, :width]
+                total += weight * LOSSES[name](emb_BD[:, :width], wanted)
+        return batch.weight * total / len(widths)
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
         """Return the loss, see `forward`."""

@@ -101,9 +101,6 @@ class _Sts(TunedStage):
 
         return load_graded(settings.train)
 
-    def keep(self, settings: StsConfig) -> Literal["best_on_dev"]:
-        return "best_on_dev"
-
     def objective(self, settings: StsConfig, start: Start) -> CosineRegression:
         return CosineRegression(start.encoder, start.lower_bound or 0.0, settings.dropout)
 
