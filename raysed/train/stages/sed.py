@@ -121,9 +121,8 @@ class SedConfig(Block):
     @model_validator(mode="after")
     def _workers_have_work(self) -> SedConfig:
         if (self.workers or 1) > self.batch_size:
-            raise ValueError(
-                f"sed.workers is {self.workers}, which is more than sed.batch_size; set it to at most {self.batch_size}"
-            )
+            most = f"sed.batch_size ({self.batch_size}); set it to at most {self.batch_size}"
+            raise ValueError(f"sed.workers is {self.workers}, which is more than {most}")
         return self
 
 
