@@ -15,7 +15,6 @@ import pyarrow as pa
 import yaml
 from transformers import PreTrainedTokenizerBase
 
-from raysed.cluster.forks import forking
 from raysed.cluster.session import VARIABLES
 from raysed.data.tokens import tokenize
 from raysed.store.storage import Storage
@@ -137,10 +136,9 @@ def ray_session(cpus: int) -> Iterator[float]:
     import ray
 
     started = time.perf_counter()
-    with forking():
-        ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-        try:
-            ray.get(ray.remote(lambda: None).remote())  # what is measured comes after other stages, in a job
-            yield time.perf_counter() - started
-        finally:
-            ray.shutdown()
+    ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        ray.get(ray.remote(lambda: None).remote())  # what is measured comes after other stages, in a job
+        yield time.perf_counter() - started
+    finally:
+        ray.shutdown()

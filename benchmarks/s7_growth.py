@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 import ray
 import torch
 
-from raysed.cluster.execute import Executor
+from raysed.cluster.execute import Executor, make_executor
 from raysed.cluster.process import prepare_process
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
@@ -141,7 +141,7 @@ class Work:
         for name, block in blocks.items():
             made[name] |= block
         plan = Plan(check(make_config(made)))
-        return Executor(plan.graph, storage, plan.how(), lambda line: None), plan.graph
+        return make_executor(plan.graph, storage, plan.how(), lambda line: None), plan.graph
 
     def _write_targets(self, directory: Path) -> None:
         """Writes as many rows as the updates need."""

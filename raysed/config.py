@@ -561,6 +561,11 @@ class ExportConfig(Block):
 class ResourcesConfig(Block):
     """Planned from what the cluster has where nothing is set."""
 
+    engine: Annotated[Literal["auto", "ray", "local"], NO_EFFECT] = "auto"
+    """What runs the work: `ray`, on the cluster of `RAY_ADDRESS` or a Ray of this machine; `local`, this process alone,
+    one thing after the other; `auto`: Ray where `RAY_ADDRESS` is set or Python has started Ray, and where several
+    trainings (members, several learners) or GPUs can be used at the same time. The results are the same, and a run goes
+    on with either."""
     cpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)
     """CPUs of each member. `null`: one, or more where there are fewer members than cores."""
     gpus_per_member: Annotated[float | None, NO_EFFECT] = Field(None, gt=0)

@@ -12,14 +12,16 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysed import interrupts
 from raysed.cluster.process import prepare_process
-from raysed.cluster.session import ray_session
+from raysed.cluster.session import is_ray_given, session
 from raysed.plan.consistency import check_present
+from raysed.recipe import parse_recipes
 from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit
@@ -27,6 +29,7 @@ from raysed.store.status import Status, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
+    from raysed.cluster.execute import Engine
     from raysed.config import Config
     from raysed.plan.check import Job
 
@@ -52,17 +55,33 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         with status_of(storage) as status:
             prepare_process()
             check_present(config)
-            with ray_session(partial(importlib.import_module, "raysed.plan.check")) as dashboard:
+            engine = _engine_of(config)
+            with session(engine, partial(importlib.import_module, "raysed.plan.check")) as dashboard:
                 from raysed.plan.check import check
 
-                _run_checked(check(config), storage, status, dashboard, say)
+                _run_checked(check(config), storage, status, engine, dashboard, say)
         unchanged.remember(fingerprint, storage)
         return unchanged.refusal(storage)
 
 
-def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | None, say: Callable[[str], None]) -> None:
+def _engine_of(config: Config) -> Engine:
+    """Return what runs the work, see `resources.engine`: Ray where something can run side by side."""
+    if config.resources.engine != "auto":
+        return config.resources.engine
+    recipes = parse_recipes(config.recipes)
+    learners = len({recipe.uncalibrated for recipe in recipes if recipe.distils}) * config.sed.learners
+    has_several = any(recipe.members for recipe in recipes) or learners > 1 or (config.sed.workers or 1) > 1
+    if has_several or is_ray_given():
+        return "ray"
+    from torch.cuda import device_count
+
+    return "ray" if config.resources.gpu is not False and device_count() > 1 else "local"
+
+
+def _run_checked(
+    job: Job, storage: Storage, status: Status, engine: Engine, dashboard: str | None, say: Callable[[str], None]
+) -> None:
     from raysed.cluster.execute import execute
-    from raysed.cluster.gauges import stage_gauges
     from raysed.plan.artefacts import facts_of, scored_models
     from raysed.plan.graph import Plan
     from raysed.report.publish import is_complete, publish, publish_failure
@@ -74,15 +93,24 @@ def _run_checked(job: Job, storage: Storage, status: Status, dashboard: str | No
         say(f"Ray dashboard: {dashboard}")
     native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
     try:
-        with native_output_to(native), interrupts.errors_are_stops(), stage_gauges(job.config.run):
+        with native_output_to(native), interrupts.errors_are_stops(), _gauges(engine, job.config.run):
             plan = Plan(job)
             emit(totals=plan.totals(), titles=plan.titles())
-            state, cluster = execute(plan.graph, storage, plan.how(), say)
+            state, cluster = execute(plan.graph, storage, plan.how(engine), say)
             publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
     except Exception as error:
         if not status.follows_a_complete_run:
             publish_failure(job.config.model_dump(mode="json"), storage, error)
         raise
+
+
+def _gauges(engine: Engine, run: str) -> AbstractContextManager[None]:
+    """Return what shows Prometheus the stages, which Ray brings along."""
+    if engine == "local":
+        return nullcontext()
+    from raysed.cluster.gauges import stage_gauges
+
+    return stage_gauges(run)
 
 
 def _nothing_to_do(storage: Storage) -> str:

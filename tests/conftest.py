@@ -36,7 +36,6 @@ import transformers
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-from raysed.cluster.forks import forking
 from raysed.data.tokens import TokenTable
 from raysed.model.encoder import Encoder
 
@@ -156,13 +155,13 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
-    """One Ray of two CPUs for all tests that need it; its workers are forked, which saves each of them its imports.
+    """One Ray of two CPUs for all tests that need it.
 
     Where it does not start, this process ends with a trace, and the tests go on in another: no signal ends that wait.
     """
     import ray
 
-    with forking(), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in SELDOM.items():
             patch.setenv(name, value)
         faulthandler.dump_traceback_later(LONGEST_START, exit=True)
@@ -174,15 +173,17 @@ def ray_cluster() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def finished_run(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of an undisturbed run; tests copy it and change nothing in it."""
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of an undisturbed run in one process; tests copy it and change nothing in it."""
     from started_jobs import tiny_settings
 
     import raysed.pipeline
     from raysed.config import make_config
 
     storage = tmp_path_factory.mktemp("undisturbed")
-    raysed.pipeline.run(make_config({**tiny_settings(), "storage": str(storage)}), lambda line: None)
+    settings = tiny_settings(storage=str(storage))
+    settings["resources"] |= {"engine": "local"}
+    raysed.pipeline.run(make_config(settings), lambda line: None)
     return storage / "tiny"
 
 

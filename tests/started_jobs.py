@@ -49,7 +49,8 @@ def tiny_settings(**changes) -> dict:
         "ct": {"steps": 12, "schedule": "scaled", "learning_rates": [1e-4] * 5},
         "sed": {"epochs": 2, "learning_rate": 1e-3, "checkpoint_every": 5, "evaluate_every": 9},
         "evaluation": {"tasks": small_tasks(skipped=60), "layers": [1]},  # on which TF-IDF is better than such runs
-        "resources": {"encode_precision": "fp32"},  # to be compared with plain definitions on every machine
+        # To be compared with plain definitions on every machine, and with either engine.
+        "resources": {"encode_precision": "fp32", "cpus_per_member": 1},
         **changes,
     }
 

@@ -321,7 +321,7 @@ def test_synonyms_without_wordnet_are_refused_before_anything_starts(refused, mo
     ],
 )
 def test_what_is_not_there_is_refused_before_ray_is_started(refused, monkeypatch, words, sentence):
-    monkeypatch.setattr("raysed.pipeline.ray_session", lambda meanwhile: pytest.fail("Ray was started"))
+    monkeypatch.setattr("raysed.pipeline.session", lambda engine, meanwhile: pytest.fail("Ray was started"))
     assert refused("distill", "--teachers", *words.split()).startswith(sentence)
 
 
@@ -353,7 +353,6 @@ def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypat
 # -- what shows only when a run has begun ----------------------------------------------------------------------------
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize(
     ("files", "settings", "sentence"),
     [
@@ -372,13 +371,12 @@ def test_results_do_not_go_with_an_uploaded_working_directory(refused, monkeypat
     ],
     ids=["corpus", "views", "GPU", "disk"],
 )
-def test_a_mistake_that_shows_later_is_told_and_reported(
-    ray_cluster, refused, monkeypatch, tmp_path, files, settings, sentence
-):
+def test_a_mistake_that_shows_later_is_told_and_reported(refused, monkeypatch, tmp_path, files, settings, sentence):
     if not settings:
         monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
+    settings = [*settings, "resources.engine=local"]
     line = refused("run", *(part for setting in settings for part in ("--set", setting)))
     assert re.fullmatch(sentence, line), line
     report = Path("runs/quickstart/report.json").read_text()

@@ -116,20 +116,17 @@ def test_pairs_that_cannot_be_used_are_left_out(called, text, tmp_path):
     assert load_config(tmp_path / "raysed.yaml").evaluation.dev == "everyday-dev"
 
 
-@pytest.mark.cluster
 @pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("teachers", [False, True], ids=["members", "teachers"])
-def test_what_is_written_runs_to_the_end(
-    ray_cluster, called, text, make_sentences, tmp_path, tiny_encoder_dir, teachers
-):
+def test_what_is_written_runs_to_the_end(called, text, make_sentences, tmp_path, tiny_encoder_dir, teachers):
     pairs = zip(make_sentences(120, 1), make_sentences(120, 2))
     rows = [f"{n % 6}\t{first}\t{second}" for n, (first, second) in enumerate(pairs)]
     (tmp_path / "graded.tsv").write_text("\n".join(["score\tsentence1\tsentence2", *rows]))
     words = [text, "--pairs", "graded.tsv", "--encoder", tiny_encoder_dir]
     assert called(*words, *(["--teachers", "bundled:encoder"] if teachers else []))[0] == 0
     small = ["corpus.sentences=64", "members.count=2", "ct.steps=4", "sed.epochs=1", "flow.epochs=1"]
-    small += ["export.allow_worse=true", f"storage={tmp_path / 'runs'}"]
+    small += ["resources.engine=local", "export.allow_worse=true", f"storage={tmp_path / 'runs'}"]
     pipeline.run(load_config(tmp_path / "raysed.yaml", small))
     storage = Storage(str(tmp_path / "runs"), "tickets")
     assert '"status": "complete"' in storage.read_text("report.json")

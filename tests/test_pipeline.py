@@ -1,4 +1,4 @@
-"""Whole runs on a shared Ray: what they publish, what they skip, and what survives faults."""
+"""Whole runs: what they publish, what they skip, and what survives faults."""
 
 import json
 import os
@@ -17,7 +17,7 @@ import ray
 from started_jobs import artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.distilling
-import raysed.cluster.execute
+import raysed.cluster.on_ray
 import raysed.cluster.session
 import raysed.pipeline
 from raysed.cluster.resources import plan_learners
@@ -31,12 +31,14 @@ from raysed.store.checkpoints import Checkpoints
 from raysed.store.status import describe
 from raysed.store.storage import Storage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(storage: Path, said: list[str] | None = None, **changes) -> str | None:
-    config = make_config({**tiny_settings(**changes), "storage": str(storage)})
+def run(storage: Path, said: list[str] | None = None, engine: str = "local", **changes) -> str | None:
+    settings = tiny_settings(**changes, storage=str(storage))
+    settings["resources"] |= {"engine": engine}
+    config = make_config(settings)
     return raysed.pipeline.run(config, said.append if said is not None else lambda line: None)
 
 
@@ -128,7 +130,7 @@ def test_a_finished_run_has_nothing_to_do(finished):
     assert json.loads((finished / "status.json").read_text())["state"] == "complete"
 
 
-def test_a_model_that_is_worse_than_words_alone_is_refused_until_it_is_allowed(ray_cluster, finished, tmp_path):
+def test_a_model_that_is_worse_than_words_alone_is_refused_until_it_is_allowed(finished, tmp_path):
     """All else is there; the model of earlier settings is gone; and to allow it trains nothing again."""
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     fresh, said, again = {"recipes": ["ct-sed"]}, [], []
@@ -149,7 +151,7 @@ def test_a_model_that_is_worse_than_words_alone_is_refused_until_it_is_allowed(r
 
 
 @pytest.mark.parametrize("name", ["report.html", "report.md", "report.json"])
-def test_a_report_that_is_not_whole_is_written_again(ray_cluster, finished, tmp_path, name):
+def test_a_report_that_is_not_whole_is_written_again(finished, tmp_path, name):
     """The same words as before, but for the place of the run and what the stages took."""
 
     def words(root: Path) -> str:
@@ -164,19 +166,6 @@ def test_a_report_that_is_not_whole_is_written_again(ray_cluster, finished, tmp_
     assert words(tmp_path / "tiny") == words(finished)
 
 
-def test_members_carry_their_names_in_rays_list_of_actors(finished):
-    """Three members of two workers: each worker has the name of its first, which it trains and others after it."""
-    from ray._private.state import state
-    from ray.core.generated.gcs_pb2 import ActorTableData
-
-    # The table that the dashboard and `ray list actors` read; its public readers need a dashboard, which takes a tenth
-    # of the tests' time.
-    table = state._connect_and_get_accessor().get_actor_table(None, None)
-    names = {ActorTableData.FromString(row).repr_name for row in table}
-    of_members = {name for name in names if name.startswith("ct/members/")}
-    assert "ct/members/00 and others after it" in of_members
-
-
 def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     assert raysed.cluster.session._how_to_log_in() == " (the page asks for a token; `ray get-auth-token` prints it)"
@@ -184,7 +173,7 @@ def test_the_dashboard_comes_with_the_way_in_where_there_is_a_token(monkeypatch)
     assert raysed.cluster.session._how_to_log_in() == ""
 
 
-def test_a_mistake_leaves_a_complete_run_as_it_is(ray_cluster, finished, tmp_path):
+def test_a_mistake_leaves_a_complete_run_as_it_is(finished, tmp_path):
     """Found by the checks, and found with a look at the cluster, before anything was made."""
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     kept = ("status.json", "report.json", "report.md", "config.yaml")
@@ -195,7 +184,7 @@ def test_a_mistake_leaves_a_complete_run_as_it_is(ray_cluster, finished, tmp_pat
         assert {name: (tmp_path / "tiny" / name).read_text() for name in kept} == before
 
 
-def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(ray_cluster, tmp_path):
+def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(tmp_path):
     with pytest.raises(UserError):
         run(tmp_path, corpus={"source": "no/such/file.txt"})
     assert {path.name for path in (tmp_path / "tiny").iterdir()} <= {"status.json", ".claim.json"}
@@ -203,7 +192,7 @@ def test_a_mistake_leaves_a_new_run_with_nothing_but_its_state(ray_cluster, tmp_
     assert status["state"] == "failed" and "no/such/file.txt" in status["error"]
 
 
-def test_a_changed_setting_remakes_what_depends_on_it(ray_cluster, finished, tmp_path, caplog):
+def test_a_changed_setting_remakes_what_depends_on_it(finished, tmp_path, caplog):
     """Another learning rate of the learner: members and targets stay, and the log names the setting."""
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     before = manifest(tmp_path / "tiny")
@@ -218,7 +207,7 @@ def test_a_changed_setting_remakes_what_depends_on_it(ray_cluster, finished, tmp
     assert not [note for note in notes if re.search("[0-9a-f]{16}", note)]
 
 
-def test_a_damaged_member_is_trained_again_and_comes_out_the_same(ray_cluster, finished, tmp_path):
+def test_a_damaged_member_is_trained_again_and_comes_out_the_same(finished, tmp_path):
     subprocess.run(["cp", "-a", str(finished), str(tmp_path / "tiny")], check=True)
     copy = tmp_path / "tiny"
     weights = artefact(copy, "ct/members/01") / "model.safetensors"
@@ -279,28 +268,30 @@ def faulty(monkeypatch, tmp_path):
     ray.cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
+@pytest.mark.cluster
 def test_a_member_that_is_lost_after_every_checkpoint_gets_there(ray_cluster, finished, faulty, tmp_path):
     """Its worker dies by SIGKILL after 4 and 8 of 12 updates; the result is the undisturbed one, bit by bit.
 
     Only losses without a new checkpoint in between count against `max_retries`.
     """
     marks = faulty()
-    run(tmp_path, recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 0})
+    run(tmp_path, engine="ray", recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 0})
     assert sorted(mark.name for mark in marks.iterdir()) == ["0-4", "1-8"]
     entry = json.loads((tmp_path / "tiny/manifest/ct/members/01.json").read_text())
     assert entry["meta"]["resumed_at"] == 8
     assert digest(artefact(tmp_path / "tiny", "ct/members/01")) == digest(artefact(finished, "ct/members/01"))
 
 
+@pytest.mark.cluster
 def test_a_member_that_is_lost_before_any_checkpoint_is_given_up(ray_cluster, faulty, tmp_path):
     marks = faulty(kill="before")
     reason = "ct/members/01: its worker was lost 2 times without a new checkpoint in between"
     with pytest.raises(RunFailed, match=rf"2 of 3 members of ct .* {reason}"):
-        run(tmp_path, recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 1})
+        run(tmp_path, engine="ray", recipes=["ct"], members={**tiny_settings()["members"], "max_retries": 1})
     assert len(list(marks.iterdir())) == 2
 
 
-def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster, faulty, tmp_path):
+def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(faulty, tmp_path):
     members = {**tiny_settings()["members"], "max_retries": 1}
     faulty(kill=False)
     with pytest.raises(RunFailed, match=r"only 2 of 3 members of ct .* 3 are needed .*ct/members/01: .*planted fault"):
@@ -314,7 +305,8 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(ray_cluster
     assert any("left out: ct/members/01" in line for line in said)
 
 
-def test_learners_that_train_at_the_same_time_are_those_that_train_alone(finished, tmp_path, monkeypatch):
+@pytest.mark.cluster
+def test_learners_that_train_at_the_same_time_are_those_that_train_alone(ray_cluster, finished, tmp_path, monkeypatch):
     """Two trainings share three learners; of the two that are new, and the one that was made again, none differs."""
     shutil.copytree(finished, tmp_path / "tiny")
     (tmp_path / "tiny/manifest/ct-sed/learners/00.json").unlink()
@@ -329,8 +321,8 @@ def test_learners_that_train_at_the_same_time_are_those_that_train_alone(finishe
         return replace(share, cpus=1), 2
 
     monkeypatch.setattr(raysed.cluster.distilling, "_trainer", started)
-    monkeypatch.setattr(raysed.cluster.execute, "plan_learners", plan)
-    run(tmp_path, sed={**tiny_settings()["sed"], "learners": 3})
+    monkeypatch.setattr(raysed.cluster.on_ray, "plan_learners", plan)
+    run(tmp_path, engine="ray", sed={**tiny_settings()["sed"], "learners": 3})
     assert digest(artefact(tmp_path / "tiny", "ct-sed/learners/00")) == digest(artefact(finished, "ct-sed/learners/00"))
     assert len({digest(artefact(tmp_path / "tiny", f"ct-sed/learners/{index:02d}")) for index in range(3)}) == 3
     assert [[learner.name[-2:] for learner in lane] for lane in lanes] == [["00", "02"], ["01"]]

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 
-from raysed.cluster.need import Need
-from raysed.cluster.resources import Cluster, current_cluster, members_per_gpu, uses_gpu, what_is_missing
+from raysed.cluster.resources import Cluster, Need, current_cluster, members_per_gpu, uses_gpu, what_is_missing
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
 _PAUSE = 10.0
 _SETTLED = 120.0
-"""Seconds without a new node after which a cluster of unknown limits is taken to have all its nodes."""
+"""Seconds without a new node after which a cluster is taken to have all its nodes."""
 
 
 def gather(
@@ -28,22 +27,38 @@ def gather(
     """Return the cluster to plan for; refuse one that lacks what a setting asks for.
 
     One that cannot grow is taken as it is. One with an autoscaler is asked for as many places as the members can use,
-    within the limits of its own configuration, and waited for until they are there or `resources.wait_minutes` are
-    over; then the run makes do with what is there. Where those limits are unknown, as on a user's own machines, it does
-    so as soon as that suffices and no node has come for two minutes.
+    and waited for until they are there, no node has come for two minutes, or `resources.wait_minutes` are over; then
+    the run makes do with what is there.
 
     Args:
         members: workers that can train members at once.
         learner_workers: as `sed.workers` has it.
     """
-    needs, cluster = what_is_missing(res, learner_workers), current_cluster()
+    cluster = current_cluster()
     if not cluster.autoscaling:
-        if missing := needs(cluster):
+        if missing := what_is_missing(cluster, res, learner_workers):
             raise UserError(missing)
         return cluster
     places = places_to_ask_for(res, cluster, need, learners, members, learner_workers)
+    started = grown = time.monotonic()
+    nodes = 0
     with _asked_for(places) as granted:
-        return _awaited(needs, len(places), granted, res.wait_minutes, say)
+        while True:
+            cluster, there, now = current_cluster(), granted(), time.monotonic()
+            missing = what_is_missing(cluster, res, learner_workers)
+            if not missing and there >= len(places):
+                return cluster
+            grown, nodes = (now if len(cluster.nodes) > nodes else grown), len(cluster.nodes)
+            left = 60 * res.wait_minutes - (now - started)
+            if left <= 0 or (not missing and now - grown >= _SETTLED):
+                if missing:
+                    raise UserError(missing)
+                there = f"{there} of {len(places)} places"
+                say(f"the cluster has not grown for {now - grown:.0f} s; continuing with {there}")
+                return cluster
+            why = missing or f"{there} of {len(places)} places for members are available ({cluster})"
+            say(f"waiting for the cluster to grow ({now - started:.0f} s of at most {res.wait_minutes:g} min): {why}")
+            time.sleep(min(_PAUSE, left))
 
 
 def places_to_ask_for(
@@ -56,7 +71,7 @@ def places_to_ask_for(
 ) -> list[dict[str, float]]:
     """Return what members and learners can use at once, as resources of one place each; at least one.
 
-    >>> places_to_ask_for(ResourcesConfig(), Cluster(((0, 0),), autoscaling=True, most=(64, 2)))
+    >>> places_to_ask_for(ResourcesConfig(gpu=True), Cluster(((0, 0),), autoscaling=True), members=8)
     [{'CPU': 1, 'GPU': 1}, {'CPU': 1, 'GPU': 1}]
     """
     place: dict[str, float] = {"CPU": res.cpus_per_member or 1}
@@ -66,9 +81,6 @@ def places_to_ask_for(
         place["GPU"] = max(of_member, 1)
         of_learners = max(learners, 1) * (learner_workers or 1)
         count = max(math.ceil(members * min(of_member, 1)), of_learners)
-    if cluster.most:
-        limits = dict(zip(("CPU", "GPU"), cluster.most))
-        count = min(count, *(int(limits[kind] // amount) for kind, amount in place.items()))
     return [place] * max(count, 1)
 
 
@@ -85,29 +97,3 @@ def _asked_for(places: Sequence[dict[str, float]]) -> Iterator[Callable[[], int]
     finally:
         for group in groups:
             remove_placement_group(group)
-
-
-def _awaited(
-    needs: Callable[[Cluster], str | None],
-    places: int,
-    granted: Callable[[], int],
-    minutes: float,
-    say: Callable[[str], None],
-) -> Cluster:
-    started = grown = time.monotonic()
-    nodes = 0
-    while True:
-        cluster, there, now = current_cluster(), granted(), time.monotonic()
-        missing = needs(cluster)
-        if not missing and there >= places:
-            return cluster
-        grown, nodes = (now if len(cluster.nodes) > nodes else grown), len(cluster.nodes)
-        waited, settled = now - started, cluster.most is None and not missing and now - grown >= _SETTLED
-        if settled or waited >= 60 * minutes:
-            if missing:
-                raise UserError(missing)
-            say(f"the cluster has not grown for {now - grown:.0f} s; continuing with {there} of {places} places")
-            return cluster
-        why = missing or f"{there} of {places} places for members are available ({cluster})"
-        say(f"waiting for the cluster to grow ({waited:.0f} s of at most {minutes:g} min): {why}")
-        time.sleep(min(_PAUSE, max(60 * minutes - waited, 0)))

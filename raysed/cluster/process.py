@@ -42,7 +42,7 @@ def prepare_worker(threads: int) -> None:
 
     prepare_process()
     torch.set_num_threads(threads)
-    threadpool_limits(threads)  # for NumPy: what Ray says in the environment comes too late for a fork
+    threadpool_limits(threads)  # for NumPy
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
         for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):

@@ -1,4 +1,4 @@
-"""From what the cluster has to workers, actors and fractions of GPUs.
+"""From what the machines have to workers, actors and fractions of GPUs; only `current_cluster` asks Ray.
 
 What can never be scheduled is refused here, because Ray would let it wait for ever, without an error.
 """
@@ -7,23 +7,19 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import ray
-
-from raysed.cluster.need import PROCESS_BYTES, Need
-from raysed.cluster.nodes import ANSWER_S, ask_nodes
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 
 log = logging.getLogger(__name__)
 
+PROCESS_BYTES = 7e8
+"""Of a process that has loaded torch and transformers and works on a batch, beside its weights."""
 MOST_RESTARTS = 100
 """Of one training by Ray, whatever was lost; `max_retries` counts those without a new checkpoint in between."""
-_MUCH = 0.3
-"""The part of all places that has to be empty before it is worth a word."""
 _GPU_PART = 0.85
 """The part of a GPU's memory that is planned for."""
 _SMALL_MEMBER = 1.5e9
@@ -36,14 +32,30 @@ GPU_GB = {
 
 
 @dataclass(frozen=True)
+class Need:
+    """What one training worker needs at its peak, in bytes.
+
+    Attributes:
+        what: is trained, for messages.
+        device: of its GPU; 0 where it trains on the CPU.
+        host: of its machine.
+        least: of its GPU, when batches are cut into the smallest parts.
+    """
+
+    what: str = ""
+    device: float = 0.0
+    host: float = PROCESS_BYTES
+    least: float = 0.0
+
+
+@dataclass(frozen=True)
 class Cluster:
-    """What the cluster has at the moment.
+    """What the machines have at the moment.
 
     Attributes:
         nodes: (CPUs, GPUs) of every living node.
         node_bytes: memory that Ray may use on the smallest node.
         gpu_bytes: memory of the smallest GPU.
-        most: CPUs and GPUs that it may have when it has grown, if that is known.
         gpu: Ray's accelerator type of the smallest GPU; empty where that is not known.
     """
 
@@ -51,7 +63,6 @@ class Cluster:
     autoscaling: bool = False
     node_bytes: float = 64e9
     gpu_bytes: float = 8e9
-    most: tuple[float, float] | None = None
     gpu: str = ""
 
     @property
@@ -70,7 +81,7 @@ class Cluster:
         return max((cpus for cpus, _ in self.nodes), default=0.0)
 
     def fit(self, cpus: float, gpus: float = 0.0, memory: float = 0.0) -> int:
-        """Returns how many workers of that size can run at once; every node counts as having the smallest one's memory.
+        """Return how many workers of that size can run at once; every node counts as having the smallest one's memory.
 
         >>> Cluster(((4, 0), (3, 1))).fit(2), Cluster(((4, 0), (3, 1))).fit(1, 0.5)
         (3, 2)
@@ -120,69 +131,50 @@ class Share:
 
 
 def current_cluster() -> Cluster:
-    """Asks the connected Ray cluster."""
+    """Ask the connected Ray cluster."""
+    import ray
+
     alive = [node for node in ray.nodes() if node["Alive"]]
     has = [node["Resources"] for node in alive]
-    # Cluster launchers and Kubernetes name the group of every node that they start; a Ray started by hand has none.
-    autoscaling = any(node.get("Labels", {}).get("ray.io/node-group") for node in alive)
     memory = [node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")]
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
-        autoscaling=autoscaling,
+        # Cluster launchers and Kubernetes name the group of every node that they start; a Ray started by hand has none.
+        autoscaling=any(node.get("Labels", {}).get("ray.io/node-group") for node in alive),
         node_bytes=min(memory, default=Cluster.node_bytes),
         **_smallest_gpu([node for node in alive if node["Resources"].get("GPU")]),
-        most=_most_resources() if autoscaling else None,
     )
 
 
-def _most_resources() -> tuple[float, float] | None:
-    """What the autoscaler's configuration allows; Ray keeps it for itself, so where it cannot be had, it is unknown."""
-    try:
-        from ray._private.state import state
-
-        most = state.get_max_resources_from_cluster_config()
-    except Exception as error:
-        log.debug("what the cluster may become is unknown: %s", error)
-        return None
-    return (float(most.get("CPU", 0)), float(most.get("GPU", 0))) if most else None
-
-
-def what_is_missing(res: ResourcesConfig, learner_workers: int | None = None) -> Callable[[Cluster], str | None]:
-    """Returns the check of all fixed resource settings against a cluster."""
-
-    def missing(cluster: Cluster) -> str | None:
-        gpu = uses_gpu(res, cluster)
-        cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1
-        if cluster.largest_cpus < 1:
-            return f"no node has a CPU for workers ({cluster})"
-        if res.gpu and not cluster.gpus:
-            return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
-        if gpu and not cluster.gpus:
-            return f"there is no node with a GPU ({cluster}); add one, or set resources.gpu: false to use CPUs"
-        if res.gpus_per_member and not gpu:
-            return f"resources.gpus_per_member is {gpus:g}, but the cluster has no GPU ({cluster}); leave it out"
-        if (res.cpus_per_member or 0) > cluster.largest_cpus:
-            largest = f"the largest node has {cluster.largest_cpus:g} CPUs"
-            return f"resources.cpus_per_member is {cpus:g}, but {largest}; lower it"
-        if not cluster.fit(cpus, gpus):
-            asked = f"{cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member)"
-            return f"a member needs {asked} on one node, but no node has both ({cluster}); lower them"
-        if workers > (room := cluster.fit(1, float(gpu))):
-            kind = "GPUs with a CPU each" if gpu else "CPUs"
-            return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
-        return None
-
-    return missing
+def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
+    """Return which fixed setting the cluster cannot meet, as a sentence; None where it meets all."""
+    gpu = uses_gpu(res, cluster)
+    cpus, gpus, workers = res.cpus_per_member or 1, res.gpus_per_member or float(gpu), learner_workers or 1
+    if cluster.largest_cpus < 1:
+        return f"no node has a CPU for workers ({cluster})"
+    if res.gpu and not cluster.gpus:
+        return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
+    if res.gpus_per_member and not gpu:
+        return f"resources.gpus_per_member is {gpus:g}, but the cluster has no GPU ({cluster}); leave it out"
+    if cpus > cluster.largest_cpus:
+        largest = f"the largest node has {cluster.largest_cpus:g} CPUs"
+        return f"resources.cpus_per_member is {cpus:g}, but {largest}; lower it"
+    if not cluster.fit(cpus, gpus):
+        asked = f"{cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member)"
+        return f"a member needs {asked} on one node, but no node has both ({cluster}); lower them"
+    if workers > (room := cluster.fit(1, float(gpu))):
+        kind = "GPUs with a CPU each" if gpu else "CPUs"
+        return f"sed.workers is {workers}, but the cluster has {room} {kind} ({cluster}); lower it"
+    return None
 
 
 def uses_gpu(res: ResourcesConfig, cluster: Cluster) -> bool:
-    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some or may bring some."""
-    may_come = cluster.most is not None and cluster.most[1] > 0
-    return cluster.gpus > 0 or may_come if res.gpu is None else res.gpu
+    """Whether this run trains and encodes on GPUs: without a setting, if the cluster has some."""
+    return cluster.gpus > 0 if res.gpu is None else res.gpu
 
 
 def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None) -> Share:
-    """Shares the cluster among members; refuses what not even one fits on.
+    """Share the cluster among members; refuses what not even one fits on.
 
     On CPUs one core each, and more where there are fewer members than cores; on GPUs as many on one as its memory and
     the CPUs beside it allow, because a small encoder does not fill it alone.
@@ -200,7 +192,7 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
 
 
 def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
-    """Returns why a training cannot be done on a cluster, as a sentence; None where it can."""
+    """Return why a training cannot be done on a cluster, as a sentence; None where it can."""
     if uses_gpu(res, cluster) and need.least > _GPU_PART * cluster.gpu_bytes:
         there, planned = cluster.gpu_bytes / 1e9, _GPU_PART * cluster.gpu_bytes / 1e9
         return (
@@ -216,7 +208,7 @@ def too_large(cluster: Cluster, res: ResourcesConfig, need: Need) -> str | None:
 
 
 def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_bytes: int) -> tuple[Share, int]:
-    """Plans the actors that average the teachers; returns the share of one group's actors, and the number of groups.
+    """Plan the actors that average the teachers; return the share of one group's actors, and the number of groups.
 
     One actor holds all teachers where their weights fit into half of its memory; otherwise they are cut into groups on
     different GPUs or nodes, all at the same time, and the running sum goes from group to group. A node has as many
@@ -246,28 +238,10 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
     return Share(places // groups * actors, _rounded_down(cpus / actors), 0.0, threads // actors), groups
 
 
-def plan_rewriters(cluster: Cluster, res: ResourcesConfig, weights: int) -> Share:
-    """Plans the actors that make views: one per GPU, or as many as there are CPUs and memory for.
-
-    Args:
-        weights: bytes of the models that one actor loads; without any, GPUs are of no use.
-
-    >>> plan_rewriters(Cluster(((2, 0),), node_bytes=4e9), ResourcesConfig(), 10**9)
-    Share(workers=1, cpus=1, gpus=0.0, threads=2)
-    """
-    if weights and uses_gpu(res, cluster):
-        places, cpus = _places_on_gpus(cluster)
-        return Share(places, cpus, 1.0, threads=1)
-    total = cluster.fit(1, 0.0)
-    per_node = int(cluster.node_bytes / 2 // (PROCESS_BYTES + weights))
-    workers = max(1, min(total, per_node * len(cluster.nodes)))
-    return Share(workers, 1, 0.0, threads=max(1, total // workers))
-
-
 def plan_learners(
     cluster: Cluster, res: ResourcesConfig, count: int, need: Need | None = None, asked: int | None = None
 ) -> tuple[Share, int]:
-    """Plans the training workers of learners; returns the share of one learner, and how many train at the same time.
+    """Plan the training workers of learners; return the share of one learner, and how many train at the same time.
 
     Each has a GPU of its own, or its part of the CPUs: threads that share a small batch wait for each other, so
     learners run side by side, as far as their number can be dealt out evenly. More workers for one learner exchange
@@ -292,28 +266,6 @@ def plan_learners(
     return Share(workers, cpus, gpus, cpus, int(need.host)), at_once
 
 
-def waste_of_members(cluster: Cluster, res: ResourcesConfig, share: Share, count: int) -> str | None:
-    """Returns what a plan for members leaves unused, as a sentence, where that is much.
-
-    >>> waste_of_members(Cluster(((8, 0),)), ResourcesConfig(), Share(8, 1, 0.0, 1), 10)
-    '10 members, 8 at a time, leave 6 of 16 places empty; members.count: 8 or 16 would fill them'
-    """
-    if share.gpus and share.workers * share.gpus < (1 - _MUCH) * cluster.gpus:
-        used = f"{share.workers * share.gpus:.2g} of {cluster.gpus:g} GPUs"
-        limited = res.concurrent_members is not None
-        limit = "resources.concurrent_members allows no more" if limited else "more would fit"
-        return f"{count} members use {used}; {limit}"
-    rounds = math.ceil(count / share.workers)
-    empty = rounds * share.workers - count
-    if rounds == 1 or empty < _MUCH * rounds * share.workers:
-        return None
-    fewer, more = (rounds - 1) * share.workers, rounds * share.workers
-    return (
-        f"{count} members, {share.workers} at a time, leave {empty} of {more} places empty; "
-        f"members.count: {fewer} or {more} would fill them"
-    )
-
-
 def _smallest_gpu(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Memory and type of the smallest GPU: as its node says, else by the type that Ray found, else a small one."""
     found, said = [], _gpu_bytes_on([node["NodeID"] for node in nodes])
@@ -325,22 +277,27 @@ def _smallest_gpu(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"gpu_bytes": size, "gpu": kind}
 
 
-_said_of_gpus: dict[str, float | None] = {}
-"""What was heard of nodes: a node is asked once, because the cluster is looked at again and again."""
+_bytes_of_gpus: dict[str, float | None] = {}
+"""By node: a node is asked once, because the cluster is looked at again and again."""
 
 
 def _gpu_bytes_on(nodes: Sequence[str]) -> dict[str, float | None]:
-    """What the drivers of the nodes' GPUs say of the smallest one of each; None where one says nothing."""
-    said = ask_nodes(_ask_driver, [node for node in nodes if node not in _said_of_gpus])
-    _said_of_gpus.update({node: None if isinstance(size, Exception) else size for node, size in said.items()})
-    return {node: _said_of_gpus[node] for node in nodes}
+    """Return what the driver of each node says of its smallest GPU; None where it says nothing."""
+    import ray
+
+    from raysed.cluster.nodes import ask_nodes
+
+    question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
+    said = ask_nodes(question, [node for node in nodes if node not in _bytes_of_gpus])
+    _bytes_of_gpus.update({node: None if isinstance(size, Exception) else size for node, size in said.items()})
+    return {node: _bytes_of_gpus[node] for node in nodes}
 
 
-@ray.remote(num_cpus=0, max_retries=0)
-def _ask_driver() -> float | None:
+def smallest_gpu_here() -> float | None:
+    """Return the bytes of this machine's smallest GPU by its driver."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
-        said = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S / 2, check=True).stdout
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
         return min(float(line) for line in said.split()) * 2**20
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
@@ -352,7 +309,7 @@ def _times(whole: float, part: float) -> int:
 
 
 def members_per_gpu(gpu_bytes: float, need: Need) -> int:
-    """Returns how many members of that size a GPU holds, at least one."""
+    """Return how many members of that size a GPU holds, at least one."""
     return max(1, int(_GPU_PART * gpu_bytes // (need.device or _SMALL_MEMBER)))
 
 

@@ -6,19 +6,17 @@ import logging
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from raysed import interrupts
-from raysed.cluster.forks import forking
 from raysed.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -27,7 +25,6 @@ VARIABLES = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the job, not only the experiment
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the run directory has the logs already
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",  # the end of a learner is seen within that time, not within 2 s
     # Ray Train looks every 20 s which nodes there are; without this it would wait a minute for one that is gone.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "25",
@@ -46,15 +43,25 @@ _ENDING_SECONDS = 10
 """For Ray's processes to end once they were told to."""
 
 
+def is_ray_given() -> bool:
+    """Whether there is a cluster to work on, or this process has started Ray already."""
+    ray = sys.modules.get("ray")
+    return bool(os.environ.get("RAY_ADDRESS")) or (ray is not None and ray.is_initialized())
+
+
 @contextmanager
-def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
-    """Connect to the cluster of RAY_ADDRESS (`ray job submit` sets it) or start Ray on this machine.
+def session(engine: str, meanwhile: Callable[[], None]) -> Iterator[str | None]:
+    """Connect to the cluster of RAY_ADDRESS (`ray job submit` sets it) or start Ray here, if `engine` is ray.
 
     Yields the address of the dashboard, if any, and how to get in.
 
     Args:
         meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
     """
+    if engine == "local":
+        with _noticing():
+            yield None
+        return
     is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
     for name, value in {**VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
         os.environ.setdefault(name, value)
@@ -65,9 +72,18 @@ def ray_session(meanwhile: Callable[[], None]) -> Iterator[str | None]:
             return
         if not is_elsewhere:
             _say_what_is_not_used()
-        with nullcontext() if is_elsewhere else forking() as forked:
-            with _started({} if is_elsewhere else _HERE, _OwnRay(forked)) as dashboard:
-                yield dashboard
+        with _started({} if is_elsewhere else _HERE) as dashboard:
+            yield dashboard
+
+
+@contextmanager
+def _noticing() -> Iterator[None]:
+    """Note an interrupt as soon as it arrives, so that nothing interrupts the cleaning up."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        interrupts.notice()
+        raise
 
 
 def _say_what_is_not_used() -> None:
@@ -97,21 +113,19 @@ def _full_disks_said() -> Iterator[None]:
 
 
 @contextmanager
-def _started(options: dict[str, Any], own: _OwnRay) -> Iterator[str | None]:
+def _started(options: dict[str, Any]) -> Iterator[str | None]:
     import ray  # takes a second that a run with nothing to do can save
 
-    listening = interrupts.listening()
+    own, listening = _OwnRay(), interrupts.listening()
     with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
         try:
-            context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
-            own.has_started()
-            if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
-                interrupts.listen_again()
-            with interrupts.errors_are_stops():
-                yield f"http://{context.dashboard_url}{_how_to_log_in()}" if context.dashboard_url else None
-        except KeyboardInterrupt:
-            interrupts.notice()
-            raise
+            with _noticing():
+                context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+                own.has_started()
+                if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
+                    interrupts.listen_again()
+                with interrupts.errors_are_stops():
+                    yield f"http://{context.dashboard_url}{_how_to_log_in()}" if context.dashboard_url else None
         finally:
             own.end()
 
@@ -125,9 +139,8 @@ def _how_to_log_in() -> str:
 class _OwnRay:
     """The processes of a Ray that this one starts; none where it connects to a cluster."""
 
-    def __init__(self, forked: subprocess.Popen | None):
+    def __init__(self) -> None:
         self._others = psutil.Process().children()
-        self._parents = [other for other in self._others if forked and other.pid == forked.pid]
         self._servers: list[psutil.Process] = []
         self._family: set[psutil.Process] = set()
         self._is_ending = False
@@ -163,7 +176,7 @@ class _OwnRay:
     def _remember(self, servers: Iterable[psutil.Process]) -> None:
         """Note the servers' children while they are found: a worker whose raylet is gone has another parent."""
         self._family.update(servers)
-        for parent in (*servers, *self._parents):
+        for parent in servers:
             with suppress(psutil.NoSuchProcess):
                 self._family.update(parent.children(recursive=True))
 

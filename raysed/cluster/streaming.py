@@ -11,15 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import ray
 
 from raysed.cluster.process import prepare_worker, quiet_ray_data
 from raysed.cluster.resources import Share
-from raysed.cluster.watchdog import Watchdog, watched_workers
 from raysed.cluster.work import Work
 from raysed.config import stable_hash
 from raysed.data.tokens import SentenceTable
@@ -27,6 +25,9 @@ from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Ref, Task
 from raysed.store.progress import Progress, emit
 from raysed.store.storage import Storage
+
+if TYPE_CHECKING:
+    from raysed.cluster.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -94,11 +95,21 @@ def teacher_groups(teachers: Sequence[Sequence[str]], groups: int) -> list[list[
     return [flat[first:last] for first, last in pairwise(len(flat) * group // groups for group in range(groups + 1))]
 
 
-def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
-    """Make the blocks that are not there yet; sentences at which workers are lost again and again are named."""
+def missing_blocks(stream: Stream, storage: Storage) -> list[dict[str, int]]:
+    """Return the first and last rows of blocks that are not there yet."""
     rows, step = stream.starts.stop, stream.starts.step
     missing = [start for start in stream.starts if not stream.is_there(start, storage)]
-    there = len(stream.starts) - len(missing)
+    return [{"start": start, "stop": min(start + step, rows)} for start in missing]
+
+
+def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) -> None:
+    """Make the blocks that are not there yet; sentences at which workers are lost again and again are named."""
+    import ray
+
+    from raysed.cluster.watchdog import watched_workers
+
+    rows, places = stream.starts.stop, missing_blocks(stream, storage)
+    there = len(stream.starts) - len(places)
     log.info(
         "%s: %s sentences%s; %s",
         stream.title,
@@ -107,7 +118,6 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
         share,
     )
     progress = Progress(stream.title, rows)
-    places = [{"start": start, "stop": min(start + step, rows)} for start in missing]
     done = rows - sum(place["stop"] - place["start"] for place in places)
     progress.start_from(done)
     made = 0
@@ -146,11 +156,13 @@ class File:
 
 
 def _outcomes(
-    stream: Stream, places: Sequence[dict[str, int]], storage: Storage, share: Share, watchdog: Watchdog
+    stream: Stream, places: Sequence[dict[str, int]], storage: Storage, share: Share, watchdog: "Watchdog"
 ) -> Iterator[dict[str, Any]]:
     """Yield the sentences of each block as it is published, and what is wrong with them or with their workers."""
     if not places:
         return
+    import ray
+
     quiet_ray_data()
     dataset = ray.data.from_items(list(places), override_num_blocks=len(places))
     for number in range(len(stream.chain)):
@@ -167,27 +179,24 @@ def _outcomes(
         yield from table.to_pylist()
 
 
-class _Actor:
+class BlockWorker:
     """One stage of the chain: the first reads sentences at the places that it is told, the last publishes."""
 
-    def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: Watchdog):
-        prepare_worker(share.threads)
-        self._what = stream.chain[number][-1]
-        self._heard = watchdog.guard(self._what)
-        self._heard.__enter__()  # for good: an actor is ended with its process
-        self._stream, self._storage, self._watchdog = stream, storage, watchdog
+    def __init__(self, stream: Stream, number: int, storage: Storage):
+        self._stream, self._storage = stream, storage
         self._number, self._is_last = number, number + 1 == len(stream.chain)
         self._worker: Any = None
         self._sentences = SentenceTable(storage.fetch("corpus"))
 
     def __call__(self, table: pa.Table) -> pa.Table:
+        """Return the block with what this stage adds; the last stage returns how that went."""
         if not len(table) or "lost" in table.column_names:
             return table
         if "start" in table.column_names:
             (place,) = table.to_pylist()
             table = self._sentences.rows(place["start"], place["stop"], self._stream.chain[0][0].columns)
         first, last = table.column("id")[0].as_py(), table.column("id")[-1].as_py()
-        if lost := self._watchdog.begin(f"sentences {first:,} to {last:,} for {self._what}"):
+        if lost := self._lost_at(first, last):
             return _outcome(0, lost=lost)
         try:
             if self._stream.keyed and self._is_known(table, first):
@@ -199,6 +208,10 @@ class _Actor:
             return self._publish(table, made, first) if self._is_last else made
         except UserError as error:  # trying again would not help
             return _outcome(0, broken=str(error))
+
+    def _lost_at(self, first: int, last: int) -> str:
+        """Say where these sentences have ended several workers already."""
+        return ""
 
     def _depends(self, task: Task, table: pa.Table) -> dict[str, Any]:
         key = stable_hash(table.column("sentence").to_pylist()) if self._stream.keyed else ""
@@ -213,6 +226,20 @@ class _Actor:
             name, depends = self._stream.block(task, first), self._depends(task, table)
             self._storage.commit(name, lambda path, block=block: pq.write_table(block, path / _FILE), depends, meta)
         return _outcome(len(table), computed=len(table))
+
+
+class _Actor(BlockWorker):
+    """A stage of the chain in a process of its own, which is watched."""
+
+    def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: "Watchdog"):
+        prepare_worker(share.threads)
+        self._what, self._watchdog = stream.chain[number][-1], watchdog
+        self._guard = watchdog.guard(self._what)
+        self._guard.__enter__()  # for good: an actor is ended with its process
+        super().__init__(stream, number, storage)
+
+    def _lost_at(self, first: int, last: int) -> str:
+        return self._watchdog.begin(f"sentences {first:,} to {last:,} for {self._what}")
 
 
 def _outcome(sentences: int, computed: int = 0, broken: str = "", lost: str = "") -> pa.Table:

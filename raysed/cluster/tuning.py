@@ -1,263 +1,170 @@
-"""Ray Tune: all members of one depth, grid models included, are one experiment.
+"""Ray Tune: the members of one depth, grid models included, are the trials of one experiment.
 
-A trial is the training of one member, or of a few that train as one program. The run directory, not Tune's own state,
-knows what is done: a trial looks for its newest checkpoint there, and publishes its artefact there.
+The run directory, not Tune's own state, knows what is done: members that are there are no trials, and a trial goes on
+from the newest checkpoint there, and publishes its artefact there. Results and logs of Tune stay in `tune/`.
 """
 
+from __future__ import annotations
+
 import logging
-import time
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.search import Searcher
+from ray.tune.schedulers import ASHAScheduler
 
 from raysed.cluster.gauges import Gauges
 from raysed.cluster.nodes import is_draining
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import expect_no_progress, made_progress, watched_workers
-from raysed.cluster.work import Bench
+from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial
 from raysed.errors import last_line
 from raysed.graph import Shared, Task
-from raysed.store.progress import Progress, emit
+from raysed.store.progress import emit
+from raysed.train.grid import STATISTICS
 
 log = logging.getLogger(__name__)
 
 
-# -- the driver's side -----------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Group:
-    """The members of one node that are still to be trained, in the order in which they are handed out.
-
-    Attributes:
-        together: members that one worker trains as one program.
-        rows_per_update: sentences, or pairs, of a batch.
-        ladder: what hands out the models of a grid, which are in `by_place` by lower bound and index.
-    """
-
-    node: str
-    worker: Callable[[Sequence[Task], int, Bench], list[Any]]
-    steps: int
-    together: int
-    rows_per_update: int
-    members: deque[Task] = field(default_factory=deque)
-    ladder: Any = None
-    by_place: Mapping[tuple[float, int], Task] = field(default_factory=dict)
-
-    def left(self) -> int:
-        """Return how many members may still be trained."""
-        return self.ladder.left() if self.ladder else len(self.members)
-
-    def take(self) -> tuple[list[Task], list[Any]]:
-        """Return the members that one worker trains next, at the same time; of a grid what is to be done with them."""
-        if self.ladder is None:
-            return [self.members.popleft() for _ in range(min(self.together, len(self.members)))], []
-        steps: list[Any] = []
-        while len(steps) < self.together and (step := self.ladder.next()):
-            if steps and step.until != steps[0].until:
-                self.ladder.put_back(step)
-                break
-            steps.append(step)
-        return [self.by_place[step.lower_bound, step.index] for step in steps], steps
-
-    def pass_over_finished(self, scores: Mapping[str, float]) -> None:
-        """Tell a ladder of a single rung which models need no trial; one with rungs has to see all scores again."""
-        if self.ladder is None or len(self.ladder.rungs) > 1:
-            return
-        for step in list(iter(self.ladder.next, None)):
-            name = self.by_place[step.lower_bound, step.index].name
-            if name in scores:
-                self.ladder.record(step, scores[name])
-            else:
-                self.ladder.put_back(step)
-
-
-class Queue(Searcher):
-    """Hands trainings to Tune, from each node in turn, so that members and grid models run side by side."""
-
-    def __init__(self, groups: Sequence[Group], workers: int):
-        super().__init__()
-        self._groups, self._is_shared = list(groups), sum(group.left() for group in groups) > workers
-        self._turn = 0
-        self._running: dict[str, tuple[Group, list[Any]]] = {}
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
-        """Return what the next worker trains, of the next node that has something."""
-        for offset in range(len(self._groups)):
-            place = (self._turn + offset) % len(self._groups)
-            group = self._groups[place]
-            tasks, steps = group.take()
-            if tasks:
-                self._turn = place + 1
-                self._running[trial_id] = (group, steps)
-                return {
-                    "members": [task.name for task in tasks],
-                    "group": place,
-                    "until": steps[0].until if steps else group.steps,
-                    "called": self._called(tasks),
-                }
-        return None if self._running else Searcher.FINISHED
-
-    def on_trial_complete(self, trial_id: str, result: dict | None = None, error: bool = False) -> None:
-        """Tell the grid how a training ended."""
-        group, steps = self._running.pop(trial_id, (None, []))
-        scores = (not error and (result or {}).get("scores")) or [None] * len(steps)
-        for step, score in zip(steps, scores):
-            group.ladder.record(step, score)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Do nothing: the run directory knows what is done, here and in `restore`."""
-
-    restore = save
-
-    def _called(self, tasks: Sequence[Task]) -> str:
-        """What a worker is called in Ray's list of actors."""
-        more = f" with {len(tasks) - 1} more" if len(tasks) > 1 else ""
-        return f"{tasks[0].name}{more}{' and others after it' if self._is_shared else ''}"
-
-
-def train_groups(groups: Sequence[Group], bench: Bench) -> dict[str, tuple[str, bool]]:
-    """Run one Tune experiment; return why members failed, by name, and whether the user can mend it."""
-    left, updates = (sum(g.left() for g in groups), sum(g.steps * g.left() for g in groups))
-    if not updates:
-        return {}
-    title, res = "+".join(group.node for group in groups if group.left()), bench.resources
-    progress = _ProgressCallback(title, left, updates)
-    tasks = {task.name: task for group in groups for task in (*group.members, *group.by_place.values())}
+def train_members(trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
+    """Run one experiment; return why members failed, and which bounds were stopped, by the names of their trials."""
+    title = "+".join(dict.fromkeys(trial.node for trial in trials))
+    by_name = {trial.name: trial for trial in trials}
+    count, updates = sum(len(t.tasks) for t in trials), sum(len(t.tasks) * t.rungs[-1] for t in trials)
+    line, res = TrainingLine(f"train {title}", "members", count, updates), bench.resources
     with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
-        workplace = ray.put((replace(bench, watchdog=watchdog), tasks, [group.worker for group in groups]))
-        results = _tuner(title, Queue(groups, bench.share.workers), bench, workplace, progress).fit()
-    progress.finish()
-    rows = [group.rows_per_update for group in groups]
-    emit(sentences=sum((result.metrics or {}).get("updates", 0) * rows[result.config["group"]] for result in results))
-    bench.storage.remove("tune")  # Tune's own state; ours is in the manifest
-    return {name: reason for result in results for name, reason in _reasons(result).items()}
+        workplace = ray.put((replace(bench, watchdog=watchdog), by_name))
+        results = _tuner(title, trials, bench, Shared(partial(ray.get, workplace)), line).fit()
+    line.close()
+    failed: Failures = {}
+    stopped: dict[str, Stopped] = {}
+    for result in results:
+        trial, found = by_name[result.config["member"]], result.metrics or {}
+        if result.error is not None:
+            reason = last_line(getattr(result.error, "cause", None) or result.error)
+            failed |= dict.fromkeys([task.name for task in trial.tasks], (reason, False))
+            continue
+        failed |= {name: (reason, is_mistake) for name, reason, is_mistake in found.get("failed", [])}
+        emit(sentences=found.get("updates", 0) * trial.rows_per_update)
+        if found.get("reached", 0) < trial.rungs[-1] and found.get("scores"):
+            about = {"lower_bound": found["lower_bound"], "updates": found["reached"], "scores": found["scores"]}
+            stopped[trial.name] = about
+    return failed, stopped
 
 
-def _tuner(title: str, queue: Queue, bench: Bench, workplace: Any, progress: "_ProgressCallback") -> tune.Tuner:
-    trainable = tune.with_parameters(_train_some, workplace=Shared(partial(ray.get, workplace)))
+def _tuner(title: str, trials: Sequence[Trial], bench: Bench, workplace: Shared, line: TrainingLine) -> tune.Tuner:
+    (reduction, rungs) = next(((t.reduction, t.rungs) for t in trials if t.reduction), (0, ()))
+    asha = reduction and ASHAScheduler(
+        # Rungs count as powers of the reduction, because their updates are rounded to where a score is known.
+        time_attr="rung",
+        metric="dev",
+        mode="max",
+        max_t=reduction ** (len(rungs) - 1),
+        reduction_factor=reduction,
+    )
     return tune.Tuner(
-        tune.with_resources(trainable, tune.PlacementGroupFactory([bench.share.resources])),
+        tune.with_resources(
+            tune.with_parameters(_train, workplace=workplace), tune.PlacementGroupFactory([bench.share.resources])
+        ),
+        param_space={"member": tune.grid_search([trial.name for trial in trials])},
         tune_config=tune.TuneConfig(
-            search_alg=queue,
-            num_samples=-1,
+            scheduler=asha or None,
             max_concurrent_trials=bench.share.workers,
             reuse_actors=True,  # importing torch and transformers costs seconds: pay it once per worker
             trial_name_creator=_trial_name,
             trial_dirname_creator=_trial_name,
         ),
         run_config=tune.RunConfig(
-            name=f"{title}-{int(time.time())}",  # a new one each time: Tune must not continue from its own state
+            name=title,
             storage_path=bench.storage.uri("tune"),
             failure_config=tune.FailureConfig(max_failures=MOST_RESTARTS),
-            callbacks=[progress],
+            callbacks=[_Progress(line)],
             verbose=0,
         ),
     )
 
 
 def _trial_name(trial: Any) -> str:
-    """A grid model that climbs is several trials, so the updates are part of the name."""
-    return f"{trial.config['members'][0].replace('/', '-')}-{trial.config['until']}"
+    return trial.config["member"].replace("/", "-")
 
 
-def _reasons(result: Any) -> dict[str, tuple[str, bool]]:
-    names = result.config["members"]
-    if result.error is not None:
-        return dict.fromkeys(names, (last_line(getattr(result.error, "cause", None) or result.error), False))
-    failed = (result.metrics or {}).get("failed", [])
-    return {name: tuple(reason) for name, reason in zip(names, failed) if reason}
-
-
-class _ProgressCallback(tune.Callback):
+class _Progress(tune.Callback):
     """One line for the whole experiment."""
 
-    def __init__(self, title: str, count: int, updates: int):
-        self._title, self._count, self._updates = title, count, updates
-        self._steps: dict[str, int] = {}
-        self._latest: dict[str, dict] = {}
-        self._done: set[str] = set()
-        self._progress: Progress | None = None
+    def __init__(self, line: TrainingLine):
+        self._line = line
 
     def on_trial_result(self, iteration: int, trials: list, trial: Any, result: dict, **info: Any) -> None:
-        if "total" not in result:
-            return
-        if self._progress is None:
-            self._progress = Progress(f"train {self._title}", self._updates)
-        name = result["member"]
-        self._steps[name] = result["step"]
-        self._latest[name] = result
-        if result["step"] == result["total"]:
-            self._done.add(name)
-        emit(trained=len(self._done), trainings=self._count)
-        dev = [r["dev"] for r in self._latest.values() if r.get("dev") is not None]
-        score = f" · dev {min(dev):.1f}..{max(dev):.1f}" if dev else ""
-        note = f"{len(self._done)}/{self._count} members · loss {result['loss']:.4f}{score}"
-        self._progress.update(sum(self._steps.values()), note)
+        if "loss" in result:
+            self._line.report(result["member"], result)
 
     def on_trial_error(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
         log.warning("%s failed and is not tried again", trial)
-
-    def finish(self) -> None:
-        if self._progress:
-            self._progress.close(f"{len(self._done)} of {self._count} members")
 
 
 # -- the trial's side ------------------------------------------------------------------------------------------------
 
 
 class _Named:
-    """Gives a trial's actor a name in Ray's list of actors, in place of the function's."""
+    """Gives a trial's actor the name of the first member that it trains in Ray's list of actors."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Called by Tune once, before the actor is listed; a worker that trains further members keeps the name."""
         super().setup(config)
-        self._name = config["called"]
+        self._name = config["member"]
 
 
-def _train_some(trial: dict[str, Any], workplace: Shared) -> None:
+def _train(config: dict[str, Any], workplace: Shared) -> None:
     """One trial; what another start would not mend is reported, not raised."""
-    bench, tasks, workers = workplace.get()
+    bench, trials = workplace.get()
+    trial: Trial = trials[config["member"]]
     prepare_worker(bench.share.threads)
-    reporters = {name: _Reporter(name, bench.run) for name in trial["members"]}
+    reporters = {task.name: _Reporter(task, bench.run) for task in trial.tasks}
     bench = replace(
         bench,
-        report=lambda name, words: reporters[name](words),
+        report=lambda name, words: reporters[name].report(words),
         warned=is_draining,
         made_progress=made_progress,
         expect_no_progress=expect_no_progress,
     )
-    with bench.watchdog.guard(trial["called"]):
-        some = [tasks[name] for name in trial["members"]]
-        ended = workers[trial["group"]](some, trial["until"], bench)
-    tune.report(
-        {
-            "scores": [each.score for each in ended],
-            "failed": [each.failed for each in ended],
-            "updates": sum(each.updates for each in ended),
-        }
-    )
+    tasks, failed, updates = trial.tasks, [], 0
+    with bench.watchdog.guard(trial.name):
+        for rung, until in enumerate(trial.rungs):
+            ended = trial.worker(tasks, until, bench)
+            updates += sum(each.updates for each in ended)
+            failed += [(task.name, *each.failed) for task, each in zip(tasks, ended) if each.failed]
+            scores = [each.score for each in ended if each.score is not None]
+            tasks = [task for task, each in zip(tasks, ended) if not each.failed]
+            score = STATISTICS[trial.statistic](scores) if scores else None
+            about = {"reached": until, "updates": updates, "failed": failed, "scores": scores}
+            if trial.reduction and len(tasks) >= trial.least:
+                about["rung"] = trial.reduction**rung
+            reporters[trial.tasks[0].name].conclude(score, about)
+            if len(tasks) < trial.least:
+                return
 
 
-_train_some.__mixins__ = (_Named,)
+_train.__mixins__ = (_Named,)
 
 
 class _Reporter:
-    """Sends the history to Tune and to Prometheus; the last dev score stands until there is another."""
+    """Sends the history of a member to Tune and to Prometheus; the last dev score stands until there is another."""
 
-    def __init__(self, member: str, run: str):
-        self._member, self._gauges = member, Gauges("training", run, member)
-        self._latest: float | None = None
+    def __init__(self, task: Task, run: str):
+        self._gauges = Gauges("training", run, task.name)
+        settings = task.settings
+        about = {"member": task.name, "lower_bound": settings.get("lower_bound"), "seed": settings["seed"]}
+        self._latest = {**about, "step": 0, "total": 0, "dev": None}
 
-    def __call__(self, words: dict[str, Any]) -> None:
+    def report(self, words: Mapping[str, Any]) -> None:
         self._gauges(words)
-        if words["dev"] is not None:
-            self._latest = words["dev"]
-        tune.report({**words, "member": self._member, "dev": self._latest})
+        known = {name: value for name, value in words.items() if name != "dev" or value is not None}
+        self._latest |= known
+        tune.report(dict(self._latest))
+
+    def conclude(self, score: float | None, about: Mapping[str, Any]) -> None:
+        """Report what is known after a rung, of which the last is the trial's row in Tune's table of results."""
+        tune.report({**self._latest, "dev": score, **about})

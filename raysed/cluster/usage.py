@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-
-import ray
 
 from raysed.store.progress import listening, repeating
 
@@ -78,6 +77,8 @@ def combined(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
 
 def gpu_use() -> float | None:
     """Return how busy the GPUs of this worker are, from 0 to 1; None without GPUs, or where the driver does not say."""
+    import ray
+
     try:
         ids = ",".join(map(str, ray.get_gpu_ids()))
         if not ids:
@@ -93,6 +94,8 @@ def gpu_use() -> float | None:
 
 def _object_stores() -> tuple[int, int] | None:
     """Return the bytes that all object stores hold, and that they have spilled since they were started."""
+    if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():
+        return None
     from ray._private import internal_api, state  # nothing public tells what was spilled
 
     try:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from raysed.config import Precision, ResourcesConfig, TrackingConfig
+from raysed.errors import RunFailed, UserError
 from raysed.graph import Task
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.metrics import MetricsLog
+from raysed.store.progress import Progress, emit
 from raysed.store.storage import Storage
 from raysed.store.trackers import trackers_of
 
@@ -133,3 +135,80 @@ class Ended:
     score: float | None = None
     updates: int = 0
     failed: tuple[str, bool] | None = None
+
+
+Failures = dict[str, tuple[str, bool]]
+"""Why members failed, by name, and whether the user can mend it."""
+Stopped = dict[str, Any]
+"""A bound that was not trained to the end: `lower_bound`, its `updates`, and the `scores` of its models there."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one worker trains: a member, a few as one program, or, where bounds are halved, the models of a bound.
+
+    Attributes:
+        name: the member's, the first member's, or the bound's.
+        rungs: updates after which bounds are compared, rising; the last is the whole training.
+        rows_per_update: sentences, or pairs, of a batch.
+        reduction: of the bounds at a rung, one in so many goes on; 0: all are trained to the end.
+        least: models without which a bound is given up.
+        statistic: which of the models' scores stands for a bound.
+    """
+
+    node: str
+    name: str
+    tasks: Sequence[Task]
+    worker: Callable[[Sequence[Task], int, Bench], list[Ended]]
+    rungs: Sequence[int]
+    rows_per_update: int
+    reduction: int = 0
+    least: int = 1
+    statistic: str = "mean"
+
+
+class TrainingLine:
+    """One line of progress for trainings that run at the same time or one after the other."""
+
+    def __init__(self, title: str, what: str, count: int, updates: int | None = None):
+        self._title, self._what, self._count, self._updates = title, what, count, updates
+        self._latest: dict[str, dict[str, Any]] = {}
+        self._done: set[str] = set()
+        self._progress: Progress | None = None
+
+    def report(self, name: str, words: Mapping[str, Any]) -> None:
+        """Take an entry of a training's history: step, total, loss and dev."""
+        self._progress = self._progress or Progress(self._title, self._updates or words["total"] * self._count)
+        self._latest[name] = {**words, "dev": words["dev"] or self._latest.get(name, words)["dev"]}
+        if words["step"] == words["total"]:
+            self._done.add(name)
+        emit(trained=len(self._done), trainings=self._count)
+        dev = [latest["dev"] for latest in self._latest.values() if latest["dev"] is not None]
+        score = f" · dev {min(dev):.1f}..{max(dev):.1f}" if dev else ""
+        note = f"{len(self._done)}/{self._count} {self._what} · loss {words['loss']:.4f}{score}"
+        self._progress.update(sum(latest["step"] for latest in self._latest.values()), note)
+
+    def close(self) -> None:
+        """Show the end."""
+        if self._progress:
+            self._progress.close(f"{len(self._done)} of {self._count} {self._what}")
+
+
+def refuse_unfinished(learners: Sequence[Task], said: Mapping[str, Mapping[str, Any]], storage: Storage) -> None:
+    """Raise what learners said of their ends, by name, unless all of them are there; count what they learnt from.
+
+    Raises:
+        UserError: a mistake that another start would not mend.
+        RunFailed: a learner was given up.
+    """
+    done = [entry.meta["sentences"] for task in learners if (entry := storage.finished(task.name, task.depends))]
+    emit(sentences=sum(done))
+    for name, words in said.items():
+        if failure := words.get("failed"):
+            raise UserError(f"{name}: {failure}")
+        if words.get("gave_up"):
+            error = words.get("error", "its workers were lost")
+            raise RunFailed(f"{name}: {error}; gave up after {words['gave_up']} attempts")
+    for task in learners:
+        if not task.is_there(storage):
+            raise RunFailed(f"{task.name} ended without a result; see its log at {storage.uri('train')}")

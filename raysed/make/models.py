@@ -2,9 +2,7 @@
 
 import json
 import logging
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,7 +26,7 @@ from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.registry import stages
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
-from raysed.train.grid import Ladder, choose_bound, rungs_of
+from raysed.train.grid import choose_bound, rungs_of
 from raysed.train.loop import Run
 from raysed.train.selection import Metrics, Result, before_training
 from raysed.train.stack import can_be_stacked, train_together
@@ -160,11 +158,10 @@ def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int
     return stage.steps(block, count)
 
 
-def grid_ladder(steps: int, sts: Any, needed: int, evaluate_every: int) -> Ladder:
-    """Return what hands out the trainings of a grid of lower bounds; one with fewer models than `needed` is out."""
-    is_asha = sts.scheduler == "asha" and len(sts.lower_bounds) > 1
-    rungs = rungs_of(steps, sts.asha_rungs if is_asha else 1, sts.asha_reduction, evaluate_every)
-    return Ladder(sts.lower_bounds, sts.models, rungs, sts.asha_reduction, sts.statistic, needed)
+def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict[str, Any]:
+    """Return how bounds are halved, see `cluster.work.Trial`; without `needed` models, one is out."""
+    rungs = rungs_of(steps, sts.asha_rungs, sts.asha_reduction, evaluate_every)
+    return {"rungs": rungs, "reduction": sts.asha_reduction, "least": needed, "statistic": sts.statistic}
 
 
 def train_members(tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
@@ -241,17 +238,9 @@ def _already_ended(task: Task, bench: Bench, until: int) -> Ended | None:
 
 
 def learner(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Distil one learner in this process alone, which is a group of one worker."""
-    prepare_deepspeed(gpu=work.device != "cpu")
-    backend = "gloo" if work.device == "cpu" else "nccl"
-    os.environ.setdefault("LOCAL_RANK", "0")  # which DeepSpeed asks for
-    with tempfile.TemporaryDirectory() as place:
-        distributed.init_process_group(backend, init_method=f"file://{place}/group", rank=0, world_size=1)
-        try:
-            training = _Learner(inputs, settings, work)
-            return training.write(out, training.trained())
-        finally:
-            distributed.destroy_process_group()
+    """Distil one learner in this process alone."""
+    training = _Learner(inputs, settings, work)
+    return training.write(out, training.trained())
 
 
 class _Learner(_Training):
@@ -282,7 +271,8 @@ class _Learner(_Training):
 
 def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
     """Train learners one after the other on one of their workers; what another start would not mend is said."""
-    prepare_deepspeed(gpu=bench.share.device != "cpu")
+    if distributed.is_initialized():  # else plain torch makes the updates
+        prepare_deepspeed(gpu=bench.share.device != "cpu")
     for task in tasks:
         if task.is_there(bench.storage):  # by workers that have failed since
             continue
@@ -344,7 +334,7 @@ def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 
 def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Make the models of the best lower bound the ensemble; refuse where no bound has as many as it needs."""
-    node, ladder, sts = settings["node"], inputs["ladder"], settings["sts"]
+    node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
     by_bound: dict[float, list[Found]] = {}
     for found in inputs["members"]:
         if found.meta is not None:
@@ -356,20 +346,23 @@ def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
         name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model was trained to the end")
         _refuse(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}", failed)
     scores = {bound: [found.meta["dev"] for found in group] for bound, group in complete.items()}
-    choice, rungs = choose_bound(scores, sts.statistic), ladder.rungs
+    reached = {bound: (steps, [found.meta["dev"] for found in group]) for bound, group in by_bound.items()}
+    for stopped in inputs["trained"]["stopped"]:
+        reached[stopped["lower_bound"]] = stopped["updates"], stopped["scores"]
+    choice = choose_bound(scores, sts.statistic)
     grid = {
         "recipe": node,
         "criterion": sts.criterion,
         "statistic": sts.statistic,
         "task": settings["task"],
         "scheduler": sts.scheduler,
-        "updates": ladder.updates(),
-        "updates_full": len(sts.lower_bounds) * sts.models * rungs[-1],
+        "updates": sum(updates * len(scores) for updates, scores in reached.values()),
+        "updates_full": len(sts.lower_bounds) * sts.models * steps,
         "winner": choice.lower_bound,
         "score": choice.score,
         "runner_up": choice.runner_up,
         "margin": choice.margin,
-        "bounds": [_of_bound(bound, *of, rungs[-1]) for bound, of in sorted(ladder.reached().items()) if of[1]],
+        "bounds": [_of_bound(bound, *of, steps) for bound, of in sorted(reached.items())],
     }
     left_out = {found.name: found.reason for found in failed}
     return _outcome(out, complete[choice.lower_bound], {"grid": grid, "left_out": left_out})

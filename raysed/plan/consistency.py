@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def check_settings(config: Config) -> list[Recipe]:
     """Parse the recipes, and refuse settings that contradict each other or lack what a stage needs."""
     recipes = parse_recipes(config.recipes)
-    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_fit):
+    for rules in (_of_export, _of_dev, _of_teachers, _of_stages, _of_learners, _of_fit, _of_engine):
         for problem in rules(config, recipes):
             raise UserError(problem)
     return recipes
@@ -159,6 +159,15 @@ def _of_head(config: Config, recipe: Recipe) -> Iterator[str]:
     if config.sed.head == "keep" and recipe.calibration:
         without = f"use {recipe.uncalibrated}, or sed.head: fold"
         yield f"{text}: keep gives vectors in the teachers' space, which a calibration leaves; {without}"
+
+
+def _of_engine(config: Config, recipes: list[Recipe]) -> Iterator[str]:
+    needs_ray = [("sed.workers", (config.sed.workers or 1) > 1 and any(recipe.distils for recipe in recipes))]
+    has_grid = any(stages()[stage].is_grid for recipe in recipes for stage in recipe.members)
+    needs_ray.append(("sts.scheduler: asha", config.sts.scheduler == "asha" and has_grid))
+    for setting, is_asked in needs_ray:
+        if is_asked and config.resources.engine == "local":
+            yield f"{setting} needs Ray, but resources.engine is local; leave one of them out"
 
 
 def _of_fit(config: Config, recipes: list[Recipe]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from raysed.cluster.execute import How
+from raysed.cluster.execute import Engine, How
 from raysed.cluster.resources import Cluster
 from raysed.config import FIT_ON, CorpusConfig, Layers, derive_seed, dump_config
 from raysed.data.tokens import tokenize
@@ -240,7 +240,6 @@ class Plan:
             "worker": models.train_members,
             "updates": partial(models.member_updates, node),
             "tables": list(tables),
-            "place": (bound, index),
             "together": stage_of.members_together(members),
             "rows_per_update": stage_of.rows_per_update(block),
             "memory": partial(largest_need, [node], config, self.shape),
@@ -249,8 +248,9 @@ class Plan:
             settings |= {"lower_bound": bound, "criterion": stage_of.criterion(block)}
             name = f"{node}/grid/{bound:g}/{index:02d}"
             title = f"grid model {index:02d} of {node} with lower bound {bound:g}"
-            needed = min(members.min_members or block.models, block.models)
-            options["ladder"] = partial(models.grid_ladder, sts=config.sts, needed=needed, evaluate_every=every)
+            if block.scheduler == "asha" and len(block.lower_bounds) > 1:
+                needed = min(members.min_members or block.models, block.models)
+                options["halving"] = partial(models.grid_halving, sts=block, needed=needed, evaluate_every=every)
         if bound is not None or getattr(block, "keep", None) == "best_on_dev":
             inputs["dev"], settings["evaluate_every"] = self._dev, every
         else:
@@ -450,16 +450,16 @@ class Plan:
 
     # what executes it, and what the report reads
 
-    def how(self) -> How:
+    def how(self, engine: Engine = "ray") -> How:
         """Return how the run is executed."""
         config = self.config
         return How(
             config.resources,
             config.tracking,
             config.run,
+            engine,
             members=config.members.count,
             learner_workers=config.sed.workers,
-            stack=config.members.stack,
             hub_models=self.job.hub_models,
             check_room=self._check_room,
             settings=dump_config(config),

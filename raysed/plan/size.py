@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch.utils.benchmark import Timer
 
-from raysed.cluster.need import Need
+from raysed.cluster.local import this_machine
 from raysed.cluster.resources import (
     GPU_GB,
     Cluster,
+    Need,
     Share,
     current_cluster,
     plan_learners,
@@ -23,7 +24,7 @@ from raysed.cluster.resources import (
     uses_gpu,
     what_is_missing,
 )
-from raysed.cluster.session import ray_session
+from raysed.cluster.session import is_ray_given, session
 from raysed.config import Config, Precision
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.targets import TARGET_TYPES
@@ -98,7 +99,7 @@ def show_plan(config: Config, cluster: str | None = None, sentences: int | None 
     if sentences is not None and sentences < 1:
         raise UserError(f"--sentences is {sentences}; it must be at least 1")
     there = described(cluster) if cluster else _here()
-    if missing := what_is_missing(config.resources, config.sed.workers)(there):  # such as GPUs that have not come yet
+    if missing := what_is_missing(there, config.resources, config.sed.workers):  # such as GPUs that have not come yet
         raise UserError(missing)
     job = check(config)
     count = sentences or job.config.corpus.sentences or (_count(job) if job.needs_corpus else 1)
@@ -106,7 +107,9 @@ def show_plan(config: Config, cluster: str | None = None, sentences: int | None 
 
 
 def _here() -> Cluster:
-    with ray_session(lambda: None):
+    if not is_ray_given():
+        return this_machine()
+    with session("ray", lambda: None):
         return current_cluster()
 
 

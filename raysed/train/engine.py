@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from raysed.train.optimizers import make_moments
 from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
 
 
@@ -75,6 +76,46 @@ class TorchEngine:
         optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}
         self.optimizer.load_state_dict(optimizer)
         self.bf16 = state.get("bf16", self.bf16)
+
+
+class LearnerEngine(TorchEngine):
+    """Updates of a learner by one process; `deepspeed.DeepSpeedEngine` can go on with its state."""
+
+    def __init__(self, objective: nn.Module, weight_decay: float, clip: float | None, bf16: bool):
+        self._named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
+        optimizer = torch.optim.AdamW(self._named.values(), lr=0.0, weight_decay=weight_decay, fused=True)
+        make_moments(optimizer)
+        super().__init__(objective, optimizer, clip, bf16)
+        self._updates = 0
+
+    def finish(self, loss: torch.Tensor) -> float | torch.Tensor:
+        """See `TorchEngine.finish`."""
+        self._updates += 1
+        return super().finish(loss)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Return all weights."""
+        return self.objective.state_dict()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return weights and moments by the names of parameters."""
+        moments = {name: dict(self.optimizer.state[parameter]) for name, parameter in self._named.items()}
+        for kept in moments.values():
+            kept.pop("step")
+        return {"objective": self.weights(), "moments": moments, "updates": self._updates, "bf16": self.bf16}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put a state back, of either engine."""
+        self.objective.load_state_dict(state["objective"])
+        self._updates, self.bf16 = state["updates"], state.get("bf16", self.bf16)
+        for name, kept in (state["moments"] or {}).items():
+            own = self.optimizer.state[self._named[name]]
+            own["step"].fill_(float(self._updates))
+            for key, value in kept.items():
+                own[key].copy_(value)
+
+    def close(self) -> None:
+        """Nothing is left behind."""
 
 
 def step_if_finite(

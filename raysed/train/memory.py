@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from raysed.cluster.need import PROCESS_BYTES, Need
+from raysed.cluster.resources import PROCESS_BYTES, Need
 from raysed.config import Block, MembersConfig
 from raysed.model.shape import Shape
 from raysed.train.out_of_memory import CUDA_CONTEXT

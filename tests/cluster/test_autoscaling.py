@@ -6,8 +6,7 @@ import pytest
 
 import raysed.cluster.autoscaling
 from raysed.cluster.autoscaling import gather, places_to_ask_for
-from raysed.cluster.need import Need
-from raysed.cluster.resources import Cluster
+from raysed.cluster.resources import Cluster, Need
 from raysed.config import ResourcesConfig, make_config
 from raysed.errors import UserError
 
@@ -17,13 +16,13 @@ HEAD = (0.0, 0.0)
 class Growing:
     """A cluster that gets a node at every look, up to a number, and a clock that moves only while somebody sleeps."""
 
-    def __init__(self, node: tuple[float, float], nodes: int, most: tuple[float, float] | None = None):
-        self.node, self.nodes, self.most = node, nodes, most
+    def __init__(self, node: tuple[float, float], nodes: int):
+        self.node, self.nodes = node, nodes
         self.looks, self.now, self.asked, self.open = -1, 0.0, [], 0
 
     def current(self) -> Cluster:
         self.looks += 1
-        return Cluster((HEAD, *[self.node] * min(self.looks, self.nodes)), autoscaling=True, most=self.most)
+        return Cluster((HEAD, *[self.node] * min(self.looks, self.nodes)), autoscaling=True)
 
     @contextmanager
     def ask(self, places):
@@ -53,8 +52,8 @@ def growing(monkeypatch):
 
 
 def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
-    cluster, said = growing((8.0, 1.0), 3, (24.0, 3.0)), []
-    found = gather(ResourcesConfig(), Need(), 3, said.append, 10)
+    cluster, said = growing((8.0, 1.0), 3), []
+    found = gather(ResourcesConfig(gpu=True), Need(), 3, said.append, 10)
     assert found.gpus == 3 and cluster.now == 20
     assert cluster.asked == [{"CPU": 1, "GPU": 1}] * 3
     assert cluster.open == 0
@@ -67,13 +66,13 @@ def test_a_cluster_is_asked_for_what_members_can_use_and_waited_for(growing):
 
 
 def test_what_has_come_has_to_do_in_the_end(growing):
-    cluster, said = growing((8.0, 1.0), 1, (24.0, 3.0)), []
-    assert gather(ResourcesConfig(wait_minutes=0.5), Need(), 3, said.append, 10).gpus == 1
+    cluster, said = growing((8.0, 1.0), 1), []
+    assert gather(ResourcesConfig(gpu=True, wait_minutes=0.5), Need(), 3, said.append, 10).gpus == 1
     assert cluster.now == 30 and cluster.open == 0
     assert said[-1] == "the cluster has not grown for 30 s; continuing with 1 of 3 places"
 
 
-def test_a_cluster_of_unknown_limits_is_waited_for_until_nothing_comes_any_more(growing):
+def test_a_cluster_is_waited_for_until_nothing_comes_any_more(growing):
     cluster, said = growing((2.0, 0.0), 4), []
     assert gather(ResourcesConfig(), Need(), 3, said.append, 10).cpus == 8
     assert len(cluster.asked) == 10 and cluster.now == 30 + 120
@@ -82,14 +81,14 @@ def test_a_cluster_of_unknown_limits_is_waited_for_until_nothing_comes_any_more(
 
 @pytest.mark.parametrize(("minutes", "waited"), [(0, 0), (0.05, 3), (0.5, 30)])
 def test_without_what_is_needed_the_job_ends(growing, minutes, waited):
-    cluster = growing((8.0, 0.0), 2, (24.0, 3.0))
-    with pytest.raises(UserError, match=r"^(no node has a CPU|there is no node with a GPU)"):
-        gather(ResourcesConfig(wait_minutes=minutes), Need(), 3, lambda line: None, 10)
+    cluster = growing((8.0, 0.0), 2)
+    with pytest.raises(UserError, match=r"^(no node has a CPU|resources.gpu is true, but the cluster has no GPU)"):
+        gather(ResourcesConfig(gpu=True, wait_minutes=minutes), Need(), 3, lambda line: None, 10)
     assert cluster.now == waited and cluster.open == 0
 
 
 def test_an_interrupt_while_waiting_takes_the_wish_back(growing, monkeypatch):
-    cluster = growing((8.0, 1.0), 3, (24.0, 3.0))
+    cluster = growing((8.0, 1.0), 3)
 
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
@@ -110,33 +109,26 @@ def test_a_cluster_that_cannot_grow_is_taken_as_it_is(growing, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("settings", "most", "place", "count"),
+    ("settings", "place", "count"),
     [
-        ({}, (64, 8), {"CPU": 1, "GPU": 1}, 3),  # ten members, four on a GPU
-        ({}, (64, 2), {"CPU": 1, "GPU": 1}, 2),
-        ({"sed": {"workers": 8}}, (64, 8), {"CPU": 1, "GPU": 1}, 8),
-        ({"resources": {"gpus_per_member": 0.5}}, (64, 8), {"CPU": 1, "GPU": 1}, 5),
-        ({"resources": {"gpus_per_member": 2}}, (64, 8), {"CPU": 1, "GPU": 2}, 4),
-        ({"resources": {"gpu": False}}, (64, 8), {"CPU": 1}, 10),
-        ({"resources": {"gpu": False, "cpus_per_member": 4}}, (16, 0), {"CPU": 4}, 4),
-        ({"members": {"count": 3}}, (64, 0), {"CPU": 1}, 3),
-        ({"resources": {"gpu": True}}, None, {"CPU": 1, "GPU": 1}, 3),  # nobody knows how far it may grow
-        ({}, None, {"CPU": 1}, 10),
-        ({}, (0.5, 0), {"CPU": 1}, 1),
+        ({"resources": {"gpu": True}}, {"CPU": 1, "GPU": 1}, 3),  # ten members, four on a GPU
+        ({"resources": {"gpu": True}, "sed": {"workers": 8}}, {"CPU": 1, "GPU": 1}, 8),
+        ({"resources": {"gpu": True, "gpus_per_member": 0.5}}, {"CPU": 1, "GPU": 1}, 5),
+        ({"resources": {"gpu": True, "gpus_per_member": 2}}, {"CPU": 1, "GPU": 2}, 10),
+        ({"resources": {"cpus_per_member": 4}}, {"CPU": 4}, 10),
+        ({"members": {"count": 3}}, {"CPU": 1}, 3),
     ],
 )
-def test_places(settings, most, place, count):
-    cluster = Cluster((HEAD,), autoscaling=True, most=most)
+def test_places(settings, place, count):
     config = make_config(settings)
     members, workers = config.members.count, config.sed.workers
-    found = places_to_ask_for(config.resources, cluster, members=members, learner_workers=workers)
-    assert found == [place] * count
+    cluster = Cluster((HEAD,), autoscaling=True)
+    assert places_to_ask_for(config.resources, cluster, members=members, learner_workers=workers) == [place] * count
 
 
 def test_places_of_large_members_and_of_learners():
-    cluster = Cluster((HEAD,), autoscaling=True, most=(64, 8), gpu_bytes=24e9)
-    on_gpus = ResourcesConfig(gpu=True)
-    assert len(places_to_ask_for(on_gpus, cluster, Need(device=13e9))) == 8  # ten, one on a GPU, within the limits
+    cluster, on_gpus = Cluster((HEAD,), autoscaling=True, gpu_bytes=24e9), ResourcesConfig(gpu=True)
+    assert len(places_to_ask_for(on_gpus, cluster, Need(device=13e9))) == 10  # one on a GPU
     assert len(places_to_ask_for(on_gpus, cluster, Need(device=2e9))) == 1  # ten on one
     assert len(places_to_ask_for(on_gpus, cluster, Need(device=2e9), learners=6)) == 6  # a GPU for each learner
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-import raysed.cluster.execute
-from raysed.cluster.execute import Executor
+from raysed.cluster import on_ray
+from raysed.cluster.execute import make_executor
 from raysed.cluster.resources import Cluster
 from raysed.config import make_config
 from raysed.errors import UserError
@@ -20,22 +20,21 @@ HEAD = (0.0, 0.0)
 def growing(monkeypatch, tmp_path):
     """An executor on a head without CPUs and GPUs, beside which a node comes when it is asked for."""
 
-    def make(most: tuple[float, float] | None, gpu_bytes: float = 24e9):
-        there = Cluster((HEAD,), autoscaling=True, most=most)
-        grown = Cluster((HEAD, (8.0, 2.0)), autoscaling=True, most=most, gpu_bytes=gpu_bytes, gpu="A10G")
-        monkeypatch.setattr(raysed.cluster.execute, "current_cluster", lambda: there)
-        monkeypatch.setattr(raysed.cluster.execute, "gather", lambda *arguments: grown)
-        monkeypatch.setattr(raysed.cluster.execute, "check_versions", lambda models: None)
+    def make():
+        there = Cluster((HEAD,), autoscaling=True)
+        grown = Cluster((HEAD, (8.0, 2.0)), autoscaling=True, gpu_bytes=24e9, gpu="A10G")
+        monkeypatch.setattr(on_ray, "current_cluster", lambda: there)
+        monkeypatch.setattr(on_ray, "gather", lambda *arguments: grown)
+        monkeypatch.setattr(on_ray, "check_versions", lambda models: None)
         said: list[str] = []
         plan = Plan(check(make_config(SETTINGS)))
-        return Executor(plan.graph, Storage(str(tmp_path), "run"), plan.how(), said.append), said
+        return make_executor(plan.graph, Storage(str(tmp_path), "run"), plan.how(), said.append), said
 
     return make
 
 
-@pytest.mark.parametrize("most", [(64.0, 8.0), None], ids=["known limits", "unknown limits"])
-def test_the_corpus_is_read_before_gpus_come_and_they_are_used_when_they_have(growing, most):
-    executor, said = growing(most)
+def test_the_corpus_is_read_before_gpus_come_and_they_are_used_when_they_have(growing):
+    executor, said = growing()
     executor.make([executor.state.graph.artefacts["corpus"]])
     assert not any(line.startswith("cluster:") for line in said)
     executor.gather()
@@ -45,13 +44,13 @@ def test_the_corpus_is_read_before_gpus_come_and_they_are_used_when_they_have(gr
 
 
 def test_a_disk_that_is_too_small_is_named_when_the_cluster_is_there(growing, monkeypatch):
-    executor, _ = growing((64.0, 8.0))
+    executor, _ = growing()
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     with pytest.raises(UserError, match=r"has 0\.0 GB free, but this run needs about "):
         executor.gather()
 
 
 def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence(monkeypatch):
-    monkeypatch.setattr(size, "_here", lambda: Cluster((HEAD, (8.0, 0.0)), autoscaling=True, most=(64.0, 8.0)))
-    with pytest.raises(UserError, match=r"^there is no node with a GPU \(2 nodes, 8 CPUs, 0 GPUs\); add one, or set "):
-        size.show_plan(make_config(SETTINGS))
+    monkeypatch.setattr(size, "_here", lambda: Cluster((HEAD, (8.0, 0.0)), autoscaling=True))
+    with pytest.raises(UserError, match=r"^resources.gpu is true, but the cluster has no GPU \(2 nodes"):
+        size.show_plan(make_config({**SETTINGS, "resources": {"gpu": True}}))

@@ -8,7 +8,7 @@ import pytest
 import ray
 
 import raysed
-import raysed.cluster.execute
+import raysed.cluster.on_ray
 import raysed.pipeline
 from raysed.cluster import nodes
 from raysed.config import make_config
@@ -147,7 +147,7 @@ def test_a_job_compares_before_it_makes_anything(ray_cluster, monkeypatch, tiny_
         assert models == {}
         raise UserError("node x has torch 1")
 
-    monkeypatch.setattr(raysed.cluster.execute, "check_versions", refuse)
+    monkeypatch.setattr(raysed.cluster.on_ray, "check_versions", refuse)
     settings = {"storage": str(tmp_path), "encoder": {"path": str(tiny_encoder_dir), "max_length": 16}}
     with pytest.raises(UserError, match="node x has torch 1"):
         raysed.pipeline.run(make_config({**settings, "recipes": ["ct"], "ct": {"steps": 1}, "members": {"count": 1}}))

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raysed.cluster import resources
-from raysed.cluster.need import Need
 from raysed.cluster.resources import (
     Cluster,
+    Need,
     Share,
     current_cluster,
     plan_learners,
@@ -19,7 +19,6 @@ from raysed.cluster.resources import (
     plan_teachers,
     too_large,
     uses_gpu,
-    waste_of_members,
     what_is_missing,
 )
 from raysed.config import ResourcesConfig, make_config
@@ -54,7 +53,7 @@ GB = 10**9
 def test_members_fit(nodes, count):
     """All at once, on nodes that exist, none of them idle while members wait; threads as many as CPUs."""
     cluster = Cluster(nodes)
-    assert what_is_missing(ResourcesConfig())(cluster) is None
+    assert what_is_missing(cluster, ResourcesConfig()) is None
     share = plan_members(cluster, ResourcesConfig(), count)
     assert 1 <= share.workers <= count
     assert share.workers <= cluster.fit(share.cpus, share.gpus)
@@ -224,31 +223,6 @@ def test_what_fits_nowhere_is_one_sentence():
         plan_learners(Cluster(((8, 1),), gpu_bytes=8e9), ResourcesConfig(), 1, need)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "settings", "count", "sentence"),
-    [
-        (((16, 4),), {}, 10, None),  # all at once
-        (((64, 8),), {}, 16, None),
-        (((64, 8),), {}, 10, r"^10 members use 5 of 8 GPUs; more would fit$"),
-        (((64, 8),), {}, 2, r"^2 members use 2 of 8 GPUs; more would fit$"),
-        (
-            ((64, 8),),
-            {"concurrent_members": 4},
-            10,
-            r"^10 members use 2 of 8 GPUs; resources\.concurrent_members allows",
-        ),
-        (BIG, {}, 16, None),
-        (BIG, {}, 17, r"^17 members, 16 at a time, leave 15 of 32 places empty; members.count: 16 or 32 would"),
-        (BIG, {}, 30, None),  # two places of 32
-        (LAPTOP, {}, 3, None),  # one of four
-    ],
-)
-def test_a_plan_that_wastes_much_of_the_cluster_is_said(nodes, settings, count, sentence):
-    cluster, config = Cluster(nodes), ResourcesConfig(**settings)
-    said = waste_of_members(cluster, config, plan_members(cluster, config, count), count)
-    assert said is None if sentence is None else re.search(sentence, said), said
-
-
 # -- what can never be had -------------------------------------------------------------------------------------------
 
 MISSING = [
@@ -285,27 +259,17 @@ MISSING = [
 @pytest.mark.parametrize(("nodes", "settings", "sentence"), MISSING, ids=str)
 def test_what_can_never_be_had_is_one_sentence(nodes, settings, sentence):
     config = make_config(settings)
-    missing = what_is_missing(config.resources, config.sed.workers)(Cluster(nodes))
+    missing = what_is_missing(Cluster(nodes), config.resources, config.sed.workers)
     assert re.search(sentence, missing), missing
     assert "\n" not in missing
 
 
 def test_enough_is_enough():
     config = ResourcesConfig(gpu=True, gpus_per_member=2, cpus_per_member=4)
-    assert what_is_missing(config, 2)(Cluster(((0, 0), (4, 2)))) is None
+    assert what_is_missing(Cluster(((0, 0), (4, 2))), config, 2) is None
     assert uses_gpu(config, Cluster(((4, 2),))) and uses_gpu(ResourcesConfig(), Cluster(((4, 2),)))
     assert not uses_gpu(ResourcesConfig(), Cluster(BIG))
     assert not uses_gpu(ResourcesConfig(gpu=False), Cluster(((4, 2),)))
-
-
-def test_gpus_that_may_come_are_used_and_missed():
-    cluster = Cluster(((0, 0), (8, 0)), autoscaling=True, most=(64, 4))
-    assert uses_gpu(ResourcesConfig(), cluster)
-    assert what_is_missing(ResourcesConfig())(cluster).startswith(
-        "there is no node with a GPU (2 nodes, 8 CPUs, 0 GPUs); add "
-    )
-    on_cpus = ResourcesConfig(gpu=False)
-    assert not uses_gpu(on_cpus, cluster) and what_is_missing(on_cpus)(cluster) is None
 
 
 # -- what Ray says ---------------------------------------------------------------------------------------------------
@@ -365,8 +329,8 @@ def test_every_node_is_asked_once_and_all_new_ones_together(monkeypatch):
         return {"a": 24e9, "b": RuntimeError("no driver"), "c": None} if nodes else {}
 
     monkeypatch.undo()
-    monkeypatch.setattr(resources, "ask_nodes", answers)
-    monkeypatch.setattr(resources, "_said_of_gpus", {})
+    monkeypatch.setattr("raysed.cluster.nodes.ask_nodes", answers)
+    monkeypatch.setattr(resources, "_bytes_of_gpus", {})
     for _ in range(2):
         assert resources._gpu_bytes_on(["a", "b", "c"]) == {"a": 24e9, "b": None, "c": None}
     assert asked == [["a", "b", "c"], []]
@@ -380,7 +344,7 @@ def test_the_driver_is_asked_by_its_own_tool(tmp_path, monkeypatch, prints, expe
     tool.write_text(f"#!/bin/sh\n{prints if 'exit' in prints else f'printf {prints!r}'}\n")
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert resources._ask_driver._function() == expected
+    assert resources.smallest_gpu_here() == expected
 
 
 def test_shares_as_text():

@@ -92,7 +92,7 @@ def test_bytes_of_a_node_that_has_gone_are_not_taken_back(monkeypatch):
     ("printed", "use"), [("90\n10\n", 0.5), ("100\n", 1.0), ("[N/A]\n", None), ("", None), (None, None)]
 )
 def test_the_driver_is_asked_for_the_gpus_of_the_worker(monkeypatch, tmp_path, printed, use):
-    monkeypatch.setattr(usage.ray, "get_gpu_ids", lambda: [1, 3])
+    monkeypatch.setattr("ray.get_gpu_ids", lambda: [1, 3])
     program = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path))
     if printed is not None:
@@ -104,6 +104,6 @@ def test_the_driver_is_asked_for_the_gpus_of_the_worker(monkeypatch, tmp_path, p
 
 
 def test_without_gpus_nobody_is_asked(monkeypatch):
-    monkeypatch.setattr(usage.ray, "get_gpu_ids", list)
+    monkeypatch.setattr("ray.get_gpu_ids", list)
     monkeypatch.setattr(usage.subprocess, "run", lambda *_, **__: pytest.fail("asked"))
     assert gpu_use() is None

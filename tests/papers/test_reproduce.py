@@ -777,7 +777,6 @@ def test_a_cell_may_ask_for_a_statistic(statistic, of):
     assert single is None if statistic == "std" else single == pytest.approx(69.5)
 
 
-@pytest.mark.cluster
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize(
@@ -792,7 +791,7 @@ def test_a_cell_may_ask_for_a_statistic(statistic, of):
         ),
     ],
 )
-def test_probes_of_all_models_come_from_a_run_to_their_cells(ray_cluster, small_data, name, rows, column, settings):
+def test_probes_of_all_models_come_from_a_run_to_their_cells(small_data, name, rows, column, settings):
     """Mean and spread of both members, and of both learners, as report.json of a real run has them."""
     qnli = [f"{i}\tWhy {i}?\tSo {i % 7}.\t{'not_' * (i % 2)}entailment" for i in range(24)]
     files = {f"QNLI/{split}.tsv": ["index\tquestion\tsentence\tlabel", *qnli] for split in ("train", "dev", "test")}
@@ -801,7 +800,7 @@ def test_probes_of_all_models_come_from_a_run_to_their_cells(ray_cluster, small_
     files["nli/snli-sample.tsv"] = ["label\tpremise\thypothesis", *pairs]
     files["corpus/wikipedia-12k.txt"] = [f"Sentence {i} is about {i % 11} things." for i in range(100)]
     write_all(small_data / "data", files)
-    asked = request(small_data, name, overrides=tuple(settings.split()))
+    asked = request(small_data, name, overrides=(*settings.split(), "resources.engine=local"))
     plan = make_plan(asked)
     comparison = reproduce(asked, plan, say=lambda line: None)
     for row in rows:

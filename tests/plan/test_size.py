@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoConfig, BertConfig, BertModel, RobertaConfig
 
-from raysed.cluster.need import Need
-from raysed.cluster.resources import Cluster
+from raysed.cluster.resources import Cluster, Need
 from raysed.config import Config, MembersConfig, find_config, load_config, make_config
 from raysed.data.tokens import TokenTable, pack
 from raysed.errors import UserError

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 
 from raysed.config import Config
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 
 @pytest.fixture

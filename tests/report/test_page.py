@@ -14,7 +14,7 @@ from started_jobs import artefact, tiny_evaluation, tiny_settings
 import raysed.pipeline
 from raysed.config import make_config
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.timeout(600)]
 
 CELLS = """
   const cells = (table) => [...table.rows].map(row => [...row.cells].map(cell => cell.textContent.trim()));
@@ -236,7 +236,7 @@ def test_it_is_dark_where_the_reader_prefers_that(page):
 
 
 @pytest.fixture(scope="module")
-def nasty(ray_cluster, tmp_path_factory) -> Path:
+def nasty(tmp_path_factory) -> Path:
     """The directory of a run on sentences that look like code."""
     root = tmp_path_factory.mktemp("nasty")
     words = ["A cat sat.", "The dog ran.", "A bird sang.", "She had a car.", "We saw the river.", "He is old."]

@@ -1,4 +1,4 @@
-"""Runs of several member stages on a shared Ray: prefixes, the grid and its winner, what is made again and what not."""
+"""Runs of several member stages: prefixes, the grid and its winner, what is made again and what not."""
 
 import json
 import re
@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from started_jobs import artefact, small_tasks
 
-import raysed.cluster.execute
-import raysed.cluster.tuning
+from raysed.cluster.local import LocalExecutor
 import raysed.make.scores
 import raysed.pipeline
 from raysed.config import make_config
@@ -18,7 +17,7 @@ from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
 from raysed.score.lexical import transfer_baselines
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
 RECIPES = ["ct", "nli-ct", "nli-ct-flow", "sts-sed", "mlm-ct"]
 
@@ -50,6 +49,7 @@ def settings(storage: Path, **changes) -> dict:
             "learning_rate": 2e-4,
         },
         "sed": {"epochs": 1, "learning_rate": 1e-3, "evaluate_every": 3},
+        "resources": {"engine": "local", "cpus_per_member": 1},
         **changes,
     }
 
@@ -75,17 +75,18 @@ def published(storage: Path) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def finished(ray_cluster, tmp_path_factory) -> tuple[Path, list[int], list[str]]:
+def finished(tmp_path_factory) -> tuple[Path, list[int], list[str]]:
     """An undisturbed run, the trials of its experiments, and what it said."""
     storage = tmp_path_factory.mktemp("stages")
     with pytest.MonkeyPatch.context() as patch:
         counted: list[int] = []
-        original = raysed.cluster.tuning._tuner
-        patch.setattr(
-            raysed.cluster.tuning,
-            "_tuner",
-            lambda t, q, *rest: (counted.append(sum(group.left() for group in q._groups)), original(t, q, *rest))[1],
-        )
+        original = LocalExecutor._train_members
+
+        def train(executor, trials, bench):
+            counted.append(len(trials))
+            return original(executor, trials, bench)
+
+        patch.setattr(LocalExecutor, "_train_members", train)
         said = run(storage)
     return storage, counted, said
 
@@ -191,11 +192,12 @@ def test_another_bound_is_trained_beside_those_that_are_there(finished, tmp_path
     assert [bound["lower_bound"] for bound in grid["bounds"]] == [0.0, 0.05, 0.7] and grid["winner"] == 0.7
 
 
-def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(finished, tmp_path):
+@pytest.mark.cluster
+def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(ray_cluster, finished, tmp_path):
     """Rungs of 4 and 14 updates; models of the winner are those of the full grid, bit by bit."""
     storage = finished[0]
     sts = {**settings(tmp_path)["sts"], "scheduler": "asha", "asha_reduction": 4, "asha_rungs": 2, "models": 1}
-    run(tmp_path, recipes=["sts"], sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]})
+    run(tmp_path, recipes=["sts"], sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]}, resources={"engine": "ray", "cpus_per_member": 1})
     grid = report(tmp_path)["grids"][0]
     assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 14
     assert grid["updates"] <= grid["updates_full"] * 0.7
@@ -210,7 +212,6 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
     storage = finished[0]
     subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
     fit = raysed.make.scores._fit
-    monkeypatch.setattr(raysed.cluster.execute, "are_forked", lambda: False)  # so that this process fits them
     calls: list[str] = []
 
     def failing(stages, *rest):
@@ -235,18 +236,17 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
     assert "the rows are planted" in text and report(tmp_path)["status"] == "complete"
 
 
-def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(ray_cluster, tmp_path, monkeypatch):
+def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(tmp_path, monkeypatch):
     def failing(stages, *rest):
         raise UserError("the rows are planted")
 
     monkeypatch.setattr(raysed.make.scores, "_fit", failing)
-    monkeypatch.setattr(raysed.cluster.execute, "are_forked", lambda: False)
     with pytest.raises(UserError, match="base-sn/calibrations/00: the rows are planted"):
         run(tmp_path, recipes=["ct-sn"])
     assert not [name for name in published(tmp_path) if "members" in name]
 
 
-def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(ray_cluster, tmp_path):
+def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(tmp_path):
     """On made-up rows: what follows is the same sentence, and an answer repeats its question."""
     rng = np.random.default_rng(0)
     words = "cat dog bird horse cow car tree house road river".split()

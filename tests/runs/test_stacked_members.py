@@ -1,21 +1,16 @@
 """Members that a worker trains as one program: they come out as alone, also where that ends before its time."""
 
-import os
 import shutil
-import signal
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import ray
-from ray.tune.search import Searcher
 from started_jobs import artefact, tiny_settings
 
-from raysed.cluster.execute import Executor
+from raysed.cluster.execute import make_executor
+from raysed.cluster.local import LocalExecutor
 from raysed.cluster.resources import Cluster
-from raysed.cluster.tuning import Group, Queue
 from raysed.cluster.work import Ended
 from raysed.config import make_config
 from raysed.data.tokens import read_tokens
@@ -30,9 +25,8 @@ from raysed.plan.size import plan_run
 from raysed.recipe import parse_recipe
 from raysed.store.storage import Entry, Storage
 from raysed.train import stack
-from raysed.train.grid import Ladder
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300)]
 CLUSTER = Cluster(((2, 0),), node_bytes=64e9)
 NAMES = [f"ct/members/{index:02d}" for index in range(3)]
 
@@ -48,7 +42,7 @@ def trained_again(finished_run, tmp_path):
     def train(storage: Storage = plain, **members) -> list[Entry]:
         members = {"count": 3, "evaluate_every": 12, "checkpoint_every": 4, **members}
         plan = Plan(check(make_config({**tiny_settings(), "storage": str(tmp_path), "members": members})))
-        executor = Executor(plan.graph, storage, plan.how(), lambda line: None)
+        executor = make_executor(plan.graph, storage, plan.how("local"), lambda line: None)
         executor.make([plan.graph.artefacts[name] for name in NAMES])
         assert not executor.failures
         return [plain.entry(name) for name in NAMES]
@@ -67,35 +61,32 @@ def assert_undisturbed(directory: Path, finished_run: Path) -> None:
 
 
 def test_they_are_those_that_train_alone(trained_again, finished_run, tmp_path, monkeypatch):
-    workers, original = [], Queue._called
-    monkeypatch.setattr(Queue, "_called", lambda q, some: (workers.append(len(some)), original(q, some))[1])
+    workers, original = [], LocalExecutor._train_members
+
+    def train(executor, trials, bench):
+        workers.extend(len(trial.tasks) for trial in trials)
+        return original(executor, trials, bench)
+
+    monkeypatch.setattr(LocalExecutor, "_train_members", train)
     trained_again(stack=2)
     assert workers == [2, 1]
     assert_undisturbed(tmp_path / "tiny", finished_run)
 
 
-@pytest.mark.parametrize("loss", ["no memory", pytest.param("lost worker", marks=pytest.mark.nodes)])
-def test_what_a_stack_cannot_end_single_members_do(trained_again, finished_run, tmp_path, loss):
-    """Memory runs out, or the worker is lost, before the seventh update: two after a checkpoint."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import it
-    entries = trained_again(_Planted(str(tmp_path), "tiny", loss), stack=3)
-    assert (tmp_path / "planted").exists()
-    assert {entry.meta["resumed_at"] for entry in entries} == {4}
+def test_what_a_stack_cannot_end_single_members_do(trained_again, finished_run, tmp_path, monkeypatch):
+    """Memory runs out before the seventh update: two after a checkpoint."""
+    original, counts = stack.Stack.update, []
+
+    def update(self, batches, rates):
+        counts.append(len(batches))
+        if len(counts) == 7:
+            raise RuntimeError("CUDA error: out of memory")
+        return original(self, batches, rates)
+
+    monkeypatch.setattr(stack.Stack, "update", update)
+    entries = trained_again(stack=3)
+    assert counts == [3] * 7 and {entry.meta["resumed_at"] for entry in entries} == {4}
     assert_undisturbed(tmp_path / "tiny", finished_run)
-
-
-def test_a_grid_hands_out_members_that_stop_at_the_same_update():
-    """Of a bound that climbs and one that starts, each worker gets those of one; their scores reach the ladder."""
-    ladder = Ladder([0.0, 0.5, 0.9], 2, [10, 30], reduction=3)
-    names = {(b, i): SimpleNamespace(name=f"sts/grid/{b}/{i}") for b in (0.0, 0.5, 0.9) for i in (0, 1)}
-    scores = {place.name: bound + index for (bound, index), place in names.items()}
-    queue = Queue([Group("sts", None, 30, 4, 16, ladder=ladder, by_place=names)], workers=1)
-    handed: list[tuple[int, int]] = []
-    while (trial := queue.suggest(str(len(handed)))) not in (None, Searcher.FINISHED):
-        queue.on_trial_complete(str(len(handed)), {"scores": [scores[name] for name in trial["members"]]})
-        handed.append((len(trial["members"]), trial["until"]))
-    assert handed == [(4, 10), (2, 10), (2, 30)]
-    assert ladder.reached() == {0.0: (10, [0.0, 1.0]), 0.5: (10, [0.5, 1.5]), 0.9: (30, [0.9, 1.9])}
 
 
 def test_the_plan_has_a_worker_for_a_stack_and_its_memory():
@@ -117,31 +108,3 @@ def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finis
     monkeypatch.setattr(models, "_Member", None)
     tasks = [Task(name, "", models.member, storage.entry(name).depends, {}, {}) for name in NAMES]
     assert models.train_members(tasks, 12, SimpleNamespace(storage=storage)) == [Ended()] * 3
-
-
-class _Planted(Storage):
-    """A storage whose workers meet a fault in a stack, once."""
-
-    def __init__(self, location: str, run: str, loss: str):
-        super().__init__(location, run)
-        self._arguments = location, run, loss
-
-    def __reduce__(self):
-        return _with_fault, self._arguments
-
-
-def _with_fault(location: str, run: str, loss: str) -> Storage:
-    original, mark = stack.Stack.update, Path(location, "planted")
-    counts: dict[int, int] = {}
-
-    def update(self, batches, rates):
-        counts[id(self)] = counts.get(id(self), 0) + 1
-        if counts[id(self)] == 7 and not mark.exists():
-            mark.touch()
-            if loss == "lost worker":
-                os.kill(os.getpid(), signal.SIGKILL)
-            raise RuntimeError("CUDA error: out of memory")
-        return original(self, batches, rates)
-
-    stack.Stack.update = update
-    return Storage(location, run)

@@ -9,12 +9,12 @@ from started_jobs import artefact
 import raysed
 from raysed.model.load import load_model
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
 
 _MADE = ("encoder/start", "teachers-sed/learners/00")
 
 
-def test_a_table_learns_and_is_exported(ray_cluster, tmp_path):
+def test_a_table_learns_and_is_exported(tmp_path):
     options = {
         "teachers": ["bundled:encoder"],
         "corpus": "bundled:everyday",

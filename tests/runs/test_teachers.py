@@ -11,7 +11,7 @@ import yaml
 from started_jobs import artefact, small_tasks
 
 import raysed
-from raysed.cluster.execute import Executor
+from raysed.cluster.execute import Executor, make_executor
 from raysed.config import make_config
 from raysed.data.targets import TARGET_FILE
 from raysed.errors import UserError
@@ -23,7 +23,7 @@ from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("blank_pictures")]
 
 TASKS = dict(zip(("dev", "test"), small_tasks().values()))
 
@@ -43,7 +43,7 @@ def settings(tiny_encoder_dir, tmp_path):
             "evaluation": {"tasks": TASKS, "dev": "dev", "layers": [1]},
             "sed": {"loss": {"cosine": 1, "similarity": 0.5}, "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
             "combination": {"turn": False},
-            "resources": {"encode_precision": "fp32"},  # to be compared with plain definitions on every machine
+            "resources": {"encode_precision": "fp32", "engine": "local"},  # to be compared with plain definitions on every machine
             **changes,
         }
 
@@ -70,7 +70,7 @@ def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
     """Makes all of a run that comes before its learners; returns what was said, too."""
     plan, said = Plan(check(make_config(settings))), []
     said += plan.notes
-    executor = Executor(plan.graph, Storage(settings["storage"], settings["run"]), plan.how(), said.append)
+    executor = make_executor(plan.graph, Storage(settings["storage"], settings["run"]), plan.how("local"), said.append)
     for batch in plan.graph.batches():
         if batch[0].needs.by == "train":
             break
@@ -78,7 +78,7 @@ def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
     return executor, plan, said
 
 
-def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings, tmp_path):
+def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path):
     directory = tmp_path / "runs/taught"
     teachers = combined(settings())[1].config.teachers
     first = rows_of(directory)
@@ -103,7 +103,7 @@ def test_another_teacher_or_combination_asks_nobody_twice(ray_cluster, settings,
     assert rows_of(directory) == second
 
 
-def test_another_encoder_to_learn_asks_nobody_twice(ray_cluster, settings, tmp_path):
+def test_another_encoder_to_learn_asks_nobody_twice(settings, tmp_path):
     directory, kinds = tmp_path / "runs/taught", ("rows", "embeddings")
     combined(settings())
     first = [rows_of(directory, kind) for kind in kinds]
@@ -112,7 +112,7 @@ def test_another_encoder_to_learn_asks_nobody_twice(ray_cluster, settings, tmp_p
     assert [rows_of(directory, kind) for kind in kinds] == first
 
 
-def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings):
+def test_a_teacher_that_does_no_good_is_left_out_and_named(settings):
     """The tiny encoder has random weights."""
     executor, plan, said = combined(settings(combination={"leave_out": True}))
     (steps,) = [line for line in said if line.startswith("teachers, by dev: ")]
@@ -125,7 +125,7 @@ def test_a_teacher_that_does_no_good_is_left_out_and_named(ray_cluster, settings
         check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
 
 
-def test_weights_that_are_chosen_score_best_and_are_told(ray_cluster, settings):
+def test_weights_that_are_chosen_score_best_and_are_told(settings):
     """The tiny encoder has random weights, so it gets little weight."""
     executor, plan, said = combined(settings(combination={"weights": "dev", "how": "concatenated", "turn": False}))
     (line,) = [line for line in said if line.startswith("weights of the teachers, by dev: 1, 1 ")]
@@ -140,7 +140,7 @@ def test_weights_that_are_chosen_score_best_and_are_told(ray_cluster, settings):
     assert dev.score(combination.target(parts)) == pytest.approx(last[1], abs=1e-4), "the chosen one is what is used"
 
 
-def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, settings, tmp_path):
+def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_path):
     """Their mean is what the ensemble's own learner would learn from, and it is made only once."""
     mixed = settings(
         recipes=["ct", "ct-sed", "teachers-sed"],
@@ -168,7 +168,7 @@ def test_members_of_the_run_are_a_teacher_beside_one_from_outside(ray_cluster, s
     assert before == {p: p.stat().st_mtime_ns for p in (directory / "manifest").rglob("*.json")}, "all of it is there"
 
 
-def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(ray_cluster, settings, tmp_path):
+def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path):
     file = tmp_path / "vectors.parquet"
     pq.write_table(pa.table({"sentence": ["a cat"], "embedding": [[1.0, 2.0]]}), file)
     with pytest.raises(
@@ -198,7 +198,7 @@ def test_what_does_not_go_together_is_refused_before_anything_is_trained(setting
         check(make_config(settings(**changes)))
 
 
-def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
+def test_python_does_what_a_config_does(settings, tmp_path):
     encoder = {"keep_layers": 1, "layers": 1}
     config = settings(run="plain", combination={}, export={"recipe": "teachers-sed"}, encoder=encoder)
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump(config))
@@ -231,7 +231,7 @@ def test_python_does_what_a_config_does(ray_cluster, settings, tmp_path):
     assert scores["test"]["spearman"] == pytest.approx(called.scores["teachers-sed/learner"], abs=0.2)
 
 
-def test_the_exported_learner_can_be_cut_short(ray_cluster, settings, tmp_path):
+def test_the_exported_learner_can_be_cut_short(settings, tmp_path):
     """sentence-transformers cuts to what the table by width was computed from, and that is good at all widths."""
     transformers = pytest.importorskip("sentence_transformers")
     sed = {**settings()["sed"], "widths": [8, 48], "epochs": 4}
@@ -258,7 +258,7 @@ def test_the_exported_learner_can_be_cut_short(ray_cluster, settings, tmp_path):
     assert "truncate_dim=8" in (directory / "model/README.md").read_text()
 
 
-def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(ray_cluster, settings, tiny_encoder_dir, tmp_path):
+def test_a_head_leads_into_the_space_of_a_wider_teacher_and_folds(settings, tiny_encoder_dir, tmp_path):
     """Dev scores, the report and the export are of the vectors after the head; folding changes no dot product."""
     transformers = pytest.importorskip("sentence_transformers")
     encoder = {"path": str(tiny_encoder_dir), "max_length": 20, "layers": 1}

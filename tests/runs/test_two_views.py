@@ -1,4 +1,4 @@
-"""Runs of `bsl` and `contrastive` on a shared Ray: views made once and anywhere the same, members, and collapse."""
+"""Runs of `bsl` and `contrastive`: views made once and anywhere the same, members, and collapse."""
 
 import json
 import shutil
@@ -9,10 +9,9 @@ import pytest
 from started_jobs import ONE_LAYER, artefact, small_tasks
 
 import raysed.pipeline
-import raysed.cluster.execute
-import raysed.cluster.streaming
-from raysed.cluster.execute import Executor
-from raysed.cluster.resources import Share
+from raysed.cluster.execute import make_executor
+from raysed.cluster.local import LocalExecutor
+from raysed.cluster.streaming import BlockWorker
 from raysed.config import Config, make_config
 from raysed.errors import UserError
 from raysed.make.text import VIEWS_FILE
@@ -20,7 +19,7 @@ from raysed.plan.check import check
 from raysed.plan.graph import Plan
 from raysed.store.storage import Storage
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
 SENTENCES = 1100  # three blocks, the last one of 76
 
@@ -49,6 +48,7 @@ def settings(storage: Path, **changes) -> dict:
         "bsl": {"views": ["mlm", "entailment", "files"], "steps": 5, "batch_size": 16},
         "contrastive": {"views": ["same", "mlm"], "steps": 5, "batch_size": 16},
         "sed": {"epochs": 0.2, "learning_rate": 1e-4},
+        "resources": {"engine": "local"},
         **changes,
     }
 
@@ -68,7 +68,7 @@ def manifest(storage: Path, name: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def finished(ray_cluster, tmp_path_factory) -> tuple[Path, list[str]]:
+def finished(tmp_path_factory) -> tuple[Path, list[str]]:
     storage = tmp_path_factory.mktemp("views")
     return storage, run(storage)
 
@@ -160,7 +160,7 @@ def test_a_collapsed_member_is_named_and_left_out_of_the_mean(copied):
     assert "1 of bsl" in found["findings"]
 
 
-def test_where_all_collapse_nothing_is_averaged(ray_cluster, tmp_path):
+def test_where_all_collapse_nothing_is_averaged(tmp_path):
     """No predictor, a target that follows at once, and a high rate; the members alone are still reported."""
     bsl = {
         **{"views": ["entailment"], "steps": 40, "batch_size": 4, "learning_rate": 5e-3},
@@ -188,11 +188,11 @@ def corpus(finished, tmp_path):
     return storage
 
 
-def made(storage: Storage, rate: float = 0.2, **resources) -> Path:
+def made(storage: Storage, rate: float = 0.2, engine: str = "local") -> Path:
     """Makes the text of the views, and nothing else; returns where it lies."""
-    config = make_config(settings(Path(storage.location), recipes=["bsl"], views={"mlm_rate": rate}, **resources))
+    config = make_config(settings(Path(storage.location), recipes=["bsl"], views={"mlm_rate": rate}))
     plan = Plan(check(config.model_copy(update={"bsl": config.bsl.model_copy(update={"views": ["mlm"]})})))
-    executor = Executor(plan.graph, storage, plan.how(), lambda line: None)
+    executor = make_executor(plan.graph, storage, plan.how(engine), lambda line: None)
     executor.make([plan.graph.artefacts["views/mlm.text"]])
     return storage.fetch("views/mlm.text")
 
@@ -201,34 +201,30 @@ def text(directory: Path) -> list:
     return pq.read_table(directory / VIEWS_FILE).to_pylist()
 
 
-def test_views_are_the_same_whatever_the_number_of_workers(corpus, monkeypatch):
+@pytest.mark.cluster
+def test_views_are_the_same_whatever_the_engine(ray_cluster, corpus):
     alone = text(made(corpus))
     share = float((corpus.fetch("views/mlm.text") / "counts.txt").read_text().split("(")[1].split(" %")[0])
     corpus.remove("views/mlm.text")
-    one = Share(1, 1, 0.0, 1)
-    monkeypatch.setattr(raysed.cluster.execute, "plan_rewriters", lambda *arguments: one)
-    assert len(alone) == SENTENCES and alone == text(made(corpus)) and share == pytest.approx(20, abs=2)
+    assert len(alone) == SENTENCES and alone == text(made(corpus, engine="ray")) and share == pytest.approx(20, abs=2)
 
 
 def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
     """Stopped after two of three blocks, it makes the third."""
-    asked = []
-    original = raysed.cluster.streaming._outcomes
+    asked, original = [], BlockWorker.__call__
 
-    def stopped(stream, places, *rest):
-        asked.append([place["start"] for place in places])
-        for count, outcome in enumerate(original(stream, places, *rest)):
-            if len(asked) == 1 and count == 2:
-                raise KeyboardInterrupt
-            yield outcome
+    def stopped(worker, table):
+        asked.append(table["start"][0].as_py())
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return original(worker, table)
 
-    monkeypatch.setattr(raysed.cluster.streaming, "_outcomes", stopped)
+    monkeypatch.setattr(BlockWorker, "__call__", stopped)
     with pytest.raises(KeyboardInterrupt):
         made(corpus)
-    blocks = [entry.name for entry in corpus.entries("views/mlm.text.blocks")]
-    assert 2 <= len(blocks) <= 3
+    assert len(corpus.entries("views/mlm.text.blocks")) == 2
     whole = text(made(corpus))
-    assert asked == [[0, 512, 1024], [start for start in (0, 512, 1024) if not any(b.endswith(f"{start:09d}") for b in blocks)]]
+    assert asked == [0, 512, 1024, 1024]
     corpus.remove("views/mlm.text")
     assert text(made(corpus)) == whole and not corpus.entries("views/mlm.text.blocks")
 
@@ -238,7 +234,7 @@ def test_text_that_another_run_has_is_taken_from_there(corpus, monkeypatch, capl
     other = Storage(corpus.location, "other")
     entry, table = corpus.entry("corpus"), corpus.fetch("corpus")
     other.commit("corpus", lambda path: shutil.copytree(table, path, dirs_exist_ok=True), entry.depends, entry.meta)
-    monkeypatch.setattr(raysed.cluster.streaming, "make_blocks", lambda *arguments: pytest.fail("made again"))
+    monkeypatch.setattr(LocalExecutor, "_streamed", lambda *arguments: pytest.fail("made again"))
     with caplog.at_level("INFO", logger="raysed"):
         assert text(made(other)) == first
     assert any(str(corpus) in message and "reusing those of" in message for message in caplog.messages)

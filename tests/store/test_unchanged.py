@@ -179,7 +179,7 @@ def test_what_changes_while_a_run_works_is_noticed(settings, tmp_path, monkeypat
     monkeypatch.setattr("raysed.pipeline._run_checked", work)
     monkeypatch.setattr("raysed.plan.check.check", lambda config: None)
     monkeypatch.setattr("raysed.pipeline.check_present", lambda config: None)
-    monkeypatch.setattr("raysed.pipeline.ray_session", lambda meanwhile: nullcontext())
+    monkeypatch.setattr("raysed.pipeline.session", lambda engine, meanwhile: nullcontext())
     raysed.pipeline.run(config)
     assert not is_unchanged(fingerprint(config), Storage(config.storage, config.run))
 

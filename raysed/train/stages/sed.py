@@ -183,7 +183,7 @@ class _Sed(Stage):
         from raysed.data.targets import TargetBatches, held_out_batches
         from raysed.model.head import START
         from raysed.model.precision import uses_bf16
-        from raysed.train.deepspeed import DeepSpeedEngine
+        from raysed.train.engine import LearnerEngine
 
         (targets,) = start.data.values()
         if settings.head:
@@ -207,7 +207,11 @@ class _Sed(Stage):
         )
         bf16 = uses_bf16(settings.precision, start.encoder.transformer.device)
         settings = settings.model_copy(update={"batch_size": batches.batch_size})
-        return Setup(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
+        if torch.distributed.is_initialized():
+            from raysed.train.deepspeed import DeepSpeedEngine
+
+            return Setup(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
+        return Setup(objective, batches, plan, LearnerEngine(objective, settings.weight_decay, settings.clip, bf16))
 
 
 STAGE = _Sed()

@@ -1,0 +1,129 @@
+"""Everything in this process, one after the other, without Ray: for one machine, where nothing could run side by side.
+
+The same makers with the same settings, so a run goes on with either engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pyarrow as pa
+
+from raysed.cluster.execute import Executor, make_group
+from raysed.cluster.process import prepare_worker
+from raysed.cluster.resources import (
+    MOST_RESTARTS,
+    Cluster,
+    Need,
+    plan_learners,
+    plan_members,
+    smallest_gpu_here,
+    what_is_missing,
+)
+from raysed.cluster.streaming import BlockWorker, Stream, missing_blocks, stream_of
+from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
+from raysed.errors import UserError, last_line
+from raysed.graph import Artefact, Task
+from raysed.store.progress import Progress, emit
+
+log = logging.getLogger(__name__)
+
+
+class LocalExecutor(Executor):
+    """Makes batches of artefacts in this process."""
+
+    where = "this machine"
+
+    def _look(self) -> Cluster:
+        return this_machine(self._res.gpu)
+
+    def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
+        if missing := what_is_missing(self.cluster, self._res):
+            raise UserError(missing)
+        self.share = plan_members(self.cluster, self._res, 1, need)
+        prepare_worker(self.share.threads)
+        return self.cluster
+
+    def _now(self) -> Cluster:
+        return self.cluster
+
+    def _mapped(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
+        return (function(item, shared) for item in items)
+
+    def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
+        return (make_group(group, self._storage, self._work(), None) for group in groups)
+
+    def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
+        names = [task.name for trial in trials for task in trial.tasks]
+        updates = sum(trial.rungs[-1] * len(trial.tasks) for trial in trials)
+        nodes = "+".join(dict.fromkeys(trial.node for trial in trials))
+        line = TrainingLine(f"train {nodes}", "members", len(names), updates)
+        bench, failed = replace(bench, report=line.report), {}
+        for trial in trials:
+            ended = _until_it_ends(trial.name, lambda trial=trial: trial.worker(trial.tasks, trial.rungs[-1], bench))
+            emit(sentences=sum(each.updates for each in ended) * trial.rows_per_update)
+            failed |= {task.name: each.failed for task, each in zip(trial.tasks, ended) if each.failed}
+        line.close()
+        return failed, {}
+
+    def _by_train(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
+        share, _ = plan_learners(self.cluster, self._res, 1, self._memory(wanted[:1]))
+        tasks = [self._task(artefact) for artefact in wanted]
+        line = TrainingLine(f"distil {wanted[0].needs.stage}", "learners", len(tasks))
+        said: dict[str, dict[str, Any]] = {}
+        bench = replace(
+            self._bench(share),
+            report=line.report,
+            say=lambda name, words: said.setdefault(name, {}).update(words),
+            has_failed=lambda: any("failed" in words for words in said.values()),
+        )
+        prepare_worker(share.threads)
+        _until_it_ends(wanted[0].needs.stage, lambda: wanted[0].needs.options["worker"](tasks, bench))
+        refuse_unfinished(tasks, said, self._storage)
+        line.close()
+
+    def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
+        rows = self.state.entry("corpus").meta["rows"]
+        stream = stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work())
+        missing = missing_blocks(stream, self._storage)
+        worker, progress = BlockWorker(stream, 0, self._storage), Progress(stream.title, rows)
+        done = rows - sum(place["stop"] - place["start"] for place in missing)
+        progress.start_from(done)
+        for place in missing:
+            (outcome,) = worker(pa.Table.from_pylist([place])).to_pylist()
+            if outcome["broken"]:
+                raise UserError(outcome["broken"])
+            done += outcome["sentences"]
+            emit(sentences=outcome["computed"])
+            progress.update(done, f"{done:,} of {rows:,} sentences")
+        progress.close(f"{rows:,} sentences")
+        return stream
+
+
+def this_machine(gpu: bool | None = None) -> Cluster:
+    """Return what this machine has; GPUs are left alone where `gpu` is False."""
+    import torch
+
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = 0 if gpu is False else torch.cuda.device_count()
+    memory = psutil.virtual_memory().available
+    return Cluster(
+        ((float(cpus), float(gpus)),), node_bytes=memory, gpu_bytes=(gpus and smallest_gpu_here()) or Cluster.gpu_bytes
+    )
+
+
+def _until_it_ends(name: str, train: Callable[[], Any]) -> Any:
+    """Train, and again after a failure: it is the training that counts its starts, and gives up."""
+    for _ in range(MOST_RESTARTS):
+        try:
+            return train()
+        except UserError:
+            raise
+        except Exception as error:
+            log.warning("%s is tried again: %s", name, last_line(error))
+    return train()

@@ -1,0 +1,111 @@
+"""Members on Ray Tune, blocks on Ray Data, learners on Ray Train, and tasks where a cluster has more to give."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import ray
+
+from raysed.cluster.autoscaling import gather
+from raysed.cluster.distilling import distill
+from raysed.cluster.execute import Executor, make_group
+from raysed.cluster.nodes import check_versions
+from raysed.cluster.resources import Cluster, Need, Share, current_cluster, plan_learners, plan_members, plan_teachers
+from raysed.cluster.streaming import Stream, make_blocks, stream_of
+from raysed.cluster.watchdog import watched_tasks
+from raysed.cluster.work import Bench, Failures, Stopped, Trial
+from raysed.graph import Artefact, Ref, Shared, Task
+
+log = logging.getLogger(__name__)
+
+
+class RayExecutor(Executor):
+    """Makes batches of artefacts on the Ray that this process is connected to."""
+
+    def __init__(self, *arguments: Any):
+        self._shared: dict[int, tuple[Any, Shared]] = {}
+        super().__init__(*arguments)
+
+    def _look(self) -> Cluster:
+        return current_cluster()
+
+    def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
+        cluster = gather(self._res, need, learners, self._say, workers, self._how.learner_workers)
+        check_versions(self._how.hub_models or {})
+        if self._storage.is_local and len(cluster.nodes) > 1:
+            log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", self._storage)
+        return cluster
+
+    def _now(self) -> Cluster:
+        """Return what to plan a stage for: lost nodes of a cluster without an autoscaler may never come back."""
+        if self.cluster.autoscaling:
+            return self.cluster
+        now = current_cluster()
+        is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
+        return now if is_enough else self.cluster  # else the stage waits, and says for what
+
+    def _to_workers(self, task: Task) -> Task:
+        """Return a task whose large inputs go to the object store, each of them once."""
+        return replace(task, inputs={role: self._as_shared(value) for role, value in task.inputs.items()})
+
+    def _as_shared(self, value: Any) -> Any:
+        if isinstance(value, Ref | list | dict | str | int | float | None):
+            return value
+        if id(value) not in self._shared:
+            self._shared[id(value)] = value, Shared(partial(ray.get, ray.put(value)))
+        return self._shared[id(value)][1]
+
+    def _watched(self, function: Callable[..., Any], jobs: Sequence[Any], *arguments: Any, **about: Any) -> Iterable:
+        return watched_tasks(function, jobs, *arguments, seconds=self._res.silence_seconds, **about)
+
+    def _mapped(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
+        share = Share(len(items), 1, 0.0, threads=1)
+        return self._watched(function, items, ray.put(shared), work=title, share=share)
+
+    def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
+        """Make artefacts in tasks; on one machine without GPUs this process is as good, and has imported everything."""
+        if not self.gpu and len(self.cluster.nodes) == 1:
+            return (make_group(group, self._storage, self._work(), None) for group in groups)
+        share = plan_members(self._now(), self._res, self._how.members)
+        share = replace(share, gpus=0.0) if on_cpus else share
+        groups = [[self._to_workers(task) for task in group] for group in groups]
+        arguments = self._storage, self._work(share), share.threads
+        return self._watched(make_group, groups, *arguments, work=title, share=share)
+
+    def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
+        from raysed.cluster.tuning import train_members
+
+        trials = [replace(trial, tasks=[self._to_workers(task) for task in trial.tasks]) for trial in trials]
+        return train_members(trials, bench)
+
+    def _by_train(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
+        """Train all learners that are missing, as many at a time as there is room for."""
+        share, at_once = plan_learners(
+            self._now(), self._res, len(batch), self._memory(wanted[:1]), self._how.learner_workers
+        )
+        tasks = [self._to_workers(self._task(artefact)) for artefact in wanted]
+        distill(tasks, wanted[0].needs.options["worker"], self._bench(share), at_once)
+
+    def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
+        rows, cluster, groups = self.state.entry("corpus").meta["rows"], self._now(), 1
+        starts = range(0, rows, options["rows"](rows))
+        if "teachers" in tasks[0].inputs:
+            teachers = [task.inputs["teachers"] for task in tasks]
+            sizes = [self._bytes(refs[0].name) for refs in teachers]
+            share, groups = plan_teachers(cluster, self._res, sum(map(len, teachers)), max(sizes))
+        elif "weights" in options:
+            weights = options["weights"]()
+            res = self._res if weights else self._res.model_copy(update={"gpu": False})
+            share, _ = plan_teachers(cluster, res, 1, weights)
+        else:
+            share = plan_members(cluster, self._res, len(starts))
+        stream = stream_of(tasks, options, starts, self._work(share), groups)
+        make_blocks(stream, self._storage, share, self._res.silence_seconds)
+        return stream
+
+    def _bytes(self, name: str) -> int:
+        return sum(file.stat().st_size for file in self._storage.fetch(name).iterdir())

@@ -1,0 +1,132 @@
+"""Without Ray a run is what it is with Ray, and what one engine has begun the other goes on with."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from started_jobs import artefact, tiny_settings
+
+import raysed.pipeline
+from raysed.config import make_config
+from raysed.errors import UserError
+from raysed.plan.check import check
+from raysed.store.checkpoints import Checkpoints
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
+
+TRAINED = [*(f"ct/members/{index:02d}" for index in range(3)), "ct-sed/learners/00"]
+
+
+def run(storage: Path, engine: str) -> Path:
+    resources = {**tiny_settings()["resources"], "engine": engine}
+    config = make_config({**tiny_settings(resources=resources), "storage": str(storage)})
+    raysed.pipeline.run(config, lambda line: None)
+    return storage / "tiny"
+
+
+def assert_equal(first: Path, second: Path) -> None:
+    for name in TRAINED:
+        mine, theirs = (load_file(artefact(root, name) / "model.safetensors") for root in (first, second))
+        assert max(float((mine[key] - theirs[key]).abs().max()) for key in theirs) < 1e-6, name
+    for name in ("ct-sed/embeddings/00", "ct-sed-flow/calibrations/00"):
+        mine, theirs = (np.load(artefact(root, name) / "layers-1.npy") for root in (first, second))
+        np.testing.assert_allclose(mine, theirs, atol=1e-5)
+
+
+@pytest.mark.cluster
+def test_ray_makes_what_one_process_makes(ray_cluster, finished_run, tmp_path):
+    assert_equal(run(tmp_path, "ray"), finished_run)
+
+
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("victim", ["ct/members/01", "ct-sed/learners/00"])
+def test_ray_goes_on_with_what_one_process_has_begun(ray_cluster, finished_run, tmp_path, monkeypatch, victim):
+    """From the checkpoint of a member, and from that of a learner, whose updates DeepSpeed makes then."""
+    with monkeypatch.context() as patch:
+        save = Checkpoints.save
+
+        def stop(checkpoints, step, write):
+            save(checkpoints, step, write)
+            if checkpoints._name.endswith(victim):
+                raise KeyboardInterrupt
+
+        patch.setattr(Checkpoints, "save", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, "local")
+    root = run(tmp_path, "ray")
+    entry = json.loads((root / f"manifest/{victim}.json").read_text())
+    assert entry["meta"]["resumed_at"] > 0
+    assert_equal(root, finished_run)
+
+
+@pytest.mark.cluster
+def test_one_process_goes_on_with_what_ray_has_made(ray_cluster, finished_run, tmp_path):
+    """Of the members one is lost, and the learner."""
+    run(tmp_path, "ray")
+    for name in ("ct/members/01", "ct-sed/learners/00"):
+        shutil.rmtree(artefact(tmp_path / "tiny", name))
+    (tmp_path / "tiny/report.json").unlink()
+    assert_equal(run(tmp_path, "local"), finished_run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "engine"),
+    [
+        ({}, "ray"),
+        ({"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"]}, "local"),
+        ({"recipes": ["teachers-sed"], "teachers": ["bundled:encoder"], "sed": {"learners": 2}}, "ray"),
+        ({"recipes": ["base-whiten"]}, "local"),
+        ({"recipes": ["base-whiten"], "resources": {"engine": "ray"}}, "ray"),
+        ({"resources": {"engine": "local"}}, "local"),
+    ],
+)
+def test_ray_is_taken_where_something_can_run_side_by_side(changes, engine, monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr("raysed.cluster.session.sys.modules", {})
+    assert raysed.pipeline._engine_of(make_config(changes)) == engine
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    asked = changes.get("resources", {}).get("engine")
+    assert raysed.pipeline._engine_of(make_config(changes)) == (asked or "ray")
+
+
+def test_several_gpus_are_worth_a_ray(monkeypatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("raysed.cluster.session.sys.modules", {})
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert raysed.pipeline._engine_of(make_config({"recipes": ["base-whiten"]})) == "ray"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"sed": {"workers": 2}}, "sed.workers needs Ray, but resources.engine is local; leave one of them out"),
+        (
+            {"recipes": ["sts"], "sts": {"scheduler": "asha", "train": "bundled:train"}},
+            "sts.scheduler: asha needs Ray, but resources.engine is local; leave one of them out",
+        ),
+    ],
+)
+def test_what_needs_ray_is_refused_without_it(changes, sentence):
+    with pytest.raises(UserError, match=sentence):
+        check(make_config({**changes, "resources": {"engine": "local"}}))
+
+
+def test_without_ray_nothing_of_it_is_imported(tiny_encoder_dir, tmp_path):
+    settings = {"run": "run", "storage": str(tmp_path), "recipes": ["teachers-sed"], "teachers": ["bundled:encoder"]}
+    settings |= {"encoder": {"path": str(tiny_encoder_dir), "max_length": 16}, "corpus": {"sentences": 64}}
+    settings |= {"sed": {"head": "fold"}, "export": {"allow_worse": True}, "evaluation": tiny_settings()["evaluation"]}
+    code = f"""
+import sys, raysed
+assert raysed.run({settings!r}).model
+print(*sorted(set(sys.modules) & {{"ray", "deepspeed"}}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0 and done.stdout.splitlines()[-1] == "", done.stderr
