@@ -574,8 +574,8 @@ class ResourcesConfig(Block):
     concurrent_members: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """The most members that train at the same time. `null`: as many as fit."""
     gpu: Annotated[bool | None, NO_EFFECT] = None
-    """`null`: use GPUs where the cluster has some, or its autoscaler may bring some. `true`: there must be some.
-    `false`: leave them alone."""
+    """`null`: use GPUs where the cluster has some. `true`: there must be some, and a cluster that grows is asked for
+    them. `false`: leave them alone."""
     encode_token_budget: Annotated[int | None, NO_EFFECT] = Field(None, ge=64)
     """Tokens per forward pass when sentences are only embedded. `null`: 2,048 on CPUs, 65,536 on GPUs, and 8,192 in dev
     scores of a training. What memory does not suffice for is halved."""
@@ -583,8 +583,8 @@ class ResourcesConfig(Block):
     """The precision in which teachers embed the corpus, as in `members.precision`. Means are taken in fp32, and scores
     are always of embeddings in fp32. See docs/speed.md."""
     wait_minutes: Annotated[float, NO_EFFECT] = Field(10.0, ge=0)
-    """How long to wait for an autoscaling cluster to bring what the members can use; where its largest size is unknown,
-    at most two minutes after the last node that came."""
+    """How long to wait for an autoscaling cluster to bring what the members can use; at most two minutes after the last
+    node that came."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
     """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
     for this long is ended and started again."""

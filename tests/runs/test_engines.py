@@ -90,7 +90,7 @@ def test_one_process_goes_on_with_what_ray_has_made(ray_cluster, finished_run, t
 def test_ray_is_taken_where_something_can_run_side_by_side(changes, engine, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr("raysed.cluster.session.sys.modules", {})
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     assert raysed.pipeline._engine_of(make_config(changes)) == engine
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     asked = changes.get("resources", {}).get("engine")
@@ -99,7 +99,7 @@ def test_ray_is_taken_where_something_can_run_side_by_side(changes, engine, monk
 
 def test_several_gpus_are_worth_a_ray(monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr("raysed.cluster.session.sys.modules", {})
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert raysed.pipeline._engine_of(make_config({"recipes": ["base-whiten"]})) == "ray"
 
