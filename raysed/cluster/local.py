@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import psutil
@@ -20,9 +22,10 @@ from raysed.cluster.resources import (
     MOST_RESTARTS,
     Cluster,
     Need,
+    Share,
     plan_learners,
-    plan_members,
     smallest_gpu_here,
+    uses_gpu,
     what_is_missing,
 )
 from raysed.cluster.streaming import BlockWorker, Stream, missing_blocks, stream_of
@@ -45,9 +48,17 @@ class LocalExecutor(Executor):
     def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
         if missing := what_is_missing(self.cluster, self._res):
             raise UserError(missing)
-        self.share = plan_members(self.cluster, self._res, 1, need)
-        prepare_worker(self.share.threads)
+        cpus = int(self.cluster.cpus)
+        self.share = Share(1, cpus, float(uses_gpu(self._res, self.cluster)), threads=cpus)
+        prepare_worker(cpus)
         return self.cluster
+
+    @contextmanager
+    def _threads(self, share: Share) -> Iterator[None]:
+        """Train with as many threads as a worker of Ray has, which makes the same sums."""
+        prepare_worker(share.threads)
+        yield
+        prepare_worker(self.share.threads)
 
     def _now(self) -> Cluster:
         return self.cluster
@@ -65,7 +76,10 @@ class LocalExecutor(Executor):
         line = TrainingLine(f"train {nodes}", "members", len(names), updates)
         bench, failed = replace(bench, report=line.report), {}
         for trial in trials:
-            ended = _until_it_ends(trial.name, lambda trial=trial: trial.worker(trial.tasks, trial.rungs[-1], bench))
+            with self._threads(bench.share):
+                ended = _until_it_ends(
+                    lambda trial=trial: trial.worker(trial.tasks, trial.rungs[-1], bench), trial.name
+                )
             emit(sentences=sum(each.updates for each in ended) * trial.rows_per_update)
             failed |= {task.name: each.failed for task, each in zip(trial.tasks, ended) if each.failed}
         line.close()
@@ -82,8 +96,8 @@ class LocalExecutor(Executor):
             say=lambda name, words: said.setdefault(name, {}).update(words),
             has_failed=lambda: any("failed" in words for words in said.values()),
         )
-        prepare_worker(share.threads)
-        _until_it_ends(wanted[0].needs.stage, lambda: wanted[0].needs.options["worker"](tasks, bench))
+        with self._threads(share):
+            _until_it_ends(partial(wanted[0].needs.options["worker"], tasks, bench), wanted[0].needs.stage)
         refuse_unfinished(tasks, said, self._storage)
         line.close()
 
@@ -117,7 +131,7 @@ def this_machine(gpu: bool | None = None) -> Cluster:
     )
 
 
-def _until_it_ends(name: str, train: Callable[[], Any]) -> Any:
+def _until_it_ends(train: Callable[[], Any], name: str) -> Any:
     """Train, and again after a failure: it is the training that counts its starts, and gives up."""
     for _ in range(MOST_RESTARTS):
         try:
