@@ -229,7 +229,8 @@ class Plan:
         inputs: dict[str, Any] = {"encoder": self._encoder, "start": parent, **dict(zip(tables, tables))}
         block = block.model_copy(update={"train": []}) if hasattr(block, "train") else block
         # The models of all bounds share their seeds: they differ in the bound, not in the order of their batches.
-        seed, every = derive_seed(config.seed, node, index), stage_of.evaluate_every(block, members)
+        seed = derive_seed(config.seed, node, index)
+        every = getattr(block, "evaluate_every", None) or members.evaluate_every
         settings = {"stage": kind, kind: block, "seed": seed, "precision": members.precision}
         how = {"checkpoint_every": members.checkpoint_every, "max_retries": members.max_retries}
         beside: dict[str, Any] = {"how": {"evaluate_every": every, **how}}
