@@ -25,7 +25,6 @@ from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial
 from raysed.errors import last_line
 from raysed.graph import Shared, Task
 from raysed.store.progress import emit
-from raysed.train.grid import STATISTICS
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ def _train(config: dict[str, Any], workplace: Shared) -> None:
             failed += [(task.name, *each.failed) for task, each in zip(tasks, ended) if each.failed]
             scores = [each.score for each in ended if each.score is not None]
             tasks = [task for task, each in zip(tasks, ended) if not each.failed]
-            score = STATISTICS[trial.statistic](scores) if scores else None
+            score = trial.statistic(scores) if scores else None
             about = {"reached": until, "updates": updates, "failed": failed, "scores": scores}
             if trial.reduction and len(tasks) >= trial.least:
                 about["rung"] = trial.reduction**rung

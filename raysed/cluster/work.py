@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -153,7 +154,7 @@ class Trial:
         rows_per_update: sentences, or pairs, of a batch.
         reduction: of the bounds at a rung, one in so many goes on; 0: all are trained to the end.
         least: models without which a bound is given up.
-        statistic: which of the models' scores stands for a bound.
+        statistic: what stands for the scores of a bound's models.
     """
 
     node: str
@@ -164,7 +165,7 @@ class Trial:
     rows_per_update: int
     reduction: int = 0
     least: int = 1
-    statistic: str = "mean"
+    statistic: Callable[[Sequence[float]], float] = statistics.fmean
 
 
 class TrainingLine:

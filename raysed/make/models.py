@@ -26,7 +26,7 @@ from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.registry import stages
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
-from raysed.train.grid import choose_bound, rungs_of
+from raysed.train.grid import STATISTICS, choose_bound, rungs_of
 from raysed.train.loop import Run
 from raysed.train.selection import Metrics, Result, before_training
 from raysed.train.stack import can_be_stacked, train_together
@@ -161,7 +161,7 @@ def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int
 def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict[str, Any]:
     """Return how bounds are halved, see `cluster.work.Trial`; without `needed` models, one is out."""
     rungs = rungs_of(steps, sts.asha_rungs, sts.asha_reduction, evaluate_every)
-    return {"rungs": rungs, "reduction": sts.asha_reduction, "least": needed, "statistic": sts.statistic}
+    return {"rungs": rungs, "reduction": sts.asha_reduction, "least": needed, "statistic": STATISTICS[sts.statistic]}
 
 
 def train_members(tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
