@@ -146,10 +146,12 @@ def _rows_of_text(inputs: Named, settings: Named, work: Work) -> tuple[list[Part
     """The embeddings of sentences outside of the tasks, per pooling, and the flow's settings for a part of them."""
     everything = _text_to_fit(inputs, settings)
     table, flow = draw(everything, settings["flow"], settings["seed"])
-    key = (str(inputs["model"]), str(inputs["text"])) if table is everything else None
+    poolings = inputs["poolings"]  # of the model, whichever this fit uses
+    # All that tells these sentences and their embeddings from those of another run in this process.
+    asked = inputs["encoder"], inputs["model"], inputs["text"], poolings, settings["run_seed"], flow.fit_sentences
+    key = str(asked) if table is everything else None
     if key is None or key not in _embedded:
         encoder, _ = load_start(inputs["encoder"], inputs["model"])
-        poolings = inputs["poolings"]  # of the model, whichever this fit uses
         _embedded.clear()
         _embedded[key] = dict(zip(poolings, encode(encoder.to(work.device), table, poolings, work.token_budget)))
     return [{None: _embedded[key][layers]} for layers in settings["layers"]], flow

@@ -6,7 +6,7 @@ and the start of workers are not counted.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,6 @@ from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
 from raysed.plan.check import Job, check
 from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes, trainings_of
-from raysed.registry import stages
 from raysed.store.text import Table, duration, size
 from raysed.train.memory import checkpoint_bytes, learner_need, member_need
 from raysed.train.stage import Size, Stage
@@ -172,16 +171,15 @@ def plan_run(
 
     Args:
         rows: sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
-        rate: operations per second of one training, see `rate_of`; by default nothing takes time.
+        rate: operations per second of one training, see `rate_of`; by default only starting operations takes time.
         widths: of the teachers.
 
     Raises:
         UserError: a training fits on no node.
     """
-    steps = []
-    for depth in member_nodes(list(recipes)):
-        steps += _member_steps(depth, config, shape, rows, cluster, rate)
-    steps += _learner_steps(recipes, config, shape, rows, cluster, rate)
+    nodes = [{node: trainings_of(node, config) for node in depth} for depth in member_nodes(list(recipes))]
+    nodes.append({recipe.uncalibrated: config.sed.learners for recipe in recipes if recipe.distils})
+    steps = [step for counts in nodes if counts for step in _steps(counts, config, shape, rows, cluster, rate)]
     states = [step.at_once * checkpoint_bytes(_size_of(step.node, config, shape), shape) for step in steps]
     corpus, ensembles = rows.get("corpus", 0), {recipe.ensemble for recipe in recipes if recipe.distils}
     of_teachers = max([shape.width, *widths]) - shape.width if TEACHERS in ensembles else 0
@@ -196,54 +194,37 @@ def plan_run(
     return RunSize(steps, storage)
 
 
-def _member_steps(
-    nodes: Sequence[str], config: Config, shape: Shape, rows: Mapping[str, int], cluster: Cluster, rate: float
-) -> list[Step]:
-    """Plan the nodes of one depth, which share the places."""
-    steps, counts = [], {node: trainings_of(node, config) for node in nodes}
-    need = largest_need(nodes, config, shape, gpu=uses_gpu(config.resources, cluster), kind=cluster.gpu)
-    workers = {n: math.ceil(count / last_stage(n).members_together(config.members)) for n, count in counts.items()}
-    share = plan_members(cluster, config.resources, sum(workers.values()), need)
+def _steps(
+    counts: Mapping[str, int], config: Config, shape: Shape, rows: Mapping[str, int], cluster: Cluster, rate: float
+) -> Iterator[Step]:
+    """Yield the trainings of nodes that share the places: those of one depth, or all learners."""
+    res, about = config.resources, {"gpu": uses_gpu(config.resources, cluster), "kind": cluster.gpu}
+    together = {node: last_stage(node).members_together(config.members) for node in counts}
+    workers = {node: math.ceil(count / together[node]) for node, count in counts.items()}
+    total, ranks = sum(workers.values()), 1
+    if SED in next(iter(counts)).split("-"):
+        need = need_of_learner(config, shape, **about)
+        share, at_once = plan_learners(cluster, res, total, need, config.sed.workers)
+        ranks = share.workers
+    else:
+        need = largest_need(list(counts), config, shape, **about)
+        share = plan_members(cluster, res, total, need)
+        at_once = share.workers
     for node, count in counts.items():
-        stage = last_stage(node)
+        stage, part, each = last_stage(node), workers[node] / total, count / workers[node]
         settings, encoders = getattr(config, stage.name), _size_of(node, config, shape)
         updates = stage.steps(settings, sum(rows[table] for table in stage.tables(settings)))
-        at_once = max(1, round(share.workers * workers[node] / sum(workers.values())))
-        together = count / workers[node]
         # Encoders that are only kept see every sentence, too, without a gradient.
-        operations = together * (_TRAINED + _FORWARD * encoders.kept) * _tokens(stage, config)
+        operations = each * (_TRAINED + _FORWARD * encoders.kept) * _tokens(stage, config) / ranks
         operations *= shape.products + encoders.outputs_per_token * shape.width
-        seconds = updates * _update_seconds(operations, encoders.encoders, shape, share, rate)
-        seconds *= math.ceil(workers[node] / at_once)
+        # Those that share a GPU share its rate, and several CPUs have the rate of each.
+        device = min(share.gpus, 1.0) if share.gpus else share.cpus
+        seconds = operations / (rate * device) + _LAYER_SECONDS[share.device] * shape.layers * encoders.encoders
+        seconds *= updates * math.ceil(total / at_once) * part
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
-        steps.append(Step(node, what, count, updates, min(count, round(at_once * together)), 1, share, need, seconds))
-    return steps
-
-
-def _learner_steps(
-    recipes: Sequence[Recipe], config: Config, shape: Shape, rows: Mapping[str, int], cluster: Cluster, rate: float
-) -> list[Step]:
-    names = list(dict.fromkeys(recipe.uncalibrated for recipe in recipes if recipe.distils))
-    if not names:
-        return []
-    sed, total = config.sed, len(names) * config.sed.learners
-    need = need_of_learner(config, shape, gpu=uses_gpu(config.resources, cluster), kind=cluster.gpu)
-    share, at_once = plan_learners(cluster, config.resources, total, need, sed.workers)
-    updates = stages()[SED].steps(sed, rows["corpus"])
-    batch = min(sed.batch_size, rows["corpus"])
-    operations = _TRAINED * shape.products * batch * tokens_of_sentence(config) / share.workers
-    seconds = updates * _update_seconds(operations, 1, shape, share, rate) * math.ceil(total / at_once) / len(names)
-    return [
-        Step(name, "learner", sed.learners, updates, at_once, share.workers, share, need, seconds) for name in names
-    ]
-
-
-def _update_seconds(operations: float, copies: int, shape: Shape, share: Share, rate: float) -> float:
-    """Of one worker; those that share a GPU share its rate, and several CPUs have the rate of each."""
-    if math.isinf(rate):
-        return 0.0
-    device = min(share.gpus, 1.0) if share.gpus else share.cpus
-    return operations / (rate * device) + _LAYER_SECONDS[share.device] * shape.layers * copies
+        what = "learner" if stage.name == SED else what
+        shown = min(count, max(1, round(at_once * part)) * each)
+        yield Step(node, what, count, updates, round(shown), ranks, share, need, seconds)
 
 
 def known_rows(job: Job, corpus: int | None = None) -> dict[str, int]:

@@ -179,6 +179,10 @@ class TestArtefacts:
                 tmp_path, evaluation, stages, x, flow, seed=seed, name=f"fitted/{number}", text=tmp_path
             )
         assert passes == [8], "the drawn sentences, once"
+        self.calibrate(
+            tmp_path, evaluation, ["whiten"], x, {**flow, "fit_sentences": 6}, name="fitted/other", text=tmp_path
+        )
+        assert passes == [8, 6], "another run in this process draws others"
         rows = np.sort(np.random.default_rng(derive_seed(0, "calibration")).choice(12, 8, replace=False))
         for layers, x_ND in zip((1, 2), encode(encoder, corpus.take(rows), (1, 2))):
             for number, (stages, seed) in enumerate(fits):

@@ -47,7 +47,7 @@ def test_half_of_a_teachers_layers_is_said_to_be_kept():
     assert made.config.encoder.keep_layers == "half" and "It keeps half of the layers of this teacher" in made.text
 
 
-@pytest.mark.parametrize("count", [2, 300, 3000, 40_000, 10**6])
+@pytest.mark.parametrize("count", [2, 3000, 10**6])
 @pytest.mark.parametrize("pairs", [[], PAIRS[:1], PAIRS], ids=len)
 @pytest.mark.parametrize("teachers", [[], ["A"], ["A", "B/c: d"]], ids=len)
 @pytest.mark.parametrize("known", [None, facts(), facts(layers=1)], ids=["unknown", "six layers", "one layer"])

@@ -217,14 +217,6 @@ def test_a_grid_counts_every_model():
     assert plan.storage["models"] == 4 * LARGE.parameters * 201
 
 
-def test_a_plan_has_as_many_trainings_as_the_stages_make():
-    """Of members that continue the models of a grid, as many as the grid has per bound."""
-    config = make_config({"recipes": ["sts-ct"], "sts": {"lower_bounds": [0.1, 0.5], "models": 3}})
-    rows = {"corpus": 100_000, "pairs/sts": 5749}
-    plan = plan_run(config, parse_recipes(["sts-ct"]), LARGE, rows, described("2x8xH100"))
-    assert {step.node: step.trainings for step in plan.steps} == {"sts": 6, "sts-ct": 3}
-
-
 def test_more_machines_take_less_time():
     times = [planned(cluster, rate=1e14).seconds for cluster in ("1x1xH100", "1x8xH100")]
     assert times[0] > 3 * times[1] > 0
