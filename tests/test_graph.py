@@ -3,9 +3,10 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raysed.graph import LISTS, Artefact, Given, Graph, Needs, Pick, State, Tried
@@ -66,6 +67,7 @@ def graphs(draw) -> list[tuple[list[int], int]]:
     ]
 
 
+@settings(max_examples=40)
 @given(graphs(), st.integers(0, 6))
 def test_a_changed_setting_remakes_exactly_what_depends_on_it(tmp_path_factory, plan, changed):
     storage, changed = Storage(str(tmp_path_factory.mktemp("graph")), "run"), changed % len(plan)
@@ -84,6 +86,7 @@ def test_a_changed_setting_remakes_exactly_what_depends_on_it(tmp_path_factory, 
     assert execute(artefacts(10), storage) == [f"a/{i}" for i in sorted(below)]
 
 
+@settings(max_examples=40)
 @given(graphs(), st.integers(0, 6))
 def test_a_killed_run_continues_where_it_was(tmp_path_factory, plan, place):
     storage, place = Storage(str(tmp_path_factory.mktemp("graph")), "run"), place % len(plan)
@@ -165,25 +168,22 @@ def test_a_graph_is_in_order_and_has_no_name_twice():
         Graph([step("a"), step("a")])
 
 
+def fingerprints(path: str) -> dict[str, str | None]:
+    """Of a run of which nothing is there yet."""
+    from raysed.config import make_config
+    from raysed.plan.check import check
+    from raysed.plan.graph import Plan
+
+    config = {"recipes": ["ct-sed-flow", "sts"], "sts": {"train": "bundled:train", "models": 1}}
+    graph = Plan(check(make_config(config))).graph
+    state = State(graph, Storage(path, "run"))
+    return {name: state.fingerprint(name) for name in graph.artefacts}
+
+
 def test_fingerprints_are_the_same_in_every_process(tmp_path):
-    code = """
-import json, sys
-from raysed.config import make_config
-from raysed.graph import State
-from raysed.plan.check import check
-from raysed.plan.graph import Plan
-from raysed.store.storage import Storage
-config = {"recipes": ["ct-sed-flow", "sts"], "sts": {"train": "bundled:train", "models": 1}}
-graph = Plan(check(make_config(config))).graph
-state = State(graph, Storage(sys.argv[1], "run"))
-found = {name: state.fingerprint(name) for name in graph.artefacts}
-"""
-    command = [sys.executable, "-c", f"{code}print(json.dumps(found))", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    here, argv = {}, sys.argv
-    sys.argv = ["-c", str(tmp_path)]
-    exec(code, here)  # strings have other hashes in this process
-    sys.argv = argv
-    assert json.loads(done.stdout) == here["found"]
-    assert here["found"]["ct/members/03"] and here["found"]["sts/grid/0.35/00"]
-    assert here["found"]["ct-sed/learners/00"] is None
+    """Strings have other hashes in each."""
+    code = "import json, sys, test_graph; print(json.dumps(test_graph.fingerprints(sys.argv[1])))"
+    command, here = [sys.executable, "-c", code, str(tmp_path)], fingerprints(str(tmp_path))
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == here
+    assert here["ct/members/03"] and here["sts/grid/0.35/00"] and here["ct-sed/learners/00"] is None
