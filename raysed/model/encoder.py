@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,13 +22,6 @@ from raysed.model.precision import full_precision_attention
 from raysed.model.static import StaticVectors
 
 log = logging.getLogger(__name__)
-
-
-class _Feed(NamedTuple):
-    """How an architecture takes packed rows."""
-
-    position_offset: int
-    boolean_mask: bool
 
 
 class Encoder(nn.Module):
@@ -50,7 +43,7 @@ class Encoder(nn.Module):
         self.head: nn.Linear | None = None
         self.pooling: Literal["mean", "cls"] = "mean"
         self.parts = 1
-        self._feed = None if self.is_static else _probe(transformer)
+        self._offset = None if self.is_static else _probe(transformer)
         for name, parameter in transformer.named_parameters():
             if "pooler" in name:  # never used here; frozen, so that optimizers and reducers skip it
                 parameter.requires_grad_(False)
@@ -87,12 +80,12 @@ class Encoder(nn.Module):
     @property
     def padding_free(self) -> bool:
         """Whether a transformer takes packed rows."""
-        return self._feed is not None
+        return self._offset is not None
 
     @property
     def position_offset(self) -> int:
         """Positions that the transformer never uses: RoBERTa counts from the padding id + 1."""
-        return self._feed.position_offset if self._feed else 0
+        return self._offset or 0
 
     def use_sparse_gradients(self) -> None:
         """Let the token embeddings' gradient hold the rows of the batch only; the optimizer has to take that.
@@ -133,10 +126,10 @@ class Encoder(nn.Module):
 
     def _hidden_states(self, tokens: PackedTokens, all_layers: bool) -> Sequence[torch.Tensor]:
         """States of the embedding layer and every block (or of the last block only), each [R, L, D]."""
-        if self._feed is None:
+        if self._offset is None:
             return _padded_states(self.transformer, tokens, all_layers)
         tensors = tokens.input_ids, tokens.position_ids, tokens.segments
-        rows, states_of = len(tokens.input_ids), partial(_packed_states, self.transformer, self._feed, all_layers)
+        rows, states_of = len(tokens.input_ids), partial(_packed_states, self.transformer, self._offset, all_layers)
         if self.parts == 1 or rows == 1:
             return states_of(*tensors)
         count = min(self.parts, rows)
@@ -195,17 +188,15 @@ def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_
 
 def _packed_states(
     transformer: PreTrainedModel,
-    feed: _Feed,
+    offset: int,
     all_layers: bool,
     input_ids: torch.Tensor,
     position_ids: torch.Tensor,
     segments: torch.Tensor,
 ) -> Sequence[torch.Tensor]:
-    mask = same_sentence(segments)
-    if not feed.boolean_mask:
-        dtype = transformer.dtype
-        mask = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
-    return _states(transformer, input_ids, mask, all_layers, position_ids=position_ids + feed.position_offset)
+    sees, dtype = same_sentence(segments), transformer.dtype
+    mask = torch.zeros(sees.shape, dtype=dtype, device=sees.device).masked_fill(~sees, torch.finfo(dtype).min)
+    return _states(transformer, input_ids, mask, all_layers, position_ids=position_ids + offset)
 
 
 def _padded_states(transformer: PreTrainedModel, tokens: PackedTokens, all_layers: bool) -> list[torch.Tensor]:
@@ -235,13 +226,13 @@ def _states(
 
 
 @torch.no_grad()
-def _probe(transformer: PreTrainedModel) -> _Feed | None:
-    """Find the way of feeding packed rows that gives the padded result, or None.
+def _probe(transformer: PreTrainedModel) -> int | None:
+    """Find the position of first tokens with which packed rows give the padded result, or None.
 
-    What may differ is the form of the mask and the first position; an architecture that ignores either gives other
-    numbers, which three short random sentences show: two of them share a row.
+    An architecture that ignores the mask or the positions gives other numbers, which three short random sentences show:
+    two of them share a row.
     """
-    was_training, feed = transformer.training, None
+    was_training, found = transformer.training, None
     transformer.eval()
     # Tokens of one sentence may be too far apart to see each other, which no short sentence shows.
     if all(kind == "full_attention" for kind in getattr(transformer.config, "layer_types", None) or []):
@@ -250,19 +241,18 @@ def _probe(transformer: PreTrainedModel) -> _Feed | None:
         sentences = [generator.integers(min(pad + 1, vocabulary - 1), vocabulary, size) for size in (3, 5, 6)]
         tokens = pack(TokenTable.from_lists(sentences), row_tokens=8).to(transformer.device)
         expected = _mean_pool(_padded_states(transformer, tokens, False)[0], tokens)
-        feeds = [_Feed(offset, boolean) for boolean in (True, False) for offset in (0, pad + 1)]
-        feed = next((feed for feed in feeds if _gives(transformer, tokens, feed, expected)), None)
+        found = next((offset for offset in (0, pad + 1) if _gives(transformer, tokens, offset, expected)), None)
     transformer.train(was_training)
-    if feed is None:
+    if found is None:
         name = type(transformer).__name__
         log.warning("%s does not support packed rows, so it gets padded batches (same results, slower)", name)
-    return feed
+    return found
 
 
-def _gives(transformer: PreTrainedModel, tokens: PackedTokens, feed: _Feed, expected: torch.Tensor) -> bool:
+def _gives(transformer: PreTrainedModel, tokens: PackedTokens, offset: int, expected: torch.Tensor) -> bool:
     tensors = tokens.input_ids, tokens.position_ids, tokens.segments
     try:
-        found = _mean_pool(_packed_states(transformer, feed, False, *tensors)[0], tokens)
+        found = _mean_pool(_packed_states(transformer, offset, False, *tensors)[0], tokens)
     except (TypeError, ValueError, RuntimeError, IndexError):  # the ways in which an architecture says no
         return False
     return torch.allclose(found, expected, atol=1e-4 if transformer.dtype == torch.float32 else 5e-2)

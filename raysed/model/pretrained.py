@@ -55,10 +55,8 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
     if missing:
         problem = f"{config.path!r} lacks {len(missing)} weights of its architecture, such as {missing[0]}"
         raise UserError(problem, setting="encoder.path")
-    with torch.no_grad():  # a pooler that the checkpoint lacks is unused; zeros keep equal runs' checkpoints equal
-        for name, parameter in transformer.named_parameters():
-            if name in info["missing_keys"]:
-                parameter.zero_()
+    for name in info["missing_keys"]:  # a pooler is unused; zeros keep equal runs' checkpoints equal
+        nn.init.zeros_(transformer.get_parameter(name))
     if config.keep_layers is not None:
         _keep_layers(transformer, config)
     encoder = Encoder(transformer)
@@ -101,20 +99,16 @@ def _unloadable(config: EncoderConfig, error: Exception) -> UserError:
 def _keep_layers(transformer: PreTrainedModel, config: EncoderConfig) -> None:
     """Leave out all other layers, in the weights and in the configuration, so that the rest is saved as a model."""
     count = transformer.config.num_hidden_layers
-    stacks = [
-        (module, name)
-        for module in transformer.modules()
-        for name, child in module.named_children()
-        if isinstance(child, nn.ModuleList) and len(child) == count
-    ]
+    stacks = [m for m in transformer.modules() if isinstance(m, nn.ModuleList) and len(m) == count]
     if len(stacks) != 1:
         raise UserError(
             f"encoder.keep_layers cannot be used with {config.path!r}, whose layers are not one stack; to keep the "
             "first layers, use encoder.model_kwargs: {num_hidden_layers: 3}"
         )
-    ((module, name),) = stacks
-    layers, kept = getattr(module, name), kept_layers(config.keep_layers, count)
-    setattr(module, name, nn.ModuleList([layers[index] for index in kept]))
+    kept = kept_layers(config.keep_layers, count)
+    for index in reversed(range(count)):
+        if index not in kept:
+            del stacks[0][index]
     transformer.config.num_hidden_layers = len(kept)
 
 

@@ -183,5 +183,5 @@ def test_what_draws_at_random_in_its_loss_or_has_no_rows_is_not_stacked(make_run
     hidden = MaskedLM(make_encoder("bert"), mask_id=4, special_ids=[0, 1, 2, 3, 4])
     assert not can_be_stacked(TorchEngine(hidden, bert_optimizer(hidden, 0.01)))
     padded = make_run("nli", 1)
-    padded.objective.encoder._feed = None
+    padded.objective.encoder._offset = None
     assert not can_be_stacked(padded.engine)
