@@ -345,7 +345,7 @@ def exports(
     from raysed.config import FlowConfig
     from raysed.data.tokens import tokenize
     from raysed.model.encoding import encode
-    from raysed.model.export import export_model
+    from raysed.model.library import export_model
     from raysed.train.calibrations.whiten import CALIBRATION as WHITEN
     from raysed.train.flow_fit import fit_flow
 

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 
 from raysed.config import Layers
 from raysed.data.tokens import PackedTokens, TokenTable, pack, same_sentence
+from raysed.errors import UserError
 from raysed.model.precision import full_precision_attention
 from raysed.model.static import StaticVectors
 
@@ -146,7 +147,7 @@ class Encoder(nn.Module):
 def blocks_of(layers: Layers, count: int) -> list[int]:
     """Return the indices of the blocks that a pooling averages, for a transformer of `count` blocks.
 
-    Index 0 is the embedding layer; ValueError where there are too few. `first_last` is what the released BERT-flow code
+    Index 0 is the embedding layer; UserError where there are too few. `first_last` is what the released BERT-flow code
     does under the name of the last two layers.
 
     >>> blocks_of(2, 12), blocks_of("first_last", 12)
@@ -155,7 +156,7 @@ def blocks_of(layers: Layers, count: int) -> list[int]:
     if layers == "first_last":
         return [1, count]
     if not 1 <= layers <= count:
-        raise ValueError(f"{layers} layers cannot be pooled: the encoder has {count}")
+        raise UserError(f"{layers} layers cannot be pooled: the encoder has {count}")
     return list(range(count - layers + 1, count + 1))
 
 

@@ -6,6 +6,7 @@ are written by torch's exporter and ONNX Runtime's quantization.
 """
 
 import importlib.util
+import json
 import logging
 import tempfile
 import warnings
@@ -83,6 +84,17 @@ def load_format(path: Path, name: Format | None) -> Callable[[Sequence[str]], np
     if name:
         model[0].model = OnnxTransformer(path / FILES[name], model[0].config)
     return lambda sentences: model.encode(list(sentences), show_progress_bar=False)
+
+
+def has_own_code(path: Path) -> bool:
+    """Whether an exported encoder came with code of its own, of which its directory has a copy."""
+    config = path / "config.json"
+    return config.is_file() and "auto_map" in json.loads(config.read_text(encoding="utf-8"))
+
+
+def largest_difference(found_ND: np.ndarray, expected_ND: np.ndarray) -> float:
+    """Return that of any coordinate, as a share of the largest coordinate; NaN where either side has one."""
+    return float(np.abs(found_ND - expected_ND).max() / np.abs(expected_ND).max())
 
 
 class OnnxTransformer(torch.nn.Module):

@@ -27,7 +27,10 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
+from raysed.model.affine import CalibrationMap
 from raysed.model.encoder import Encoder, blocks_of
+from raysed.model.flow import Flow
+from raysed.model.formats import has_own_code, largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.pretrained import load_encoder, longest_input, save_encoder
 from raysed.model.sentence_model import NativeModel
@@ -155,45 +158,86 @@ def _layers(module: WeightedLayerPooling) -> Layers:
 # -- out -------------------------------------------------------------------------------------------------------------
 
 
-def write(directory: Path, first: nn.Module | None, others: Sequence[nn.Module], max_length: int | None = None) -> None:
-    """Write all of a model's files but its transformer's.
+def export_model(
+    encoder: Encoder,
+    tokenizer: PreTrainedTokenizerBase,
+    path: Path,
+    *,
+    layers: Layers,
+    max_length: int,
+    calibration: CalibrationMap | None,
+) -> None:
+    """Write a model directory that `SentenceTransformer(path)` loads; the same arguments give the same bytes.
 
-    Classes and settings have the names that every release of the library since 3.2 reads: the ONNX backend needs
-    release 5 (see docs/distill.md).
+    Its modules are the transformer, the mean over layers (where more than the last is pooled) and the mean over tokens,
+    or `StaticEmbedding` of a table of vectors; then the encoder's head and the calibration, which are linear layers. A
+    flow is `FlowHead` of glow.py, copied beside it: such a model needs `trust_remote_code=True`, like an encoder with
+    code of its own. Classes and settings have the names that every release of the library since 3.2 reads: the ONNX
+    backend needs release 5 (see docs/distill.md).
 
-    Args:
-        first: a table of vectors; None where a transformer is in the directory already, by `write_transformer`.
+    Raises:
+        UserError: `layers` is beyond the encoder, or the calibration is of another width.
     """
-    entries = [] if first else [{"idx": 0, "name": "0", "path": "", "type": f"{_OWN}models.Transformer"}]
-    for index, module in enumerate([first, *others] if first else others, start=len(entries)):
-        name = type(module).__name__
-        place = directory / f"{index}_{name}"
-        place.mkdir(exist_ok=True)
-        module.save(str(place))
-        if name in ("Pooling", "WeightedLayerPooling", "Dense"):  # older releases stop at settings they do not know
-            settings = _read_json(place / "config.json")
-            if "embedding_dimension" in settings:
-                settings["word_embedding_dimension"] = settings.pop("embedding_dimension")
-            if settings.pop("pooling_mode", None):
-                settings["pooling_mode_mean_tokens"] = True
-            for key in ("include_prompt", "module_input_name", "module_output_name"):
-                settings.pop(key, None)
-            _write_json(place / "config.json", settings)
-        kind = _FLOW if isinstance(module, FlowHead) else f"{_OWN}models.{name}"
-        entries.append({"idx": index, "name": str(index), "path": place.name, "type": kind})
-    _write_json(directory / "modules.json", entries)
-    if not first:
-        _write_json(directory / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
+    if calibration is not None and calibration.width != encoder.width:
+        raise UserError(f"a calibration of width {calibration.width} does not fit embeddings of width {encoder.width}")
+    path.mkdir(parents=True, exist_ok=True)
+    entries = []
+    if encoder.is_static:
+        rows_VD = encoder.transformer.get_input_embeddings().weight.detach().cpu().clone()
+        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        backend.enable_truncation(max_length)  # the module has no setting for that
+        modules = [StaticEmbedding(backend, embedding_weights=rows_VD)]
+    else:
+        modules = _pooling(encoder.hidden_size, layers, encoder.transformer.config.num_hidden_layers)
+        _write_transformer(encoder, tokenizer, path, layers, max_length)
+        entries = [{"idx": 0, "name": "0", "path": "", "type": f"{_OWN}models.Transformer"}]
+    if encoder.head:
+        modules.append(_linear(encoder.head_weight()))
+    if isinstance(calibration, Flow):
+        modules.append(FlowHead(calibration))
+    elif calibration is not None:
+        modules.append(_linear(calibration.weight_DD, calibration.bias_D))
+    entries += [_write_module(path, index, module) for index, module in enumerate(modules, start=len(entries))]
+    _write_json(path / "modules.json", entries)
     versions = {"transformers": transformers.__version__, "pytorch": torch.__version__}
     settings = {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
-    _write_json(directory / "config_sentence_transformers.json", {"__version__": versions, **settings})
+    _write_json(path / "config_sentence_transformers.json", {"__version__": versions, **settings})
 
 
-def write_transformer(
+def parity(path: Path, sentences: Sequence[str], expected_ND: np.ndarray) -> float:
+    """Return the `largest_difference` of an exported model's vectors from those of the model in memory.
+
+    Rounding gives 1e-6, and up to 1e-5 under a whitening that enlarges weak directions.
+    """
+    model = load(path, trust_remote_code=has_own_code(path))  # code that has run in this process already
+    return largest_difference(model.encode(list(sentences), show_progress_bar=False), expected_ND)
+
+
+def _write_module(path: Path, index: int, module: nn.Module) -> dict[str, Any]:
+    """Write a module's files; return its line of modules.json."""
+    name = type(module).__name__
+    place = path / f"{index}_{name}"
+    place.mkdir(exist_ok=True)
+    module.save(str(place))
+    if name in ("Pooling", "WeightedLayerPooling", "Dense"):  # older releases stop at settings they do not know
+        settings = _read_json(place / "config.json")
+        if "embedding_dimension" in settings:
+            settings["word_embedding_dimension"] = settings.pop("embedding_dimension")
+        if settings.pop("pooling_mode", None):
+            settings["pooling_mode_mean_tokens"] = True
+        for key in ("include_prompt", "module_input_name", "module_output_name"):
+            settings.pop(key, None)
+        _write_json(place / "config.json", settings)
+    kind = _FLOW if isinstance(module, FlowHead) else f"{_OWN}models.{name}"
+    return {"idx": index, "name": str(index), "path": place.name, "type": kind}
+
+
+def _write_transformer(
     encoder: Encoder, tokenizer: PreTrainedTokenizerBase, path: Path, layers: Layers, max_length: int
 ) -> None:
     """Write the transformer and its tokenizer, so that the states of all layers are given where they are pooled."""
     save_encoder(encoder, tokenizer, path, max_length)
+    _write_json(path / "sentence_bert_config.json", {"max_seq_length": max_length, "do_lower_case": False})
     config = _read_json(path / "config.json")
     _write_json(path / "config.json", {**config, "output_hidden_states": layers != 1})
     tokenizer_config = _read_json(path / "tokenizer_config.json")
@@ -201,25 +245,18 @@ def write_transformer(
         _write_json(path / "tokenizer_config.json", {**tokenizer_config, "tokenizer_class": "PreTrainedTokenizerFast"})
 
 
-def table(rows_VD: torch.Tensor, tokenizer: Tokenizer, max_length: int) -> StaticEmbedding:
-    """Return a table of vectors; its tokenizer cuts, because the module has no setting for that."""
-    tokenizer.enable_truncation(max_length)
-    return StaticEmbedding(tokenizer, embedding_weights=rows_VD)
-
-
-def pooling(width: int, layers: Layers, count: int) -> list[nn.Module]:
+def _pooling(width: int, layers: Layers, count: int) -> list[nn.Module]:
     """Return the mean over layers, of `count`, where more than the last is pooled, and the mean over tokens."""
+    blocks = torch.tensor(blocks_of(layers, count))
     if layers == 1:
         return [Pooling(width, "mean")]
-    blocks = torch.tensor(blocks_of(layers, count))
     start = int(blocks.min())
     weights = nn.Parameter((blocks - start).bincount().float())
     over_layers = WeightedLayerPooling(width, num_hidden_layers=count, layer_start=start, layer_weights=weights)
     return [over_layers, Pooling(width, "mean")]
 
 
-def linear(weight_DE: np.ndarray, bias_E: np.ndarray | None = None) -> Dense:
-    """Return the map x W + b as a module."""
+def _linear(weight_DE: np.ndarray, bias_E: np.ndarray | None = None) -> Dense:
     bias = None if bias_E is None else torch.tensor(bias_E, dtype=torch.float32)
     weight_ED = torch.tensor(weight_DE.T, dtype=torch.float32).contiguous()
     return Dense(*weight_DE.shape, bias is not None, nn.Identity(), init_weight=weight_ED, init_bias=bias)

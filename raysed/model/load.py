@@ -78,7 +78,7 @@ def _check_depth(poolings: Sequence[Layers], count: int, place: str) -> None:
     try:
         for layers in poolings:
             blocks_of(layers, count)
-    except ValueError as error:
+    except UserError as error:
         settings = "--layers, encoder.layers or evaluation.transfer.layers"
         raise UserError(f"{error}; choose fewer with {settings}", setting=place) from None
 

@@ -11,9 +11,8 @@ import torch
 import yaml
 
 from raysed.config import Config
-from raysed.model.export import has_own_code
 from raysed.model.flow import Flow
-from raysed.model.formats import FILES
+from raysed.model.formats import FILES, has_own_code
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
 from raysed.report.findings import worth

@@ -9,8 +9,7 @@ import numpy as np
 
 from raysed.config import Format
 from raysed.errors import RunFailed
-from raysed.model.export import largest_difference
-from raysed.model.formats import FILES, load_format
+from raysed.model.formats import FILES, largest_difference, load_format
 from raysed.score.tasks import Task, main_score
 
 LEAST_COSINE = 0.95

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raysed.model.export import export_model, parity
 from raysed.model.formats import write_formats
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
@@ -72,6 +71,8 @@ def publish_failure(settings: Mapping[str, Any], storage: Storage, error: Except
 
 def _export(run: Run) -> None:
     """Write `model/`, and compare its vectors with the model in memory before it is published."""
+    from raysed.model.library import export_model, parity  # takes seconds
+
     config, chosen, model = run.config, run.choice.model, run.exported
     about: dict[str, Any] = {"layers": config.encoder.layers, "max_length": config.encoder.max_length}
     about["calibration"] = model.calibration

@@ -23,8 +23,9 @@ from raysed.make.targets import teacher_sums
 from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.export import export_model, has_own_code, parity
 from raysed.model.flow import Flow
+from raysed.model.formats import has_own_code
+from raysed.model.library import export_model, parity
 from raysed.model.load import NativeModel, load_model
 from raysed.model.pretrained import load_encoder, load_start, save_encoder
 from raysed.store.storage import Storage

@@ -17,8 +17,8 @@ from raysed.data.graded import StsTask
 from raysed.data.tokens import tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.model.encoding import encode
-from raysed.model.export import export_model
 from raysed.model.formats import FILES, check_formats, write_formats
+from raysed.model.library import export_model
 from raysed.model.pretrained import save_encoder
 from raysed.report.formats import compare_formats
 from raysed.report.sections.exported import formats_table

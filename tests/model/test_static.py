@@ -16,7 +16,7 @@ from raysed.errors import UserError
 from raysed.model.affine import Affine
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.export import export_model, parity
+from raysed.model.library import export_model, parity
 from raysed.model.load import load_model
 from raysed.model.pretrained import check_encoder, load_checkpoint, load_encoder, save_encoder
 from raysed.model.static import StaticVectors, without_special_tokens
