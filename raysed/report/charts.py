@@ -22,8 +22,8 @@ LINES: tuple[tuple[Colour, str], ...] = (("blue", "-"), ("orange", "-."), ("gree
 """Colours and styles of up to four lines that may lie on each other."""
 _REFERENCES: tuple[Colour, ...] = ("grey", "pink", "sky")
 _HEX = dict(blue="#0072B2", orange="#D55E00", green="#009E73", grey="#6E6E6E", pink="#CC79A7", sky="#56B4E9")
-_MOST_DOTS, _MOST_OF_A_CURVE, _MOST_RECORDS = 500, 80, 1200
-"""On the page, dots of a scatter plot, records of a curve, and of all curves of a panel: of more a sample is shown."""
+_MOST_DOTS, _MOST_RECORDS = 500, 80
+"""On the page, dots of a scatter plot, and records of a curve: of more an even sample is shown."""
 _GLYPH = 0.58
 """Width of a character by the size of its font; that of most text is less."""
 
@@ -77,8 +77,7 @@ class Axis:
         low, high = sorted((self.low, self.high))
         locator = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10])
         if self.is_logarithmic:
-            decades = np.log10(high / low)
-            locator = LogLocator(subs=(1, 2, 3, 5, 7) if decades < 1 else (1, 2, 5) if decades < 2.5 else (1,))
+            locator = LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,))
         values = [value for value in locator.tick_values(low, high).tolist() if low <= value <= high]
         return [(value, f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}") for value in values]
 
@@ -114,13 +113,8 @@ class Panel:
 
     def dots(self, series: Series) -> list[tuple[float, float, str]]:
         """Return places from the left and from the top in percent, with texts; of very many dots a sample."""
-        count = len(series.x)
-        rows = np.arange(count)
-        if series.line:
-            most = max(2, min(_MOST_OF_A_CURVE, _MOST_RECORDS // sum(bool(one.line) for one in self.series)))
-            rows = np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
-        elif count > _MOST_DOTS:
-            rows = np.sort(np.random.default_rng(0).choice(count, _MOST_DOTS, replace=False))
+        most = _MOST_RECORDS if series.line else _MOST_DOTS
+        rows = np.unique(np.linspace(0, len(series.x) - 1, most).round().astype(int))
         places = [(self.x.place(series.x[i]), round(100 - self.y.place(series.y[i]), 2)) for i in rows]
         return [(x, y, series.texts[i] if series.texts else "") for (x, y), i in zip(places, rows)]
 
@@ -174,7 +168,7 @@ def pairs_chart(
         series.append(Series(ends, means, "orange", f"mean {label}", mean, line="-"))
         panels.append(Panel(x_axis, y_axis, series, model))
     correlations = ", ".join(f"{model} {100 * spearman(y_P, x_P):.1f}" for model, y_P in models.items())
-    many = f"{_MOST_DOTS} of {len(x_P):,} pairs, drawn by chance; lines are of all."
+    many = f"{_MOST_DOTS} of {len(x_P):,} pairs; lines are of all."
     return Chart(name, f"{about}; Spearman: {correlations}", panels, many if len(x_P) > _MOST_DOTS else "")
 
 

@@ -46,8 +46,7 @@ class Report:
     def conclusions(self) -> list[list[Finding]]:
         """Return the conclusion as paragraphs of sentences."""
         exported = (self.data.get("exported") or {}).get("recipe")
-        learners, left_out = (self.data.get(name) or () for name in ("learners", "members"))
-        return conclusions(self.scores, self.dev, exported, learners, left_out)
+        return conclusions(self.scores, self.dev, exported, self.data.get("members") or ())
 
     def findings(self) -> str:
         """Return the conclusion in words."""

@@ -29,10 +29,9 @@ NO_DIFFERENCE = 0.1
 """Score differences smaller than this are reported as none."""
 BEST_UNTRAINED = "the best row that needs no training"
 _FITTED_ON = {
-    "tasks": "The calibrations were fitted on the sentences of the very tasks that they are scored on (without the "
-    "gold scores); expect less of them on other text.",
-    "corpus": "The calibrations were fitted on the corpus and have not seen the tasks.",
-    "nli": "The calibrations were fitted on the sentences of `nli.train` and have not seen the tasks.",
+    "tasks": "the very sentences that they are scored on (without gold scores); expect less of them on other text",
+    "corpus": "the corpus and have not seen the tasks",
+    "nli": "the sentences of `nli.train` and have not seen the tasks",
 }
 _BASE = (BASE, "base")
 _Compared = Group | tuple[str, str, str]
@@ -51,7 +50,6 @@ def conclusions(
     scores: Scores,
     dev: str | None = None,
     exported: str | None = None,
-    learners: Sequence[Mapping[str, Any]] = (),
     left_out: Sequence[Mapping[str, Any]] = (),
 ) -> list[list[Finding]]:
     """Return what a run shows, in paragraphs of sentences: on the base, on each ensemble, and on all of them.
@@ -59,12 +57,11 @@ def conclusions(
     Args:
         dev: the task that choices are made on.
         exported: recipe of the exported model.
-        learners: data of the report's section of that name.
         left_out: data of the report's section `members`.
     """
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in scores.groups if kind not in UNTRAINED))
     paragraphs = [_sentence_of(_calibrated(BASE, scores))]
-    paragraphs += [_about(family, scores, learners) for family in families]
+    paragraphs += [_about(family, scores) for family in families]
     paragraphs.append([*_what_labels_buy(scores), *_worse_on_dev(scores, dev, exported)])
     if not any(paragraphs):
         paragraphs = [[Finding("Nothing to compare.", tuple(scores.groups))]]
@@ -114,18 +111,10 @@ def worth(scores: Scores, recipe: str, kind: str) -> str:
     return " ".join([first, *(finding.text for finding in _beaten_on(group, scores))])
 
 
-def _about(family: str, scores: Scores, learners: Sequence[Mapping[str, Any]]) -> list[Finding]:
+def _about(family: str, scores: Scores) -> list[Finding]:
     """All about one ensemble and what came of it."""
     found = _sentence_of(_ensemble(family, scores))
     found += _sentence_of([*_learner(family, scores), *_calibrated(family, scores)])
-    for one in learners:
-        if family_of(one["recipe"]) == family and one["distance"] > one["members_distance"]:
-            text = (
-                f"The learner is still farther from the members' mean than the members are (mean squared distance "
-                f"{one['distance']:.2g} against {one['members_distance']:.2g}) after {one['updates']:,} updates. "
-                "It needs more updates (raise sed.epochs or enlarge the corpus) or a higher sed.learning_rate."
-            )
-            found.append(Finding(text))
     chain = [group for group in scores.groups if family_of(group[0]) == family and group[1] in ("ensemble", "learner")]
     best = scores.best_untrained()
     if chain and best is not None:  # what training brought altogether
@@ -237,8 +226,8 @@ def _closing(scores: Scores) -> list[Finding]:
         found.append(Finding(f"Baselines without a model: {named}.", tuple(baselines)))
     calibrated = [group for group in scores.groups if stages_of(group[0])[1]]
     if scores.fitted_on and calibrated:
-        text = _FITTED_ON.get(scores.fitted_on, f"The calibrations were fitted on {scores.fitted_on}.")
-        found.append(Finding(text, tuple(calibrated)))
+        text = _FITTED_ON.get(scores.fitted_on, scores.fitted_on)
+        found.append(Finding(f"The calibrations were fitted on {text}.", tuple(calibrated)))
     if scores.draws:
         found.append(Finding("In brackets: 95 % intervals over the sampling of pairs and of seeds."))
     return found

@@ -85,7 +85,3 @@ def trainings(count):
         f"member {i:02}": [{"step": s, "loss": 1 / (1 + s), "dev": 60 + i + s / 10} for s in steps]
         for i in range(count)
     }
-
-
-def of_speed(name, score, speed, width=384):
-    return {"model": name, "score": score, "sentences_per_second": speed, "width": width, "parameters": 22_713_216}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import full_run, grid, of_speed, report_of, row, scored, trainings
+from made_up import full_run, grid, report_of, row, scored, trainings
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -20,13 +20,11 @@ from raysed.report.sections.grids import grid_chart
 from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.scores import scores_chart
 from raysed.report.sections.space import spectrum_chart
-from raysed.report.sections.teachers import speed_chart
 from raysed.report.sections.training import dev_scores, training_chart
 from raysed.score.analysis import singular_values
 
 RNG = np.random.default_rng(0)
 COSINES, GRADED = RNG.normal(size=50), RNG.integers(0, 6, 50).astype(float)
-MODELS = [of_speed("large", 80.0, 100.0), of_speed("small", 70.0, 900.0), of_speed("ours", 78.0, 250.0)]
 ODD = {
     "diverged": [{"step": 1, "loss": 0.5}, {"step": 2, "loss": math.nan}],
     "silent": [{"step": 1}],
@@ -57,13 +55,12 @@ CHARTS = {
     "grid": grid_chart(grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]})),
     "stopped": grid_chart(grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.0, 0.6])),
     "distances": pairs_chart("x", "Cosines", ("edits", np.arange(50)), "cosine", {"base": -np.arange(50)}, ["a"] * 50),
-    "speed": speed_chart(MODELS, scored(full_run())),
     "long scores": scores_chart(Scores([row(LONG, kind, 60.0) for kind in ("member", "learner")], ["sts12"] * 9, 2)),
     "long agreement": agreement_chart(judged(GRADED, COSINES, f"{LONG} (exported)", LONG_TASK)),
     "long training": training_chart(LONG, trainings(9), {"base": 55.0, "members, mean": 61.0}),
     "long spectrum": spectrum_chart(spectra("base", "base-sn-natsv", LONG, f"{LONG}-flow")),
     "long grid": grid_chart(grid({0.05 * i: [79.0, 79.4] for i in range(9)}, LONG, task=LONG_TASK)),
-    "formula": speed_chart([of_speed(r"$\frac{$", 80.0, 100.0), of_speed("$x$ & $y", 78.0, 250.0)], scored([])),
+    "formula": scores_chart(scored([row(r"$\frac{$", "member", 60.0), row("$x$ & $y", "learner", 61.0)])),
 }
 
 
@@ -115,7 +112,6 @@ def test_a_picture_is_a_file(tmp_path):
         "training": "Training of ct, on average: loss 1 to 0.0244, dev 61 to 65",
         "learner": "Training of ct-sed: loss 1 to 0.0244, dev 60 to 64",
         "grid": "sts: lower bound 0.5 wins, mean 80.10",
-        "speed": "ours: 78.0, at 2.5 times the speed of the best teacher (large, 80.0)",
         "distances": "Cosines; Spearman: base -100.0",
     }.items(),
 )
@@ -128,8 +124,6 @@ def test_without_numbers_there_is_no_chart():
     assert agreement_chart(judged(np.array([1.0, 2.0, 3.0]), broken)) is spectrum_chart({}) is None
     assert scores_chart(scored([])) is training_chart("ct", {"silent": [{"step": 1}]}) is None
     assert grid_chart(grid({0.0: [79.0, 80.0]})) is None, "one bound alone"
-    assert speed_chart(MODELS[:1], scored([])) is None, "nothing to compare its speed with"
-    assert speed_chart([*MODELS, of_speed("ours", None, 250.0)], scored([])) is None
 
 
 def test_a_large_run_has_a_small_page():
@@ -184,10 +178,9 @@ def test_every_link_of_the_page_leads_somewhere_whatever_a_run_lacks():
     """Learners that learnt too little, calibrations that harm, words that are better on a task, collapsed members."""
     rng, rows = np.random.default_rng(0), [*full_run(), row("base-whiten", "base", 75.0)]
     rows += [row("tf-idf", "baseline", 80.0, layers=0)]
-    learners = [{"recipe": "ct-sed", "updates": 9, "distance": 2.0, "members_distance": 1.0}]
     collapsed = [{"recipe": "ct", "index": 7, "reason": "collapsed: all embeddings point one way"}]
     for kept in [rows, *([one for one in rows if rng.random() < 0.5] for _ in range(8))]:
-        report = report_of(kept, "dev", learners=learners, members=collapsed)
+        report = report_of(kept, "dev", members=collapsed)
         text = report.to_html()
         names = re.findall(r' id="([^"]+)"', text)
         assert len(names) == len(set(names))

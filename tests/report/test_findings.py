@@ -101,7 +101,7 @@ def test_differences_come_with_their_intervals():
 @pytest.mark.parametrize(
     ("fitted_on", "sentence"),
     [
-        ("tasks", "The calibrations were fitted on the sentences of the very tasks that they are scored on"),
+        ("tasks", "The calibrations were fitted on the very sentences that they are scored on"),
         ("corpus", "The calibrations were fitted on the corpus and have not seen the tasks."),
         ("other.txt", "The calibrations were fitted on other.txt."),
         (None, None),
@@ -120,26 +120,6 @@ def test_what_calibrations_have_seen_is_said_and_tabled(fitted_on, sentence):
     }
     plain = [row for row in full_run() if "flow" not in row.recipe]
     assert "fitted" not in findings(scored(plain, fitted_on=fitted_on))
-
-
-def test_a_learner_with_too_few_updates_is_named():
-    learner = {"recipe": "ct-sed", "updates": 12, "distance": 0.31, "members_distance": 0.124}
-    said = (
-        "The learner is still farther from the members' mean than the members are (mean squared distance 0.31 against "
-        "0.12) after 12 updates. It needs more updates (raise sed.epochs or enlarge the corpus) or a higher "
-        "sed.learning_rate."
-    )
-    assert said in findings(scored(full_run()), learners=[learner])
-    assert "updates" not in findings(scored(full_run()), learners=[{**learner, "distance": 0.12}])
-
-
-def test_findings_say_what_a_later_stage_brought():
-    """Against the members of the longest prefix that was scored, not only against the base."""
-    rows = [row("base", "base", 60.0), row("nli-ct-sts", "member", 67.0), row("nli-ct", "member", 70.0)]
-    assert "NLI-CT-STS raised the base by 7.0; STS lowered the members of NLI-CT by 3.0." in findings(scored(rows))
-    rows[2] = row("nli", "member", 66.0)
-    assert "; CT-STS raised the members of NLI by 1.0." in findings(scored(rows))
-    assert "members of" not in findings(scored([*rows[:2], row("ct", "member", 66.0)]))
 
 
 def learners(**scores):

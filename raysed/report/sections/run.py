@@ -68,14 +68,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
     """Return what to type to do a run again, under another name, from the settings that lie in its directory."""
+    settings = f"{run}.yaml" if "://" in location else f"{location}/{run}/config.yaml"
     again = f"{run[:94]}-again"  # names have 100 characters at most
-    settings, fetch = f"{location}/{run}/config.yaml", []
-    if "://" in location:  # a config is a local file
-        code = f"print(Storage({location!r}, {run!r}).read_text('config.yaml'))"
-        code = f"from raysed.store.storage import Storage; {code}"
-        settings, fetch = f"{run}.yaml", [f"{shlex.join(['python', '-c', code])} > {run}.yaml"]
-    words = [*job, "--config", settings, "--run", again, "--storage", location]
-    return "\n".join([*fetch, shlex.join(words)])
+    return shlex.join([*job, "--config", settings, "--run", again, "--storage", location])
 
 
 def _repeat(run: Run) -> dict[str, str]:
@@ -90,7 +85,7 @@ def _repeat(run: Run) -> dict[str, str]:
 def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]:
     yield (
         "`config.yaml` beside this report holds all settings as they were resolved, with the full paths of local "
-        "inputs. To run the same settings and inputs under another name:"
+        "inputs. To run the same settings and inputs under another name (from an object store, download it first):"
     )
     yield Code(repeat["repeat"])
     yield "This run was started, or last continued, with:"

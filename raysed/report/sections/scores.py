@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from raysed.report.results import Run
 from raysed.report.scores import (
     NO_LABELS,
     Group,
-    Groups,
     Scores,
     display_name,
     labels_of,
@@ -27,12 +25,6 @@ from raysed.score.tasks import main_score
 from raysed.store.text import Table, number
 
 _COLOURS: Mapping[str, Colour] = dict(baseline="grey", base="grey", member="blue", ensemble="orange", learner="green")
-_RETRIEVAL = {"ndcg@10": "nDCG@10", "mrr@10": "MRR@10", "map": "MAP", "recall@10": "recall@10"}
-_MEASURES = {
-    "retrieval": _RETRIEVAL | {"recall@100": "recall@100"},
-    "classification": {"accuracy": "accuracy", "macro_f1": "macro F1"},
-}
-"""Measures beside the score of a task, by its kind."""
 
 
 def headline_table(scores: Scores) -> Table:
@@ -153,41 +145,16 @@ def _band(scores: Scores, group: Group, entry: Mapping[str, Any], y: float) -> I
 
 def _by_task(data: None, report: Report) -> Iterator[Block]:
     scores = report.scores
-    columns = {task: scores.groups_of(task) for task in task_names(scores.rows)}
-    yield f"{'; '.join(f'{task}: {size}' for task, size in scores.sizes.items())}." if scores.sizes else ""
-    yield _groups_table(scores.groups, columns)
-    for task, kind in scores.kinds.items():
-        rows = [row for row in scores.counted if kind in _MEASURES and task in row.metrics and row.kind != "grid"]
-        if rows:
-            yield f"Of {task}:"
-            found = [{head: row.metrics[task][key] for key, head in _MEASURES[kind].items()} for row in rows]
-            yield means_table(((row.recipe, row.kind), means) for row, means in zip(rows, found))
-
-
-def _by_aggregation(data: None, report: Report) -> Iterator[Block]:
-    """The headline average under each way of putting subsets together, where a task has several."""
-    scores = report.scores
-    if not any("subsets" in metrics for row in scores.rows for metrics in row.metrics.values()):
-        return
-    ways = {}
-    for way in ("all", "mean", "wmean"):
-        metrics = [{task: found.get(way, found) for task, found in row.metrics.items()} for row in scores.rows]
-        rows = [replace(row, metrics=found) for row, found in zip(scores.rows, metrics)]
-        ways[way] = replace(scores, rows=rows).groups
-    yield (
-        "The average of the first table with the subsets of a task put together in three ways: `all`, one correlation "
-        "over all pairs; `mean` of the subsets' correlations; `wmean`, weighted by subset size."
-    )
-    yield _groups_table(ways["mean"], ways)
-
-
-def _groups_table(groups: Groups, columns: Mapping[str, Groups]) -> Table:
-    """A line per group, with its mean under several names."""
-    lines = []
-    for group, entry in groups.items():
-        means = [number(column.get(group, {}).get("mean")) for column in columns.values()]
-        lines.append([display_name(*group, entry["n"]), group[0], *means])
-    return Table(["models", "recipe", *columns], lines)
+    if scores.sizes:
+        yield f"{'; '.join(f'{task}: {size}' for task, size in scores.sizes.items())}."
+    columns = {
+        "models": lambda group: display_name(*group, scores.groups[group]["n"]),
+        "recipe": lambda group: group[0],
+    }
+    for task in task_names(scores.rows):
+        of_task = scores.groups_of(task)
+        columns[task] = lambda group, of_task=of_task: number(of_task.get(group, {}).get("mean"))
+    yield Table.of(scores.groups, columns)
 
 
 SECTIONS = [
@@ -211,5 +178,4 @@ SECTIONS = [
         tables=lambda _, report: by_width(report),
         is_part=True,
     ),
-    Section("by-aggregation", "By aggregation", 34, tables=_by_aggregation, is_part=True),
 ]

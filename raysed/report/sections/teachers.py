@@ -1,21 +1,17 @@
 """External teachers beside the model that learnt from them: quality, size, speed."""
 
-import itertools
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from raysed.recipe import BASE, SED, TEACHERS
-from raysed.report.charts import Axis, Chart, Panel, Series
+from raysed.recipe import SED, TEACHERS
 from raysed.report.results import Run
-from raysed.report.scores import Scores, display_name
 from raysed.report.section import Section
 from raysed.store.text import Table, number
 
 _LEARNT = f"{TEACHERS}-{SED}"
-_COLOURS = ("blue", "orange", "pink", "sky")
 _NOTHING = {"width": None, "parameters": None, "sentences_per_second": None}
 Models = Sequence[Mapping[str, Any]]
 """The teachers, what they say together, and at last the exported model; see docs/report.md."""
@@ -79,30 +75,6 @@ def _count(value: float | None) -> str:
     return f"{value:,.0f}" if value else "-"
 
 
-def speed_chart(models: Models, scores: Scores) -> Chart | None:
-    """Return score against speed, a dot per model, with lines for words alone and the untouched encoder."""
-    dots = [model for model in models if model["sentences_per_second"] and model["score"] is not None]
-    if len(dots) < 2 or dots[-1] is not models[-1]:
-        return None  # nothing to compare the exported model with
-    series = []
-    for model, colour in zip(dots, [*itertools.islice(itertools.cycle(_COLOURS), len(dots) - 1), "green"]):
-        words = f"{model['model']}: {model['score']:.1f}, {model['sentences_per_second']:,.0f} sentences per second"
-        words += f", {_count(model['width'])} dimensions, {_count(model['parameters'])} parameters"
-        x, y = (np.array([model[key]]) for key in ("sentences_per_second", "score"))
-        series.append(Series(x, y, colour, words, [words]))
-    lines = {display_name(*group): scores.groups[group]["mean"] for group in scores.groups if group[1] == "baseline"}
-    lines = dict(sorted(lines.items(), key=lambda line: line[1])[-1:])  # the best of words alone
-    if base := scores.groups.get((BASE, "base")):
-        lines["untouched encoder"] = base["mean"]
-    x = Axis.of("sentences per second on one process of this machine", [one.x[0] for one in series], True)
-    y = Axis.of(scores.axis, [*lines.values(), *(one.y[0] for one in series)])
-    own, best = dots[-1], max(dots[:-1], key=lambda model: model["score"])
-    times = own["sentences_per_second"] / best["sentences_per_second"]
-    title = f"{own['model']}: {own['score']:.1f}, at {times:.2g} times the speed of the best teacher"
-    title += f" ({best['model']}, {best['score']:.1f})"
-    return Chart("speed", title, [Panel(x, y, series, references=lines)])
-
-
 SECTIONS = [
     Section(
         "teachers",
@@ -112,8 +84,7 @@ SECTIONS = [
         "What is kept of each teacher's score, and at which size and speed; sentences per second on one process of "
         f"this machine. In a line `{_LEARNT} searching …`, the learner embeds queries, the teacher documents; of "
         "graded pairs either sentence once.",
-        lambda run, models: speed_chart(models, run.scores),
-        lambda models, report: teachers_table(models),
+        tables=lambda models, report: teachers_table(models),
     ),
     Section(
         "choices",
