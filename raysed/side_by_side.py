@@ -1,6 +1,6 @@
 """Score any models side by side and beside words alone, as `raysed evaluate` shows them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,8 @@ from raysed.score.intervals import resample
 from raysed.score.leaderboard import load_mteb, score_mteb
 from raysed.score.lexical import baselines, transfer_baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
-from raysed.score.transfer import ProbeJob, score_transfer, sentences_of, transfer_average
 from raysed.score.transfer import main_score as transfer_score
+from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
 from raysed.store.progress import Progress, one_by_one, steps
 from raysed.store.text import Table, number
@@ -79,7 +79,7 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
         row = {sentence: i for i, sentence in enumerate(texts)}
         rows = [row[sentence] for sentence in transfer_sentences]
         probes = score_transfer(tasks, features[rows], config.evaluation.transfer.seed, _probed(f"probe {name}"))
-        result |= {"transfer": probes, "transfer_average": transfer_average(probes)}
+        result |= _transfer(probes)
     if benchmark.sentences:
         with steps(f"look at sentences with {name}", 1):
             result["unlabelled"] = unlabelled_scores(benchmark.sentences, lambda some: model.embed(some)[0])
@@ -90,29 +90,27 @@ def score_model(name: str, benchmark: Benchmark) -> Row:
 
 def score_words(benchmark: Benchmark) -> list[Row]:
     """Score the baselines that need no model."""
-    evaluation, tasks = benchmark.evaluation, benchmark.transfer
     found = baselines(
-        evaluation,
+        benchmark.evaluation,
         lambda parts: one_by_one("score words alone", parts, [f"{task} by {baseline}" for task, baseline, _ in parts]),
     )
     seed, run = benchmark.config.evaluation.transfer.seed, _probed("probe words alone")
-    transfer = transfer_baselines(tasks, seed, run) if tasks else {}
+    transfer = transfer_baselines(benchmark.transfer, seed, run) if benchmark.transfer else {}
     rows = []
     for name in dict.fromkeys([*found, *transfer]):
-        outcomes = found.get(name, {})
-        row = {"model": display_name(name, "baseline"), "description": "the words alone", "layers": []}
-        row |= {"outcomes": outcomes, "metrics": evaluation.score_outcomes(outcomes)}
-        if name in transfer:
-            row |= {"transfer": transfer[name], "transfer_average": transfer_average(transfer[name])}
-        rows.append(row)
+        row: Row = {"model": display_name(name, "baseline"), "description": "the words alone", "layers": []}
+        row["outcomes"] = found.get(name, {})
+        row["metrics"] = benchmark.evaluation.score_outcomes(row["outcomes"])
+        rows.append(row | (_transfer(transfer[name]) if name in transfer else {}))
     return rows
 
 
-def _probed(title: str) -> Callable[..., Iterator[dict]]:
-    def run(probe: Callable[[ProbeJob], dict], jobs: list[ProbeJob]) -> Iterator[dict]:
-        return map(probe, one_by_one(title, jobs, [job.task for job in jobs]))
+def _transfer(probes: Mapping[str, Any]) -> Row:
+    return {"transfer": probes, "transfer_average": transfer_average(probes)}
 
-    return run
+
+def _probed(title: str) -> Callable[..., Iterator[dict]]:
+    return lambda probe, jobs: map(probe, one_by_one(title, jobs, [job.task for job in jobs]))
 
 
 # What is printed ----------------------------------------------------------------------------------------------------
@@ -126,44 +124,42 @@ def describe(words: list[Row], models: list[Row], benchmark: Benchmark) -> Itera
         yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
         yield "\n".join(_worth(words, models, benchmark))
     if probed := [row for row in rows if "transfer" in row]:
-        names = list(probed[0]["transfer"])
-        lines = [[row["transfer_average"], *(transfer_score(row["transfer"][n]) for n in names)] for row in probed]
-        yield _table(probed, ["mean", *names], lines)
+        columns = {"mean": lambda row: row["transfer_average"]}
+        columns |= {name: lambda row, n=name: transfer_score(row["transfer"][n]) for name in probed[0]["transfer"]}
+        yield _table(probed, columns)
     if unlabelled := {row["model"]: row["unlabelled"] for row in models if "unlabelled" in row}:
         yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{CANNOT_BE_TOLD}"
     if benchmark.mteb:
-        names = list(models[0]["mteb"])
-        yield _table(models, names, [[row["mteb"][name] for name in names] for row in models])
+        yield _table(models, {name: lambda row, n=name: row["mteb"][n] for name in models[0]["mteb"]})
 
 
 def scores_table(rows: Sequence[Row], config: Config) -> str:
     """Return the scores x100 per model: the mean over the headline tasks, and every task; `-` where there is none."""
-    headline, tasks = config.report_tasks(), list(config.evaluation.tasks)
-    found = [row["metrics"] for row in rows]
-    lines = [[mean_score(m, headline), *(main_score(m.get(task, {})) for task in tasks)] for m in found]
-    return _table(rows, ["mean", *tasks], lines)
+    columns = {"mean": lambda row: mean_score(row["metrics"], config.report_tasks())}
+    columns |= {task: lambda row, t=task: main_score(row["metrics"].get(t, {})) for task in config.evaluation.tasks}
+    return _table(rows, columns)
 
 
-def _table(rows: Sequence[Row], columns: Sequence[str], lines: Sequence[Sequence[float | None]]) -> str:
-    cells = [[row["model"], *map(number, line)] for row, line in zip(rows, lines)]
-    return Table(["models", *columns], cells).plain()
+def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | None]]) -> str:
+    cells = {head: lambda row, value=value: number(value(row)) for head, value in columns.items()}
+    return Table.of(rows, {"models": lambda row: row["model"], **cells}).plain()
 
 
 def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[str]:
     """A sentence per model: its mean against the best of words alone, and against the best other model."""
     tasks = benchmark.config.report_tasks()
     means = {row["model"]: mean_score(row["metrics"], tasks) for row in [*words, *models]}
-    scored = {row["model"]: row for row in [*words, *models] if means[row["model"]] is not None}
+    scored = {row["model"]: [row["outcomes"]] for row in [*words, *models] if means[row["model"]] is not None}
     with steps("resample for intervals", 1):
-        draws = resample(benchmark.evaluation, {name: [row["outcomes"]] for name, row in scored.items()}, tasks)
-    best, first = (
-        max((row["model"] for row in some if row["model"] in scored), key=means.get, default=None)
-        for some in (words, models)
-    )
+        draws = resample(benchmark.evaluation, scored, tasks)
     lines = []
-    for name in (row["model"] for row in models if row["model"] in scored):
-        for other, what in {best: "the best of words alone", first: "the best of these models"}.items():
-            if other is not None and other != name:
+    own = [row["model"] for row in models if row["model"] in scored]
+    best = {"the best of words alone": [row["model"] for row in words if row["model"] in scored]}
+    best["the best of these models"] = own
+    for name in own:
+        for what, names in best.items():
+            other = max(names, key=means.__getitem__, default=name)
+            if other != name:
                 difference = Difference(means[name] - means[other], draws[name] - draws[other])
                 lines.append(f"{name} is {difference.position()} {other}, {what}.")
     return [*lines, *(["In brackets: 95 % intervals over the draw of pairs, queries and texts."] if lines else [])]

@@ -10,6 +10,8 @@ it, so that the Tab key starts no Python.
 import argparse
 import importlib
 
+from raysed.commands import parser_of
+
 SHELLS = ("bash", "zsh")
 AFTER_STOP = "nothing was written"
 _FILES = ("corpus", "teachers", "pairs", "encoder", "learner", "dev", "models", "tasks", "output")
@@ -24,7 +26,7 @@ _PREAMBLE = {
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = parser_of(__doc__)
     result.add_argument("shell", choices=SHELLS, help="the shell that is to read it")
     return result
 

@@ -12,28 +12,20 @@ exported (--allow-worse).
 import argparse
 
 from raysed.cli import NO_MODEL
+from raysed.commands import parser_of
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = parser_of(__doc__, "--set", "--storage", "--allow-worse")
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
     result.add_argument("--learner", metavar="MODEL", help="what learns; half of the first teacher's layers without it")
-    result.add_argument(
-        "--layers", type=_layers, help="how many of its layers it keeps, or which: 0,2,5; of a teacher evenly spread"
-    )
-    result.add_argument(
-        "--static", action="store_true", help="a table of one vector per token learns, which starts from the learner"
-    )
+    result.add_argument("--layers", type=_layers, help="how many layers it keeps, or which: 0,2,5")
+    result.add_argument("--static", action="store_true", help="a table of one vector per token learns instead")
     result.add_argument("--dev", metavar="TASK", help="graded pairs or another task that choices are made on")
     result.add_argument("--task", dest="tasks", action="append", default=[], help="a further task for the report")
-    result.add_argument("--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="any setting")
-    result.add_argument("--storage", default="runs", help="directory or URI that holds the run directories")
     result.add_argument("--run", default="distilled", help="name of the run")
-    result.add_argument(
-        "--allow-worse", action="store_true", help="export the model also if it is worse than its encoder or TF-IDF"
-    )
     return result
 
 

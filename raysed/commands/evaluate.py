@@ -13,9 +13,10 @@ and `resources` count.
 import argparse
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from raysed.cli import check_output, write_output
+from raysed.commands import parser_of
 
 if TYPE_CHECKING:
     from raysed.config import Config
@@ -25,26 +26,16 @@ AFTER_STOP = "the same command starts over"
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = parser_of(__doc__, "--set")
+    many: dict[str, Any] = {"action": "append", "default": []}
     result.add_argument(
-        "--model", dest="models", action="append", required=True, help="directory or hub id; may be repeated"
+        "--model", dest="models", action="append", required=True, help="directory or hub id; repeatable"
     )
-    result.add_argument(
-        "--task",
-        dest="tasks",
-        action="append",
-        default=[],
-        metavar="FILE-OR-DIRECTORY",
-        help="score on this instead of the tasks of a config: graded pairs, labelled texts, a directory in BEIR's "
-        "layout, or a .txt of sentences for what can be told without labels; may be repeated",
-    )
-    result.add_argument(
-        "--mteb", action="append", default=[], metavar="NAME", help="a task of the MTEB leaderboard, by its own library"
-    )
+    task = "graded pairs, labelled texts, a directory in BEIR's layout, or a .txt of sentences for what can be told "
+    task += "without labels, instead of the tasks of a config; may be repeated"
+    result.add_argument("--task", dest="tasks", metavar="FILE-OR-DIRECTORY", help=task, **many)
+    result.add_argument("--mteb", metavar="NAME", help="a task of the MTEB leaderboard, by its own library", **many)
     result.add_argument("--config", help="a name from raysed/configs/ or a YAML file; quickstart without --task")
-    result.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting"
-    )
     result.add_argument("--layers", help="pooled layers of plain transformers: a number or first_last")
     result.add_argument("--output", type=Path, help="JSON file for all scores")
     return result

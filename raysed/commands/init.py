@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysed.cli import check_output, write_output
+from raysed.commands import parser_of
 from raysed.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,22 +29,14 @@ _SHOWN_CHARACTERS = 90
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument(
-        "corpus", nargs="+", metavar="CORPUS", help="files, directories, patterns or URIs of sentences without labels"
-    )
+    result = parser_of(__doc__)
+    result.add_argument("corpus", nargs="+", metavar="CORPUS", help="files, directories, patterns or URIs of sentences")
     result.add_argument("--column", help="column that holds the sentences")
     result.add_argument("--teachers", nargs="+", default=[], metavar="MODEL", help="models that a learner learns from")
-    result.add_argument(
-        "--pairs",
-        nargs="+",
-        default=[],
-        metavar="FILE",
-        help="pairs of sentences that people have graded; the first file chooses models, others are reported",
-    )
-    result.add_argument(
-        "--encoder", metavar="MODEL", help="what training starts from; half of the first teacher's layers without it"
-    )
+    pairs = "pairs of sentences that people have graded; the first file chooses models, others are reported"
+    result.add_argument("--pairs", nargs="+", default=[], metavar="FILE", help=pairs)
+    encoder = "what training starts from; half of the first teacher's layers without it"
+    result.add_argument("--encoder", metavar="MODEL", help=encoder)
     result.add_argument("--output", type=Path, default=Path("raysed.yaml"), metavar="FILE", help="the config to write")
     result.add_argument("--force", action="store_true", help="replace the config if it is there")
     return result
@@ -97,8 +90,7 @@ def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
     from raysed.store.text import shortened, size
 
     names = survey.files[0] if len(survey.files) == 1 else f"{len(survey.files):,} files from {survey.files[0]} on"
-    bytes_ = survey.size or 0
-    yield "corpus", names + (f", {size(bytes_) if bytes_ >= 1e6 else f'{bytes_ / 1e3:.1f} kB'}" if bytes_ else "")
+    yield "corpus", names + (f", {size(survey.size)}" if survey.size else "")
     others = ", ".join(name for name in survey.columns if name != survey.taken)
     yield "column", (survey.taken or "none: a line is a sentence") + (f"; there are also {others}" if others else "")
     if survey.guessed:
@@ -117,10 +109,8 @@ def _of_corpus(survey: "Survey") -> Iterator[tuple[str, str]]:
 
 def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: "Draft") -> Iterator[tuple[str, str]]:
     half, most, _, longest = written.lengths
-    yield (
-        "tokens",
-        f"{'' if facts else 'roughly, by their characters: '}median {half:,}, 95 % up to {most:,}, longest {longest:,}",
-    )
+    how = "" if facts else "roughly, by their characters: "
+    yield "tokens", f"{how}median {half:,}, 95 % up to {most:,}, longest {longest:,}"
     if facts is None:
         yield "encoder", f"cannot be looked at: {problem}"
         return
@@ -133,7 +123,7 @@ def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: 
 
 
 def _of_time(survey: "Survey", facts: "EncoderFacts | None", written: "Draft", has_teachers: bool) -> str:
-    """Of the trainings, rounded as a guess should be."""
+    """Of the trainings."""
     if facts is None:
         return "cannot be guessed without a look at the encoder"
     from raysed.plan.draft import training_seconds
@@ -142,9 +132,5 @@ def _of_time(survey: "Survey", facts: "EncoderFacts | None", written: "Draft", h
         seconds, cpus = training_seconds(written.config, survey.report.usable, float(facts.tokens_N.mean()))
     except UserError as error:
         return f"cannot be guessed: {error}"
-    minutes = seconds / 60
-    roughly = f"{max(1, round(minutes)) if minutes < 10 else 5 * round(minutes / 5)} min"
-    if minutes >= 100:
-        roughly = f"{round(minutes / 60)} hours"
     others = "the teachers' part and scoring" if has_teachers else "scoring and calibrations"
-    return f"a guess: {roughly} of training on the {cpus} CPUs here, without {others}"
+    return f"a guess: {max(1, round(seconds / 60)):,} min of training on the {cpus} CPUs here, without {others}"

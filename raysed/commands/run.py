@@ -11,35 +11,20 @@ import argparse
 import json
 
 from raysed.cli import NO_MODEL
+from raysed.commands import parser_of
 from raysed.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = parser_of(__doc__, "--set", "--allow-worse")
     result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
-    result.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="a.b=c", help="override a setting"
-    )
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
-    result.add_argument(
-        "--allow-worse", action="store_true", help="export the model also if it is worse than its encoder or TF-IDF"
-    )
-    result.add_argument(
-        "--take-over", action="store_true", help="on remote storage: end a job that is at work on this run"
-    )
-    result.add_argument(
-        "--plan", action="store_true", help="show trainings, memory, storage and time, and train nothing"
-    )
-    result.add_argument(
-        "--cluster",
-        metavar="NxGxTYPE",
-        help="with --plan: for nodes such as 2x8xH100 or 1x16xCPU",
-    )
-    result.add_argument(
-        "--sentences", type=int, metavar="N", help="with --plan: sentences of the corpus, which is not read then"
-    )
+    result.add_argument("--take-over", action="store_true", help="on remote storage: end a job that is at work on it")
+    result.add_argument("--plan", action="store_true", help="show trainings, memory, storage and time; train nothing")
+    result.add_argument("--cluster", metavar="NxGxTYPE", help="with --plan: for nodes such as 2x8xH100 or 1x16xCPU")
+    result.add_argument("--sentences", type=int, metavar="N", help="with --plan: of the corpus, which is not read then")
     return result
 
 

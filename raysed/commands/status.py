@@ -11,15 +11,15 @@ The exit code is the run's state: 0 complete, 1 failed, 3 running, 4 stopped or 
 
 import argparse
 
+from raysed.commands import parser_of
 from raysed.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result = parser_of(__doc__, "--storage")
     result.add_argument("run", nargs="?", help="name of the run; without it, all runs are listed, with exit code 0")
     result.add_argument("--watch", action="store_true", help="follow the run on one screen until it ends, or Ctrl-C")
-    result.add_argument("--storage", default="runs", help="directory or URI that holds the run directories")
     return result
 
 
