@@ -5,13 +5,12 @@ import math
 import random
 import tempfile
 import threading
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from raysed.config import CONFIGS, Config, TaskConfig, find_config, load_config
-from raysed.data.tokens import EpochBatches, tokenize
+from raysed.data.tokens import EpochBatches, FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
@@ -643,8 +642,8 @@ def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(monkeypatch, path):
 def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table, tmp_path, precision):
     """Weights stay in fp32, and a model trained in the other precision is another model."""
     table = make_table(20)
-    lists = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
-    pq.write_table(pa.table({"id": table.ids, "input_ids": lists}), tmp_path / "part-00000.parquet")
+    with closing(FlatTokens(tmp_path)) as flat:
+        flat.add(table)
     config = Config(members={"precision": precision})
     start = Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0)
     setup = stages()["ct"].set_up(config.ct, config.members, start)

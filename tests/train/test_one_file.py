@@ -3,14 +3,14 @@
 import importlib
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from raysed import config, registry
+from raysed.data.tokens import FlatTokens
 from raysed.errors import UserError
 from raysed.recipe import parse_recipe
 from raysed.train.calibration import fit_calibration
@@ -51,8 +51,8 @@ def test_an_objective(new_file, make_encoder, make_table, tmp_path):
     with pytest.raises(UserError, match=r"did you mean spread\.temperature"):
         config.make_config({"spread": {"temperatur": 3}})
     table = make_table(40)
-    lists = pa.ListArray.from_arrays(pa.array(table.offsets, pa.int32()), pa.array(table.input_ids))
-    pq.write_table(pa.table({"id": table.ids, "input_ids": lists}), tmp_path / "part-00000.parquet")
+    with closing(FlatTokens(tmp_path)) as flat:
+        flat.add(table)
     stage, start = registry.stages()["spread"], Start(make_encoder("bert"), None, {"corpus": tmp_path}, seed=0)
     assert stage.steps(settings.spread, 40) == 20
     setup = stage.set_up(settings.spread, settings.members, start)
