@@ -247,18 +247,6 @@ def test_the_exit_code_is_the_state(tmp_path, state, age, code):
     assert describe(Storage(str(tmp_path), "mine"))[1] == code
 
 
-def test_the_job_prints_it_and_refuses_a_run_that_is_not_there(tmp_path):
-    commit(Storage(str(tmp_path), "mine"), "corpus")
-    done = job("mine", "--storage", tmp_path)
-    assert (done.returncode, done.stdout) == (4, "mine: state unknown (no readable status.json)\nfinished: corpus\n")
-    done = job("yours", "--storage", tmp_path)
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == f"error: there is no run at {tmp_path}/yours; without a name, all runs of its storage are listed\n"
-    )
-
-
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_the_job_lists_all_runs(tmp_path, scheme):
     tell_of(tmp_path, "first", "complete", 7200)

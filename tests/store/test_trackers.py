@@ -5,7 +5,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from raysed.config import TrackingConfig, make_config
+from raysed.config import TrackingConfig
 from raysed.errors import UserError
 from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage
@@ -161,11 +161,3 @@ def test_a_package_that_is_not_installed_is_named_before_anything_starts(monkeyp
     with pytest.raises(UserError, match=rf"^tracking\.{package} needs the package {package}; install it on all nodes"):
         check_trackers(TrackingConfig(**{package: "x"}))
     check_trackers(TrackingConfig())
-
-
-def test_a_password_is_refused():
-    with pytest.raises(
-        UserError, match=r"^setting tracking\.mlflow: the URI contains a password; remove it"
-    ) as refused:
-        make_config({"tracking": {"mlflow": "https://me:secret@tracker.example"}})
-    assert "secret" not in str(refused.value)

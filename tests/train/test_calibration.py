@@ -173,12 +173,6 @@ def dev_score(x_ND, gold_P):
 
 
 class TestChoosingK:
-    @pytest.mark.parametrize("noise", [1, 3, 6])
-    @pytest.mark.parametrize("stages", [["natsv"], ["natsv", "sn"]])
-    def test_finds_the_planted_number_of_noisy_directions(self, noise, stages):
-        x_ND, gold_P = planted(noise=noise)
-        assert choose_natsv_k(stages, x_ND, dev_score(x_ND, gold_P)) == noise
-
     @pytest.mark.parametrize("stages", [["natsv"], ["sn", "natsv"], ["sn", "natsv", "whiten"], ["natsv", "whiten"]])
     def test_is_the_best_of_all_that_can_be_fitted(self, stages):
         """Each candidate is the calibration that `fit_calibration` fits with that k."""

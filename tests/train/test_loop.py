@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from raysed.config import CONFIGS, Config, TaskConfig, find_config, load_config
+from raysed.config import Config, TaskConfig
 from raysed.data.tokens import EpochBatches, FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
@@ -396,19 +396,6 @@ def test_clipping_is_of_the_global_norm(clip):
         torch.testing.assert_close(parameter.data, start.data - 0.1 * scale * gradient)
 
 
-def test_bf16_is_the_forward_pass_only(make_encoder, make_table):
-    """Weights and gradients stay float32, and the loss differs by rounding."""
-    losses = []
-    for bf16 in (False, True):
-        objective = MaskedLM(make_encoder("bert").eval(), 4, [0, 1, 2, 3, 4])
-        torch.nn.init.constant_(objective.transform[0].weight, 0.1)
-        engine = TorchEngine(objective, torch.optim.SGD(objective.parameters()), bf16=bf16)
-        torch.manual_seed(0)
-        losses.append(engine.update(EpochBatches(make_table(20), 20, 0)(0), 0.0))
-        assert {p.grad.dtype for p in objective.parameters() if p.grad is not None} == {torch.float32}
-    assert 1e-6 < abs(losses[0] - losses[1]) < 0.1
-
-
 @given(st.integers(1, 200), st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0]), st.sampled_from(["constant", "linear"]))
 def test_the_schedule_rises_then_holds_or_falls(steps, warmup, decay):
     """Straight lines: up to the rate at the end of the rise, then flat, or down to one step short of zero."""
@@ -625,17 +612,6 @@ def test_a_gpu_takes_bf16_where_its_hardware_has_it(monkeypatch, generation, has
     assert uses_bf16("auto", "cuda") is has
     assert uses_bf16("fp32", "cuda") is False and uses_bf16("bf16", "cuda") is True
     assert views_dtype("cuda") is (torch.bfloat16 if has else torch.float32)
-
-
-@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*bert*.yaml")), ids=lambda path: path.stem)
-def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(monkeypatch, path):
-    """BSL's code has fp16 autocast, of which bf16 is the nearest that needs no scaling."""
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    config = load_config(find_config(path.stem))
-    is_bsl = "bsl" in path.stem
-    assert uses_bf16(config.members.precision, "cuda") is is_bsl
-    if any("sed" in recipe for recipe in config.recipes):
-        assert not uses_bf16(config.sed.precision, "cuda")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -92,17 +92,6 @@ def test_without_bias_it_starts_as_in_bert_flow(make_encoder):
     assert (weight.abs() < 0.02).float().mean() == pytest.approx(0.6827 / 0.9545, abs=0.05)
 
 
-def test_dropout_is_a_setting(make_encoder, batch):
-    """On in training only, and only if asked for; the classifier is trained either way."""
-    for dropout in (True, False):
-        objective = SiameseNLI(make_encoder("bert"), dropout=dropout)
-        assert torch.equal(objective.eval().loss(batch), objective.loss(batch))
-        objective.train()
-        assert torch.equal(objective.loss(batch), objective.loss(batch)) is not dropout
-        assert objective.candidates() == {"encoder": objective.encoder}
-        assert objective.classifier.weight.requires_grad
-
-
 def test_the_classifier_is_exact_under_autocast(make_encoder, batch):
     """With bf16 in the classifier its logits, and so the loss, would be off by a thousandth."""
     objective = SiameseNLI(make_encoder("bert")).eval()

@@ -103,16 +103,6 @@ def test_so_it_is_in_every_architecture(make_run, make_table, kind):
         assert_equal(run, expected, make_table)
 
 
-def test_so_it_is_in_bf16(make_run, make_table):
-    """After one update: further ones enlarge what bf16 rounds."""
-    options = {"dtype": torch.float32, "bf16": True, "steps": 1}
-    stacked = [make_run("sts", seed, **options) for seed in (1, 2)]
-    train_together(stacked)
-    for seed, run in zip((1, 2), stacked):
-        (expected := make_run("sts", seed, **options)).train()
-        assert_equal(run, expected, make_table, atol=0.05)
-
-
 def test_the_best_on_dev_is_kept_of_each(make_run, make_table):
     def score(module):
         return float(np.abs(encode(module, make_table(5, seed=9))[0]).mean())

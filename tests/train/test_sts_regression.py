@@ -52,14 +52,6 @@ def test_targets_run_from_the_lower_bound_to_one():
     np.testing.assert_allclose(target_of(np.array([0.0, 1.0]), 0.2), [0.2, 1.0])
 
 
-def test_dropout_is_a_setting(make_encoder, pairs):
-    batch = PairBatches(pairs, 7, seed=5)(0)
-    for dropout in (True, False):
-        objective = CosineRegression(make_encoder("bert"), 0.0, dropout).train()
-        assert torch.equal(objective.loss(batch), objective.loss(batch)) is not dropout
-        assert objective.candidates() == {"encoder": objective.encoder}
-
-
 def test_the_loss_is_in_full_precision_under_autocast(make_encoder, pairs):
     batch = PairBatches(pairs, 7, seed=5)(0)
     objective = CosineRegression(make_encoder("bert"), 0.3).eval()
