@@ -32,9 +32,8 @@ def listening(listener: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 def emit(**facts: Any) -> None:
     """Report where the run is, or what a stage took.
 
-    Where it is: `stage`; the `line` of the progress, its `share` from 0 to 1 and the seconds `left`; how many of the
-    stage's `trainings` are `trained`. What it took: `sentences`, and `gpu_use` from 0 to 1. Once, before any training:
-    `totals`, trainings by their directory, and `titles` of stages and directories.
+    Where it is: `stage`; the `line` of the progress, its `share` and the seconds `left`; how many `trainings` are
+    `trained`. What it took: `sentences`, `gpu_use`. Once: `totals` of trainings by directory, and `titles`.
     """
     for listener in _listeners:
         listener(facts)

@@ -1,10 +1,9 @@
 """The run directory, on a local disk or any pyarrow filesystem, and its one commit point.
 
-Every attempt to make an artefact (a member, a learner, a target table, …) writes to a directory of its own,
-`<name>/attempt-…`, which is flushed and check-summed. Then its manifest entry, one small file that is replaced at once,
-names the attempt with all that it depends on; what it replaces goes afterwards. So a crash leaves the old artefact or
-the new one. Readers accept only what the manifest names and the checksums confirm. Whether a remote artefact is
-finished is told by the sizes of its files alone.
+Every attempt to make an artefact writes to a directory of its own, `<name>/attempt-…`, which is flushed and
+check-summed. Then its manifest entry, one small file that is replaced at once, names the attempt with all that it
+depends on; what it replaces goes afterwards. Readers accept only what the manifest names and the checksums confirm.
+Whether a remote artefact is finished is told by the sizes of its files alone.
 """
 
 import fcntl
@@ -35,7 +34,6 @@ Writer = Callable[[Path], None]
 
 _ATTEMPT = r"attempt-[0-9a-f]{12}"
 _CLAIM = ".claim.json"
-"""Which job may write in the run."""
 _OPENED = ("model", "plots")
 """Artefacts that people open: their files lie in the artefact's own directory as well."""
 _IS_OPEN = "open"
@@ -101,13 +99,9 @@ class Storage:
     def commit(
         self, name: str, write: Writer, depends: Mapping[str, Any], meta: Mapping[str, Any] | None = None
     ) -> Entry:
-        """Publish one artefact, e.g. `ct/members/00`, replacing an older one of that name.
+        """Publish an artefact, e.g. `ct/members/00`, replacing an older one; RunFailed after another job's take-over.
 
-        Args:
-            meta: facts for later stages; read after `write` ran, so `write` may still add to it.
-
-        Raises:
-            RunFailed: another job has taken the run over.
+        `meta` is read after `write` ran, which may still add to it.
         """
         attempt = f"attempt-{uuid.uuid4().hex[:12]}"
         place = f"{_attempts(check_name(name))}/{attempt}"
@@ -280,11 +274,7 @@ class Storage:
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str, data: bytes) -> None:
-        """Write a small file, of which readers see the old bytes or the new ones.
-
-        Raises:
-            RunFailed: another job has taken the run over.
-        """
+        """Write a small file, which readers see old or new; RunFailed after another job's take-over."""
         self._check_claim()
         self._files.write(name, data)
 

@@ -50,8 +50,7 @@ class Table:
     """A table, for whatever it is shown on; without lines it is false.
 
     Attributes:
-        text: so many columns from the left are of text, all others of numbers; None: a column is one of numbers if all
-            its cells are.
+        text: number of columns of text, from the left; None: a column is one of numbers if all its cells are.
         names: of the lines, for links to them.
         has_total: whether the last line is the sum of the others.
         is_stacked: whether cells are long: on a phone they stand below each other, in Markdown they are not aligned.

@@ -30,7 +30,7 @@ def member_need(
     """Return what a member needs, or a stack of them (see `members.stack`)."""
     size = stage.size(settings, shape)
     dropout = bool(getattr(settings, "dropout", False))
-    states = saved_per_token(shape, bf16=bf16, dropout=dropout) * tokens + _on_the_way(shape) * tokens
+    states = (saved_per_token(shape, bf16=bf16, dropout=dropout) + _on_the_way(shape)) * tokens
     states += 3 * _FP32 * size.outputs_per_token * tokens  # these outputs, their gradient and their softmax
     casts = size.encoders * shape.products * _BF16 if bf16 else 0
     fixed = (2 * _FP32 + _ADAM) * _trained(size, shape) + _FP32 * size.kept * shape.parameters + casts
@@ -42,15 +42,14 @@ def member_need(
 
 
 def learner_need(sed: SedConfig, shape: Shape, tokens: float, workers: int, *, gpu: bool, bf16: bool) -> Need:
-    """Return what a worker of a learner needs for its `tokens`; ZeRO shares moments, gradients and weights."""
-    stage, size = sed.zero_stage, shape.parameters
-    shared = {"moments": stage >= 1, "gradients": stage >= 2, "weights": stage >= 3}
-    parts = {"moments": _ADAM * size, "gradients": _FP32 * size, "weights": _FP32 * size}
-    own = sum(part / workers if shared[name] else part for name, part in parts.items())
-    states = saved_per_token(shape, bf16=bf16, dropout=sed.dropout) * tokens + _on_the_way(shape) * tokens
+    """Return what a worker of a learner needs for its `tokens`; ZeRO shares moments, then gradients."""
+    moments = _ADAM / (workers if sed.zero_stage >= 1 else 1)
+    gradients = _FP32 / (workers if sed.zero_stage >= 2 else 1)
     casts = shape.products * _BF16 if bf16 else 0
-    # The first worker gathers weights and moments for a checkpoint.
-    return _need("a learner", own + casts, states, checkpoint_bytes(Size(), shape), gpu)
+    fixed = (_FP32 + moments + gradients) * shape.parameters + casts
+    states = (saved_per_token(shape, bf16=bf16, dropout=sed.dropout) + _on_the_way(shape)) * tokens
+    # The first worker gathers the moments for a checkpoint.
+    return _need("a learner", fixed, states, checkpoint_bytes(Size(), shape), gpu)
 
 
 def checkpoint_bytes(size: Size, shape: Shape) -> int:

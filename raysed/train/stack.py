@@ -1,9 +1,8 @@
 """Members that train as one program: an update of four starts 1.6 times the GPU kernels of one, not four times.
 
-A small encoder does not fill a GPU: most of an update's time goes by while its many small kernels are started. Encoders
-of the same architecture whose batches have the same shape start them once for all: `torch.func.vmap` adds a dimension
-to every weight and every product. Losses, gradient norms, optimizers, dev scores and checkpoints stay those of each
-member, so its result is that of a training alone, up to rounding; but where dropout is on, it draws other masks.
+A small encoder does not fill a GPU: most of an update's time goes by while its many small kernels are started.
+`torch.func.vmap` adds a dimension to every weight and every product. All else stays each member's own, so its result is
+that of a training alone, up to rounding; but where dropout is on, it draws other masks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,10 +25,7 @@ from raysed.train.selection import Result
 
 
 def can_be_stacked(engine: Any) -> bool:
-    """Return whether a training can be part of a stack: one of embeddings, by encoders that take packed rows.
-
-    Padded batches, and tables of vectors, have no shape that could be made equal.
-    """
+    """Return whether a training can be part of a stack: one of embeddings, by encoders that take packed rows."""
     return (
         isinstance(engine, TorchEngine)
         and isinstance(engine.objective, EmbeddingObjective)

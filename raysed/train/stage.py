@@ -13,7 +13,7 @@ from torch import nn
 
 from raysed.config import Block, MembersConfig
 from raysed.train.objective import EncoderObjective
-from raysed.train.optimizers import adam_optimizer, bert_optimizer
+from raysed.train.optimizers import bert_optimizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -72,13 +72,9 @@ class Setup:
 
 @dataclass(frozen=True)
 class Size:
-    """What a training holds and computes beside one encoder.
+    """What a training holds: encoders that are trained, those that only compute, and trained numbers beside them.
 
-    Attributes:
-        trained: encoders that are trained.
-        kept: encoders that only compute, without gradients.
-        parameters: trained numbers beside the encoders.
-        outputs_per_token: numbers that a token is turned into beside its states, such as logits over a vocabulary.
+    `outputs_per_token` are numbers that a token is turned into beside its states, such as logits over a vocabulary.
     """
 
     trained: int = 1
@@ -118,7 +114,7 @@ class Stage:
         return ["corpus"]
 
     def needs(self, settings: Any) -> list[tuple[str, str]]:
-        """Return settings outside of the block that must not be empty, each with the sentence to say if it is."""
+        """Return settings that must not be empty, each with the sentence to say if it is."""
         return []
 
     def load_pairs(self, settings: Any) -> PairRows | None:
@@ -229,13 +225,7 @@ class TuningConfig(Block):
 
 
 class TunedStage(Stage):
-    """A stage of epochs of shuffled batches.
-
-    Attributes:
-        corrects_bias: whether its Adam does so; BERT's own does not.
-    """
-
-    corrects_bias: ClassVar[bool] = False
+    """A stage of epochs of shuffled batches with BERT's own optimizer."""
 
     def steps(self, settings: Any, rows: int) -> int:
         """Return `settings.steps` where the block has them, and else the whole batches of its epochs."""
@@ -250,4 +240,4 @@ class TunedStage(Stage):
 
     def optimizer(self, settings: Any, objective: EncoderObjective) -> torch.optim.Optimizer:
         """Return the optimizer of the objective's weights."""
-        return (adam_optimizer if self.corrects_bias else bert_optimizer)(objective, settings.weight_decay)
+        return bert_optimizer(objective, settings.weight_decay)

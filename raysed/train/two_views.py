@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import torch
 from pydantic import Field, model_validator
 
 from raysed.config import ViewKind
+from raysed.train.objective import EncoderObjective
+from raysed.train.optimizers import adam_optimizer
 from raysed.train.stage import Start, TunedStage, TuningConfig
 
 if TYPE_CHECKING:
@@ -36,7 +39,9 @@ class TwoViewsConfig(TuningConfig):
 class TwoViewsStage(TunedStage):
     """A stage that learns from pairs of views; its Adam corrects the bias of its moments (BSL table 8)."""
 
-    corrects_bias = True
+    def optimizer(self, settings: TwoViewsConfig, objective: EncoderObjective) -> torch.optim.Optimizer:
+        """Return Adam with the bias of its moments corrected."""
+        return adam_optimizer(objective, settings.weight_decay)
 
     def tables(self, settings: TwoViewsConfig) -> list[str]:
         """Return a table for each kind of views; the same sentence twice needs the corpus only."""

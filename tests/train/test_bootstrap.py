@@ -138,38 +138,6 @@ def plan(steps, **options):
     return Plan(steps=steps, learning_rate=lambda step: 1e-3 / (step + 1), seed=3, keep="encoder", **options)
 
 
-def batches(make_table):
-    tables = [TokenTable.concatenate([make_table(6, seed=2 * i), make_table(6, seed=2 * i + 1)]) for i in range(6)]
-    return lambda step: pack(tables[step])
-
-
-def test_an_interrupted_training_goes_on_exactly(make_encoder, make_table, tmp_path):
-    """Online network, predictor with its running statistics, target and optimizer: all of it, bit for bit."""
-    from raysed.store.storage import Storage
-
-    def fresh():
-        torch.manual_seed(0)
-        objective = objective_of(make_encoder("bert"), dropout=True)
-        return objective, TorchEngine(objective, adam_optimizer(objective, 0.01), clip=1.0)
-
-    undisturbed, engine = fresh()
-    whole = train(undisturbed, batches(make_table), plan(6, log_every=1), engine)
-
-    def checkpoints():
-        return Storage(str(tmp_path), "run").checkpoints("bsl/members/00", {"seed": 3})
-
-    for until in (2, 5, None):
-        objective, engine = fresh()
-        result = train(
-            objective, batches(make_table), plan(6, log_every=1), engine, checkpoints=checkpoints(), until=until
-        )
-    assert result.resumed_at == 5 and result.history == whole.history
-    state = undisturbed.state_dict()
-    assert {key.split(".")[0] for key in state} == {"online", "predictor", "target"}
-    for name, value in objective.state_dict().items():
-        assert torch.equal(value, state[name]), name
-
-
 def test_the_loss_falls_and_the_spread_is_logged_from_the_first_update(make_encoder, make_table):
     table = make_table(8, seed=0)
     one = pack(TokenTable.concatenate([table, table]))

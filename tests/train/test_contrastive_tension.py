@@ -162,26 +162,6 @@ def test_training_within_the_batch_equals_the_plain_loop(make_encoder, make_tabl
             torch.testing.assert_close(side.transformer.get_parameter(name), expected, rtol=0, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("variant", ["pairs", "in_batch"])
-def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, variant):
-    """What the two models give is in bf16; the products and the cross entropy of it are not."""
-    table, config = make_table(30), CtConfig(variant=variant, dropout=False)
-    objective = STAGE.objective(config, Start(make_encoder("bert"), None, {}, seed=0))
-    batch = (PairSampler(table, config, 0) if variant == "pairs" else SentenceSampler(table, 16, 0))(0)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = objective.loss(batch)
-        sides = (batch.first, batch.second) if variant == "pairs" else (batch, batch)
-        x, y = (model(tokens).double() for model, tokens in zip((objective.first, objective.second), sides))
-    if variant == "pairs":
-        expected = torch.nn.functional.softplus(torch.where(batch.labels == 1, -1, 1) * (x * y).sum(1)).mean()
-    else:
-        cosines = (x / x.norm(dim=1, keepdim=True)) @ (y / y.norm(dim=1, keepdim=True)).T
-        own = 20 * cosines.diagonal()
-        expected = ((20 * cosines).logsumexp(1) + (20 * cosines).logsumexp(0) - 2 * own).mean() / 2
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("settings", "kind", "batch", "trains"),
     [

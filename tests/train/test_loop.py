@@ -21,7 +21,7 @@ from raysed.config import Config, TaskConfig
 from raysed.data.tokens import EpochBatches, FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import encode
+from raysed.model.encoding import encode, is_out_of_memory
 from raysed.model.precision import uses_bf16
 from raysed.model.views.common import dtype_on as views_dtype
 from raysed.registry import stages
@@ -743,21 +743,8 @@ def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_enco
         ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", False),
     ],
 )
-def test_what_cuda_says_of_memory_is_understood(make_encoder, said, is_memory):
-    tries = []
-
-    def action():
-        tries.append(1)
-        if len(tries) == 1:
-            raise RuntimeError(said)
-
-    if not is_memory:
-        with pytest.raises(RuntimeError, match="CUDA error"):
-            in_parts_if_needed(make_encoder("bert"), action)
-        return
-    encoder = make_encoder("bert")
-    in_parts_if_needed(encoder, action)
-    assert encoder.parts == 2 and len(tries) == 2
+def test_what_cuda_says_of_memory_is_understood(said, is_memory):
+    assert is_out_of_memory(RuntimeError(said)) is is_memory
 
 
 @pytest.mark.parametrize("others", [0.0, 0.4e9, 9e9])
