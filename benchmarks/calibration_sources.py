@@ -18,11 +18,10 @@ import numpy as np
 from raysed.config import CorpusConfig, EncoderConfig, FlowConfig, TaskConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.graded import load_task
-from raysed.data.retrieval import load_retrieval
 from raysed.data.tokens import tokenize
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
-from raysed.score.kinds.retrieval import Retrieval
+from raysed.score.kinds.retrieval import Retrieval, load_retrieval
 from raysed.score.tasks import Evaluation, main_score
 from raysed.store.metrics import quiet_libraries
 from raysed.train.calibration import fit_calibration

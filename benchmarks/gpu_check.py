@@ -50,8 +50,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 import raysed.model.encoder
 from raysed.bundled import ENCODER
 from raysed.config import Config, make_config
-from raysed.data.pair_table import write_pairs
-from raysed.data.pairs import PairRows
+from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.tokens import FlatTokens, pack, tokenize
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode

@@ -17,8 +17,7 @@ import raysed
 from raysed.cluster.execute import Executor
 from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.pair_table import read_pairs
-from raysed.data.pairs import load_nli
+from raysed.data.pairs import load_nli, read_pairs
 from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.data.tokens import SentenceTable

@@ -6,7 +6,7 @@ Files are read block by block, duplicates are known by 8-byte hashes, and a rand
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -157,30 +157,28 @@ def _draw(chunks: Iterator[_Chunk], count: int, report: CorpusReport) -> Iterato
 
     The hashes are those by which duplicates are known; each seed draws others.
     """
-    keys, sentences = np.empty(0, np.uint64), []
-    waiting: list[np.ndarray] = []
-    ceiling = np.iinfo(np.uint64).max
+    keys, sentences, ceiling = [np.empty(0, np.uint64)], [], np.iinfo(np.uint64).max
     for new_keys, new_sentences in chunks:
         rows = np.flatnonzero(new_keys <= ceiling)
-        if len(rows):
-            waiting.append(new_keys[rows])
-            sentences += [new_sentences[row] for row in rows]
+        keys.append(new_keys[rows])
+        sentences += [new_sentences[row] for row in rows]
         if len(sentences) > count + max(count // 4, _ROWS):
-            keys, sentences = _smallest(np.concatenate([keys, *waiting]), sentences, count)
-            waiting, ceiling = [], keys[-1]
+            smallest, sentences = _smallest(keys, sentences, count)
+            keys, ceiling = [smallest], smallest[-1]
     if len(sentences) < count:
         raise UserError(
             f"corpus.sentences is {count:,}, but corpus.source has only {len(sentences):,} usable sentences "
             f"({report.summary()}); lower it or add text"
         )
-    keys, sentences = _smallest(np.concatenate([keys, *waiting]), sentences, count)
+    smallest, sentences = _smallest(keys, sentences, count)
     for start in range(0, count, _ROWS):
-        yield keys[start : start + _ROWS], sentences[start : start + _ROWS]
+        yield smallest[start : start + _ROWS], sentences[start : start + _ROWS]
 
 
-def _smallest(keys: np.ndarray, sentences: list[str], count: int) -> _Chunk:
-    order = np.argsort(keys)[:count]
-    return keys[order], [sentences[row] for row in order]
+def _smallest(keys: Sequence[np.ndarray], sentences: list[str], count: int) -> _Chunk:
+    joined = np.concatenate(keys)
+    order = np.argsort(joined)[:count]
+    return joined[order], [sentences[row] for row in order]
 
 
 def find_sources(config: CorpusConfig) -> list[Source]:

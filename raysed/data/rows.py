@@ -99,8 +99,6 @@ class Rows:
     numbers: Sequence[int]
     columns: Mapping[str, list[Any]]
     """Values by field, [N] each; all None where the source lacks an optional column."""
-    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names of the values that are numbers, by field, where the source says them."""
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -395,8 +393,12 @@ def _read_hub(source: Hub, schema: Schema) -> Iterator[Rows]:
 def _by_field(
     name: str, first: int, columns: Mapping[str, str | None], values: Mapping[str, list[Any]], classes: Mapping
 ) -> Rows:
-    """Return rows from what a source holds by its own names; `first` is the number of the first one."""
-    count = len(next(iter(values.values())))
-    found = {field: [None] * count if column is None else list(values[column]) for field, column in columns.items()}
-    named = {field: classes[column] for field, column in columns.items() if column in classes}
-    return Rows(name, "row", range(first, first + count), found, named)
+    """Return rows, from number `first` on, from what a source holds by its own names; numbers of classes are named."""
+    count, found = len(next(iter(values.values()))), {}
+    for field_, column in columns.items():
+        names = classes.get(column, ())
+        found[field_] = [
+            names[value] if isinstance(value, int) and 0 <= value < len(names) else value
+            for value in ([None] * count if column is None else values[column])
+        ]
+    return Rows(name, "row", range(first, first + count), found)

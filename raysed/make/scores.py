@@ -17,7 +17,7 @@ import numpy as np
 from raysed.cluster.work import Work
 from raysed.config import FlowConfig, Layers, derive_seed
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.pair_table import read_pairs
+from raysed.data.pairs import read_pairs
 from raysed.data.targets import ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError

@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 
 from raysed.cluster.work import Work
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.pair_table import write_pairs
-from raysed.data.pairs import usable
+from raysed.data.pairs import usable, write_pairs
 from raysed.data.parquet import open_table
 from raysed.data.tokens import SENTENCE_SCHEMA, FlatTokens, LengthReport, tokenize
 from raysed.make.work import Named

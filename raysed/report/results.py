@@ -224,8 +224,8 @@ class Run:
         if name is None:
             return None
         base = next(model for model in self.models if model.recipe == BASE)
-        before_P, after_P = (self.evaluation.cosines(self.embeddings(m), name)[0] for m in (base, self.choice.model))
-        task = self.evaluation.tasks[name]
+        task, models = self.evaluation.tasks[name], (base, self.choice.model)
+        before_P, after_P = (self.evaluation.outcome(self.embeddings(model), name) for model in models)
         return Judged(name, self.choice.title, task.first, task.second, task.gold, before_P, after_P)
 
     # -- what the stages left ----------------------------------------------------------------------------------------

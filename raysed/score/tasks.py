@@ -54,10 +54,6 @@ class Evaluation:
             parts.append(rows[task.pair_rows] if task.kind == "pairs" else rows[: len(rows) // 2 * 2].reshape(-1, 2))
         return np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
 
-    def pair_sentences(self, tasks: Iterable[str] | None = None) -> tuple[list[str], list[str]]:
-        """Return the first and the second sentences of the P pairs; `tasks` as for `pair_rows`."""
-        return tuple([self.sentences[row] for row in side] for side in self.pair_rows(tasks).T)
-
     def rows(self, task: str) -> np.ndarray:
         """Return where in `sentences` the distinct sentences of one task are, rising, int64 [U_task]."""
         return np.sort(self._rows[task])
@@ -101,10 +97,6 @@ class Evaluation:
     def score_outcomes(self, outcomes: Outcomes) -> dict[str, dict]:
         """Score outcomes by task; returns what `score` returns."""
         return {task: self.tasks[task].metrics(outcome) for task, outcome in outcomes.items()}
-
-    def cosines(self, embeddings: Embeddings, task: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the cosine and the gold score of every pair of one task of graded pairs, both float64 [P]."""
-        return self.outcome(embeddings, task), self.tasks[task].gold
 
 
 def main_score(metrics: Mapping[str, Any]) -> float | None:

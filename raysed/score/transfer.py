@@ -220,12 +220,10 @@ def load_further(config: EvaluationConfig) -> FurtherTasks:
 def load_qnli(source: str) -> Qnli:
     """Read QNLI from GLUE's dev.tsv, or from the validation split of a hub dataset's configuration `qnli`."""
     table = read_source(PairSource(source=source, name="qnli"), _SCHEMA, "validation")
-    names, labels = table.classes.get("label"), []
-    for place, value in enumerate(table.columns["label"]):
-        label = names[value] if names and isinstance(value, int) and 0 <= value < len(names) else value
+    labels = table.columns["label"]
+    for place, label in enumerate(labels):
         if label not in _LABELS:
             raise UserError(f"{table.where(place)}: label {label!r} is neither entailment nor not_entailment")
-        labels.append(_LABELS[label])
     if len(set(labels)) < 2:
         raise UserError(f"evaluation.analysis.qnli: {source} must have both entailment and not_entailment")
-    return Qnli(table.texts("question"), table.texts("sentence"), np.array(labels, dtype=np.int64))
+    return Qnli(table.texts("question"), table.texts("sentence"), np.array([_LABELS[label] for label in labels]))

@@ -11,7 +11,7 @@ from torch import nn
 from raysed.train.collapse import spread_of
 
 if TYPE_CHECKING:
-    from raysed.data.pair_table import LabelledBatch
+    from raysed.data.pairs import LabelledBatch
     from raysed.data.tokens import PackedTokens
     from raysed.model.encoder import Encoder
 

@@ -13,7 +13,7 @@ from raysed.train.optimizers import adam_optimizer
 from raysed.train.stage import Start, TunedStage, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.pair_table import PairBatches
+    from raysed.data.pairs import PairBatches
 
 
 class TwoViewsConfig(TuningConfig):
@@ -58,7 +58,7 @@ class TwoViewsStage(TunedStage):
 
     def batches(self, settings: TwoViewsConfig, start: Start) -> PairBatches:
         """Return batches of all kinds together; dropout tells the two views of the same sentence apart (SimCSE)."""
-        from raysed.data.pair_table import PairBatches, PairTable, read_pairs
+        from raysed.data.pairs import PairBatches, PairTable, read_pairs
         from raysed.data.tokens import read_tokens
 
         tables = []

@@ -261,13 +261,6 @@ def test_scores_that_fill_a_small_part_of_their_range_are_refused(tmp_path, scor
 
 
 @pytest.mark.parametrize(
-    ("scores", "range_"), [([1 + i % 5 for i in range(40)], (0, 5)), ([i / 30 for i in range(31)], (0, 1))]
-)
-def test_scores_that_fill_their_range_well_enough_are_taken(tmp_path, scores, range_):
-    assert task_of(scores_file(tmp_path, scores), score_range=range_).pairs == len(scores)
-
-
-@pytest.mark.parametrize(
     ("scores", "message"),
     [
         ([3], "pairs.tsv has 1 pair with a score, but a correlation needs at least 3"),

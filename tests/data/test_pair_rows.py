@@ -114,15 +114,6 @@ def test_lines_end_at_newlines_only_and_quotes_are_text(tmp_path):
     assert found(views(path)) == [('"A man\u2028said', '5" wide'), ("a", "b\x0cc")]
 
 
-def test_the_released_files_of_sick_and_snli_are_read(tmp_path):
-    """SICK's names, and SNLI's last columns that a row may lack."""
-    sick = write_text(
-        tmp_path / "SICK.txt", "ID\tsentence_A\tsentence_B\tentailment_label\tr", "1\tA b\tC d\tENTAILMENT\t4.5"
-    )
-    snli = write_text(tmp_path / "s.txt", "gold_label\tsentence1\tsentence2\tl1\tl2", "-\tx\ty", "neutral\tx\tz\tn\tn")
-    assert labelled(nli(sick, snli)) == {("A b", "C d"): 1, ("x", "z"): 2}
-
-
 def test_real_files(data_dir):
     """Sizes as counted in the files themselves."""
     snli, sick = (data_dir / "nli" / name for name in ("snli-sample.tsv", "sick-train.tsv"))
@@ -236,32 +227,19 @@ def test_a_split_that_is_not_there_is_refused(tmp_path):
 NEEDED = "view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name)"
 HINT = f"separate them by tabs, or name the columns in the first line: {NEEDED}"
 ONE, THREE = (f"{count} tab-separated columns instead of 2; {HINT}" for count in (1, 3))
-GOOD = '{"view1": "a", "view2": "b"}'
-ENDINGS_ALLOWED = "supported endings are .txt, .jsonl, .csv, .tsv, .parquet, and the text formats also with .gz"
 BROKEN = [
-    ("v.txt", "A man runs.\nIt rains.\n", f"PATH, line 1: {ONE}"),
     ("v.txt", "\na\tb\nIt rains.\n", f"PATH, line 3: {ONE}"),
     ("v.tsv", "a\tb\tc\n", f"PATH, line 1: {THREE}"),
     ("v.tsv", "view1\tview2\na\n", "PATH, line 2: 1 tab-separated columns, but the header has 2"),
-    ("v.tsv", "view1\tview2\na\tb\tc\n", "PATH, line 2: 3 tab-separated columns, but the header has 2"),
-    ("v.tsv", b"a\tb\nCaf\xe9\tb\n", "PATH, line 2: not valid UTF-8 (byte 0xe9); save the file as UTF-8"),
     ("v.tsv", "", "views.files: PATH has no pairs of views"),
     ("v.txt", "view1\tview2\n", "views.files: PATH has no pairs of views"),
-    ("v.jsonl", "\n", "views.files: PATH has no pairs of views"),
-    ("v.jsonl", '{"view1": "a"\n', "PATH, line 1: not valid JSON: Expecting ',' delimiter: line 1 column 14 (char 13)"),
-    ("v.jsonl", '["a", "b"]', "PATH, line 1: expected an object {...}, found a list"),
-    ("v.jsonl", '{"en": "a", "fr": "b"}', f"PATH, line 1: columns {NEEDED} are needed, found en, fr"),
-    ("v.jsonl", GOOD + '\n{"view1": "a", "views2": "b"}\n', "PATH, line 2: no field 'view2'; found view1, views2"),
     ("v.jsonl", '{"view1": "a", "view2": 3}', "PATH, line 1: a sentence must be text, not of type int"),
-    (
-        "v.jsonl",
-        '{"view1": "a", "view2": "\\udc00"}',
-        "PATH, line 1: half a surrogate pair (\\ud800 to \\udfff) is not",
-    ),
-    ("v.xlsx", "a,b\n", f"views.files: PATH is not a file of pairs of views; {ENDINGS_ALLOWED}"),
     ("v.csv", "a,b\n", f"PATH, line 1: columns {NEEDED} are needed, found a, b"),
-    ("v.parquet", "no parquet", "PATH cannot be read: "),
-    ("v.tsv.gz", "no gzip", "PATH cannot be read: "),
+    (
+        "v.xlsx",
+        "a,b\n",
+        "views.files: PATH is not a file of pairs of views; supported endings are .txt, .jsonl, .csv, ",
+    ),
     (
         "v.txt",
         "a\ta\n \tb\n",

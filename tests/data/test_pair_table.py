@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.data.pair_table import PairBatches, PairTable, read_pairs, write_pairs
-from raysed.data.pairs import PairRows
+from raysed.data.pairs import PairBatches, PairRows, PairTable, read_pairs, write_pairs
 from raysed.data.tokens import LengthReport, tokenize
 
 LABELS = [None, np.arange(30) % 3, np.linspace(0, 1, 30)]
@@ -30,7 +29,7 @@ def token_pairs(table: PairTable) -> list[tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("labels", LABELS, ids=["views", "classes", "scores"])
 def test_pairs_come_back_from_their_file(tiny_tokenizer, make_sentences, tmp_path, monkeypatch, labels, at_once):
     """Row group by row group; both sides are counted, and cut; labels keep their type."""
-    monkeypatch.setattr("raysed.data.pair_table._AT_ONCE", at_once)
+    monkeypatch.setattr("raysed.data.pairs._AT_ONCE", at_once)
     rows, report = PairRows(make_sentences(30, 1), make_sentences(30, 2), labels), LengthReport(8)
     write_pairs(rows, tiny_tokenizer, 8, tmp_path, report)
     expected = [tokenize(tiny_tokenizer, side, 8) for side in (rows.first, rows.second)]

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from raysed.config import TaskConfig
-from raysed.data.retrieval import load_retrieval
 from raysed.errors import UserError
 from raysed.score.kinds.classification import load_classes
+from raysed.score.kinds.retrieval import load_retrieval
 from raysed.score.tasks import kind_of, load_any_task
 
 REAL = Path(__file__).parents[3] / "shared/data/retrieval/trecqa-dev"

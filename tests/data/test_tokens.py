@@ -152,18 +152,6 @@ def test_truncation_keeps_the_closing_token_and_counts_what_is_lost(tiny_tokeniz
     assert report.lost_tokens == sum(max(len(t) - 8, 0) for t in full)
 
 
-@pytest.mark.parametrize("state", ["as loaded", "after a padded call", "after a truncated call"])
-def test_the_tokenizer_has_no_memory(tiny_tokenizer, make_sentences, state):
-    """Options of an earlier call, or of the tokenizer's file, do not reach the table."""
-    sentences = make_sentences(30)
-    expected = lists_of(tokenize(tiny_tokenizer, sentences, 50))
-    if state == "after a padded call":
-        tiny_tokenizer(sentences, padding="max_length", max_length=30)
-    elif state == "after a truncated call":
-        tiny_tokenizer(sentences, truncation=True, max_length=4)
-    assert lists_of(tokenize(tiny_tokenizer, sentences, 50)) == expected
-
-
 # -- flat files ------------------------------------------------------------------------------------------------------
 
 

@@ -6,8 +6,7 @@ import pytest
 from raysed.cluster.work import Work
 from raysed.config import CalibrationConfig, EncoderConfig, FlowConfig, derive_seed
 from raysed.data.graded import StsTask
-from raysed.data.pair_table import write_pairs
-from raysed.data.pairs import PairRows
+from raysed.data.pairs import PairRows, write_pairs
 from raysed.data.tokens import TokenTable, tokenize
 from raysed.errors import UserError
 from raysed.graph import Ref, Task

@@ -187,8 +187,7 @@ def test_the_page_shows_the_pairs_that_got_better_and_worse_most(page, report, f
     evaluation = tiny_evaluation()
     places = ("base/embeddings/00", "ct-sed-flow/calibrations/00")
     cosines = [
-        evaluation.cosines(np.load(artefact(finished_run, place) / "layers-1.npy"), "everyday-test")[0]
-        for place in places
+        evaluation.outcome(np.load(artefact(finished_run, place) / "layers-1.npy"), "everyday-test") for place in places
     ]
     task = evaluation.tasks["everyday-test"]
     gold, before, after = (rankdata(values) for values in (task.gold, *cosines))

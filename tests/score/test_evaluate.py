@@ -1,7 +1,6 @@
 """Models scored side by side; mistakes are one sentence each."""
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -16,9 +15,7 @@ from raysed.commands import evaluate
 from raysed.config import TransferConfig
 from raysed.data.graded import StsTask
 from raysed.data.transfer import load_transfer
-from raysed.model.encoder import Encoder
 from raysed.model.load import load_model
-from raysed.model.pretrained import write_checkpoint
 from raysed.score.lexical import count_vectors, transfer_baselines, word_cosines
 from raysed.score.tasks import Evaluation
 from raysed.score.transfer import score_transfer, sentences_of, transfer_average
@@ -129,48 +126,6 @@ def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
         for name, task in evaluation.tasks.items()
     }
     assert words["metrics"]["first"]["spearman"] == pytest.approx(overlap["first"]["spearman"])
-
-
-@pytest.mark.parametrize("name", ["1", "flow", "library", "checkpoint", "bundled"])
-def test_layers_that_a_model_has_not_are_refused_before_another_is_embedded(
-    call, exports, tiny_encoder_dir, tmp_path, name, tiny_tokenizer, make_transformer
-):
-    """Also of models that bring a pooling of their own, where the layers would do nothing."""
-    paths = {"1": exports["1"], "flow": exports["flow"], "bundled": "bundled:encoder"}
-    if name == "library":  # with a prompt, which is left to sentence-transformers
-        paths[name] = tmp_path / "prompted"
-        shutil.copytree(exports["1"], paths[name])
-        prompts = {"prompts": {"query": "find: "}, "default_prompt_name": "query"}
-        (paths[name] / "config_sentence_transformers.json").write_text(json.dumps(prompts))
-    if name == "checkpoint":
-        paths[name] = tmp_path / "member"
-        paths[name].mkdir()
-        write_checkpoint(
-            Encoder(make_transformer("bert")), tiny_tokenizer, paths[name], {"member": "ct/members/00"}, []
-        )
-    deep = tmp_path / "deep"
-    make_transformer("bert", layers=5).save_pretrained(deep)
-    tiny_tokenizer.save_pretrained(deep)
-    assert call("--model", deep, "--model", paths[name], "--layers", "3")[::2] == (0, "")
-    code, out, err = call("--model", deep, "--model", paths[name], "--layers", "5")
-    assert code == 2 and "embed" not in out
-    assert err.startswith(
-        f"error: --model {paths[name]}: 5 layers cannot be pooled: the encoder has 3; choose fewer with"
-    )
-
-
-def test_a_depth_that_nobody_chose_does_not_refuse_a_model_with_its_own(call, exports, tasks, tmp_path):
-    """The default pools two layers, and a model of one layer brings its own pooling."""
-    shallow = tmp_path / "shallow"
-    shutil.copytree(exports["1"], shallow)
-    settings = json.loads((shallow / "config.json").read_text())
-    (shallow / "config.json").write_text(json.dumps({**settings, "num_hidden_layers": 1}))
-    config = json.loads(tasks.read_text())
-    del config["encoder"]["layers"], config["evaluation"]["transfer"]
-    tasks.write_text(json.dumps(config))
-    assert call("--model", shallow)[0] == 0
-    code, _, err = call("--model", shallow, "--layers", "2")
-    assert code == 2 and "2 layers cannot be pooled: the encoder has 1" in err
 
 
 # -- files instead of a config ---------------------------------------------------------------------------------------

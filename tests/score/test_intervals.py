@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from scipy.stats import rankdata, spearmanr
 
 from raysed.data.graded import StsTask
-from raysed.data.retrieval import RetrievalTask
 from raysed.score.intervals import _over_seeds, interval, resample
 from raysed.score.kinds.classification import Classification, LabelledTexts
 from raysed.score.kinds.clustering import Clustering
-from raysed.score.kinds.retrieval import Retrieval
+from raysed.score.kinds.retrieval import Retrieval, RetrievalTask
 from raysed.score.metrics import Order
 from raysed.score.tasks import Evaluation, main_score
 

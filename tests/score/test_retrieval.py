@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raysed.data.retrieval import RetrievalTask
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
-from raysed.score.kinds.retrieval import MEASURES, Retrieval
+from raysed.score.kinds.retrieval import MEASURES, Retrieval, RetrievalTask
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation
 

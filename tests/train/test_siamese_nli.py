@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.data.pair_table import LabelledBatch, PairBatches, PairTable
+from raysed.data.pairs import LabelledBatch, PairBatches, PairTable
 from raysed.train.stages.nli import SiameseNLI
 
 

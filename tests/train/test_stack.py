@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.data.pair_table import PairBatches, PairTable
+from raysed.data.pairs import PairBatches, PairTable
 from raysed.errors import UserError
 from raysed.model.encoding import encode
 from raysed.store.storage import Storage

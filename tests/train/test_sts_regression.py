@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysed.data.pair_table import PairBatches, PairTable
+from raysed.data.pairs import PairBatches, PairTable
 from raysed.train.stages.sts import CosineRegression, target_of
 
 

@@ -64,15 +64,15 @@ def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
 
 def _cosines(run: Run) -> dict[str, np.ndarray]:
     task, _ = _task(run)
-    return {label: run.evaluation.cosines(run.embeddings(m), task)[0] for label, m in run.pictured().items()}
+    return {label: run.evaluation.outcome(run.embeddings(m), task) for label, m in run.pictured().items()}
 
 
 def _edit_distance(run: Run) -> dict[str, Any]:
     task, has_pairs = _task(run)
     if not has_pairs:
         return {}
-    distances = edit_distances(*run.evaluation.pair_sentences([task]))
-    models = edit_distance_table(distances, run.evaluation.tasks[task].gold, _cosines(run))
+    pairs = run.evaluation.tasks[task]
+    models = edit_distance_table(edit_distances(pairs.first, pairs.second), pairs.gold, _cosines(run))
     return {"task": task, "models": models}
 
 
@@ -88,10 +88,8 @@ def _edit_distance_tables(found: Mapping[str, Any], report: Report) -> Table:
 
 def _edit_distance_chart(run: Run, found: Mapping[str, Any]) -> Chart | None:
     """Return the cosines of the base and the last recipe against edit distance (BERT-flow figure 2)."""
-    words_P, cosines = (
-        edit_distances(*run.evaluation.pair_sentences([found["task"]]))["words"],
-        list(_cosines(run).items()),
-    )
+    pairs, cosines = run.evaluation.tasks[found["task"]], list(_cosines(run).items())
+    words_P = edit_distances(pairs.first, pairs.second)["words"]
     texts = [f"{edits:g} edits" for edits in words_P]
     models = dict([cosines[0], cosines[-1]])
     return pairs_chart(

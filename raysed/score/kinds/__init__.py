@@ -60,10 +60,6 @@ class Task(ABC):
     def metrics(self, outcome: np.ndarray) -> dict[str, Any]:
         """Return the scores, x100, and counts."""
 
-    def score(self, x_UD: np.ndarray) -> dict[str, Any]:
-        """Return the metrics of a model, from the embeddings of `sentences`."""
-        return self.metrics(self.outcome(x_UD))
-
     def strata(self) -> list[tuple[slice, float]]:
         """Return the rows of an outcome that are resampled together, and their share of the task's score."""
         raise NotImplementedError

@@ -76,18 +76,15 @@ def load_classes(name: str, config: TaskConfig) -> LabelledTexts:
     setting = f"evaluation.tasks.{name}"
     rows = read_source(config, classes_schema(config, setting), "test")
     labels = ["" if value is None else str(value).strip() for value in rows.columns["label"]]
-    texts, names = rows.texts("text"), rows.classes.get("label")
+    texts = rows.texts("text")
     kept = [i for i, (text, label) in enumerate(zip(texts, labels)) if text.strip() and label]
     classes, ids = np.unique([labels[i] for i in kept], return_inverse=True) if kept else ([], np.zeros(0, np.int64))
-    _check_classes(list(map(str, classes)), ids, rows.name, setting)
+    classes = list(map(str, classes))
+    _check_classes(classes, ids, rows.name, setting)
     splits = [rows.columns["split"][i] for i in kept] if config.split is None else []
     test = np.array([split == "test" for split in splits], bool)
-    if names:  # the name behind a number, where the hub says it
-        classes = [names[int(v)] if v.isdigit() and int(v) < len(names) else v for v in classes]
     is_divided = test.any() and not test.all()
-    return LabelledTexts(
-        name, [texts[i] for i in kept], ids.astype(np.int64), list(map(str, classes)), test if is_divided else None
-    )
+    return LabelledTexts(name, [texts[i] for i in kept], ids.astype(np.int64), classes, test if is_divided else None)
 
 
 def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting: str) -> None:

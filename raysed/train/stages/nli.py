@@ -15,8 +15,7 @@ from raysed.train.objective import Siamese
 from raysed.train.stage import Start, TunedStage, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.pair_table import LabelledBatch, PairBatches
-    from raysed.data.pairs import PairRows
+    from raysed.data.pairs import LabelledBatch, PairBatches, PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -88,7 +87,7 @@ class _Nli(TunedStage):
         return SiameseNLI(start.encoder, settings.bias, settings.dropout)
 
     def batches(self, settings: NliConfig, start: Start) -> PairBatches:
-        from raysed.data.pair_table import PairBatches, read_pairs
+        from raysed.data.pairs import PairBatches, read_pairs
 
         return PairBatches(read_pairs(start.data["pairs/nli"]), settings.batch_size, start.seed)
 

@@ -15,8 +15,7 @@ from raysed.train.objective import Siamese
 from raysed.train.stage import Start, TunedStage, TuningConfig
 
 if TYPE_CHECKING:
-    from raysed.data.pair_table import LabelledBatch, PairBatches
-    from raysed.data.pairs import PairRows
+    from raysed.data.pairs import LabelledBatch, PairBatches, PairRows
     from raysed.model.encoder import Encoder
 
 
@@ -105,7 +104,7 @@ class _Sts(TunedStage):
         return CosineRegression(start.encoder, start.lower_bound or 0.0, settings.dropout)
 
     def batches(self, settings: StsConfig, start: Start) -> PairBatches:
-        from raysed.data.pair_table import PairBatches, read_pairs
+        from raysed.data.pairs import PairBatches, read_pairs
 
         return PairBatches(read_pairs(start.data["pairs/sts"]), settings.batch_size, start.seed)
 
