@@ -8,7 +8,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from raysed.config import ResourcesConfig
@@ -116,11 +116,6 @@ class Share:
         return {name: amount for name, amount in asked.items() if amount}
 
     @property
-    def on_cpus(self) -> "Share":
-        """The same without a GPU, for work that would only keep one from others."""
-        return replace(self, gpus=0.0)
-
-    @property
     def device(self) -> str:
         """What torch computes on."""
         return "cuda" if self.gpus else "cpu"
@@ -216,12 +211,12 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
     """
     gpu = uses_gpu(res, cluster)
     memory = cluster.gpu_bytes if gpu else cluster.node_bytes
-    if gpu:
-        places, cpus = _places_on_gpus(cluster)
+    if gpu:  # each with its part of the CPUs
+        places, cpus = int(cluster.gpus), min((min(c / g, 1.0) for c, g in cluster.nodes if g), default=0.0)
     else:  # one per node, on as many nodes as gives the most CPUs in all
         rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
         places, cpus = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
-        cpus = _rounded_down(cpus)
+    cpus = _rounded_down(cpus)
     needed = math.ceil(count * teacher_bytes / (memory / 2))
     if needed > places:
         log.warning(
@@ -268,29 +263,24 @@ def plan_learners(
 
 def _smallest_gpu(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Memory and type of the smallest GPU: as its node says, else by the type that Ray found, else a small one."""
-    found, said = [], _gpu_bytes_on([node["NodeID"] for node in nodes])
-    for node in nodes:
+    import ray
+
+    from raysed.cluster.nodes import ask_nodes
+
+    names = [node["NodeID"] for node in nodes]
+    question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
+    said = ask_nodes(question, [name for name in names if name not in _bytes_of_gpus])
+    _bytes_of_gpus.update({name: None if isinstance(size, Exception) else size for name, size in said.items()})
+    found = []
+    for name, node in zip(names, nodes):
         kind = next((key.partition(":")[2] for key in node["Resources"] if key.startswith("accelerator_type:")), "")
-        size = said[node["NodeID"]] or (1e9 * GPU_GB[kind] if kind in GPU_GB else Cluster.gpu_bytes)
-        found.append((size, kind))
+        found.append((_bytes_of_gpus[name] or 1e9 * GPU_GB.get(kind, 0) or Cluster.gpu_bytes, kind))
     size, kind = min(found, default=(Cluster.gpu_bytes, ""))
     return {"gpu_bytes": size, "gpu": kind}
 
 
 _bytes_of_gpus: dict[str, float | None] = {}
 """By node: a node is asked once, because the cluster is looked at again and again."""
-
-
-def _gpu_bytes_on(nodes: Sequence[str]) -> dict[str, float | None]:
-    """Return what the driver of each node says of its smallest GPU; None where it says nothing."""
-    import ray
-
-    from raysed.cluster.nodes import ask_nodes
-
-    question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
-    said = ask_nodes(question, [node for node in nodes if node not in _bytes_of_gpus])
-    _bytes_of_gpus.update({node: None if isinstance(size, Exception) else size for node, size in said.items()})
-    return {node: _bytes_of_gpus[node] for node in nodes}
 
 
 def smallest_gpu_here() -> float | None:
@@ -324,12 +314,6 @@ def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0
     """The most CPUs that each of so many workers, or of all that there is memory for, can have at once, at least 1."""
     most, workers = range(int(cluster.largest_cpus), 1, -1), min(workers, cluster.fit(1, gpus, memory))
     return next((cpus for cpus in most if cluster.fit(cpus, gpus, memory) >= workers), 1)
-
-
-def _places_on_gpus(cluster: Cluster) -> tuple[int, float]:
-    """One actor per GPU, with its part of the CPUs."""
-    shares = [min(c / g, 1.0) for c, g in cluster.nodes if g]
-    return int(cluster.gpus), _rounded_down(max(min(shares, default=0.0), 0.0))
 
 
 def _rounded_down(cpus: float) -> float:

@@ -285,7 +285,8 @@ def node(group: str = "", alive: bool = True, **resources: float) -> dict:
 def said_of_gpus(monkeypatch):
     """What the drivers of GPUs say, by node; nothing at first."""
     said: dict[str, float] = {}
-    monkeypatch.setattr(resources, "_gpu_bytes_on", lambda nodes: {node: said.get(node) for node in nodes})
+    monkeypatch.setattr(resources, "_bytes_of_gpus", {})
+    monkeypatch.setattr("raysed.cluster.nodes.ask_nodes", lambda _, nodes: {node: said.get(node) for node in nodes})
     return said
 
 
@@ -314,10 +315,10 @@ def test_an_unknown_gpu_counts_as_a_small_one(monkeypatch):
         assert current_cluster().gpu_bytes == 8e9
 
 
-def test_what_the_driver_says_of_a_gpu_counts_more_than_its_type(monkeypatch, said_of_gpus):
+def test_what_the_driver_says_of_a_gpu_counts_more_than_its_type(monkeypatch):
     monkeypatch.setattr(ray, "nodes", lambda: [node("a", CPU=8.0, GPU=2.0, **{"accelerator_type:A100": 1.0})])
     assert current_cluster().gpu_bytes == 40e9
-    said_of_gpus[ray.nodes()[0]["NodeID"]] = 85.8e9
+    resources._bytes_of_gpus[ray.nodes()[0]["NodeID"]] = 85.8e9
     assert current_cluster().gpu_bytes == 85.8e9
 
 
@@ -326,14 +327,12 @@ def test_every_node_is_asked_once_and_all_new_ones_together(monkeypatch):
 
     def answers(question, nodes):
         asked.append(nodes)
-        return {"a": 24e9, "b": RuntimeError("no driver"), "c": None} if nodes else {}
+        return {"a2": 24e9, "b2": RuntimeError("no driver"), "c2": None} if nodes else {}
 
-    monkeypatch.undo()
     monkeypatch.setattr("raysed.cluster.nodes.ask_nodes", answers)
-    monkeypatch.setattr(resources, "_bytes_of_gpus", {})
-    for _ in range(2):
-        assert resources._gpu_bytes_on(["a", "b", "c"]) == {"a": 24e9, "b": None, "c": None}
-    assert asked == [["a", "b", "c"], []]
+    monkeypatch.setattr(ray, "nodes", lambda: [node(name, CPU=8.0, GPU=2.0) for name in "abc"])
+    assert [current_cluster().gpu_bytes for _ in range(2)] == [8e9, 8e9]
+    assert [len(nodes) for nodes in asked] == [3, 0]
 
 
 @pytest.mark.parametrize(
