@@ -192,9 +192,8 @@ class EncoderConfig(Block):
         if self.keep_layers == []:
             raise ValueError("encoder.keep_layers is empty; name at least one layer")
         if self.static and self.layers != 1:
-            raise ValueError(
-                f"encoder.layers is {self.layers}, but encoder.static has no layers to choose from; set it to 1"
-            )
+            problem = "but encoder.static has no layers to choose from; set it to 1"
+            raise ValueError(f"encoder.layers is {self.layers}, {problem}")
         return self
 
 
@@ -219,10 +218,10 @@ class CorpusConfig(Block):
 
     @model_validator(mode="after")
     def _lengths_leave_something(self) -> "CorpusConfig":
-        if self.min_characters > self.max_characters:
+        least, most = self.min_characters, self.max_characters
+        if least > most:
             raise ValueError(
-                f"corpus.min_characters is {self.min_characters}, which is more than corpus.max_characters "
-                f"({self.max_characters}), so no sentence could be kept; lower it"
+                f"corpus.min_characters is {least}, which is more than corpus.max_characters ({most}); lower it"
             )
         return self
 

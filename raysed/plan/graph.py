@@ -314,7 +314,7 @@ class Plan:
         inputs |= {"corpus": "corpus", "encoder": self._encoder, "start": self._learners_start}
         about = {"by": "task", "is_intermediate": True, "options": {"on_cpus": True}, "say": self._say_choices}
         make, stage = targets.combined_targets, "combination"
-        self._add(_TARGETS_OF_TEACHERS, "what the teachers say", make, stage, inputs, settings, **about)
+        self._add(_TARGETS_OF_TEACHERS, "targets of the teachers", make, stage, inputs, settings, **about)
         if not job.unscored:
             kept = {"targets": _TARGETS_OF_TEACHERS, "embeddings": scored}, {"layers": config.encoder.layers}
             self._add(TOGETHER, "teachers as one", targets.combined_embeddings, stage, *kept)
