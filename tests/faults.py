@@ -214,10 +214,7 @@ class Job:
     def left_behind(self) -> list[str]:
         """Returns temporary files and checkpoints that a finished run should not have."""
         return [
-            str(path)
-            for name in ("checkpoints", "tune", "train")
-            for path in (self.run / name).rglob("*")
-            if path.is_file()
+            str(path) for name in ("checkpoints", "train") for path in (self.run / name).rglob("*") if path.is_file()
         ]
 
 
