@@ -91,7 +91,7 @@ class Encoder(nn.Module):
     def use_sparse_gradients(self) -> None:
         """Let the token embeddings' gradient hold the rows of the batch only; the optimizer has to take that.
 
-        Not on a GPU, where the number of these rows would have to be waited for, and dense gradients cost little.
+        Not on a GPU, where the number of these rows would have to be waited for.
         """
         embedding = self.transformer.get_input_embeddings()
         is_on_cpu = self.transformer.device.type == "cpu"
@@ -135,9 +135,8 @@ class Encoder(nn.Module):
             return states_of(*tensors)
         count = min(self.parts, rows)
         edges = [rows * part // count for part in range(count + 1)]
-        # Tensors, not the batch: `checkpoint` keeps the state of random numbers of those devices only whose tensors it
-        # is given, and does not see the ones in a dataclass. Without it the second pass on a GPU would draw other
-        # dropout masks than the first. Check: `test_parts_are_computed_again_with_the_same_dropout_of_their_device`.
+        # Tensors, not the batch: `checkpoint` keeps the random state of those devices whose tensors it is given, and
+        # does not look into a dataclass. Else the second pass on a GPU would draw other dropout masks.
         parts = [
             checkpoint(states_of, *(x[slice(*pair)] for x in tensors), use_reentrant=False) for pair in pairwise(edges)
         ]
@@ -178,8 +177,8 @@ def _first_states(states: torch.Tensor, tokens: PackedTokens) -> torch.Tensor:
 def _sums(states_TD: torch.Tensor, segments_T: torch.Tensor, count: int, device_type: str) -> torch.Tensor:
     """Add up the states of each segment, [count, D].
 
-    On CUDA `index_add` adds with atomic operations, in another order each time; `index_put` sorts first, and adds in
-    the order of the tokens. On CPUs it is the other way around, but for one thread, with which both are equal.
+    On CUDA `index_add` adds in another order each time, and `index_put` in that of the tokens; on CPUs it is the other
+    way around.
     """
     zeros = states_TD.new_zeros(count, states_TD.shape[1])
     if device_type == "cuda":

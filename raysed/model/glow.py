@@ -38,9 +38,8 @@ class Glow(nn.Module):
     A level is `depth` steps. After every level but the last, the second half of the channels leaves the flow.
     z is the concatenation of these halves, in order, and of what the last level gives.
 
-    All shifts of the flow lie in one parameter, and all log-scales in another, so that a training step is
-    few kernels. Their pieces are, in order: the actnorms of all steps, the first inner actnorms of all steps,
-    the second inner ones, and the scaled biases of the last linear layers.
+    All shifts lie in one parameter, and all log-scales in another, so that a training step is few kernels: the actnorms
+    of all steps, the first inner ones, the second inner ones, and the scaled biases of the last linear layers.
 
     Shapes: B rows, D = width, a multiple of 2**levels; `levels` is 2 in the paper, 3 in the released code's default.
     """
@@ -76,11 +75,9 @@ class Glow(nn.Module):
     def initialize_(self, x_BD: Tensor) -> None:
         """Set every actnorm, inner ones too, so that its output over these rows has mean 0 and deviation 1.
 
-        Call it once, before the first update, with rows drawn at random from all that the flow is fitted on:
-        the first rows of a file are often of one kind. That it was called is stored with the weights.
-
-        A channel that is constant but for rounding keeps its size relative to the others: some encoders have such
-        channels (a LayerNorm weight of zero). Blown up to deviation 1 by each step in turn, their noise would overflow.
+        Call it once, before the first update, with rows drawn at random. That it was called is stored with the weights.
+        A channel that is constant but for rounding (a LayerNorm weight of zero) keeps its size relative to the others:
+        blown up to deviation 1 by each step in turn, its noise would overflow.
         """
         if self.initialized:
             raise RuntimeError("this flow is initialised already")

@@ -32,8 +32,8 @@ from raysed.model.encoder import Encoder, blocks_of
 from raysed.model.flow import Flow
 from raysed.model.formats import has_own_code, largest_difference
 from raysed.model.glow import FlowHead
+from raysed.model.load import NativeModel
 from raysed.model.pretrained import load_encoder, longest_input, save_encoder
-from raysed.model.sentence_model import NativeModel
 
 _OWN = "sentence_transformers."
 _FLOW = "glow.FlowHead"
