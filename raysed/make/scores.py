@@ -22,7 +22,7 @@ from raysed.data.targets import ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.make.work import Named, layers_file
-from raysed.model.affine import CalibrationMap, load_calibration, save_calibration
+from raysed.model.calibration import CalibrationMap, load_calibration, save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher

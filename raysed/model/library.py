@@ -27,9 +27,8 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 
 from raysed.config import EncoderConfig, Layers
 from raysed.errors import UserError
-from raysed.model.affine import CalibrationMap
+from raysed.model.calibration import CalibrationMap, Flow
 from raysed.model.encoder import Encoder, blocks_of
-from raysed.model.flow import Flow
 from raysed.model.formats import has_own_code, largest_difference
 from raysed.model.glow import FlowHead
 from raysed.model.load import NativeModel

@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from raysed.config import Config
-from raysed.model.flow import Flow
+from raysed.model.calibration import Flow
 from raysed.model.formats import FILES, has_own_code
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from raysed.config import Config, EncoderConfig, Layers, derive_seed
 from raysed.data.tokens import SentenceTable, read_tokens, tokenize
 from raysed.make.scores import load_embeddings
-from raysed.model.affine import CalibrationMap, load_calibration
+from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start

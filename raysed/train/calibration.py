@@ -6,7 +6,7 @@ import numpy as np
 
 from raysed.config import FlowConfig
 from raysed.errors import UserError
-from raysed.model.affine import Affine, CalibrationMap
+from raysed.model.calibration import Affine, CalibrationMap
 from raysed.registry import calibrations
 from raysed.train.calibrations import FitOptions
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, directions, largest_k, without_top

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from raysed.config import FlowConfig
 from raysed.errors import UserError
-from raysed.model.flow import Flow, require_finite
+from raysed.model.calibration import Flow, require_finite
 from raysed.train.flow_gradient import FlowObjective
 from raysed.train.optimizers import UncorrectedAdamW
 

@@ -13,7 +13,7 @@ from raysed.graph import Ref, Task
 from raysed.make import scores
 from raysed.make.scores import draw, load_embeddings
 from raysed.make.work import Sentences
-from raysed.model.affine import load_calibration
+from raysed.model.calibration import load_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
 from raysed.score.dev import DevTask

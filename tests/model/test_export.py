@@ -20,10 +20,9 @@ from raysed.config import EncoderConfig, FlowConfig
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.make.targets import teacher_sums
-from raysed.model.affine import Affine
+from raysed.model.calibration import Affine, Flow
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
-from raysed.model.flow import Flow
 from raysed.model.formats import has_own_code
 from raysed.model.library import export_model, parity
 from raysed.model.load import NativeModel, load_model

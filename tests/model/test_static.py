@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from raysed.config import make_config
 from raysed.data.tokens import TokenTable, pack, tokenize
 from raysed.errors import UserError
-from raysed.model.affine import Affine
+from raysed.model.calibration import Affine
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.library import export_model, parity

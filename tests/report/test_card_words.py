@@ -9,7 +9,7 @@ import yaml
 from made_up import full_run, scored
 
 from raysed.config import make_config
-from raysed.model.flow import Flow
+from raysed.model.calibration import Flow
 from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.recipe import parse_recipe
 from raysed.report.card import base_model, story, write_card

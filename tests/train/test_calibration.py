@@ -6,8 +6,7 @@ import torch
 
 from raysed.config import FlowConfig
 from raysed.errors import UserError
-from raysed.model.affine import Affine, load_calibration, save_calibration
-from raysed.model.flow import Flow
+from raysed.model.calibration import Affine, Flow, load_calibration, save_calibration
 from raysed.score.metrics import spearman
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import directions, without_top

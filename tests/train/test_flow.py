@@ -8,10 +8,10 @@ import torch
 
 from raysed.config import FlowConfig
 from raysed.errors import UserError
-from raysed.model import flow as flow_module
-from raysed.model.affine import load_calibration as load
-from raysed.model.affine import save_calibration as save
-from raysed.model.flow import Flow
+from raysed.model import calibration as flow_module
+from raysed.model.calibration import Flow
+from raysed.model.calibration import load_calibration as load
+from raysed.model.calibration import save_calibration as save
 from raysed.train.flow_fit import fit_flow
 from raysed.train.flow_gradient import FlowObjective
 

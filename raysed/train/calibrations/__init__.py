@@ -8,8 +8,7 @@ import numpy as np
 
 from raysed.config import FlowConfig
 from raysed.errors import UserError
-from raysed.model.affine import CalibrationMap
-from raysed.model.flow import require_finite
+from raysed.model.calibration import CalibrationMap, require_finite
 
 VARIANCE_FLOOR = 1e-10
 """Directions with less than this share of the largest variance are rounding noise: they are set to zero."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from raysed.model.flow import Flow
+from raysed.model.calibration import Flow
 from raysed.train.calibrations import Calibration, FitOptions
 from raysed.train.flow_fit import fit_flow
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from raysed.errors import UserError
-from raysed.model.affine import Affine
+from raysed.model.calibration import Affine
 from raysed.train.calibrations import Calibration, FitOptions, mean_and_covariance
 
 MOST_DIRECTIONS = 20

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from raysed.model.affine import Affine
+from raysed.model.calibration import Affine
 from raysed.train.calibrations import Calibration, FitOptions, inverse_deviations, mean_and_covariance
 
 
