@@ -32,12 +32,8 @@ def compare_formats(
 
     Args:
         formats: those beside torch's; without any nothing is measured.
-        sentences: N texts or more, to compare and to measure on.
-        expected_ND: the trained model's vectors of the first N.
+        sentences: to compare and to measure on; `expected_ND` are the trained model's vectors of the first N.
         tolerance: the largest difference that is rounding, as a share of the largest coordinate.
-
-    Returns:
-        The part `formats` of report.json, see docs/report.md; torch first.
 
     Raises:
         RunFailed: the vectors of a format differ from the trained model's.

@@ -107,7 +107,7 @@ class Run:
         tasks, main = self.config.report_tasks(), self.config.encoder.layers
         rows: list[Row] = []
         headline: dict[Group, list[Outcomes]] = {}
-        for row, outcomes in [*self._words_alone(), *self._grid_models(), *self._all_models()]:
+        for row, outcomes in self._scored():
             rows.append(row)
             if row.layers in (main, 0) and not row.left_out and set(tasks) <= set(outcomes):  # BM25 is for retrieval
                 headline.setdefault((row.recipe, row.kind), []).append({task: outcomes[task] for task in tasks})
@@ -115,15 +115,34 @@ class Run:
         # Pairs labelled entailment are labelled, whatever is made of them.
         labels = stage_labels()
         labels |= {stage: labels["nli"] for stage, kinds in views.items() if "entailment" in kinds}
-        sizes = {name: task.size for name, task in self.evaluation.tasks.items()}
-        scores = Scores(rows, tasks, main, labels, fitted_on=public_name(self.config.flow.fit_on), sizes=sizes)
+        known, fitted_on = self.evaluation.tasks, public_name(self.config.flow.fit_on)
+        measures, sizes = (
+            {known[name].measure for name in tasks},
+            {n: f"{t.size}, {t.measure}" for n, t in known.items()},
+        )
+        measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
+        scores = Scores(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes)
         self.begin("intervals")
         return replace(scores, draws=self._resampled(scores, headline))
 
-    def _words_alone(self) -> Iterator[tuple[Row, Outcomes]]:
+    def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
         self.begin("words alone")
         for name, outcomes in baselines(self.evaluation).items():
-            yield Row(name, "baseline", 0, None, 0, self.evaluation.score_outcomes(outcomes)), outcomes
+            yield self._row(name, "baseline", 0, 0, outcomes)
+        yield from self._grid_models()
+        for recipe in dict.fromkeys(model.recipe for model in self.models):
+            for model in (model for model in self.models if model.recipe == recipe):
+                self.begin(recipe)
+                for layers in model.poolings:
+                    outcomes = self.evaluation.outcomes(self.embeddings(model, layers))
+                    yield self._row(recipe, model.kind, model.index, layers, outcomes, model.left_out)
+            if (combined := self._combined(recipe)) is not None:
+                yield self._row(recipe, "ensemble", 0, self.config.encoder.layers, self.evaluation.outcomes(combined))
+
+    def _row(
+        self, recipe: str, kind: str, index: int, layers: Layers, outcomes: Outcomes, left_out: bool = False
+    ) -> tuple[Row, Outcomes]:
+        return Row(recipe, kind, index, None, layers, self.evaluation.score_outcomes(outcomes), left_out), outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
         """Those that were trained to the end: their dev score is all that was measured of them."""
@@ -135,20 +154,6 @@ class Run:
                     metrics = {grid["criterion"]: value, "pairs": task.task.pairs} if is_pairs else {task.main: value}
                     about = (grid["recipe"], "grid", index, bound["lower_bound"], self.config.encoder.layers)
                     yield Row(*about, {grid["task"]: metrics}), {}
-
-    def _all_models(self) -> Iterator[tuple[Row, Outcomes]]:
-        for recipe in dict.fromkeys(model.recipe for model in self.models):
-            for model in (model for model in self.models if model.recipe == recipe):
-                self.begin(recipe)
-                for layers in model.poolings:
-                    outcomes = self.evaluation.outcomes(self.embeddings(model, layers))
-                    about = (recipe, model.kind, model.index, None, layers)
-                    yield Row(*about, self.evaluation.score_outcomes(outcomes), model.left_out), outcomes
-            combined = self._combined(recipe)
-            if combined is not None:
-                outcomes = self.evaluation.outcomes(combined)
-                about = (recipe, "ensemble", 0, None, self.config.encoder.layers)
-                yield Row(*about, self.evaluation.score_outcomes(outcomes)), outcomes
 
     def _combined(self, recipe: str) -> Embeddings | None:
         """What an ensemble says as one; None of teachers that were not combined, or of one that says the same alone."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from raysed.recipe import TEACHERS
 from raysed.registry import calibration_names, stages
-from raysed.score import kinds as task_kinds
 from raysed.score.intervals import interval
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
@@ -76,8 +75,10 @@ class Scores:
     """Resampled scores; with them scores and differences have 95 % intervals."""
     fitted_on: str | None = None
     """What calibrations have seen: `tasks`, `corpus`, `nli`, or a name for people."""
+    measure: str = "Score x100"
+    """What the headline numbers are."""
     sizes: Mapping[str, str] = field(default_factory=dict)
-    """By task what there is to be scored on, in words."""
+    """By task what there is to be scored on and by which measure, in words."""
 
     @cached_property
     def counted(self) -> list[Row]:
@@ -113,29 +114,6 @@ class Scores:
                     ends = None if draws_R is None else interval(draws_R)
                     summary.append(entry | dict(zip(("low", "high"), ends or ())))
         return summary
-
-    @cached_property
-    def kinds(self) -> dict[str, str]:
-        """The kind of every task, see `score.kinds`."""
-        metrics = {task: scores for row in reversed(self.rows) for task, scores in row.metrics.items()}
-        known = {kind: task.main for kind, task in task_kinds.kinds().items()}
-        names = task_names(self.rows)
-        return {task: next((kind for kind in known if known[kind] in metrics[task]), "pairs") for task in names}
-
-    @property
-    def axis(self) -> str:
-        """The name of the headline's score for the axis of a chart."""
-        kinds, names = {self.kinds.get(task, "pairs") for task in self.tasks}, ", ".join(self.tasks)
-        measure = task_kinds.kinds()[kinds.pop()].short_measure if len(kinds) == 1 else "Score"
-        return f"{measure} x100 on {names if len(names) <= 50 else f'the mean of {len(self.tasks)} tasks'}"
-
-    @property
-    def measure(self) -> str:
-        """What the headline numbers are, with the names of their tasks."""
-        found = {task: task_kinds.kinds()[self.kinds.get(task, "pairs")].measure for task in self.tasks}
-        if len(set(found.values())) == 1:
-            return f"{next(iter(found.values()))}, x100, mean over {', '.join(self.tasks)}"
-        return f"Score x100, mean over {', '.join(f'{task} ({measure})' for task, measure in found.items())}"
 
     @cached_property
     def groups(self) -> Groups:

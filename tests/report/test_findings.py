@@ -60,14 +60,6 @@ def test_ensembles_have_paragraphs():
     )
 
 
-def test_the_end_of_the_chain_is_compared_with_the_best_of_what_needs_no_training():
-    """Whatever its calibration, and words alone, too: not with a row that is easier to beat."""
-    rows = [*full_run(), row("base-whiten", "base", 75.0)]
-    assert "(69.6) is 5.4 below base + whiten (75.0), the best row that needs no training." in findings(scored(rows))
-    better = [*full_run(), row("tf-idf", "baseline", 80.0, layers=0)]
-    assert "(69.6) is 10.4 below TF-IDF (80.0), the best row that needs no training." in findings(scored(better))
-
-
 def spread(centre, width=1.0):
     """Resampled scores whose 95 % interval is the centre and `width` on both sides."""
     return centre + width * np.linspace(-1, 1, 4001) / 0.95

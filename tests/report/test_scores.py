@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from made_up import entry, full_run, row, scored
 
-from raysed.report.scores import Row
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 
 
@@ -49,15 +48,6 @@ def test_a_model_without_a_score_is_in_the_headline_with_dashes():
     assert len(lines) == len(headline_table(scored(full_run())).plain().splitlines()) + 1
 
 
-@pytest.mark.parametrize(("task", "lines"), [("dev", 0), ("sts12", 1)])
-def test_a_baseline_that_fits_no_headline_task_has_no_line(task, lines):
-    """With a score on one of two such tasks it has one, without a mean."""
-    bm25 = Row("bm25", "baseline", 0, None, 0, {task: {"ndcg@10": 41.0}})
-    table = headline_table(scored([*full_run(), bm25])).plain()
-    assert sum(line.startswith("BM25") for line in table.splitlines()) == lines
-    assert ("41.00" in table) == bool(lines)
-
-
 def test_headline_table_reads_from_the_cheapest_to_the_final_model():
     lines = headline_table(scored(full_run())).plain().splitlines()
     cells = [[cell for cell in line.split("  ") if cell] for line in lines]
@@ -69,15 +59,6 @@ def test_headline_table_reads_from_the_cheapest_to_the_final_model():
     ]  # fmt: skip
     assert [c.strip() for c in cells[5]] == ["members (3)", "ct", "70.00", "69.00", "1.00", "3", "68.00", "70.00"]
     assert [c.strip() for c in cells[6]][2:] == ["70.80", "70.80", "-", "1", "69.80", "71.80"]
-
-
-def test_ensembles_of_two_recipes_stay_together():
-    learners = [row(recipe, "learner", 70.0) for recipe in ("nli-ct-sed", "ct-sed")]
-    rows = [*learners, row("ct", "member", 70.0), row("nli-ct", "member", 70.0), row("ct", "ensemble", 70.0)]
-    assert list(scored(rows).groups) == [
-        ("nli-ct", "member"), ("nli-ct-sed", "learner"),
-        ("ct", "member"), ("ct", "ensemble"), ("ct-sed", "learner"),
-    ]  # fmt: skip
 
 
 def test_widths_table_has_means_of_like_learners():

@@ -121,7 +121,7 @@ def scores_chart(scores: Scores) -> Chart | None:
     for place, (group, entry) in enumerate(scores.groups.items()):
         series += _band(scores, group, entry, place + 0.68)
     bands = [f"{titled(*group, entry['n'])}  {entry['mean']:.1f}" for group, entry in scores.groups.items()]
-    x = Axis.of(f"{scores.axis}; bar: mean, line: its 95 % interval", np.concatenate([one.x for one in series]))
+    x = Axis.of(f"{scores.measure}; bar: mean, line: its 95 % interval", np.concatenate([one.x for one in series]))
     means = {group: entry["mean"] for group, entry in scores.groups.items()}
     best, base = max(means, key=means.__getitem__), means.get(("base", "base"))
     title = f"Best: {titled(*best)} {means[best]:.1f}"

@@ -23,7 +23,6 @@ class Task(ABC):
     Attributes:
         kind: as in `evaluation.tasks.NAME.kind`.
         main: the key of `metrics` that is the score.
-        short_measure: the measure in a word, for an axis.
         rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
         sentences: the U distinct texts that a model has to embed.
         size: what there is, in words.
@@ -32,7 +31,6 @@ class Task(ABC):
     kind: ClassVar[str]
     main: ClassVar[str]
     measure: ClassVar[str]
-    short_measure: ClassVar[str]
     rises_when_resampled: ClassVar[bool] = False
     name: str
     sentences: list[str]

@@ -132,7 +132,6 @@ class Classification(LabelledTask):
     """
 
     kind, main, measure = "classification", "accuracy", "accuracy of a linear probe"
-    short_measure = "Accuracy"
 
     def __init__(self, data: LabelledTexts, seed: int = 0):
         super().__init__(data, seed)

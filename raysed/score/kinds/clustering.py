@@ -17,7 +17,6 @@ class Clustering(LabelledTask):
     """Scores models by how well k-means on unit vectors, with as many clusters as classes, finds the classes."""
 
     kind, main, measure = "clustering", "v_measure", "V-measure of k-means"
-    short_measure = "V-measure"
     rises_when_resampled = True
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:

@@ -26,7 +26,6 @@ class Pairs(Task):
     """Scores models on graded pairs; the aggregation is that of a task that does not name its own."""
 
     kind, main = "pairs", "spearman"
-    short_measure = "Spearman"
     measure = "Spearman correlation between cosine and gold score"
 
     def __init__(self, task: StsTask, aggregation: str = "mean"):

@@ -166,7 +166,7 @@ class Retrieval(Task):
     """Scores models on one retrieval task."""
 
     kind, main = "retrieval", "ndcg@10"
-    measure = short_measure = "nDCG@10"
+    measure = "nDCG@10"
 
     def __init__(self, task: RetrievalTask):
         self.task, self.name = task, task.name
