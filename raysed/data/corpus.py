@@ -85,10 +85,7 @@ def sentence_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> It
 
 def corpus_fingerprint(config: CorpusConfig) -> dict[str, Any]:
     """Return what identifies the inputs, to tell whether earlier results still hold: see `File` and `Hub.identity`."""
-    identities = {source.name: source.identity() for source in find_sources(config)}
-    if BUNDLED in identities:
-        identities[BUNDLED] = {"bundled": BUNDLED, "digest": identities[BUNDLED]["digest"]}
-    return {"sources": list(identities.values())}
+    return {"sources": [source.identity() for source in find_sources(config)]}
 
 
 def clean(text: str, max_characters: int = sys.maxsize) -> str:

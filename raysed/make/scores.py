@@ -26,9 +26,8 @@ from raysed.model.calibration import CalibrationMap, load_calibration, save_cali
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
-from raysed.score.dev import DevTask
 from raysed.score.lexical import run_word_probe, word_counts
-from raysed.score.tasks import Embeddings, Evaluation
+from raysed.score.tasks import DevTask, Embeddings, Evaluation
 from raysed.score.transfer import FurtherTasks, combine, jobs, run_probe
 from raysed.store.progress import Progress, emit
 from raysed.train.calibration import choose_natsv_k, fit_calibration

@@ -36,9 +36,8 @@ from raysed.recipe import (
     trainings_of,
 )
 from raysed.registry import stages
-from raysed.score.dev import DevTask
 from raysed.score.lexical import TF_IDF
-from raysed.score.tasks import Evaluation
+from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
 
 log = logging.getLogger(__name__)

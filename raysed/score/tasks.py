@@ -1,19 +1,30 @@
 """All tasks of a run or a command together, and the scores that choices and tables are made of."""
 
+from __future__ import annotations
+
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from raysed.config import EvaluationConfig, TaskConfig
+from raysed.config import EvaluationConfig, Layers, TaskConfig, stable_hash
 from raysed.data.graded import StsTask
 from raysed.errors import UserError
 from raysed.score.kinds import Task, kinds
 from raysed.score.kinds.pairs import Pairs
 
+if TYPE_CHECKING:
+    from raysed.data.tokens import TokenTable
+    from raysed.model.encoder import Encoder
+
+_WHILE_TRAINING = 8192
+"""Tokens per forward pass at most: memory holds weights and moments, too, maybe of other members on the same GPU."""
+Criterion = Literal["spearman", "pearson"]
 Embeddings = np.ndarray | Mapping[str, np.ndarray]
 """Of one model: a matrix with a row for each of `Evaluation.sentences`; or, where every task has a calibration of its
 own, by task a matrix with a row for each of `Evaluation.rows`."""
@@ -34,7 +45,7 @@ class Evaluation:
         self._rows = {task.name: np.array([row[s] for s in task.sentences], np.int64) for task in made}
 
     @classmethod
-    def load(cls, config: EvaluationConfig, seed: int) -> "Evaluation":
+    def load(cls, config: EvaluationConfig, seed: int) -> Evaluation:
         """Read all tasks of a config."""
         return cls([load_any_task(name, task, seed, config.aggregation) for name, task in config.tasks.items()])
 
@@ -126,11 +137,6 @@ def score_by(metrics: Mapping[str, Any], criterion: str = "spearman") -> float |
     return metrics[criterion] if criterion in metrics else main_score(metrics)
 
 
-def comparable(score: float | None) -> float:
-    """Return a score that a choice can be made by, rounded so that noise breaks no tie; 0, chance, where it is None."""
-    return round(score or 0.0, 6)
-
-
 def mean_embeddings(models: Sequence[Embeddings]) -> Embeddings:
     """Return the mean of several models' embeddings, per task where theirs are."""
     if isinstance(models[0], Mapping):
@@ -163,3 +169,48 @@ def kind_of(config: TaskConfig, setting: str) -> str:
     if config.kind not in kinds():
         raise UserError(f"{setting}.kind: there is no kind {config.kind!r}; write one of {', '.join(kinds())}")
     return config.kind
+
+
+# -- the dev task ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DevTask:
+    """The dev task, tokenised once for all models."""
+
+    evaluation: Evaluation
+    """Of this task alone, with its aggregation."""
+    tokens: TokenTable | None
+    """None where tokens depend on an encoder that the run makes."""
+    rows: np.ndarray
+    """Where the sentences are among those of all tasks, int64 [U]."""
+    layers: Layers
+
+    @cached_property
+    def identity(self) -> Any:
+        """All that a choice on this task depends on, beside the models."""
+        task = next(iter(self.evaluation.tasks.values()))
+        return {
+            "task": stable_hash(task.content()),
+            "aggregation": getattr(task, "aggregation", None),
+            "layers": self.layers,
+        }
+
+    def score(self, x_UD: np.ndarray, criterion: Criterion = "spearman") -> float:
+        """Return the score x100 of embeddings of the task's sentences, rounded so that noise breaks no tie.
+
+        One that is not defined is 0: a model that tells no pairs apart is as good as chance.
+        """
+        (metrics,) = self.evaluation.score(x_UD).values()
+        return round(score_by(metrics, criterion) or 0.0, 6)
+
+    def scorer(self, criterion: Criterion = "spearman", token_budget: int | None = None) -> Callable[[Encoder], float]:
+        """Return what scores an encoder while it trains, in passes of so many tokens, or what suits the device."""
+        from raysed.model.encoding import default_token_budget, encode
+
+        def score(encoder: Encoder) -> float:
+            device = next(encoder.parameters()).device
+            budget = token_budget or min(default_token_budget(device), _WHILE_TRAINING)
+            return self.score(encode(encoder, self.tokens, (self.layers,), budget)[0], criterion)
+
+        return score

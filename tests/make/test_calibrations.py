@@ -16,8 +16,7 @@ from raysed.make.work import Sentences
 from raysed.model.calibration import load_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
-from raysed.score.dev import DevTask
-from raysed.score.tasks import Evaluation, mean_embeddings
+from raysed.score.tasks import DevTask, Evaluation, mean_embeddings
 from raysed.store.storage import Storage
 from raysed.train.calibration import fit_calibration
 from raysed.train.flow_fit import distinct_pairs, fit_flow

@@ -25,8 +25,7 @@ from raysed.model.encoding import encode, is_out_of_memory
 from raysed.model.precision import uses_bf16
 from raysed.model.views.common import dtype_on as views_dtype
 from raysed.registry import stages
-from raysed.score.dev import DevTask
-from raysed.score.tasks import Evaluation, load_any_task
+from raysed.score.tasks import DevTask, Evaluation, load_any_task
 from raysed.store.storage import Storage
 from raysed.train import loop
 from raysed.train.engine import TorchEngine
