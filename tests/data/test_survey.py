@@ -122,9 +122,3 @@ def test_pairs_are_counted_by_kind(write):
     found = survey_pairs(write("a.tsv", lines))
     assert (found.pairs, found.blank, found.duplicates, found.subsets) == (4, 1, 1, 2)
     assert [warning.split(" of ")[0] for warning in found.warnings()] == ["4 pairs", "1"]
-
-
-@pytest.mark.parametrize(("scores", "problem"), [([3] * 200, "have the one score 3"), ([1, 2], "are only 2 with a ")])
-def test_pairs_without_a_correlation_are_of_no_use(write, scores, problem):
-    found = survey_pairs(write("a.tsv", graded(scores)))
-    assert not found.usable and problem in found.warnings()[0]

@@ -158,6 +158,3 @@ class TestFrequency:
             distance, product = self.slow(x_VD, ranked, 0, 100, k)
             assert found["distance"][k] == pytest.approx(distance, rel=1e-4)
             assert found["dot"][k] == pytest.approx(product, rel=1e-4)
-
-    def test_a_small_vocabulary_fills_no_bin(self):
-        assert frequency_table(np.ones((99, 4)), np.ones(99)) == []

@@ -12,13 +12,8 @@ import pytest
 from raysed import bundled
 from raysed.cli import main_of
 from raysed.commands import evaluate
-from raysed.config import TransferConfig
 from raysed.data.graded import StsTask
-from raysed.data.transfer import load_transfer
-from raysed.model.load import load_model
-from raysed.score.lexical import count_vectors, transfer_baselines, word_cosines
 from raysed.score.tasks import Evaluation
-from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.store import progress
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,31 +96,6 @@ def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks
         assert model["transfer_average"] == model["transfer"]["SST2"]["accuracy"]
     assert similarity[chosen[0]] == similarity[chosen[2]], "an export without calibration is its encoder"
     assert similarity[chosen[0]] != similarity[chosen[1]]
-
-
-def test_scores_are_those_of_the_parts(call, tiny_encoder_dir, tasks, tmp_path):
-    """The similarity at encoder.layers, the features of the probes at evaluation.transfer.layers."""
-    from raysed.config import load_config
-    from raysed.data.graded import load_task
-
-    config = load_config(tasks)
-    assert call("--model", tiny_encoder_dir, "--output", tmp_path / "o.json")[0] == 0
-    words, tf_idf, scored = json.loads((tmp_path / "o.json").read_text())["models"]
-    evaluation = Evaluation([load_task(name, task) for name, task in config.evaluation.tasks.items()])
-    model = load_model(str(tiny_encoder_dir), (2, 1), MAX_LENGTH)
-    assert scored["metrics"]["second"]["spearman"] == pytest.approx(
-        evaluation.score(model.embed(evaluation.sentences)[0])["second"]["spearman"], abs=1e-3
-    )
-    found = load_transfer(TransferConfig(source=config.evaluation.transfer.source))
-    expected = score_transfer(found, model.embed(sentences_of(found))[1])
-    assert scored["transfer"]["SST2"]["accuracy"] == pytest.approx(expected["SST2"]["accuracy"], abs=1e-6)
-    assert scored["transfer_average"] == pytest.approx(transfer_average(expected))
-    assert tf_idf["transfer"] == transfer_baselines(found)["tf-idf"]
-    overlap = {
-        name: task.metrics(word_cosines(count_vectors, task.first, task.second))
-        for name, task in evaluation.tasks.items()
-    }
-    assert words["metrics"]["first"]["spearman"] == pytest.approx(overlap["first"]["spearman"])
 
 
 # -- files instead of a config ---------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Tasks of the mteb library, made on the spot: nothing is fetched."""
 
-import sys
-
 import pytest
 
 from raysed import bundled
@@ -71,9 +69,3 @@ def test_without_a_network_one_sentence_says_so(everyday, monkeypatch, mteb):
     monkeypatch.setattr(everyday, "load_data", fetch)
     with pytest.raises(UserError, match=r"--mteb Everyday: its data cannot be loaded, .* hub: .*Couldn't reach"):
         load_mteb(["Everyday"])
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mteb", None)
-    with pytest.raises(UserError, match=r"pip install 'raysed\[mteb\]'"):
-        load_mteb(["STSBenchmark"])

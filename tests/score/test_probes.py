@@ -149,22 +149,6 @@ def test_folds_are_stratified_disjoint_and_complete(seed, count, folds):
 # -- regression ------------------------------------------------------------------------------------------------------
 
 
-def soft_label(score: float) -> list[float]:
-    """One score at a time, by its whole part and the rest."""
-    whole = int(np.floor(score))
-    grades = {whole: 1 - (score - whole), whole + 1: score - whole}
-    return [grades.get(grade, 0.0) for grade in range(1, 6)]
-
-
-@given(st.floats(0, 5))
-def test_soft_labels_are_those_of_the_definition(score):
-    (label,) = probes.soft_labels(np.array([score]))
-    assert label == pytest.approx(soft_label(score), abs=1e-6)
-    if score >= 1:
-        assert label.sum() == pytest.approx(1, abs=1e-6)
-        assert label @ np.arange(1, 6) == pytest.approx(score, abs=1e-5)
-
-
 def pairs(rows: int, width: int = 8, seed: int = 0) -> Labelled:
     """Unit vectors whose cosine, from 0 to 1, is the score from 1 to 5."""
     rng = np.random.default_rng(seed)
