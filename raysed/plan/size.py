@@ -14,7 +14,7 @@ from torch.utils.benchmark import Timer
 
 from raysed.cluster.local import this_machine
 from raysed.cluster.resources import (
-    GPU_GB,
+    GPUS,
     Cluster,
     Need,
     Share,
@@ -44,13 +44,6 @@ _REACHED = 0.2
 """The part of a device's products that small batches reach."""
 _LAYER_SECONDS = {"cuda": 2e-3, "cpu": 1e-3}
 """What a layer costs in every update, however small: starting its operations, forward, backward and optimizer."""
-_TFLOPS = {
-    **{"K80": (4, 0), "P4": (5, 0), "P100": (9, 0), "T4": (8, 0), "V100": (15, 0), "L4": (30, 120)},
-    **{"A10G": (35, 70), "L40S": (91, 360), "A100": (19, 312), "A100-40G": (19, 312), "A100-80G": (19, 312)},
-    **{"H20": (44, 148), "H100": (67, 990), "H200": (67, 990), "B200": (80, 2250)},
-}
-"""Products of a GPU by Ray's accelerator type, in 10^12 operations per second: in fp32 (not in TF32, which is off), and
-in bf16 where its hardware has that, else 0; the makers' figures without sparsity."""
 _CPUS_PER_GPU, _GB_PER_GPU, _GB_PER_CPU = 8, 32, 4
 """What a described cluster has beside each GPU, and beside each CPU where it has none."""
 _FORWARD, _TRAINED = 2, 6
@@ -244,7 +237,7 @@ def plans_bf16(precision: Precision, kind: str, *, gpu: bool = True) -> bool:
     >>> plans_bf16("auto", "A100"), plans_bf16("auto", "V100"), plans_bf16("fp32", "A100")
     (True, False, False)
     """
-    return precision == "bf16" or (gpu and precision == "auto" and _TFLOPS.get(kind, (1, 1))[1] > 0)
+    return precision == "bf16" or (gpu and precision == "auto" and (kind not in GPUS or GPUS[kind][2] > 0))
 
 
 def largest_need(nodes: Sequence[str], config: Config, shape: Shape, *, gpu: bool, kind: str = "") -> Need:
@@ -289,7 +282,7 @@ def described(text: str) -> Cluster:
     ('2 nodes, 128 CPUs, 16 GPUs', '1 node, 16 CPUs, 0 GPUs')
     """
     match = re.fullmatch(r"([1-9]\d{0,3})x([1-9]\d{0,2})x([\w-]+)", text.strip())
-    kinds = ["CPU", *GPU_GB]
+    kinds = ["CPU", *GPUS]
     if not match or match[3] not in kinds:
         raise UserError(
             f"--cluster {text!r} is not NODES x GPUS x TYPE, such as 2x8xH100, or NODES x CPUS x CPU, such as 1x16xCPU;"
@@ -299,7 +292,7 @@ def described(text: str) -> Cluster:
     if kind == "CPU":
         return Cluster(((float(count), 0.0),) * nodes, node_bytes=1e9 * _GB_PER_CPU * count)
     node = (float(_CPUS_PER_GPU * count), float(count))
-    return Cluster((node,) * nodes, node_bytes=1e9 * _GB_PER_GPU * count, gpu_bytes=1e9 * GPU_GB[kind], gpu=kind)
+    return Cluster((node,) * nodes, node_bytes=1e9 * _GB_PER_GPU * count, gpu_bytes=1e9 * GPUS[kind][0], gpu=kind)
 
 
 def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
@@ -309,7 +302,8 @@ def rate_of(cluster: Cluster, config: Config) -> tuple[float, str]:
         seconds = min(timer.timeit(1).mean for _ in range(20))  # others may use this machine now
         rate = 2 * 1024 * 384 * 1536 / seconds
         return _REACHED * 2 * rate, f"{_REACHED * 2:.0%} of {rate / 1e9:.0f} GFLOP/s per CPU, measured on this machine"
-    kind = cluster.gpu if cluster.gpu in _TFLOPS else "T4"
+    kind = cluster.gpu if cluster.gpu in GPUS else "T4"
     is_bf16 = plans_bf16(config.members.precision, kind)
-    peak = _TFLOPS[kind][is_bf16] or _TFLOPS[kind][0]
+    _, fp32, bf16 = GPUS[kind]
+    peak = (is_bf16 and bf16) or fp32
     return _REACHED * peak * 1e12, f"{_REACHED:.0%} of {peak} TFLOP/s per GPU ({kind}, {'bf16' if is_bf16 else 'fp32'})"
