@@ -9,7 +9,7 @@ from raysed.errors import UserError
 from raysed.model.calibration import Affine, CalibrationMap
 from raysed.registry import calibrations
 from raysed.train.calibrations import FitOptions
-from raysed.train.calibrations.natsv import MOST_DIRECTIONS, directions, largest_k, without_top
+from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
 
 
 def fit_calibration(
@@ -36,7 +36,11 @@ def fit_calibration(
     if not is_known or (len(stages) > 1 and not all(known[stage].is_affine for stage in stages)):
         affine = ", ".join(name for name, calibration in known.items() if calibration.is_affine)
         raise UserError(f"calibration {'-'.join(stages)!r} is not known: it must be flow, or a chain of {affine}")
-    return _chain(stages, embeddings_ND, FitOptions(flow_config, natsv_k, seed, on_step))
+    options = FitOptions(flow_config, natsv_k, seed, on_step)
+    calibration = known[stages[0]].fit(embeddings_ND, options)
+    for stage in stages[1:]:
+        calibration = calibration.then(known[stage].fit(calibration.transform(embeddings_ND), options))
+    return calibration
 
 
 def choose_natsv_k(
@@ -46,20 +50,6 @@ def choose_natsv_k(
 
     More is better; of equal scores the smallest k wins, and at least one direction is left.
     """
-    place = list(stages).index("natsv")
-    before = _chain(stages[:place], embeddings_ND) if place else None
-    x_ND = before.transform(embeddings_ND) if before else embeddings_ND
-    found, scores = directions(x_ND, 1), []
-    for k in range(1, max(1, min(most, largest_k(x_ND))) + 1):
-        cut = without_top(*found, k)
-        rest = cut.then(_chain(stages[place + 1 :], cut.transform(x_ND))) if stages[place + 1 :] else cut
-        scores.append(score(before.then(rest) if before else rest))
+    counts = range(1, max(1, min(most, largest_k(embeddings_ND))) + 1)
+    scores = [score(fit_calibration(stages, embeddings_ND, FlowConfig(), k, seed=0)) for k in counts]
     return int(np.argmax(scores)) + 1
-
-
-def _chain(stages: Sequence[str], x_ND: np.ndarray, options: FitOptions | None = None) -> CalibrationMap:
-    options = options or FitOptions(FlowConfig(), None, seed=0)
-    calibration = calibrations()[stages[0]].fit(x_ND, options)
-    for stage in stages[1:]:
-        calibration = calibration.then(calibrations()[stage].fit(calibration.transform(x_ND), options))
-    return calibration

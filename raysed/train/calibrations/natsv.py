@@ -15,24 +15,6 @@ def largest_k(x_ND: np.ndarray) -> int:
     return min(len(x_ND) - 2, x_ND.shape[1] - 1)
 
 
-def directions(x_ND: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean, and the directions by rising variance as columns; refuse rows from which k cannot be removed."""
-    mean_D, covariance_DD = mean_and_covariance(x_ND)
-    if not 1 <= k <= largest_k(x_ND):
-        raise UserError(
-            f"calibration.natsv_k is {k}, but with {len(x_ND)} embeddings of width {len(mean_D)} it must be 1 to "
-            f"{largest_k(x_ND)}"
-        )
-    return mean_D, np.linalg.eigh(covariance_DD).eigenvectors
-
-
-def without_top(mean_D: np.ndarray, directions_DD: np.ndarray, k: int) -> Affine:
-    """Return the map that removes the mean and the last k directions."""
-    top_DK = directions_DD[:, -k:]
-    weight_DD = np.eye(len(mean_D)) - top_DK @ top_DK.T
-    return Affine(weight_DD, -mean_D @ weight_DD)
-
-
 class _Natsv(Calibration):
     name, title = "natsv", "NATSV"
     words = "the directions that all vectors share were then removed"
@@ -43,7 +25,14 @@ class _Natsv(Calibration):
         These are the top k singular vectors of the centred rows (Mu et al. 2017; BERT-flow does not say whether it
         centres). BERT-flow chooses k from 1 to 20 on a validation set: 10 alone, 6 after `sn`.
         """
-        return without_top(*directions(x_ND, options.natsv_k), options.natsv_k)
+        mean_D, covariance_DD = mean_and_covariance(x_ND)
+        k = options.natsv_k
+        if not 1 <= k <= largest_k(x_ND):
+            most = f"with {len(x_ND)} embeddings of width {len(mean_D)} it must be 1 to {largest_k(x_ND)}"
+            raise UserError(f"calibration.natsv_k is {k}, but {most}")
+        top_DK = np.linalg.eigh(covariance_DD).eigenvectors[:, -k:]
+        weight_DD = np.eye(len(mean_D)) - top_DK @ top_DK.T
+        return Affine(weight_DD, -mean_D @ weight_DD)
 
 
 CALIBRATION = _Natsv()
