@@ -101,7 +101,7 @@ class Watcher:
         return [name, f"{step:,}", loss, sparkline(losses), dev, saved]
 
 
-def sparkline(values: Sequence[float], points: int = _POINTS) -> str:
+def sparkline(values: Sequence[float]) -> str:
     """Return a curve of a few characters, each the mean of as many values.
 
     Positive values are drawn by their logarithms: a loss falls by factors, most of it at the start.
@@ -109,7 +109,7 @@ def sparkline(values: Sequence[float], points: int = _POINTS) -> str:
     >>> sparkline([8, 4, 2, 1]), sparkline([5.0]), sparkline([])
     ('█▆▃▁', '▁', '')
     """
-    count = min(points, len(values))
+    count = min(_POINTS, len(values))
     edges = [len(values) * i // max(count, 1) for i in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]
     means = [math.log(mean) for mean in means] if min(means, default=0.0) > 0 else means
