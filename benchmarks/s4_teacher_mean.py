@@ -24,8 +24,9 @@ import pyarrow.parquet as pq
 import torch
 
 from raysed.cluster import work
+from raysed.cluster.blocks import blocks_of, stream_of
 from raysed.cluster.resources import current_cluster, plan_teachers
-from raysed.cluster.streaming import blocks_of, make_blocks, stream_of
+from raysed.cluster.streaming import make_blocks
 from raysed.config import Precision, ResourcesConfig
 from raysed.data.targets import TARGET_FILE
 from raysed.data.tokens import tokenize

@@ -585,8 +585,7 @@ class ResourcesConfig(Block):
     """How long to wait for an autoscaling cluster to bring what the members can use; at most two minutes after the last
     node that came."""
     silence_seconds: Annotated[float, NO_EFFECT] = Field(300.0, gt=0)
-    """Workers report that they are alive every sixth of this time, and at least every 15 seconds. One that is silent
-    for this long is ended and started again."""
+    """A worker that is stopped for this long, as by SIGSTOP, is ended and started again, as if it had died."""
     stall_seconds: Annotated[float, NO_EFFECT] = Field(1800.0, gt=0)
     """A worker that lives but makes no update for this long is ended and started again, too. Evaluations between
     updates count, so it has to be longer than the longest of them."""

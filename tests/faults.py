@@ -158,7 +158,7 @@ class Job:
         """Returns what it has printed so far, over all starts."""
         return self._log.read_text()
 
-    def end(self, seconds: float = 240) -> None:
+    def end(self, seconds: float = 400) -> None:
         """Waits for a good end."""
         try:
             code = self.process.wait(seconds)
@@ -167,7 +167,7 @@ class Job:
             code = "a hang"
         assert code == 0, f"the job ended with {code}:\n{self.output()[-5000:]}"
 
-    def wait_until(self, condition: Callable[[], Any], what: str, seconds: float = 150) -> Any:
+    def wait_until(self, condition: Callable[[], Any], what: str, seconds: float = 300) -> Any:
         """Waits for something to be true while the job runs; returns it."""
         until = time.monotonic() + seconds
         while not (found := condition()):
@@ -213,9 +213,7 @@ class Job:
 
     def left_behind(self) -> list[str]:
         """Returns temporary files and checkpoints that a finished run should not have."""
-        return [
-            str(path) for name in ("checkpoints", "train") for path in (self.run / name).rglob("*") if path.is_file()
-        ]
+        return [str(path) for path in (self.run / "checkpoints").rglob("*") if path.is_file()]
 
 
 def freeze(pid: int) -> None:

@@ -18,9 +18,9 @@ from raysed.cluster.execute import Executor
 from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import load_nli, read_pairs
+from raysed.data.parquet import SentenceTable
 from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
-from raysed.data.tokens import SentenceTable
 from raysed.errors import UserError
 from raysed.graph import Task
 from raysed.make.text import check_rewritten

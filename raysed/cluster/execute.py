@@ -164,7 +164,7 @@ class Executor:
 
     def _as_blocks(self, value: Any) -> Any:
         """Return the blocks of an artefact that has no files beside them, and anything else as it is."""
-        from raysed.cluster.streaming import File
+        from raysed.cluster.blocks import File
 
         options = self._graph.artefacts[value.name].needs.options if isinstance(value, Ref) else {}
         if not getattr(options.get("worker"), "is_keyed", False):
@@ -273,7 +273,7 @@ class Executor:
 
     def _by_blocks(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
         """Stream the corpus through models, once for each group of artefacts, and join what comes out."""
-        from raysed.cluster.streaming import blocks_of
+        from raysed.cluster.blocks import blocks_of
 
         groups: dict[str, list[Artefact]] = {}
         for artefact in wanted:

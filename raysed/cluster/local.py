@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any
 
 import psutil
-import pyarrow as pa
 
+from raysed.cluster.blocks import Stream, make_missing, publish_here, stream_of
 from raysed.cluster.execute import Executor, make_group
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import (
@@ -28,11 +28,10 @@ from raysed.cluster.resources import (
     uses_gpu,
     what_is_missing,
 )
-from raysed.cluster.streaming import BlockWorker, Stream, missing_blocks, stream_of
 from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
 from raysed.errors import UserError, last_line
 from raysed.graph import Artefact, Task
-from raysed.store.progress import Progress, emit
+from raysed.store.progress import emit
 
 log = logging.getLogger(__name__)
 
@@ -104,18 +103,7 @@ class LocalExecutor(Executor):
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
         rows = self.state.entry("corpus").meta["rows"]
         stream = stream_of(tasks, options, range(0, rows, options["rows"](rows)), self._work())
-        missing = missing_blocks(stream, self._storage)
-        worker, progress = BlockWorker(stream, 0, self._storage), Progress(stream.title, rows)
-        done = rows - sum(place["stop"] - place["start"] for place in missing)
-        progress.start_from(done)
-        for place in missing:
-            (outcome,) = worker(pa.Table.from_pylist([place])).to_pylist()
-            if outcome["broken"]:
-                raise UserError(outcome["broken"])
-            done += outcome["sentences"]
-            emit(sentences=outcome["computed"])
-            progress.update(done, f"{done:,} of {rows:,} sentences")
-        progress.close(f"{rows:,} sentences")
+        make_missing(stream, self._storage, "in this process", partial(publish_here, stream, self._storage))
         return stream
 
 

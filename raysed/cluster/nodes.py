@@ -1,4 +1,4 @@
-"""What nodes say when they are asked: what they run, and whether they are about to be taken away.
+"""What nodes say when they are asked what they run.
 
 Nodes that differ fail late and oddly, or not at all: then members of one ensemble come from different code or weights.
 Ray compares its own version and Python's when a node joins, and nothing else.
@@ -7,6 +7,7 @@ Ray compares its own version and Python's when a node joins, and nothing else.
 import hashlib
 import logging
 import platform
+import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
@@ -27,48 +28,33 @@ LIBRARIES = ("ray", "torch", "transformers")
 HubModels = Mapping[str, Mapping[str, Any]]
 """The ids of models, each with the options that choose its files, such as `revision`."""
 _MODEL = "the model "
+_REMEDIES = {
+    _MODEL: "fetch the same commit on all nodes, or name one with encoder.model_kwargs: {revision: COMMIT}",
+    "raysed": "submit the job with --working-dir, or install the same raysed on all nodes",
+    "": "install the same on all nodes, as constraints.txt has it",
+}
+"""By what begins the name of what differs."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def ask_nodes(question: Any, nodes: Sequence[str], *arguments: Any) -> dict[str, Any]:
-    """Ask several nodes at once, by a remote function of Ray without CPUs; a node that says nothing is not waited for.
+    """Ask several nodes at once, by a remote function of Ray without CPUs.
 
     Returns:
         By node its answer; the error where it cannot run the question, and None where it is lost or silent.
     """
-    asked = {}
-    for node in nodes:
-        there = NodeAffinitySchedulingStrategy(node, soft=False)
-        asked[question.options(scheduling_strategy=there).remote(*arguments)] = node
-    if not asked:
-        return {}
-    answers = dict.fromkeys(nodes)
-    ready, late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S)
-    for reference in late:
-        ray.cancel(reference)
-    for reference in ready:
+    strategies = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+    asked = [question.options(scheduling_strategy=there).remote(*arguments) for there in strategies]
+    answers: dict[str, Any] = dict.fromkeys(nodes)
+    until = time.monotonic() + ANSWER_S
+    for node, reference in zip(nodes, asked):
         try:
-            answers[asked[reference]] = ray.get(reference)
+            answers[node] = ray.get(reference, timeout=max(until - time.monotonic(), 0))
         except ray.exceptions.RayTaskError as error:
-            answers[asked[reference]] = error
-        except ray.exceptions.RayError as error:  # the node has gone
+            answers[node] = error
+        except ray.exceptions.RayError as error:  # the node has gone, or says nothing
             log.debug("a node does not answer: %s", error)
     return answers
-
-
-def is_draining() -> bool:
-    """Whether this process' node is announced to go; False where Ray does not say.
-
-    Ray Train tells its own workers. For others Ray has no public question, so a version of Ray without this one costs
-    no training, only the notice.
-    """
-    try:
-        from ray._private.state import state
-
-        return ray.get_runtime_context().get_node_id() in state.get_draining_nodes()
-    except Exception as error:
-        log.debug("whether this node is to go is unknown: %s", error)
-        return False
 
 
 def check_versions(models: HubModels) -> None:
@@ -87,7 +73,7 @@ def check_versions(models: HubModels) -> None:
     for node, said in ask_nodes(_versions_there, list(nodes), dict(models)).items():
         where = f"node {nodes[node]}"
         if isinstance(said, Exception):
-            raise UserError(f"{where} cannot run the job: {last_line(said)}; {_remedy('raysed')}")
+            raise UserError(f"{where} cannot run the job: {last_line(said)}; {_REMEDIES['raysed']}")
         if said is None:
             log.warning("%s has not said which versions it has", where)
         elif what := difference(here, said):
@@ -103,7 +89,8 @@ def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
     for what, ours in here.items():
         theirs = there.get(what)
         if ours is not None and theirs is not None and ours != theirs:
-            return f"{what} {theirs}, but the job's own process has {ours}; {_remedy(what)}"
+            remedy = next(words for start, words in _REMEDIES.items() if what.startswith(start))
+            return f"{what} {theirs}, but the job's own process has {ours}; {remedy}"
     return None
 
 
@@ -113,14 +100,6 @@ def versions(models: HubModels) -> dict[str, str | None]:
     commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
     libraries = {name: metadata.version(name).partition("+")[0] for name in LIBRARIES}  # without builds such as +cpu
     return {"Python": of_python, **libraries, "raysed": _code_digest(), **commits}
-
-
-def _remedy(what: str) -> str:
-    if what.startswith(_MODEL):
-        return "fetch the same commit on all nodes, or name one with encoder.model_kwargs: {revision: COMMIT}"
-    if what == "raysed":
-        return "submit the job with --working-dir, or install the same raysed on all nodes"
-    return "install the same on all nodes, as constraints.txt has it"
 
 
 @cache

@@ -11,11 +11,12 @@ from typing import Any
 import ray
 
 from raysed.cluster.autoscaling import gather
+from raysed.cluster.blocks import Stream, stream_of
 from raysed.cluster.distilling import distill
 from raysed.cluster.execute import Executor, make_group
 from raysed.cluster.nodes import check_versions
 from raysed.cluster.resources import Cluster, Need, Share, current_cluster, plan_learners, plan_members, plan_teachers
-from raysed.cluster.streaming import Stream, make_blocks, stream_of
+from raysed.cluster.streaming import make_blocks
 from raysed.cluster.watchdog import watched_tasks
 from raysed.cluster.work import Bench, Failures, Stopped, Trial
 from raysed.graph import Artefact, Ref, Shared, Task

@@ -53,7 +53,7 @@ def quiet_ray_data() -> None:
     """Keep Ray Data from printing, because the driver shows one line of its own."""
     from ray.data import DataContext
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
     context = DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -17,7 +17,6 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from raysed.cluster.gauges import Gauges
-from raysed.cluster.nodes import is_draining
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import expect_no_progress, made_progress, watched_workers
@@ -125,7 +124,6 @@ def _train(config: dict[str, Any], workplace: Shared) -> None:
     bench = replace(
         bench,
         report=lambda name, words: reporters[name].report(words),
-        warned=is_draining,
         made_progress=made_progress,
         expect_no_progress=expect_no_progress,
     )

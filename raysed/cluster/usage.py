@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import logging
-import subprocess
+import re
 import sys
-import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from time import monotonic
 
 from raysed.store.progress import listening, repeating
 
 log = logging.getLogger(__name__)
 
-_EVERY_S = 5.0
-"""Between two looks at the object store."""
+_EVERY_S = 10.0
+"""Between two looks, which is how often Ray measures."""
 _PATIENCE_S = 5.0
-"""For an answer."""
+"""For the answer of a node."""
+_HELD, _SPILLED, _GPU = "ray_object_store_memory", "ray_spill_manager_objects_bytes", "ray_node_gpus_utilization"
+"""Metrics that every node offers to Prometheus."""
+_LEFT_OUT = ('Location="SPILLED"', 'Location="WORKER_HEAP"', 'State="Restored"')
+"""Labels of values that are no part of the sums."""
+_direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 Usage = dict[str, float]
 """`seconds`; as far as they are known, `sentences` of batches and embeddings, the largest `object_store_bytes` seen in
-all nodes together, `spilled_bytes`, and `gpu_use` from 0 to 1, the mean over workers and time."""
+all nodes together, `spilled_bytes`, and `gpu_use` from 0 to 1, the mean over all GPUs and time."""
 
 
 @contextmanager
@@ -28,32 +34,31 @@ def measured(usage: Usage) -> Iterator[None]:
     """Measure what happens meanwhile, and what `emit` reports; add it to the usage of earlier attempts."""
     found: Usage = {}
     gpus: list[float] = []
-    spilled_before: int | None = None
+    spilled_before: float | None = None
 
     def listen(facts: dict) -> None:
         if "sentences" in facts:
             found["sentences"] = found.get("sentences", 0) + facts["sentences"]
-        if "gpu_use" in facts:
-            gpus.append(facts["gpu_use"])
 
     def look() -> None:
         """A node that has gone takes its count of spilled bytes along."""
         nonlocal spilled_before
-        if (now := _object_stores()) is None:
-            return
-        held, spilled = now
-        more = 0 if spilled_before is None else max(spilled - spilled_before, 0)
-        found["spilled_bytes"], spilled_before = found.get("spilled_bytes", 0) + more, spilled
-        found["object_store_bytes"] = max(found.get("object_store_bytes", 0), held)
+        values = _metrics_of_nodes()
+        gpus.extend(percent / 100 for percent in values[_GPU])
+        if values[_HELD]:
+            spilled = sum(values[_SPILLED])
+            more = 0 if spilled_before is None else max(spilled - spilled_before, 0)
+            found["spilled_bytes"], spilled_before = found.get("spilled_bytes", 0) + more, spilled
+            found["object_store_bytes"] = max(found.get("object_store_bytes", 0), sum(values[_HELD]))
 
-    started = time.monotonic()
+    started = monotonic()
     look()
     try:
         with listening(listen), repeating(look, _EVERY_S):
             yield
     finally:
         look()
-        found["seconds"] = time.monotonic() - started
+        found["seconds"] = monotonic() - started
         if gpus:
             found["gpu_use"] = sum(gpus) / len(gpus)
         usage.update(combined(usage, found))
@@ -75,32 +80,20 @@ def combined(first: Mapping[str, float], second: Mapping[str, float]) -> Usage:
     return both
 
 
-def gpu_use() -> float | None:
-    """Return how busy the GPUs of this worker are, from 0 to 1; None without GPUs, or where the driver does not say."""
-    import ray
-
-    try:
-        ids = ",".join(map(str, ray.get_gpu_ids()))
-        if not ids:
-            return None
-        command = ["nvidia-smi", f"--id={ids}", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        printed = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_S, check=True).stdout
-        percents = [float(line) for line in printed.split()]
-    except (OSError, subprocess.SubprocessError, ValueError) as error:  # no such program, no answer, "[N/A]"
-        log.debug("the use of GPUs is not known: %s", error)
-        return None
-    return sum(percents) / len(percents) / 100 if percents else None
-
-
-def _object_stores() -> tuple[int, int] | None:
-    """Return the bytes that all object stores hold, and that they have spilled since they were started."""
-    if "ray" not in sys.modules or not sys.modules["ray"].is_initialized():
-        return None
-    from ray._private import internal_api, state  # nothing public tells what was spilled
-
-    try:
-        stats = internal_api.get_memory_info_reply(state.state, timeout_seconds=_PATIENCE_S).store_stats
-    except Exception as error:  # another version, a cluster that is losing a node: no figure is worth a run
-        log.debug("the object store does not say what it holds: %s", error)
-        return None
-    return stats.object_store_bytes_used, stats.spilled_bytes_total
+def _metrics_of_nodes() -> dict[str, list[float]]:
+    """Return the values of some metrics on all nodes that answer; nothing where no Ray runs."""
+    found: dict[str, list[float]] = {_HELD: [], _SPILLED: [], _GPU: []}
+    ray = sys.modules.get("ray")
+    nodes = ray.nodes() if ray and ray.is_initialized() else []
+    for node in nodes:
+        try:
+            address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+            with _direct.open(address, timeout=_PATIENCE_S) as answer:
+                text = answer.read().decode()
+        except (OSError, ValueError) as error:  # a node that is lost, or has no agent: no figure is worth a run
+            log.debug("a node does not say what it holds: %s", error)
+            continue
+        for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)$", text, flags=re.M):
+            if name in found and not any(label in labels for label in _LEFT_OUT):
+                found[name].append(float(value))
+    return found

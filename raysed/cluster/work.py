@@ -68,7 +68,8 @@ class Bench:
     Attributes:
         watchdog: over the workers.
         job: tells starts of this job from those of earlier ones.
-        report: takes the name of a training and an entry of its history: step, total, loss and dev.
+        report: takes the name of a training and a new entry of its history: step, total, loss and dev.
+        published: is told, on every worker, that a learner is published.
         rank: of this worker among the `world` that train one learner.
         broadcast: returns the first worker's value to all of them.
         say: tells the driver something about a learner.
@@ -84,6 +85,7 @@ class Bench:
     watchdog: Watchdog | None = None
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
     report: Callable[[str, dict[str, Any]], None] = _nothing
+    published: Callable[[str], None] = _nothing
     warned: Callable[[], bool] = lambda: False
     made_progress: Callable[[], None] = _nothing
     expect_no_progress: Callable[[], None] = _nothing

@@ -36,6 +36,25 @@ class RowGroups:
         return file.read_row_group(index, columns=list(columns))
 
 
+class SentenceTable:
+    """The rows of the artefact `corpus`, or of a target table, by their places, without all of them in memory."""
+
+    def __init__(self, directory: Path):
+        self._groups = RowGroups(directory)
+        self._starts = np.concatenate([[0], np.cumsum(self._groups.sizes)])
+        self._loaded: dict[tuple[int, tuple[str, ...]], pa.Table] = {}
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
+        """Return some rows, counted from 0; the row groups that they come from are kept for the next call."""
+        groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
+        wanted = [(int(group), tuple(columns)) for group in groups]
+        self._loaded = {key: self._loaded[key] if key in self._loaded else self._groups.read(*key) for key in wanted}
+        return pa.concat_tables(self._loaded.values()).slice(start - self._starts[groups[0]], stop - start)
+
+
 def refuse_code(schema: pa.Schema, where: str, columns: Iterable[str] | None = None) -> None:
     """Refuse columns (all, where none are named) of types whose values are not made by pyarrow itself.
 

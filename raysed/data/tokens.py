@@ -17,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
-from raysed.data.parquet import RowGroups
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -93,25 +91,6 @@ class TokenTable:
         """Return the N token lists as a column."""
         # Large lists: the offsets of ordinary ones end at 2**31 tokens.
         return pa.LargeListArray.from_arrays(pa.array(self.offsets, pa.int64()), pa.array(self.input_ids, pa.int32()))
-
-
-class SentenceTable:
-    """The rows of a corpus or a target table by their places, without all of them in memory."""
-
-    def __init__(self, directory: Path):
-        self._groups = RowGroups(directory)
-        self._starts = np.concatenate([[0], np.cumsum(self._groups.sizes)])
-        self._loaded: dict[tuple[int, tuple[str, ...]], pa.Table] = {}
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def rows(self, start: int, stop: int, columns: Sequence[str]) -> pa.Table:
-        """Return some rows, counted from 0; the row groups that they come from are kept for the next call."""
-        groups = np.flatnonzero((self._starts[:-1] < stop) & (self._starts[1:] > start))
-        wanted = [(int(group), tuple(columns)) for group in groups]
-        self._loaded = {key: self._loaded[key] if key in self._loaded else self._groups.read(*key) for key in wanted}
-        return pa.concat_tables(self._loaded.values()).slice(start - self._starts[groups[0]], stop - start)
 
 
 @dataclass

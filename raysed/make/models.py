@@ -69,14 +69,18 @@ class _Training:
             for entry in self._first if work.log else ():
                 work.log.write(entry)
 
+        has_begun = False
+
         def on_metrics(entry: Metrics) -> None:
             if work.log:
                 work.log.write(entry)
-            if work.rank == 0:
+            if has_begun:  # what was there when the training continued was reported before
                 score = max(entry["dev"].values()) if "dev" in entry else None
                 work.report({"step": entry["step"], "total": setup.plan.steps, "loss": entry["loss"], "dev": score})
 
         def batch_at(step: int) -> Any:
+            nonlocal has_begun
+            has_begun = True
             work.made_progress()
             return setup.batch_at(step)
 
@@ -296,6 +300,7 @@ def _train_learner(task: Task, bench: Bench) -> None:
                 result = training.trained()
             if bench.rank == 0:
                 training.publish(bench, lambda out: training.write(out, result))
+            bench.published(task.name)
     except UserError as error:
         bench.say(task.name, {"failed": str(error)})
         if bench.rank:

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from raysed.cluster.work import Work
 from raysed.config import CombinationConfig
-from raysed.data.parquet import open_table
+from raysed.data.parquet import SentenceTable, open_table
 from raysed.data.targets import ROWS_PER_GROUP, TargetWriter, matrix, with_column, with_targets
-from raysed.data.tokens import SentenceTable, TokenTable
+from raysed.data.tokens import TokenTable
 from raysed.errors import UserError
 from raysed.make.work import Named, layers_file
 from raysed.model.combination import (

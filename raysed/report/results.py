@@ -13,7 +13,8 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, EncoderConfig, Layers, derive_seed
-from raysed.data.tokens import SentenceTable, read_tokens, tokenize
+from raysed.data.parquet import SentenceTable
+from raysed.data.tokens import read_tokens, tokenize
 from raysed.make.scores import load_embeddings
 from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder

@@ -1,7 +1,4 @@
-"""What a run reports while it works: where it is, one line per stage, and what workers have to say to a driver.
-
-Without any import that takes time: actors that hold a few words start as fast as Ray can.
-"""
+"""What a run reports while it works: where it is, and one line per stage."""
 
 import shutil
 import sys
@@ -115,21 +112,3 @@ def one_by_one(title: str, items: Sequence[Item], names: Sequence[str]) -> Itera
         for item, name in zip(items, names, strict=True):
             begin(name)
             yield item
-
-
-class ProgressBoard:
-    """Holds the newest facts of workers for a driver that waits elsewhere; whoever needs an actor makes it one."""
-
-    def __init__(self) -> None:
-        self._facts: dict[str, dict[str, Any]] = {}
-
-    def report(self, name: str, facts: dict[str, Any]) -> None:
-        """Add to what is known of one training, e.g. `step` and `loss`; the first step is kept as `first`."""
-        known = self._facts.setdefault(name, {})
-        known.update(facts)
-        if "step" in facts:
-            known.setdefault("first", facts["step"])
-
-    def latest(self) -> dict[str, dict[str, Any]]:
-        """Return what is known, by name."""
-        return self._facts

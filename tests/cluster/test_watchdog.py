@@ -1,30 +1,22 @@
 """Workers that stand still are ended; those that work or have ended well are left alone."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import ray
 
-import raysed.cluster.watchdog
 from raysed.cluster import distilling
 from raysed.cluster.resources import Cluster, Share
-from raysed.cluster.watchdog import (
-    _GUARD,
-    _by_actors,
-    _by_tasks,
-    expect_no_progress,
-    made_progress,
-    watched_tasks,
-    watched_workers,
-)
+from raysed.cluster.watchdog import watched_tasks
 from raysed.errors import RunFailed
+from raysed.store.storage import Storage
 
 SILENCE = 3.0
 SMALL = Share(3, 0.5, 0.0, threads=1)
@@ -73,28 +65,6 @@ def test_a_task_that_stands_still_is_ended_and_run_again_and_others_are_not(ray_
 
 
 @pytest.mark.cluster
-def test_a_task_that_lives_and_gets_nowhere_is_ended_and_run_again(ray_cluster, tmp_path, caplog):
-    """As one in a collective operation that nobody else joins. One that makes no steps at all may take its time."""
-
-    def work(job: str, marks: Path) -> str:
-        (marks / job).touch()
-        starts = len(list(marks.glob(f"{job}*")))
-        (marks / f"{job}-{os.getpid()}").touch()
-        if job == "stuck" and starts == 1:
-            made_progress()
-            time.sleep(60)
-        if job == "without steps":
-            expect_no_progress()
-            time.sleep(4)
-        return job
-
-    jobs = ["stuck", "without steps"]
-    results = list(watched_tasks(work, jobs, tmp_path, work="work", share=SMALL, seconds=SILENCE, stall=1.5))
-    assert sorted(results) == jobs
-    assert len(caplog.messages) == 1 and "made no step for 1.5 s and was ended" in caplog.text
-
-
-@pytest.mark.cluster
 def test_a_task_that_fails_ends_the_run_with_what_it_said(ray_cluster):
     def fails(job: int) -> None:
         raise RuntimeError(f"job {job} cannot be done")
@@ -113,86 +83,58 @@ def test_a_task_that_ends_its_process_each_time_ends_the_run(ray_cluster):
 
 
 @pytest.mark.cluster
-def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(ray_cluster, tmp_path):
-    """Also where there is room for fewer processes than planned: those that wait get their turn."""
+def test_tasks_with_a_gpu_share_few_processes_and_one_that_is_lost_is_run_again(ray_cluster, tmp_path, monkeypatch):
+    """As with GPUs, which this Ray does not have."""
+    monkeypatch.setattr(ray, "remote", lambda num_cpus, num_gpus, remote=ray.remote: remote(num_cpus=num_cpus))
 
     def work(job: int, marks: Path) -> tuple[int, int]:
         if job == 2 and not (marks / "lost").exists():
             (marks / "lost").touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        (marks / str(job)).touch()
         return job, os.getpid()
 
-    share = Share(4, 1, 0.0, threads=1)  # as with GPUs, which this Ray does not have
-    with watched_workers(60, share) as watchdog:
-        calls = [(work, watchdog, "work", job, tmp_path) for job in range(8)]
-        results = [ray.get(done) for done in _by_actors(calls, share, "work")]
+    results = list(watched_tasks(work, range(8), tmp_path, work="work", share=Share(3, 1, 0.5, 1), seconds=60))
     assert sorted(job for job, _ in results) == list(range(8)) and (tmp_path / "lost").exists()
-    assert len({process for _, process in results}) <= 5
+    assert len({process for _, process in results}) <= 3
 
 
-@pytest.mark.cluster
-def test_a_helper_that_is_stopped_hangs_nothing(ray_cluster, monkeypatch, caplog):
-    """The actor that collects what workers have to say, by SIGSTOP."""
-    monkeypatch.setattr(raysed.cluster.watchdog, "_ANSWER_S", 0.5)
-    with watched_workers(60, SMALL) as watchdog:
-        pid = ray.get(watchdog.board.__ray_call__.remote(lambda self: os.getpid()))
-        os.kill(pid, signal.SIGSTOP)
-        assert watchdog.begin("some sentences") == ""
-        assert list(_by_tasks([(lambda job: job, watchdog, "work", 1)], SMALL, "work"))
-
-
-def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(monkeypatch, caplog):
+def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(monkeypatch, caplog, tmp_path):
     """As Ray Train's, when it is stopped after the last learner is published."""
-    facts = {"a": {"step": 2, "first": 0, "total": 2, "loss": 0.5}}
-    monkeypatch.setattr(distilling, "answer_of", lambda *arguments: facts)
     monkeypatch.setattr(distilling, "_ENDING_S", 0.1)
     trainer = SimpleNamespace(fit=lambda: time.sleep(600))
     learner = SimpleNamespace(name="a", is_there=lambda storage: True)
-    distilling._fit([trainer], [learner], SimpleNamespace(latest=SimpleNamespace(remote=lambda: None)), None)
+    storage = Storage(str(tmp_path), "run")
+    note = {"step": 2, "total": 2, "loss": 0.5, "dev": None}
+    storage.write_text("train/notes/a/progress", json.dumps(note))
+    distilling._fit("distil a", [trainer], [learner], storage)
     assert "Ray Train does not end although all learners are there" in caplog.text
 
 
 _WORKER = """
-import os, subprocess, sys, time
-command = [sys.executable, "-ISc", sys.argv[1], str(os.getpid()), "1"]
-guard = subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0)
-print(guard.pid, flush=True)
-while True:
-    guard.stdin.write(b".")
-    time.sleep(0.1)
+import os, signal, sys, time
+from raysed.cluster.watchdog import Watchdog, expect_no_progress, made_progress
+
+(how,) = sys.argv[1:]
+with Watchdog(1.0, stall=1.0).guard("work"):  # for longer, with progress and without any that is expected
+    for _ in range(3):
+        made_progress()
+        time.sleep(0.5)
+    expect_no_progress()
+    time.sleep(1.5)
+time.sleep(1.5)  # its work is over
+with Watchdog(1.0, stall=1.0).guard("work"):
+    if how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "stuck":
+        made_progress()
+        time.sleep(60)
 """
 
 
-def test_a_guard_ends_what_gives_no_sign_of_life_and_ends_with_it():
-    for is_stopped in (True, False):
-        worker = subprocess.Popen([sys.executable, "-c", _WORKER, _GUARD], stdout=subprocess.PIPE)
-        guard = int(worker.stdout.readline())
-        worker.send_signal(signal.SIGSTOP if is_stopped else signal.SIGTERM)
-        assert worker.wait(20) == (-signal.SIGKILL if is_stopped else -signal.SIGTERM)
-        until = time.monotonic() + 20
-        while Path(f"/proc/{guard}").exists() and time.monotonic() < until:
-            time.sleep(0.02)
-        assert not Path(f"/proc/{guard}").exists()
-
-
-def test_only_tasks_with_a_gpu_are_done_by_actors(monkeypatch):
-    """As Ray starts a new process for each of them; and their actors end with the consumer."""
-    asked, ended = [], []
-
-    def way(name: str):
-        def results(calls, share, work):
-            asked.append(name)
-            try:
-                yield from range(3)
-            finally:
-                ended.append(name)
-
-        return results
-
-    monkeypatch.setattr(raysed.cluster.watchdog, "watched_workers", lambda seconds, share, stall: nullcontext())
-    monkeypatch.setattr(ray, "get", lambda result: result)
-    for name in ("_by_actors", "_by_tasks"):
-        monkeypatch.setattr(raysed.cluster.watchdog, name, way(name))
-    for gpus in (0.25, 0.0):
-        assert next(watched_tasks(print, [1, 2, 3], work="work", share=Share(2, 1, gpus, 1), seconds=60)) == 0
-    assert asked == ended == ["_by_actors", "_by_tasks"]
+@pytest.mark.parametrize(("how", "code"), [("stopped", -signal.SIGKILL), ("stuck", -signal.SIGKILL), ("alive", 0)])
+def test_a_process_that_stands_still_is_ended_and_others_are_not(how, code):
+    """One that is stopped, and one that lives and gets nowhere, as in a collective operation that nobody else joins."""
+    done = subprocess.run([sys.executable, "-c", _WORKER, how], timeout=60, capture_output=True, text=True)
+    assert done.returncode == code
+    assert ("work: no step for 1 s" in done.stderr) == (how == "stuck")

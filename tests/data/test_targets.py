@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from learners import write_targets
 
 from raysed.data import targets
+from raysed.data.parquet import SentenceTable
 from raysed.data.targets import TARGET_FILE, TargetBatches, TargetWriter, held_out_batches, with_column, with_targets
-from raysed.data.tokens import SentenceTable
 from raysed.errors import UserError
 
 

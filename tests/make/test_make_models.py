@@ -6,7 +6,7 @@ from started_jobs import tiny_settings
 
 from raysed.cluster.work import Work
 from raysed.config import make_config
-from raysed.data.tokens import SentenceTable
+from raysed.data.parquet import SentenceTable
 from raysed.graph import State
 from raysed.make.targets import MeanBlocks, mean_targets
 from raysed.model.pretrained import load_checkpoint

@@ -10,8 +10,9 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, BertModel
 
+from raysed.cluster.blocks import Stream, blocks_of, stream_of
 from raysed.cluster.resources import Share
-from raysed.cluster.streaming import Stream, blocks_of, make_blocks, stream_of
+from raysed.cluster.streaming import make_blocks
 from raysed.cluster.work import Work
 from raysed.config import EncoderConfig
 from raysed.data.targets import ROWS_PER_GROUP, TARGET_FILE, TargetWriter, with_column

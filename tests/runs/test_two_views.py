@@ -11,7 +11,7 @@ from started_jobs import ONE_LAYER, artefact, small_tasks
 import raysed.pipeline
 from raysed.cluster.execute import make_executor
 from raysed.cluster.local import LocalExecutor
-from raysed.cluster.streaming import BlockWorker
+from raysed.cluster.blocks import BlockWorker
 from raysed.config import Config, make_config
 from raysed.errors import UserError
 from raysed.make.text import VIEWS_FILE
@@ -214,7 +214,7 @@ def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
     asked, original = [], BlockWorker.__call__
 
     def stopped(worker, table):
-        asked.append(table["start"][0].as_py())
+        asked.append(table["id"][0].as_py())
         if len(asked) == 3:
             raise KeyboardInterrupt
         return original(worker, table)

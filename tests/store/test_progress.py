@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 import raysed.store.progress
-from raysed.store.progress import Progress, ProgressBoard
+from raysed.store.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -74,16 +74,3 @@ def test_an_unknown_total_is_counted_without_a_share(clock, total):
     progress.update(12345)
     progress.update(20000, "wiki.txt")
     assert stream.getvalue() == "read corpus: 12,345\nread corpus: 20,000 · wiki.txt\n"
-
-
-def test_a_board_holds_the_newest_words_and_the_first_step_of_each_training():
-    board = ProgressBoard()
-    assert board.latest() == {}
-    board.report("a", {"total": 10})
-    board.report("a", {"step": 4, "loss": 0.5, "dev": 60.0})
-    board.report("b", {"step": 2})
-    board.report("a", {"step": 6, "loss": 0.4})
-    assert board.latest() == {
-        "a": {"total": 10, "step": 6, "loss": 0.4, "dev": 60.0, "first": 4},
-        "b": {"step": 2, "first": 2},
-    }

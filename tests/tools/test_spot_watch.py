@@ -170,24 +170,12 @@ def test_no_service_is_said_once(ray_command, monkeypatch, capsys):
 
 
 DRIVER = """
-import time
 import ray
-from raysed.cluster.nodes import is_draining
 
 memory = 80 * 2**20
 context = ray.init("local", num_cpus=1, include_dashboard=False, object_store_memory=memory, log_to_driver=False)
-
-@ray.remote(num_cpus=1)
-def member():
-    too_early, until = is_draining(), time.monotonic() + 60
-    while not is_draining() and time.monotonic() < until:
-        time.sleep(0.1)
-    return too_early, is_draining()
-
-asked = member.remote()
-assert not ray.wait([asked], timeout=3)[0]
 print(context.address_info["gcs_address"], flush=True)
-print(*ray.get(asked, timeout=60), flush=True)
+input()
 """
 
 
@@ -196,12 +184,11 @@ OPEN = {"RAY_AUTH_MODE": "disabled"}
 
 
 @pytest.mark.nodes
-def test_a_worker_hears_of_a_notice_through_ray(tmp_path):
-    """With Ray's own command, and with what members ask."""
+def test_rays_own_command_drains_a_node(tmp_path):
     service = Service()
     environment = {key: value for key, value in os.environ.items() if key != "RAY_ADDRESS"} | OPEN
-    command = [sys.executable, "-c", DRIVER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as driver:
+    command, pipes = [sys.executable, "-c", DRIVER], {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, env=environment, **pipes) as driver:
         address = driver.stdout.readline().strip()
         service.notice = announcement(100)
         with served(service) as endpoint, pytest.MonkeyPatch.context() as patch:
@@ -209,5 +196,5 @@ def test_a_worker_hears_of_a_notice_through_ray(tmp_path):
                 patch.setenv(name, value)
             patch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
             said, _ = run(endpoint, tmp_path / "lock").communicate(timeout=60)
-        assert "ray drain-node ended with 0" in said
-        assert driver.stdout.readline().split() == ["False", "True"]
+        driver.communicate("\n")
+    assert "ray drain-node ended with 0" in said

@@ -1,0 +1,40 @@
+"""For anyone's own Ray Data: models as callables for `map_batches`."""
+
+from os import PathLike
+from typing import Any
+
+import torch
+
+from raysed.config import Precision, TeacherConfig
+from raysed.model.teacher import load_teacher
+
+
+class Embedder:
+    """Adds the embeddings of a column of sentences to batches.
+
+        dataset.map_batches(
+            Embedder, fn_constructor_args=("models/mine",), compute=ray.data.ActorPoolStrategy(size=2), num_cpus=1
+        )
+
+    Args:
+        model: what `teachers` takes: a directory, an id of the hub, or a file of embeddings.
+        output: the new column, float32 [N, D].
+        device: None: a GPU where the actor has one.
+        precision: `auto`: bf16 where the device is fast in it.
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike,
+        column: str = "sentence",
+        output: str = "embedding",
+        device: str | None = None,
+        precision: Precision = "fp32",
+    ):
+        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self._teacher = load_teacher(TeacherConfig(path=str(model)), device=device, precision=precision)
+        self._column, self._output = column, output
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Return the batch, whose columns are NumPy arrays as Ray Data has them by default, with the new column."""
+        return {**batch, self._output: self._teacher.embed(batch[self._column].tolist())}

@@ -1,0 +1,34 @@
+"""The page's example of a model in anyone's own Ray Data."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from raysed.model.load import load_model
+from raysed.ray import Embedder
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/api.md"
+SENTENCES = ["A red car stops.", "The dog runs home.", "It rains."]
+
+
+@pytest.mark.cluster
+def test_the_example_embeds_a_file_of_sentences(ray_cluster, tmp_path):
+    pq.write_table(pa.table({"sentence": SENTENCES}), tmp_path / "sentences.parquet")
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    for name in ("sentences.parquet", "embedded"):
+        example = example.replace(f'"{name}"', f'"{tmp_path / name}"')
+    exec(example, {})
+    table = pq.read_table(tmp_path / "embedded").to_pydict()
+    assert table["sentence"] == SENTENCES
+    assert np.abs(np.array(table["embedding"]) - load_model("bundled:encoder", (1,)).embed(SENTENCES)[0]).max() < 1e-5
+
+
+def test_a_batch_keeps_its_columns_and_gets_another():
+    embed = Embedder("bundled:encoder", column="text", output="vector", device="cpu")
+    batch = embed({"text": np.array(SENTENCES, dtype=object), "id": np.arange(3)})
+    assert list(batch) == ["text", "id", "vector"] and batch["vector"].shape[0] == 3
+    assert batch["vector"].dtype == np.float32
