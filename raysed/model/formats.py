@@ -41,24 +41,19 @@ def check_formats(formats: Sequence[Format], encoder: EncoderConfig) -> None:
         return
     missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if importlib.util.find_spec(name) is None]
     if missing:
-        raise UserError(
-            f"export.formats needs {' and '.join(missing)}: run pip install 'raysed[onnx]', or leave export.formats out"
-        )
+        packages = " and ".join(missing)
+        raise UserError(f"export.formats needs {packages}: run pip install 'raysed[onnx]', or leave export.formats out")
     path = encoder_path(encoder)
     config = AutoConfig.from_pretrained(path, trust_remote_code=encoder.trust_remote_code, **encoder.model_kwargs)
     if encoder.trust_remote_code and getattr(config, "auto_map", None):
-        raise UserError(
-            f"export.formats: {encoder.path!r} has code of its own, which sentence-transformers' ONNX backend does not "
-            "run; leave export.formats out"
-        )
-    with tempfile.TemporaryDirectory() as folder:
-        try:
+        problem = f"{encoder.path!r} has code of its own, which sentence-transformers' ONNX backend does not run"
+        raise UserError(f"{problem}; leave export.formats out", setting="export.formats")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
             _write_onnx(AutoModel.from_config(config), AutoTokenizer.from_pretrained(path), Path(folder) / "model.onnx")
-        except Exception as error:  # whatever torch's exporter meets
-            raise UserError(
-                f"export.formats: {encoder.path!r} cannot be written as ONNX ({first_line(error)}); leave "
-                "export.formats out"
-            ) from None
+    except Exception as error:  # whatever torch's exporter meets
+        problem = f"{encoder.path!r} cannot be written as ONNX ({first_line(error)}); leave export.formats out"
+        raise UserError(problem, setting="export.formats") from None
 
 
 def write_formats(path: Path, formats: Sequence[Format]) -> None:
@@ -132,18 +127,13 @@ class _LastStates(torch.nn.Module):
 def _write_onnx(transformer: torch.nn.Module, tokenizer: PreTrainedTokenizerBase, file: Path) -> None:
     batch = dict(tokenizer(["A man plays the guitar.", "It rains."], padding=True, return_tensors="pt"))
     axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("length", min=2)}
+    options = {"input_names": list(batch), "output_names": ["last_hidden_state"], "opset_version": _OPSET}
+    shapes = {"batch": {name: axes for name in batch}}
     with _quiet():
-        program = torch.onnx.export(
-            _LastStates(transformer.eval()),
-            kwargs={"batch": batch},
-            dynamic_shapes={"batch": {name: axes for name in batch}},
-            input_names=list(batch),
-            output_names=["last_hidden_state"],
-            opset_version=_OPSET,
-            dynamo=True,
-            verbose=False,
-        )
-        program.save(file)
+        model = _LastStates(transformer.eval())
+        torch.onnx.export(
+            model, kwargs={"batch": batch}, dynamic_shapes=shapes, dynamo=True, verbose=False, **options
+        ).save(file)
 
 
 def _quantize(plain: Path, file: Path, signed: bool) -> None:

@@ -139,9 +139,8 @@ def save_encoder(
 ) -> None:
     """Write the Hugging Face layout: config.json, model.safetensors and the tokenizer's files.
 
-    Args:
-        tokenizer: a copy without the options of its last call is written, so that equal models give equal files.
-        max_length: what the tokenizer cuts at when it is loaded again; None: as it was.
+    The tokenizer is written without the options of its last call, so that equal models give equal files; it will cut at
+    `max_length`.
     """
     encoder.transformer.save_pretrained(path)
     unused = copy.deepcopy(tokenizer)

@@ -17,10 +17,7 @@ class Shape:
     Attributes:
         products: parameters that every token is multiplied by: the weights of linear layers.
         layers: blocks; 0 of a table of vectors.
-        width: of the hidden states.
-        inner: of the feed-forward layers within blocks.
-        heads: of the attention.
-        vocabulary: rows of the table of tokens.
+        inner: width of the feed-forward layers within blocks.
     """
 
     parameters: int

@@ -1,9 +1,8 @@
 """What a table of vectors starts from: what an encoder says of each token alone, less what frequent tokens say.
 
-A mean over tokens gives every token the same say, so a row is scaled by a / (a + p), where p is the token's share of
-the corpus: the weights of SIF (Arora et al. 2017, "A simple but tough-to-beat baseline for sentence embeddings"), with
-their a = 1e-3. Asking an encoder for each token of its vocabulary, and reducing the answers by PCA, is how model2vec
-begins, which takes p from a token's rank.
+A row is scaled by a / (a + p), where p is the token's share of the corpus: the weights of SIF (Arora et al. 2017, "A
+simple but tough-to-beat baseline for sentence embeddings"), with their a = 1e-3. Asking an encoder for each token of
+its vocabulary, and reducing the answers by PCA, is how model2vec begins, which takes p from a token's rank.
 """
 
 from pathlib import Path

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -93,15 +93,9 @@ def kind_of(path: str) -> type[Teacher]:
     return next(kind for kind in kinds() if kind.takes(path))
 
 
-def load_teacher(
-    config: TeacherConfig,
-    token_budget: int | None = None,
-    device: str = "cpu",
-    precision: Precision = "fp32",
-    encoder: EncoderConfig | None = None,
-) -> Teacher:
-    """Return the teacher that a block of settings describes; see `Teacher` for the rest."""
-    return kind_of(config.path)(config, token_budget, device, precision, encoder)
+def load_teacher(config: TeacherConfig, *arguments: Any, **named: Any) -> Teacher:
+    """Return the teacher that a block of settings describes; see `Teacher` for further arguments."""
+    return kind_of(config.path)(config, *arguments, **named)
 
 
 def default_learner(paths: Iterable[str]) -> dict[str, str]:

@@ -54,7 +54,7 @@ def loading(setting: str, name: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise (error.at(setting) if error.setting == "encoder.path" else error) from None
+        raise error.at(setting) from None
     except LOAD_ERRORS as error:
         # What transformers says of a model without safetensors speaks of an argument that is no setting here.
         if any(word in str(error) for word in (SAFE_WEIGHTS_NAME, WEIGHTS_NAME, "use_safetensors")):
