@@ -22,6 +22,7 @@ from raysed.model.pretrained import LOAD_ERRORS, configuration_of
 from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
 from raysed.plan.size import described, plan_run, rate_of, tokens_of_sentence
+from raysed.score.tasks import task_name
 from raysed.store.hub import encoder_path
 from raysed.store.text import render
 
@@ -121,6 +122,9 @@ def draft(
     count = drawn or usable
     first = Path(re.split(r"[*?[]", survey.source[0])[0].rstrip("/"))  # a file, directory or dataset
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", first.name.split(".")[0])
+    tasks: dict[str, PairsSurvey] = {}
+    for task in pairs:
+        tasks[task_name(task.source, tasks)] = task
     fitted = min(count, 10_000)
     epochs, updates = _epochs(fitted // 64, _FLOW_UPDATES)  # of 32 pairs of sentences
     text = render(
@@ -139,7 +143,7 @@ def draft(
         limit=limit,
         max_length=max_length,
         cut=cut,
-        tasks=_by_name(pairs),
+        tasks=tasks,
         sed=_learner(count, bool(teachers), 2 * pairs[0].pairs if pairs else 0),
         # One pass over the corpus, within bounds: an update reads two sentences and 14 others to tell them from.
         ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 16 / 50))),
@@ -167,15 +171,6 @@ def _epochs(per_epoch: int, wanted: int) -> tuple[int, int]:
     per_epoch = max(1, per_epoch)
     epochs = min(_MOST_EPOCHS, max(1, round(wanted / per_epoch)))
     return epochs, epochs * per_epoch
-
-
-def _by_name(pairs: Sequence[PairsSurvey]) -> dict[str, PairsSurvey]:
-    """Each by the name of its file, or by its whole path if another has that name."""
-    tasks: dict[str, PairsSurvey] = {}
-    for task in pairs:
-        name = Path(task.source.rstrip("/")).name.split(".")[0].removeprefix("bundled:")
-        tasks[task.source if not name or name in tasks else name] = task
-    return tasks
 
 
 def _on_one_line(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -149,12 +149,17 @@ def load_any_task(name: str, config: TaskConfig, seed: int = 0, aggregation: str
     return kinds()[kind_of(config, f"evaluation.tasks.{name}")].load(name, config, seed, aggregation)
 
 
+def task_name(source: str, taken: Container[str]) -> str:
+    """Return how a file or directory is called as a task: by its own name, or by its path if another has that name."""
+    name = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:")
+    return source if not name or name in taken else name
+
+
 def tasks_of(sources: Sequence[str]) -> dict[str, TaskConfig]:
     """Return a task, or two of labelled texts, of each file or directory, named by it."""
     tasks: dict[str, TaskConfig] = {}
     for source in sources:
-        stem = Path(source.rstrip("/")).name.split(".")[0].removeprefix("bundled:") or source
-        name = stem if stem not in tasks else source
+        name = task_name(source, tasks)
         kind = kind_of(TaskConfig(source=source), f"--task {source}")
         tasks[name] = TaskConfig(source=source, kind=kind, score_range=None, aggregation="all")
         if kind == "classification":
