@@ -2,14 +2,16 @@
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.torch import load_file
-from started_jobs import artefact, tiny_settings
+from started_jobs import artefact, manifest, start_job, tiny_settings, wait_until
 
 import raysed.pipeline
 from raysed.config import make_config
@@ -117,6 +119,18 @@ def test_several_gpus_are_worth_a_ray(monkeypatch):
 def test_what_needs_ray_is_refused_without_it(changes, sentence):
     with pytest.raises(UserError, match=sentence):
         check(make_config({**changes, "resources": {"engine": "local"}}))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_without_ray_a_job_that_is_stopped_says_so(tmp_path, number):
+    config, root = tmp_path / "tiny.yaml", tmp_path / "s/tiny"
+    config.write_text(yaml.safe_dump(tiny_settings(resources={"engine": "local"})))
+    job = start_job(config, str(tmp_path / "s"), tmp_path)
+    wait_until(lambda: any(name.startswith("checkpoints/ct/members/") for name in manifest(root)), job)
+    job.send_signal(number)
+    output = job.communicate(timeout=60)[0]
+    assert job.returncode == 128 + number and output.endswith("stopped; the same command continues from here\n")
+    assert json.loads((root / "status.json").read_text())["state"] == "stopped"
 
 
 def test_without_ray_nothing_of_it_is_imported(tiny_encoder_dir, tmp_path):
