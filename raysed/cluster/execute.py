@@ -83,8 +83,8 @@ def make_executor(graph: Graph, storage: Storage, how: How, say: Callable[[str],
 class Executor:
     """Makes batches of artefacts.
 
-    An engine adds `_look` and `_gathered` (the machines, at first and to plan for), `_now` (those to plan a stage for),
-    `_mapped` (a function applied to items), `_made_groups`, `_train_members`, `_by_train` and `_streamed`.
+    An engine adds `_look` and `_gathered` (the machines, at first and to plan for), `_train_members`, `_by_train`
+    (learners) and `_streamed` (blocks of the corpus).
 
     Attributes:
         share: of the machine that this process takes for what it makes.
@@ -139,6 +139,10 @@ class Executor:
         corpus = self.state.entry("corpus") if "corpus" in self._graph.artefacts else None
         self._how.check_room(self.cluster, corpus.meta["rows"] if corpus else None, self._storage.free_bytes())
         self._say(f"{self.where}: {self.cluster}" + (f"; members: {share}" if members else ""))
+
+    def _now(self) -> Cluster:
+        """Return what to plan a stage for."""
+        return self.cluster
 
     def _memory(self, artefacts: Iterable[Artefact]) -> Need:
         """What the largest of some trainings needs."""
@@ -195,6 +199,13 @@ class Executor:
             progress.update(count, f"{count} of {len(items)}")
             yield result
         progress.close()
+
+    def _mapped(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
+        return (function(item, shared) for item in items)
+
+    def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
+        """Make artefacts, those of a group one after the other; yield why some cannot be made, by name."""
+        return (make_group(group, self._storage, self._work(), None) for group in groups)
 
     # tasks
 

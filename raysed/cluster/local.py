@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from raysed.cluster.blocks import Stream, make_missing, publish_here, stream_of
-from raysed.cluster.execute import Executor, make_group
+from raysed.cluster.execute import Executor
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import (
     MOST_RESTARTS,
@@ -58,15 +58,6 @@ class LocalExecutor(Executor):
         prepare_worker(share.threads)
         yield
         prepare_worker(self.share.threads)
-
-    def _now(self) -> Cluster:
-        return self.cluster
-
-    def _mapped(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
-        return (function(item, shared) for item in items)
-
-    def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
-        return (make_group(group, self._storage, self._work(), None) for group in groups)
 
     def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
         names = [task.name for trial in trials for task in trial.tasks]

@@ -70,7 +70,7 @@ class RayExecutor(Executor):
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
         """Make artefacts in tasks; on one machine without GPUs this process is as good, and has imported everything."""
         if not self.gpu and len(self.cluster.nodes) == 1:
-            return (make_group(group, self._storage, self._work(), None) for group in groups)
+            return super()._made_groups(title, groups, on_cpus)
         share = plan_members(self._now(), self._res, self._how.members)
         share = replace(share, gpus=0.0) if on_cpus else share
         groups = [[self._to_workers(task) for task in group] for group in groups]
