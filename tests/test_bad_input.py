@@ -376,7 +376,7 @@ def test_a_mistake_that_shows_later_is_told_and_reported(refused, monkeypatch, t
         monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
-    settings = [*settings, "resources.engine=local"]
+    settings = [*settings, "resources.engine=local", "sts.scheduler=none"]
     line = refused("run", *(part for setting in settings for part in ("--set", setting)))
     assert re.fullmatch(sentence, line), line
     report = Path("runs/quickstart/report.json").read_text()
