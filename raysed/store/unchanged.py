@@ -1,7 +1,6 @@
 """Whether a complete run is still that of its settings and inputs: told within a second, without Ray, torch and checks.
 
-At its end a run remembers what its settings and the files behind them were before they were read. Where anything
-differs, or an input is no local file, the checks decide: "perhaps not" may be wrong, but "unchanged" never is.
+"Unchanged" is never wrong. Where anything differs, or an input is no local file, the checks decide.
 """
 
 from __future__ import annotations

@@ -22,10 +22,7 @@ def fit_calibration(
 ) -> CalibrationMap:
     """Fit the calibration that ends a recipe; a chain's stages are each fitted on what the ones before them give.
 
-    Args:
-        embeddings_ND: rows to fit on; for the flow, rows 2i and 2i + 1 are pairs.
-        natsv_k: directions that `natsv` removes.
-        on_step: as for `raysed.train.flow_fit.fit_flow`; the others do not call it.
+    For the flow, rows 2i and 2i + 1 are pairs, and `on_step` is called as by `raysed.train.flow_fit.fit_flow`.
 
     >>> x_ND = np.random.default_rng(0).normal(size=(50, 4))
     >>> fit_calibration(["sn", "natsv"], x_ND, FlowConfig(), natsv_k=1, seed=0).width

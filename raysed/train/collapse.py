@@ -1,8 +1,4 @@
-"""The watch for collapse: how far embeddings are spread, and whether a training has lost it.
-
-Learning to agree has trivial solutions, the same vector for every sentence or vectors along a line, on the way to which
-the loss falls.
-"""
+"""The watch for collapse, in which the loss falls as all vectors become the same, or come to lie along a line."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

@@ -103,20 +103,6 @@ def test_so_it_is_in_every_architecture(make_run, make_table, kind):
         assert_equal(run, expected, make_table)
 
 
-def test_the_best_on_dev_is_kept_of_each(make_run, make_table):
-    def score(module):
-        return float(np.abs(encode(module, make_table(5, seed=9))[0]).mean())
-
-    stacked = [make_run("ct", seed, keep="best", evaluate=score) for seed in (1, 2)]
-    results = train_together(stacked)
-    for seed, run, result in zip((1, 2), stacked, results):
-        expected = make_run("ct", seed, keep="best", evaluate=score)
-        best = expected.train()
-        assert (result.kept, result.kept_step) == (best.kept, best.kept_step)
-        assert result.score == pytest.approx(best.score, abs=1e-8)
-        assert_equal(run, expected, make_table)
-
-
 @pytest.mark.parametrize("stage", ["ct", "nli"])
 def test_a_stopped_stack_goes_on_as_single_members_and_they_as_a_stack(make_run, make_table, tmp_path, stage):
     def checkpoints(seed):

@@ -56,9 +56,7 @@ class StsConfig(TuningConfig):
 
 
 def target_of(score: Any, lower_bound: float) -> Any:
-    """Map scores of 0 to 1 (a number, array or tensor) to targets of `lower_bound` to 1.
-
-    With the bound 0 this is SBERT's score / 5 of a score of 0 to 5.
+    """Map scores of 0 to 1 (a number, array or tensor) to targets of `lower_bound` to 1; SBERT's own are of bound 0.
 
     >>> [round(target_of(score / 5, 0.4), 2) for score in (0, 2.5, 5)]
     [0.4, 0.7, 1.0]
