@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from raysed.report.sections.grids import grid_chart
 from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.scores import scores_chart
 from raysed.report.sections.space import spectrum_chart
-from raysed.report.sections.training import dev_scores, training_chart
+from raysed.report.sections.training import training_chart
 from raysed.score.analysis import singular_values
 
 RNG = np.random.default_rng(0)
@@ -156,16 +155,6 @@ def test_trainings_are_drawn_beside_what_they_are_to_be_compared_with():
     names = [(one.name, one.colour) for one in loss.series]
     assert names == [("member 00", "blue"), ("member 01", "orange"), ("member 02", "green")]
     assert [(one.name, one.colour) for one in dev.series] == names
-
-
-def test_references_are_means_of_like_models_at_the_main_pooling_that_have_a_score():
-    constant = row("ct", "member", 60.0, 4)
-    constant.metrics["dev"]["spearman"] = None  # all embeddings are equal
-    scores = scored([*full_run(), replace(row("ct", "member", 10.0, 3), left_out=True), constant])
-    groups = {"base": ("base", "base"), "members, mean": ("ct", "member"), "full ensemble": ("ct", "ensemble")}
-    found = dev_scores(scores, "dev", {**groups, "nobody": ("nli", "member")})
-    assert found == {"base": 33.0, "members, mean": 34.5, "full ensemble": 35.4}
-    assert dev_scores(scores, None, groups) == {}
 
 
 def test_bounds_that_were_stopped_are_no_part_of_the_line_of_means():

@@ -18,19 +18,6 @@ from raysed.store.text import Table, shortened
 
 _LONGEST = 80
 """Characters of a sentence that are shown."""
-_COLUMNS = {
-    "sentence": ("sentence1", "{}"),
-    "other sentence": ("sentence2", "{}"),
-    "graded": ("score", "{:.2f}"),
-    "cosine": ("cosine", "{:.2f}"),
-    "cosine before": ("cosine_before", "{:.2f}"),
-    "cosine after": ("cosine_after", "{:.2f}"),
-    "rank, graded": ("rank_by_score", "{:.0f}"),
-    "rank, cosine": ("rank_by_cosine", "{:.0f}"),
-    "rank before": ("rank_before", "{:.0f}"),
-    "rank after": ("rank_after", "{:.0f}"),
-}
-"""Columns of a table of pairs, those that its pairs have."""
 
 
 def worst_pairs(judged: Judged, count: int = 10) -> list[dict[str, Any]]:
@@ -76,9 +63,15 @@ def _ranks(values_P: np.ndarray) -> np.ndarray:
 
 def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
     """Return pairs from `worst_pairs` or `changed_pairs` as a table."""
-    columns = {head: (key, style) for head, (key, style) in _COLUMNS.items() if pairs and key in pairs[0]}
-    lines = [[style.format(pair[key]) for key, style in columns.values()] for pair in pairs]
-    return Table(list(columns), lines, text=2, is_stacked=True)
+    columns = {
+        "sentence": lambda pair: pair["sentence1"],
+        "other sentence": lambda pair: pair["sentence2"],
+    }
+    for key in pairs[0]:
+        if not key.startswith("sentence"):
+            style = ".0f" if key.startswith("rank") else ".2f"
+            columns[key.replace("_", " ")] = lambda pair, key=key, style=style: format(pair[key], style)
+    return Table.of(pairs, columns, text=2, is_stacked=True)
 
 
 def _changes(run: Run) -> dict[str, Any]:

@@ -55,15 +55,8 @@ def _environment(run: Run) -> dict[str, Any]:
     return {**versions(), **more}
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    """Nested values by their keys, joined by dots, as text."""
-    found = []
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{key}.")
-        else:
-            found.append((prefix + key, ", ".join(map(str, value)) if isinstance(value, list) else str(value)))
-    return found
+def _facts_table(facts: Mapping[str, Any], report: Report) -> Table:
+    return Table(["what", "value"], [[what.replace("_", " "), str(value)] for what, value in facts.items()])
 
 
 def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
@@ -100,7 +93,7 @@ SECTIONS = [
         "Corpus",
         122,
         lambda run: {**run.facts.corpus.get("report", {}), **run.facts.corpus.get("lengths", {})},
-        tables=lambda corpus, _: Table(["what", "count"], [(k.replace("_", " "), n) for k, n in _flat(corpus)]),
+        tables=_facts_table,
         is_part=True,
         empty={},
     ),
@@ -109,7 +102,7 @@ SECTIONS = [
         "Views",
         123,
         lambda run: run.facts.views,
-        tables=lambda views, report: Table(["kind", "what"], list(views.items())),
+        tables=_facts_table,
         is_part=True,
     ),
     Section("timings", "Time", 124, lambda run: read_timings(run.storage), tables=_time_tables, is_part=True, empty={}),
@@ -118,7 +111,7 @@ SECTIONS = [
         "Environment",
         125,
         _environment,
-        tables=lambda values, report: Table(["what", "value"], _flat(values)),
+        tables=_facts_table,
         is_part=True,
         empty={},
     ),

@@ -10,9 +10,7 @@ from raysed.recipe import BASE, parse_recipe
 from raysed.registry import stages
 from raysed.report.charts import LINES, Axis, Chart, Panel, Series
 from raysed.report.results import Run
-from raysed.report.scores import Group, Scores
 from raysed.report.section import Section
-from raysed.score.tasks import score_by
 
 Curves = Mapping[str, Sequence[Mapping[str, Any]]]
 """By training its records: `step` and, where measured, `loss`, `dev` (x100) and others."""
@@ -61,31 +59,20 @@ def _points(records: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
     return xy_2R[:, np.isfinite(xy_2R[1])]
 
 
-def dev_scores(
-    scores: Scores, dev: str | None, groups: Mapping[str, Group], criterion: str = "spearman"
-) -> dict[str, float]:
-    """Return the mean dev scores of groups of like models, as far as there are any; equal embeddings have none."""
-    found = {}
-    for name, group in groups.items():
-        values = [score_by(row.metrics[dev], criterion) for row in scores.of(group) if dev in row.metrics]
-        if values := [value for value in values if value is not None]:
-            found[name] = statistics.fmean(values)
-    return found
-
-
 def _charts(run: Run, data: None) -> Iterator[Chart | None]:
     """Yield the trainings of the members of every node, and of the learners of every recipe that distils."""
-    dev = run.config.evaluation.dev
+    of_dev = run.scores.groups_of(run.config.evaluation.dev)
+    base = {"base": of_dev[BASE, "base"]["mean"]} if (BASE, "base") in of_dev else {}
     for node, names in run.facts.members.items():
         stage = node.rpartition("-")[2]
         criterion = stages()[stage].criterion(getattr(run.config, stage))
-        base = dev_scores(run.scores, dev, {"base": (BASE, "base")}, criterion)
-        yield training_chart(node, _curves(run, "member", names), base)
+        yield training_chart(node, _curves(run, "member", names), base if criterion == "spearman" else {})
     for text in dict.fromkeys(recipe.uncalibrated for recipe in run.job.recipes if recipe.distils):
         node = parse_recipe(text).ensemble
-        others = {"base": (BASE, "base"), "members, mean": (node, "member"), "full ensemble": (node, "ensemble")}
+        others = {"members, mean": (node, "member"), "full ensemble": (node, "ensemble")}
+        references = base | {name: of_dev[group]["mean"] for name, group in others.items() if group in of_dev}
         names = [model.weights for model in run.models if model.recipe == text]
-        yield training_chart(text, _curves(run, "learner", names), dev_scores(run.scores, dev, others))
+        yield training_chart(text, _curves(run, "learner", names), references)
 
 
 def _curves(run: Run, what: str, names: Sequence[str]) -> Curves:
