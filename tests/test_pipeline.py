@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import ray
+import ray.train
 from started_jobs import artefact, digest, manifest, remade, tiny_evaluation, tiny_settings
 
 import raysed.cluster.distilling
@@ -307,9 +308,15 @@ def test_a_member_that_keeps_failing_is_left_out_down_to_min_members(faulty, tmp
 
 @pytest.mark.cluster
 def test_learners_that_train_at_the_same_time_are_those_that_train_alone(ray_cluster, finished, tmp_path, monkeypatch):
-    """Two trainings share three learners; of the two that are new, and the one that was made again, none differs."""
+    """Two trainings share three learners; of the two that are new, and the one that was made again, none differs.
+
+    Ray Train has their metrics, and does not read what it kept of an earlier start.
+    """
     shutil.copytree(finished, tmp_path / "tiny")
     (tmp_path / "tiny/manifest/ct-sed/learners/00.json").unlink()
+    state = tmp_path / "tiny/train/ct-sed-learners-00"
+    state.mkdir(parents=True)
+    (state / "checkpoint_manager_snapshot.json").write_text("{")
     lanes, start = [], raysed.cluster.distilling._trainer
 
     def started(lane, *rest):
@@ -326,3 +333,7 @@ def test_learners_that_train_at_the_same_time_are_those_that_train_alone(ray_clu
     assert digest(artefact(tmp_path / "tiny", "ct-sed/learners/00")) == digest(artefact(finished, "ct-sed/learners/00"))
     assert len({digest(artefact(tmp_path / "tiny", f"ct-sed/learners/{index:02d}")) for index in range(3)}) == 3
     assert [[learner.name[-2:] for learner in lane] for lane in lanes] == [["00", "02"], ["01"]]
+    latest = ray.train.Result.from_path(str(state))
+    assert latest.metrics["learner"] == "ct-sed/learners/02" and latest.metrics["step"] == latest.metrics["total"]
+    place = json.loads((Path(latest.checkpoint.path) / "learner.json").read_text())["place"]
+    assert Path(place) == artefact(tmp_path / "tiny", "ct-sed/learners/02")
