@@ -229,8 +229,8 @@ class FaultyStorage(Storage):
     def __reduce__(self):
         return _faulty, (self.location, self.run, dict(vars(type(self))["faults"]))
 
-    def checkpoints(self, name, depends, keep=2):
-        checkpoints = super().checkpoints(name, depends, keep)
+    def checkpoints(self, name, depends):
+        checkpoints = super().checkpoints(name, depends)
         return _FaultyCheckpoints(checkpoints, self.faults) if name == self.faults["victim"] else checkpoints
 
 
