@@ -40,6 +40,7 @@ class Table:
         average: the column that is the mean of all others, if any.
         aggregation: how subsets become one number, where years of STS are in it.
         notes: the paper's own inconsistencies, and what it leaves open.
+        gains: of the text: `gain` is the mean over all columns of the row `of` less that of the row `over`.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Table:
     average: str | None = None
     aggregation: str | None = None
     notes: list[str] = field(default_factory=list)
+    gains: list[dict[str, Any]] = field(default_factory=list)
 
 
 def load_published() -> dict[str, Table]:

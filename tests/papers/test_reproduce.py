@@ -3,6 +3,7 @@
 import json
 import math
 import random
+import re
 import runpy
 import statistics
 import subprocess
@@ -18,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from papers.compare import NO_DATA, SMALL_NOTE, Comparison, compare, find_values
+from papers.compare import NO_DATA, NO_RESULT, SMALL_NOTE, Comparison, compare, find_values
 from papers.data import Finder, Request, draw_pairs, read_pairs, write_pairs
 from papers.plan import Plan, make_plan
 from papers.published import TABLES, Row, Table, list_tables, load_published, load_yaml
 from papers.run import reproduce
 from raysed.api import Result
-from raysed.config import Config, TaskConfig, make_config
+from raysed.config import Config, FlowConfig, TaskConfig, load_config, make_config
 from raysed.data.graded import load_task
 from raysed.errors import UserError
 from raysed.recipe import parse_recipe
@@ -32,6 +33,7 @@ from raysed.report.document import Report
 from raysed.report.scores import Row as ScoredRow
 from raysed.report.scores import Scores
 from raysed.score.analysis import edit_distance_table
+from raysed.train.flow_fit import fit_flow
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "raysed/configs"
@@ -57,6 +59,9 @@ NOT_PRINTED = {
     "bsl-table-8": {"rate 1e-4": 4, "rate 2e-4": 4, "rate 5e-4": 4},
 }
 """How many values of a row its paper does not print; every other row has all of its values."""
+PAPERS = {"SED": "sed.md", "BERT-flow": "bert-flow.md", "BSL": "bsl.txt"}
+"""Their texts, where somebody has them beside the repository."""
+
 each_table = pytest.mark.parametrize("name", PUBLISHED)
 each_run = pytest.mark.parametrize("name", RUNS["tables"])
 
@@ -85,6 +90,59 @@ def test_cells_are_complete_and_every_printed_average_is_their_mean(name):
                 assert exception is None or abs(exception - printed) > 0.0101
 
 
+def digits(text: str) -> str:
+    """What is left of numbers where an extraction has lost the blanks between them."""
+    return re.sub(r"[^0-9-]", "", text)
+
+
+@each_table
+def test_cells_are_those_of_the_papers_text(name):
+    """Digit by digit: row after row in SED and BERT-flow, column after column in BSL, whose blanks are lost."""
+    raw = load_yaml(TABLES / "published.yaml")["tables"][name]
+    path = ROOT.parent / "shared/papers" / PAPERS[raw["paper"]]
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    text = re.sub(r"(?<=\d) - (?=\d)", "/", path.read_text(encoding="utf-8"))  # a slip in SED table 4
+    rows = [[cell.split("/") for cell in row["cells"].split()] for row in raw["rows"]]
+    if raw["paper"] != "BSL":
+        lines = [digits(line) for line in text.splitlines()]
+        for row, cells in zip(raw["rows"], rows):
+            assert any(digits("".join(map("".join, cells))) in line for line in lines), row["label"]
+        return
+    for part in [rows[:-1], rows[-1:]] if name == "bsl-table-10" else [rows]:
+        printed = "".join(value for column in zip(*part) for values in zip(*column) for value in values)
+        assert name == "bsl-table-8" or digits(printed) in digits(text)
+
+
+def test_rows_that_tables_share_are_the_same_and_gains_of_the_text_follow_from_them():
+    """SED tables 5 and 6 repeat rows of tables 1 and 2; BSL repeats a row of BERT-flow in another order."""
+    rows = {(name, row.label): row.cells for name in PUBLISHED for row in PUBLISHED[name].rows}
+    shared = [label for name, label in rows if name in ("sed-table-5", "sed-table-6") and label.startswith("BERT-L")]
+    assert len(shared) == 8
+    for label in shared:
+        first, second = ("sed-table-2", "sed-table-6") if "NLI" in label else ("sed-table-1", "sed-table-5")
+        assert rows[first, label] == rows[second, label]
+    for table, theirs, ours in (
+        ("bert-flow-table-2", "BERT-base-flow (NLI)", "BERT-flow (NLI)"),
+        ("bert-flow-table-3", "BERT-base-NLI-flow (NLI)", "BERT-flow (NLI) after NLI"),
+        ("bert-flow-table-3", "SBERT-base-NLI *", "SBERT"),
+        ("bert-flow-table-3", "SRoBERTa-base-NLI *", "SRoBERTa"),
+        ("bert-flow-table-3", "USE *", "USE"),
+        ("bert-flow-table-2", "Avg. GloVe *", "GloVe avg"),
+        ("bert-flow-table-2", "Avg. BERT *", "BERT avg"),
+    ):
+        assert all(rows["bsl-table-1", ours][column] == cell for column, cell in rows[table, theirs].items()), ours
+    assert rows["bsl-table-4", "NLI"] == rows["bsl-table-4", "back-translation"] == rows["bsl-table-1", "BSL-BERT"]
+    assert rows["bsl-table-6", "BSL-BERT"]["0.999"] == rows["bsl-table-1", "BSL-BERT"]["STS-B"]
+    for table, label in (("sed-table-1", "BERT-L-CT-SED-Flow"), ("sed-table-2", "BERT-L-NLI-CT-SED-Flow")):
+        assert rows[table, label]["avg"]["spearman"] == rows["sed-table-3", label]["max"]["spearman"], "the best"
+    gains = [(name, gain) for name, table in PUBLISHED.items() for gain in table.gains]
+    assert len(gains) == 2
+    for name, gain in gains:  # BERT-flow section 4.1
+        of, over = (statistics.fmean(c["spearman"] for c in rows[name, gain[key]].values()) for key in ("of", "over"))
+        assert of - over == pytest.approx(gain["gain"], abs=0.0101)
+
+
 def test_the_tables_that_are_there():
     numbers = {"sed": range(1, 9), "bert-flow": (1, 2, 3, 4, 5, 6, 8), "bsl": (1, 2, 3, 4, 6, 7, 8, 9, 10)}
     expected = [f"{paper}-table-{number}" for paper in numbers for number in numbers[paper]]
@@ -111,6 +169,16 @@ def test_every_row_has_a_run_that_makes_it_and_runs_are_all_used():
                 assert all(plan.places(row, column, variant) for column in table.columns)
     assert used == set(RUNS["runs"])
     assert all((CONFIGS / f"{run['config']}.yaml").is_file() for run in RUNS["runs"].values())
+
+
+def test_definitions_name_data_that_is_described():
+    named = {name for run in RUNS["runs"].values() for name in run.get("data", {}).values()}
+    named |= {name for table in RUNS["tables"].values() for name in (*table.get("data", {}).values(), *table["tasks"])}
+    for entry in RUNS["data"].values():
+        named |= {entry["text_of"]} if "text_of" in entry else set()
+        named |= {*entry.get("together", []), *entry.get("splits", {}).values()}
+    assert named <= set(RUNS["data"])
+    assert {run.get("dev", "stsb-dev") for run in RUNS["runs"].values()} == {"stsb-dev"}
 
 
 def request(tmp_path: Path, table: str, scale: str = "small", **changes) -> Request:
@@ -191,6 +259,9 @@ BSL |= {"encoder.max_length": 64, "evaluation.aggregation": "all"}
 AS_PRINTED = {**BSL, "bsl.learning_rate": 5e-4, "bsl.momentum": 0.999}
 AFTER_LABELS = {**BSL, "bsl.learning_rate": 5e-5, "bsl.momentum": 0.9999, "bsl.views": ["entailment"]}
 TRANSLATED = {**AS_PRINTED, "bsl.views": ["back_translation"]}
+GRID = {"recipes": ["sts", "sts-flow", "sts-sed", "sts-sed-flow"], "sts.models": 10}
+GRID["sts.lower_bounds"] = [round(0.05 * i, 2) for i in range(20)]
+PROBED = {"evaluation.transfer.models": "all"}
 SETTINGS = {
     "sed-table-2": {  # SED section 5.1 and appendix B, and the years alone under the flow
         "sed-bert-large": {
@@ -202,6 +273,12 @@ SETTINGS = {
             **{"evaluation.report": YEARS, "evaluation.dev": "stsb-dev", "evaluation.aggregation": "mean"},
         }
     },
+    "sed-table-4": {  # SED section 5.5; the unsupervised rows are of another run
+        **{"sed-bert-large-sts": GRID, "sed-roberta-large-sts": GRID},
+        "sed-bert-large": {"recipes": ["ct-sed-flow", "nli-ct-sed-flow"]},
+    },
+    "sed-table-6": {"sed-distilbert": {}, "sed-bert-base": {}, "sed-bert-large": {}},
+    "sed-table-7": {"sed-bert-large": PROBED},
     "bert-flow-table-3": {  # BERT-flow appendix B: flows per task on all splits, or on NLI with another rate
         "nli-base-target": {},
         "nli-base-nli": {},
@@ -224,8 +301,34 @@ SETTINGS = {
         "bsl-sbert": {"recipes": ["nli", "nli-bsl"], **AFTER_LABELS},
         "bsl-sroberta": {"recipes": ["nli", "nli-bsl"], "encoder.path": "FacebookAI/roberta-base", **AFTER_LABELS},
     },
+    "bsl-table-3": {  # BSL section 4.3
+        "bsl-mbert": {"recipes": ["base", "bsl"], **AS_PRINTED, "bsl.views": ["files"]},
+        "bsl-xlm-r": {"recipes": ["base"]},
+        "bsl-xlm-r-sbert": {
+            **{"recipes": ["base", "bsl"], "bsl.learning_rate": 5e-5, "bsl.momentum": 0.999},
+            "encoder.path": "sentence-transformers/stsb-xlm-r-multilingual",
+        },
+    },
+    "bsl-table-4": {  # BSL section 4.4
+        **{"bsl-bert": TRANSLATED, "bsl-books": TRANSLATED, "bsl-books-and-nli": TRANSLATED},
+        "bsl-synonym": {**AS_PRINTED, "bsl.views": ["synonym"]},
+        "bsl-mlm": {
+            **{**AS_PRINTED, "bsl.views": ["mlm"], "views.mlm_model": "FacebookAI/roberta-base"},
+            **{"views.mlm_rate": 0.2, "views.synonym_share": 0.3},
+        },
+        "bsl-entailment": {**AS_PRINTED, "bsl.views": ["entailment"]},
+        "bsl-back-translation-entailment": {**AS_PRINTED, "bsl.views": ["back_translation", "entailment"]},
+    },
     "bsl-table-10": {"bsl-afs": {"recipes": ["base", "mlm", "bsl"]}, "bsl-sbert": {"recipes": ["nli"]}},
 }
+
+
+def flow_updates(pairs: int, flow: FlowConfig) -> int:
+    """The updates that a fit really makes, counted on random embeddings."""
+    steps: list[int] = []
+    x_ND = np.random.default_rng(0).normal(size=(2 * pairs, 8))
+    fit_flow(x_ND, flow, 0, lambda step, metrics: steps.append(step))
+    return steps[-1]
 
 
 def setting(config: Config, key: str) -> Any:
@@ -238,6 +341,78 @@ def test_runs_have_the_papers_settings(name, paper_data):
     assert set(configs) == set(SETTINGS[name])
     for run, expected in SETTINGS[name].items():
         assert {key: setting(configs[run], key) for key in expected} == expected, run
+
+
+def test_papers_read_the_whole_of_their_data(paper_data):
+    """All splits as one task for BERT-flow; train splits of NLI for SED; of arguments each topic alone."""
+    sed, grid = plan_of(paper_data, "sed-table-4", "paper").configs, plan_of(paper_data, "sed-table-4", "paper").configs
+    train = [Path(source.source).name for source in sed["sed-bert-large"].nli.train]
+    assert train == ["snli_1.0_train.jsonl", "multinli_1.0_train.jsonl"]
+    config = grid["sed-roberta-large-sts"]
+    assert load_task("train", config.sts.train[0]).pairs == 5749
+    assert load_task("test", config.evaluation.tasks["stsb-test"]).pairs == 1379
+
+    configs = plan_of(paper_data, "bert-flow-table-3", "paper").configs
+    target = configs["nli-large-target"]
+    assert target.nli == configs["nli-large-nli"].nli and len(target.nli.train) == 4
+    own = load_config(CONFIGS / "bert-base-flow.yaml")
+    assert list(own.evaluation.tasks) == [*own.report_tasks(), "stsb", "sickr"], "scored beside the headline"
+    for task, splits, updates in (("stsb", [5749, 1500, 1379], 269), ("sickr", [4500, 500, 4927], 310)):
+        source = target.evaluation.tasks[task].source
+        found = load_task(task, own.evaluation.tasks[task].model_copy(update={"source": source}))
+        assert [len(gold) for _, _, gold in found.subsets.values()] == splits and list(found.subsets)[-1] == "test"
+        assert flow_updates(found.pairs, own.flow) == updates
+    for name in ("bert-large-unsupervised", "bert-base-unsupervised", "distilbert-unsupervised", "roberta-large-sts"):
+        assert load_config(CONFIGS / f"{name}.yaml").flow.fit_tasks == YEARS, "appendix B.3: without STS-B dev"
+
+    config = plan_of(paper_data, "bsl-table-10", "paper").configs["bsl-afs"]
+    task = load_task("afs", config.evaluation.tasks["afs"])
+    assert list(task.subsets) == ["DP", "GC", "GM"] and task.aggregation == "mean"
+    lines = Path(config.corpus.source).read_text().splitlines()
+    assert lines[:2] == ["DP one, 0", "DP two 0"] and len(lines) == 30
+
+    plan = plan_of(paper_data, "bert-flow-table-4", "paper")
+    assert all(config.members.count > 1 and setting(config, *PROBED) == "all" for config in plan.configs.values())
+    lines = Path(plan.configs["nli-base-qnli"].flow.fit_on).read_text().splitlines()
+    assert lines[:4] == ['Why "train?', "Because.", "How?", "Thus."] and len(lines) == 12
+    assert plan.configs["nli-base-nli"].evaluation.analysis.qnli.endswith("dev.tsv")
+
+
+def test_bsl_learns_from_nlis_sentences_books_or_both_and_across_languages(paper_data):
+    configs = plan_of(paper_data, "bsl-table-4", "paper").configs
+    nli, books = configs["bsl-bert"].corpus.source, configs["bsl-books"].corpus.source
+    lines = ["In snli_1.0_train.", "Said so.", "In multinli_1.0_train.", "Said so."]
+    assert Path(nli).read_text().splitlines() == lines and Path(books).name == "books-5m-sentences.txt"
+    assert configs["bsl-books-and-nli"].corpus.source == [books, nli]
+
+    plan = plan_of(paper_data, "bsl-table-3", "paper")
+    config = plan.configs["bsl-mbert"]
+    names = [Path(source.source).stem for source in config.views.files]
+    assert names == ["en-ar", "en-es", "en-tr", "en-de", "en-fr"]
+    for column in plan.table.columns:
+        (place,) = plan.places(plan.table.rows[0], column, {})
+        task = config.evaluation.tasks[place["task"]]
+        assert set(Path(task.source).stem.removeprefix("STS.").split("-")) == set(column.split("-"))
+        assert load_task(column, task).pairs == 250
+
+
+def test_the_grids_of_bsl_have_a_run_for_each_cell(paper_data):
+    """Decay in table 6, batches in table 7, whose rows share a run, and rates and batches in table 8."""
+    for name in ("bsl-table-6", "bsl-table-7", "bsl-table-8"):
+        plan = plan_of(paper_data, name, "paper")
+        for row in plan.table.rows:
+            for column in plan.table.columns:
+                config = plan.configs[plan.run_of(row, column, {})]
+                if name == "bsl-table-6":
+                    assert config.bsl.momentum == float(column)
+                else:
+                    assert config.bsl.batch_size == int(column)
+                if name == "bsl-table-7":
+                    assert config.recipes == ["bsl", "contrastive"] and config.contrastive.batch_size == int(column)
+                    assert config.bsl.views == config.contrastive.views
+                    assert config.contrastive.negatives == "both_views"
+                if name == "bsl-table-8":
+                    assert config.bsl.learning_rate == float(row.label.split()[1])
 
 
 @each_run
@@ -310,6 +485,17 @@ def test_the_users_settings_go_over_all_others_and_are_not_looked_for(small_data
         plan_of(small_data, "bert-flow-table-5", overrides=("ct.step=5",))
 
 
+def test_equal_runs_are_done_once_and_make_the_recipes_of_all_rows(small_data):
+    plan = plan_of(small_data, "sed-table-5")
+    assert list(plan.configs) == ["sed-distilbert"]
+    assert plan.same == dict.fromkeys(("sed-distilbert", "sed-bert-base", "sed-bert-large"), "sed-distilbert")
+    assert len([note for note in plan.notes if "not run again" in note]) == 2
+    plan = plan_of(small_data, "bsl-table-1")
+    recipes = {name: config.recipes for name, config in plan.configs.items()}
+    assert recipes == {"bsl-bert": ["base", "mlm", "bsl"], "bsl-sbert": ["nli", "nli-bsl"]}
+    assert plan.same["bsl-roberta"] == "bsl-bert" and plan.same["bsl-sroberta"] == "bsl-sbert"
+
+
 def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_said(small_data, monkeypatch):
     monkeypatch.setattr("papers.plan._has_wordnet", lambda: True)
     assert plan_of(small_data, "bsl-table-4").configs["bsl-synonym"].bsl.views == ["synonym"]
@@ -325,6 +511,16 @@ def test_views_that_cannot_be_made_are_replaced_at_the_small_scale_and_it_is_sai
     assert "Views of the kind mlm stand in for synonym." in plan.notes
     assert "books: bundled:everyday stands in for it." in plan.notes
     assert all(config.views.mlm_model == "bundled:encoder" for config in plan.configs.values())
+
+
+def test_translations_are_replaced_only_where_they_are_not(small_data):
+    plan = plan_of(small_data, "bsl-table-3")
+    assert plan.configs["bsl-mbert"].bsl.views == ["mlm"] and "nli-translations" in plan.missing
+    assert Path(plan.configs["bsl-mbert"].corpus.source).name == "small-nli-sentences.txt"
+    assert plan.missing_tasks == {f"sts17-{pair}" for pair in "es-es ar-ar en-ar en-de en-tr en-es en-fr".split()}
+    write_all(small_data, {"data/nli-translations/en-tr.tsv": ["A cat.\tBir kedi."]})
+    config = plan_of(small_data, "bsl-table-3").configs["bsl-mbert"]
+    assert config.bsl.views == ["files"] and [Path(s.source).name for s in config.views.files] == ["en-tr.tsv"]
 
 
 # -- data ------------------------------------------------------------------------------------------------------------
@@ -352,6 +548,27 @@ def test_drawn_pairs_are_pairs_of_their_subset_and_always_the_same(sizes, count)
         rows = [subsets[name][0].index(text) for text in columns[0]]
         assert rows == sorted(set(rows))
         assert all(list(column) == [whole[k] for k in rows] for column, whole in zip(columns, subsets[name]))
+
+
+def test_written_pairs_are_read_back_exactly(tmp_path):
+    subsets = {"x": (["é a", 'say "b"'], ["c", "d"], [1 / 3, 5.0]), "y": (["e"], ["f"], [0.0])}
+    write_pairs(tmp_path / "pairs.tsv", subsets)
+    back = load_task("t", TaskConfig(source=str(tmp_path / "pairs.tsv"))).subsets
+    assert {name: (a, b, list(gold)) for name, (a, b, gold) in back.items()} == subsets
+
+
+def test_the_test_split_has_to_be_there(tmp_path):
+    write_task(tmp_path / "data/sick-train.tsv", 20, low=1)
+    entries = {
+        "sickr": {"splits": {"train": "train", "test": "test"}, "task": {"score_range": [1, 5]}},
+        "train": {"at": ["sick-train.tsv"], "pairs": 20, "task": {"score_range": [1, 5]}},
+        "test": {"at": ["sick-test.tsv"], "pairs": 20},
+    }
+    finder = Finder(entries, 150, request(tmp_path, "any"))
+    assert finder.task("sickr") is None and finder.missing == {"test": "sick-test.tsv"}
+    write_task(tmp_path / "data/sick-test.tsv", 20, low=1)
+    task = Finder(entries, 150, request(tmp_path, "any")).task("sickr")
+    assert set(load_task("sickr", TaskConfig(**task)).subsets) == {"train", "test"}
 
 
 def test_both_sentences_of_every_pair_become_lines(tmp_path):
@@ -523,6 +740,21 @@ def test_rows_of_another_encoder_than_the_published_one_say_which(changes, first
     assert [first, "ours, mean of 3"] in [line[:2] for line in lines]
     assert sum(line[0].startswith("here") for line in lines) == (2 if first else 0)
     assert comparison.to_dict()["rows"][0]["ours"][0]["encoder"] == (first.removeprefix("here: ") or None)
+
+
+def test_a_value_that_the_report_lacks_is_no_result_and_averages_are_of_models_that_have_all():
+    plan, asked = toy()
+    report = toy_report()
+    report["rows"][0]["metrics"].pop("b")
+    cells = compare(plan, asked, {"run": ("there", report)}).cells["CT", ""]
+    assert cells["a"].values["spearman"] == {0: 61.0, 1: 62.0, 2: 66.0}
+    assert cells["avg"].values["spearman"] == {1: 65.5, 2: 66.0}
+    report["rows"] = [row for row in report["rows"] if row["recipe"] != "ct-sed"]
+    comparison = compare(plan, asked, {"run": ("there", report)})
+    assert comparison.to_dict()["no_result"] == ["CT-SED"] and NO_RESULT in comparison.to_markdown()
+    for row in report["rows"][:3]:
+        row["metrics"].pop("a")
+    assert compare(plan, asked, {"run": ("there", report)}).to_dict()["no_result"] == ["CT (a)", "CT-SED"]
 
 
 def test_a_row_may_be_compared_in_several_ways():
