@@ -20,6 +20,7 @@ from ray.train import Checkpoint, FailureConfig, RunConfig, ScalingConfig
 from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from raysed import interrupts
 from raysed.cluster.gauges import Gauges
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 _STATE, _NOTES = "train", "train/notes"
 _ENDING_S = 120.0
 """For Ray Train to end after its learners."""
+_MOST_CONTROLLERS = 3
+"""Starts of a training's controller. On a machine with too much to do, Ray Train takes a controller that lives for dead
+and removes its workers' place; learners go on from their checkpoints."""
 _LOOK_FOR_NODES_EVERY_S = 30.0
 """Seconds after which learners that have lost a node look for another one; to go on with it means a new start."""
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
@@ -57,7 +61,7 @@ def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench,
     storage.remove(_STATE)  # ours is in the manifest; Ray Train must not continue from its own
     with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
         bench = replace(bench, watchdog=watchdog)
-        _fit(title, [_trainer(lane, worker, bench) for lane in lanes], learners, storage)
+        _fit(title, [partial(_trainer, lane, worker, bench) for lane in lanes], learners, storage)
     said: dict[str, dict[str, str]] = {task.name: {} for task in learners}
     for task, what in product(learners, ("failed", "gave_up", "error")):
         if text := _note(storage, task, what):
@@ -66,8 +70,8 @@ def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench,
     storage.remove(_NOTES)
 
 
-def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -> TorchTrainer:
-    share = bench.share
+def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench, attempt: int) -> TorchTrainer:
+    share, name = bench.share, learners[0].name.replace("/", "-")
     return TorchTrainer(
         partial(_work, list(learners), worker, bench),
         scaling_config=ScalingConfig(
@@ -79,14 +83,16 @@ def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench
         ),
         torch_config=TorchConfig(backend="nccl" if share.gpus else "gloo"),
         run_config=RunConfig(
-            name=learners[0].name.replace("/", "-"),
+            name=f"{name}-{attempt}" if attempt else name,  # it must not continue from Ray Train's state, but from ours
             storage_path=bench.storage.uri(_STATE),
             failure_config=FailureConfig(max_failures=MOST_RESTARTS),
         ),
     )
 
 
-def _fit(title: str, trainers: Sequence[TorchTrainer], learners: Sequence[Task], storage: Storage) -> None:
+def _fit(
+    title: str, trainers: Sequence[Callable[[int], TorchTrainer]], learners: Sequence[Task], storage: Storage
+) -> None:
     """Wait for the trainings and show how far their workers are.
 
     Each is awaited in a thread of its own: in the main one Ray Train would take Ctrl-C for itself and end the process
@@ -94,9 +100,9 @@ def _fit(title: str, trainers: Sequence[TorchTrainer], learners: Sequence[Task],
     """
     errors: list[BaseException] = []
 
-    def wait(trainer: TorchTrainer) -> None:
+    def wait(trainer: Callable[[int], TorchTrainer]) -> None:
         try:
-            trainer.fit()
+            _train(title, trainer)
         except BaseException as error:  # handed to the main thread
             errors.append(error)
 
@@ -117,6 +123,17 @@ def _fit(title: str, trainers: Sequence[TorchTrainer], learners: Sequence[Task],
     if errors:
         raise RunFailed(f"{title} failed: {last_line(errors[0])}") from errors[0]
     line.close()
+
+
+def _train(title: str, trainer: Callable[[int], TorchTrainer]) -> None:
+    for attempt in range(_MOST_CONTROLLERS):
+        try:
+            trainer(attempt).fit()
+            return
+        except ray.train.ControllerError as error:
+            if attempt + 1 == _MOST_CONTROLLERS or interrupts.came() is not None:
+                raise
+            log.warning("%s: Ray Train failed and is started again: %s", title, last_line(error))
 
 
 def _note(storage: Storage, learner: Task, what: str) -> str | None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -107,8 +108,29 @@ def test_a_controller_that_does_not_end_after_its_learners_is_not_waited_for(mon
     storage = Storage(str(tmp_path), "run")
     note = {"step": 2, "total": 2, "loss": 0.5, "dev": None}
     storage.write_text("train/notes/a/progress", json.dumps(note))
-    distilling._fit("distil a", [trainer], [learner], storage)
+    distilling._fit("distil a", [lambda attempt: trainer], [learner], storage)
     assert "Ray Train does not end although all learners are there" in caplog.text
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_training_whose_controller_fails_is_started_again(monkeypatch, caplog, tmp_path, failures):
+    """As where Ray Train, on a machine with too much to do, takes a living controller for dead."""
+    began = []
+
+    def fit() -> None:
+        if len(began) <= failures:
+            raise ray.train.ControllerError(RuntimeError("its placement group was removed"))
+
+    def trainer(attempt: int) -> SimpleNamespace:
+        began.append(attempt)
+        return SimpleNamespace(fit=fit)
+
+    monkeypatch.setattr(distilling, "_LOCAL_EVERY_S", 0.1)
+    learner = SimpleNamespace(name="a", is_there=lambda storage: False)
+    expected = pytest.raises(RunFailed, match="placement group") if failures == 3 else nullcontext()
+    with expected:
+        distilling._fit("distil a", [trainer], [learner], Storage(str(tmp_path), "run"))
+    assert began == [0, 1, 2] and caplog.text.count("Ray Train failed and is started again") == 2
 
 
 _WORKER = """
