@@ -90,11 +90,31 @@ def reference_forward(flow, x_D):
     return torch.cat([*left, x_D]), log_det
 
 
+def reference_inverse(flow, z_D):
+    """The row that the flow maps to this one: the steps of `reference_forward`, the last one first."""
+    steps, halvings = reference_steps(flow), [*range(1, flow.levels), flow.levels - 1]
+    *left, x_D = z_D.split([flow.width >> count for count in halvings])
+    for level in reversed(range(flow.levels)):
+        if level < flow.levels - 1:
+            x_D = torch.cat([x_D, left[level]])
+        for step in reversed(steps[level * flow.depth : (level + 1) * flow.depth]):
+            kept, moved = x_D.chunk(2)
+            h = kept
+            for place in (1, 2, 3):
+                h = (step["weights"][place - 1] @ h + step["shift"][place]) * torch.exp(3 * step["log_scale"][place])
+                h = h.clamp(min=0) if place < 3 else h
+            x_D = torch.cat([kept, moved - h]).flip(0)
+            x_D = x_D / torch.exp(3 * step["log_scale"][0]) - step["shift"][0]
+    return x_D
+
+
 class TestMap:
     @pytest.mark.parametrize(
         ("width", "levels", "count"),
         [
             (768, 2, 127_872),
+            (768, 3, 151_488),
+            (1024, 2, 168_192),
             (1024, 3, 198_528),
         ],
     )
@@ -111,6 +131,38 @@ class TestMap:
             expected_D, expected_log_det = reference_forward(flow, x_D)
             torch.testing.assert_close(z_D, expected_D, rtol=1e-6, atol=1e-6)
             assert math.isclose(log_det.item(), expected_log_det, rel_tol=1e-9)
+
+    @pytest.mark.parametrize("levels", VARIANTS)
+    @pytest.mark.parametrize("seed", range(2))
+    def test_log_det_is_that_of_the_jacobian(self, levels, seed):
+        flow = perturbed_flow(8, levels, seed)
+        x_1D = torch.randn(1, 8, generator=seeded(seed), dtype=torch.float64)
+        jacobian_DD = torch.func.jacrev(lambda x_1D: flow(x_1D)[0][0])(x_1D)[:, 0]
+        expected = torch.linalg.slogdet(jacobian_DD).logabsdet
+        assert abs(expected) > 0.1
+        torch.testing.assert_close(flow(x_1D)[1][0], expected, rtol=1e-9, atol=1e-9)
+
+    @pytest.mark.parametrize("levels", [1, *VARIANTS])
+    @pytest.mark.parametrize("depth", [1, 3])
+    def test_inverse_in_both_directions(self, levels, depth):
+        flow = perturbed_flow(16, levels, depth=depth)
+        for x_D in torch.randn(5, 16, generator=seeded(3), dtype=torch.float64):
+            back_D = reference_inverse(flow, flow(x_D[None])[0][0])
+            torch.testing.assert_close(back_D, x_D, rtol=0, atol=1e-10)
+            forth_D = flow(reference_inverse(flow, x_D)[None])[0][0]
+            torch.testing.assert_close(forth_D, x_D, rtol=0, atol=1e-10)
+
+    def test_a_fitted_flow_loses_nothing_in_float32(self):
+        x_ND = embeddings()
+        flow = fit_flow(x_ND, FlowConfig(epochs=3), seed=0)
+        again_ND = [reference_inverse(flow, z_D).numpy() for z_D in torch.tensor(flow.transform(x_ND[:50]))]
+        np.testing.assert_allclose(again_ND, x_ND[:50], atol=1e-4, rtol=0)
+
+    def test_density_integrates_to_one(self):
+        flow = perturbed_flow(2, 1, seed=4)
+        grid = torch.arange(-12, 12, 0.08, dtype=torch.float64)
+        density_B = torch.exp(-flow.bits_per_dim(torch.cartesian_prod(grid, grid)) * math.log(2) * 2)
+        assert abs(density_B.sum().item() * 0.08**2 - 1) < 1e-3
 
     def test_bits_per_dim_of_the_identity_is_the_gaussian_entropy_formula(self):
         flow = Flow(8).double()
@@ -155,6 +207,13 @@ class TestInitialisation:
                 h_BH = h_BH.relu()
             g_BH = (h_BH @ step["weights"][2].T + step["shift"][3]) * torch.exp(3 * step["log_scale"][3])
             x_BD = torch.cat([x_BD[:, :8], x_BD[:, 8:] + g_BH], 1)
+
+    def test_a_fresh_flow_becomes_the_standardiser(self):
+        x_ND = embeddings(500, 8)
+        flow = Flow(8)
+        flow.initialize_(torch.tensor(x_ND))
+        expected_ND = np.sort((x_ND - x_ND.mean(0)) / x_ND.std(0), axis=1)
+        np.testing.assert_allclose(np.sort(flow.transform(x_ND), axis=1), expected_ND, atol=1e-4)
 
     def test_released_start_is_glorot_uniform_with_zero_ends(self):
         flow = Flow(768, 3)
@@ -231,6 +290,15 @@ class TestFit:
             assert torch.equal(a, b)
             assert not torch.equal(a, c)
 
+    def test_lowers_held_out_bits_per_dim(self):
+        x_ND = embeddings(3000)
+        kept_ND, train_ND = torch.tensor(x_ND[:1000]), x_ND[1000:]
+        start = Flow(16)
+        start.initialize_(torch.tensor(train_ND))
+        fitted = fit_flow(train_ND, FlowConfig(epochs=4), seed=0)
+        before, after = (flow.bits_per_dim(kept_ND).mean().item() for flow in (start, fitted))
+        assert after < before - 0.05
+
     @pytest.mark.parametrize(
         ("rows", "batch_size", "epochs", "steps"),
         [
@@ -248,6 +316,30 @@ class TestFit:
         config = FlowConfig(batch_size=batch_size, epochs=epochs)
         fit_flow(embeddings(rows, 4), config, 0, lambda step, metrics: seen.append((step, *metrics)))
         assert seen == [(i + 1, "loss", "bits_per_dim", "gradient_norm") for i in range(steps)]
+
+    def test_an_epoch_sees_every_pair_once_and_keeps_pairs_together(self, monkeypatch):
+        x_ND, batches, backward = embeddings(80, 4), [], FlowObjective.backward
+        monkeypatch.setattr(FlowObjective, "backward", lambda self, x_BD: batches.append(x_BD) or backward(self, x_BD))
+        fit_flow(x_ND, FlowConfig(batch_size=8, epochs=1), seed=0)
+        assert [len(batch) for batch in batches] == [16] * 5
+        rows = [np.flatnonzero((x_ND == row_D).all(1)).item() for row_D in torch.cat(batches).numpy()]
+        assert sorted(rows) == list(range(80)) != rows
+        assert all(b == a + 1 and a % 2 == 0 for a, b in zip(rows[::2], rows[1::2]))
+
+    def test_initialisation_rows_are_drawn_from_all_rows(self, monkeypatch):
+        drawn = []
+        monkeypatch.setattr("raysed.train.flow_fit.INITIALISATION_ROWS", 30)
+        monkeypatch.setattr(Flow, "initialize_", lambda self, x_BD: drawn.append(x_BD))
+        fit_flow(np.arange(1000, dtype=np.float32)[:, None] + np.zeros((1, 4), np.float32), FlowConfig(epochs=0.01), 0)
+        rows = drawn[0][:, 0]
+        assert len(set(rows.tolist())) == 30 and rows.min() < 250 and rows.max() > 750
+
+    @pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+    def test_bad_rows_are_named(self, make):
+        x_ND = embeddings(20)
+        x_ND[3, 1], x_ND[17, 0] = np.nan, np.inf
+        with pytest.raises(UserError, match=r"2 of 20 embeddings .*rows 3, 17"):
+            fit_flow(make(x_ND), FlowConfig(), 0)
 
     def test_divergence_before_the_first_update_does_not_blame_the_rate(self):
         with pytest.raises(UserError, match=r"before the first update: the embeddings \(largest .*whiten") as failure:
