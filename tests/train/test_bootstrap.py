@@ -108,6 +108,60 @@ def test_one_update_equals_the_plain_loop(make_encoder, batch, kind, predictor):
         torch.testing.assert_close(parameter.data, wanted, rtol=0, atol=1e-12, msg=name)
 
 
+def test_the_target_gets_no_gradient(make_encoder, batch):
+    objective = objective_of(make_encoder("bert"))
+    objective.train().loss(batch).backward()
+    assert all(p.grad is None and not p.requires_grad for p in objective.target.parameters())
+    assert all(p.grad is not None for name, p in objective.online.named_parameters() if "pooler" not in name)
+
+
+@pytest.mark.parametrize(("momentum", "which"), [(0.0, "online"), (1.0, "start")])
+def test_momentum_at_its_ends(make_encoder, batch, momentum, which):
+    """0 copies the online network, 1 leaves the target as it was; both exactly."""
+    objective = objective_of(make_encoder("bert"), momentum=momentum).train()
+    start = copy.deepcopy(objective.target.state_dict())
+    engine = TorchEngine(objective, adam_optimizer(objective, 0.0))
+    for _ in range(3):
+        engine.update(batch, 1e-3)
+    wanted = start if which == "start" else objective.online.state_dict()
+    assert all(torch.equal(value, wanted[name]) for name, value in objective.target.state_dict().items())
+    assert any(not torch.equal(value, start[name]) for name, value in objective.online.state_dict().items())
+
+
+def test_the_average_stays_in_full_precision_beside_a_half_precision_encoder(make_encoder):
+    objective = objective_of(make_encoder("bert").bfloat16(), momentum=0.999)
+    weight = next(p for p in objective.target.parameters() if p.ndim == 2)
+    before = weight.clone()
+    with torch.no_grad():
+        for parameter in objective.online.parameters():
+            parameter.add_(1.0)
+    objective.after_update()
+    assert weight.dtype == torch.float32
+    assert (weight - before).min() > 0.0009 and (weight - before).max() < 0.0011
+
+
+def test_only_the_encoder_is_kept(make_encoder):
+    objective = objective_of(make_encoder("bert"))
+    assert objective.candidates() == {"encoder": objective.online}
+
+
+@pytest.mark.parametrize(
+    ("predictor", "width", "count"),
+    [
+        # d -> kd -> kd -> d with biases, and two numbers per normalised channel.
+        ("paper", 32, (32 * 256 + 256) + (256 * 256 + 256) + (256 * 32 + 32) + 2 * 2 * 256),
+        ("released", 32, 3 * ((32 * 320 + 320) + (320 * 320 + 320) + (320 * 32 + 32) + 2 * 320)),
+        ("none", 32, 0),
+        ("paper", 768, pytest.approx(47.2e6, abs=1e5)),
+        ("released", 768, pytest.approx(212.4e6, abs=1e5)),
+    ],
+)
+def test_predictors_have_the_published_sizes(predictor, width, count):
+    with torch.device("meta"):
+        made = make_predictor(BslConfig(predictor=predictor), width)
+    assert sum(p.numel() for p in made.parameters()) == count
+
+
 @pytest.mark.parametrize("momentum", [0.999, 0.9])
 def test_the_average_has_its_closed_form_after_100_updates(make_encoder, momentum):
     """Single precision; increments of a thousandth must not be lost."""

@@ -116,6 +116,36 @@ def test_the_second_model_is_the_one_given(make_encoder):
     assert len(left) == 4 and all("pooler" in name for name in left)
 
 
+def test_the_loss_takes_dot_products_and_their_mean(make_encoder, make_table):
+    """Not cosines: with embeddings that are twice as long the logits are four times as large."""
+    objective, batch = ContrastiveTension(make_encoder("bert")), PairSampler(make_table(30), CONFIG, seed=0)(0)
+    a_PD, b_PD = (0.1 * side(tokens) for side, tokens in zip(objective.encoders(), (batch.first, batch.second)))
+    logits_P = (a_PD * b_PD).sum(1)
+    for factor in (1, 2):
+        expected = torch.log1p(torch.exp(torch.where(batch.labels == 1, -1, 1) * factor**2 * logits_P)).mean()
+        torch.testing.assert_close(objective.loss_of(batch, [factor * a_PD, factor * b_PD]), expected)
+
+
+@pytest.mark.parametrize("variant", ["pairs", "in_batch"])
+def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, variant):
+    """What the two models give is in bf16; the products and the cross entropy of it are not."""
+    table, start = make_table(30), Start(make_encoder("bert"), None, {}, 0)
+    batch = PairSampler(table, CONFIG, 0)(0) if variant == "pairs" else SentenceSampler(table, 16, 0)(0)
+    objective = STAGE.objective(CtConfig(variant=variant, dropout=False), start)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective.loss(batch)
+        x_BD, y_BD = (model(tokens).double() for model, tokens in objective.passes(batch))
+    if variant == "pairs":
+        signs = torch.where(batch.labels == 1, -1, 1)
+        expected = torch.nn.functional.softplus(signs * (x_BD * y_BD).sum(1)).mean()
+    else:
+        cosines_BB = (x_BD / x_BD.norm(dim=1, keepdim=True)) @ (y_BD / y_BD.norm(dim=1, keepdim=True)).T
+        logits_BB, own_B = 20 * cosines_BB, 20 * cosines_BB.diagonal()
+        expected = (logits_BB.logsumexp(1) + logits_BB.logsumexp(0) - 2 * own_B).mean() / 2
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
+
+
 # -- within a batch --------------------------------------------------------------------------------------------------
 
 
@@ -251,7 +281,59 @@ def test_sentences_of_a_batch_are_different_and_drawn_uniformly(make_table):
     assert packed.ids.tolist() == table.ids[rows[3]].tolist() and len(packed) == size
 
 
+def test_batches_hold_the_tokens_of_their_rows(make_table):
+    table = make_table(40)
+    sampler = PairSampler(table, CONFIG, seed=3)
+    batch = sampler(5)
+    for side, rows in zip((batch.first, batch.second), sampler.rows(5)):
+        assert side.ids.tolist() == table.ids[rows].tolist()
+        for place, row in enumerate(rows):
+            wanted = table.input_ids[table.offsets[row] : table.offsets[row + 1]]
+            assert side.input_ids[side.segments == place].tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(("groups", "negatives"), [(1, 1), (3, 2), (2, 7)])
+def test_other_shapes_of_batches(make_table, groups, negatives):
+    sampler = PairSampler(make_table(30), CtConfig(groups=groups, negatives=negatives), seed=0)
+    first, second = (side.reshape(groups, 1 + negatives) for side in sampler.rows(0))
+    assert (first[:, 0] == second[:, 0]).all()
+    labels = sampler(0).labels.reshape(groups, 1 + negatives)
+    assert labels[:, 0].all() and not labels[:, 1:].any()
+
+
 # -- schedule --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("steps", [50_000, 300, 2_001])
+def test_boundaries_belong_to_the_rate_before(steps):
+    """501 updates at the first rate, 500 at each of the next three, and the rest at the last, whatever `steps` is."""
+    rate = STAGE.schedule(CtConfig(steps=steps), steps)
+    counts = Counter(rate(step) for step in range(50_000))
+    assert counts == {1e-5: 501, 8e-6: 500, 6e-6: 500, 4e-6: 500, 2e-6: 47_999}
+
+
+@pytest.mark.parametrize("steps", [5, 17, 500, 50_000])
+def test_a_scaled_schedule_gives_a_fifth_to_each_rate(steps):
+    config = CtConfig(steps=steps, schedule="scaled")
+    rates = [STAGE.schedule(config, steps)(step) for step in range(steps)]
+    assert rates == sorted(rates, reverse=True)
+    counts = [rates.count(rate) for rate in config.learning_rates]
+    assert sum(counts) == steps and all(abs(count - steps / 5) <= 2 for count in counts)
+
+
 # -- through the loop ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "scores", "kept"),
+    [
+        ("second", [9.0, 5.0, 1.0], ("second", 20, 1.0)),
+        ("best", [9.0, 3.0, 9.5, 4.0, 2.0, 1.0], ("first", 16, 9.5)),  # both models at updates 8, 16 and 20
+    ],
+)
+def test_second_is_kept_as_trained_to_the_end_or_the_better_at_its_best(make_encoder, make_table, keep, scores, kept):
+    objective, asked = ContrastiveTension(make_encoder("bert", layers=1)), iter(scores)
+    plan = Plan(UPDATES, STAGE.schedule(CONFIG, UPDATES), evaluate_every=8, keep=keep)
+    engine = TorchEngine(objective, STAGE.optimizer(CONFIG, objective))
+    result = train(objective, PairSampler(make_table(50), CONFIG, 2), plan, engine, evaluate=lambda _: next(asked))
+    assert (result.kept, result.kept_step, result.score) == kept and not list(asked)

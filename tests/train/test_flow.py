@@ -280,6 +280,14 @@ class TestFit:
                     parameter -= 3e-3 * (m[i] / (v[i].sqrt() + 1e-6) + 0.01 * parameter)
         np.testing.assert_allclose(fitted.transform(x_ND), flow.transform(x_ND), atol=2e-3)
 
+    def test_its_optimizer_decays_everything_by_a_hundredth(self, monkeypatch):
+        """Where no gradient moves them; as released, biases and scales too."""
+        monkeypatch.setattr(FlowObjective, "backward", lambda self, x_BD: self.vector.grad.zero_().sum())
+        x_ND, config = embeddings(40), FlowConfig(variant="released", batch_size=4, learning_rate=0.5)
+        fitted, start = fit_flow(x_ND, config, 5), Flow(16, 3, generator=seeded(5))
+        for parameter, value in zip(fitted.parameters(), start.parameters()):
+            torch.testing.assert_close(parameter, value * (1 - 0.5 * 0.01) ** 5)
+
     @pytest.mark.parametrize("variant", ["paper", "released"])
     def test_same_seed_same_bits_other_seed_other_flow(self, variant):
         x_ND, config = embeddings(200), FlowConfig(variant=variant, batch_size=8)

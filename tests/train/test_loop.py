@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from raysed.config import Config, TaskConfig
+from raysed.config import CONFIGS, Config, TaskConfig, find_config, load_config
 from raysed.data.tokens import EpochBatches, FlatTokens, tokenize
 from raysed.errors import UserError
 from raysed.model.encoder import Encoder
@@ -130,6 +130,15 @@ def test_a_continued_run_is_the_undisturbed_run(unbroken, make_encoder, make_tab
     assert continued.said == unbroken.said  # the log of the whole run, handed in again
 
 
+def test_a_run_may_be_broken_again_and_again(unbroken, make_encoder, make_table, tmp_path):
+    for stop_at in (7, 8, 13, 22, 39):
+        with pytest.raises(Stopped):
+            Run(make_encoder, make_table, unbroken.keep, "batch_at", stop_at)(Storage(str(tmp_path), "run"))
+    continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
+    assert continued.result.resumed_at == 35
+    assert_same_end(continued, unbroken)
+
+
 def test_a_run_in_parts_is_the_undisturbed_run(unbroken, make_encoder, make_table, tmp_path):
     """`until` ends a part at any update; the last part gives the result, those before say what they have seen."""
     storage = Storage(str(tmp_path), "run")
@@ -168,6 +177,14 @@ def test_a_damaged_state_falls_back_to_the_one_before(unbroken, make_encoder, ma
     continued = Run(make_encoder, make_table, unbroken.keep)(Storage(str(tmp_path), "run"))
     assert continued.result.resumed_at == 15
     assert_same_end(continued, unbroken)
+
+
+def test_states_of_another_setting_are_not_continued(make_encoder, make_table, tmp_path):
+    storage = Storage(str(tmp_path), "run")
+    with pytest.raises(Stopped):
+        Run(make_encoder, make_table, "encoder", "batch_at", 12)(storage)
+    assert storage.checkpoints("model", {"setting": 1}).newest()[0] == 10
+    assert storage.checkpoints("model", {"setting": 2}).newest() is None
 
 
 def test_what_the_tests_above_compare_does_vary(unbroken, make_encoder, make_table):
@@ -395,6 +412,19 @@ def test_clipping_is_of_the_global_norm(clip):
         torch.testing.assert_close(parameter.data, start.data - 0.1 * scale * gradient)
 
 
+def test_bf16_is_the_forward_pass_only(make_encoder, make_table):
+    """Weights and gradients stay float32, and the loss differs by rounding."""
+    losses = []
+    for bf16 in (False, True):
+        objective = MaskedLM(make_encoder("bert").eval(), 4, [0, 1, 2, 3, 4])
+        torch.nn.init.constant_(objective.transform[0].weight, 0.1)
+        engine = TorchEngine(objective, torch.optim.SGD(objective.parameters()), bf16=bf16)
+        torch.manual_seed(0)
+        losses.append(engine.update(EpochBatches(make_table(20), 20, 0)(0), 0.0))
+        assert {p.grad.dtype for p in objective.parameters() if p.grad is not None} == {torch.float32}
+    assert 1e-6 < abs(losses[0] - losses[1]) < 0.1
+
+
 @given(st.integers(1, 200), st.sampled_from([0.0, 0.05, 0.1, 0.5, 1.0]), st.sampled_from(["constant", "linear"]))
 def test_the_schedule_rises_then_holds_or_falls(steps, warmup, decay):
     """Straight lines: up to the rate at the end of the rise, then flat, or down to one step short of zero."""
@@ -613,6 +643,16 @@ def test_a_gpu_takes_bf16_where_its_hardware_has_it(monkeypatch, generation, has
     assert views_dtype("cuda") is (torch.bfloat16 if has else torch.float32)
 
 
+@pytest.mark.parametrize("path", sorted(CONFIGS.glob("*bert*.yaml")), ids=lambda path: path.stem)
+def test_papers_whose_code_trains_in_fp32_do_so_on_gpus(monkeypatch, path):
+    """BSL's code has fp16 autocast, of which bf16 is the nearest that needs no scaling."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    config = load_config(find_config(path.stem))
+    assert uses_bf16(config.members.precision, "cuda") is ("bsl" in path.stem)
+    if any("sed" in recipe for recipe in config.recipes):
+        assert not uses_bf16(config.sed.precision, "cuda")
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_members_train_in_the_precision_of_the_settings(make_encoder, make_table, tmp_path, precision):
     """Weights stay in fp32, and a model trained in the other precision is another model."""
@@ -731,6 +771,19 @@ def test_with_little_memory_the_random_numbers_of_the_gpu_are_put_back(make_enco
     assert len(tries) == 3 and len(set(tries)) == 1
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_with_little_memory_a_gpu_draws_the_same_numbers_again(make_encoder):
+    drawn = []
+
+    def draw():
+        drawn.append(torch.rand(5, device="cuda").tolist())
+        if len(drawn) == 1:
+            raise torch.OutOfMemoryError("planted")
+
+    in_parts_if_needed(make_encoder("bert").cuda(), draw)
+    assert drawn[0] == drawn[1]
+
+
 @pytest.mark.parametrize(
     ("said", "is_memory"),
     [
@@ -782,4 +835,10 @@ def test_no_memory_at_all_is_a_sentence(make_encoder, make_table, scarce):
     with pytest.raises(
         UserError, match=r"not enough memory .* lower the batch_size of this stage or encoder\.max_length"
     ):
+        train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))
+
+
+def test_other_errors_are_not_mistaken_for_memory(make_encoder, make_table, scarce, monkeypatch):
+    monkeypatch.setattr("raysed.train.out_of_memory.is_out_of_memory", lambda error: False)
+    with pytest.raises(torch.OutOfMemoryError):
         train_ten(make_encoder, make_table, lambda encoder: scarce(encoder, 0))

@@ -1,4 +1,4 @@
-"""AdamW without bias correction and RMSprop against their formulas, groups, and state across an interruption."""
+"""AdamW without bias correction and RMSprop against their formulas, and their groups."""
 
 from functools import partial
 
@@ -55,6 +55,18 @@ def test_updates_equal_the_formula(seed):
         expected = plain_updates(start, of_parameter, rates, decay)
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-10, atol=1e-12)
         assert (expected - start).abs().max() > 0.01
+
+
+def test_the_first_update_is_three_times_the_rate():
+    """0.1 / sqrt(0.001) times the sign of the gradient, where Adam with its correction takes the rate itself."""
+    module = nn.Linear(3, 2)
+    for make, size in ((bert_optimizer, 10**0.5), (adam_optimizer, 1.0)):
+        nn.init.zeros_(module.weight)
+        optimizer = make(module, 0.0)
+        optimizer.param_groups[0]["lr"] = 1e-3
+        module.weight.grad = torch.tensor([[5.0, -7.0, 0.5]]).repeat(2, 1)
+        optimizer.step()
+        torch.testing.assert_close(module.weight.detach(), -1e-3 * size * module.weight.grad.sign(), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
@@ -117,7 +129,20 @@ def test_moments_that_are_made_ahead_are_those_of_torch():
         assert torch.equal(states[0][key], value) and states[0][key].dtype == value.dtype
 
 
-# -- across an interruption ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("expected_sparse", [True, False])
+def test_rms_makes_state_anew_for_a_gradient_of_the_other_kind(expected_sparse):
+    """As of a model whose own code looks rows up in another way than its embedding says."""
+    found = []
+    for sparse in (expected_sparse, not expected_sparse):
+        parameter = nn.Parameter(torch.ones(4, 2))
+        optimizer = RMSprop([parameter], 0.9, 1e-7, sparse=[parameter] if sparse else [])
+        optimizer.param_groups[0]["lr"] = 0.1
+        for _ in range(3):
+            gradient = torch.tensor([[1.0, 2.0], [0, 0], [3, 4], [0, 0]])
+            parameter.grad = gradient.to_sparse(1) if expected_sparse else gradient
+            optimizer.step()
+        found.append(parameter.detach())
+    assert torch.equal(*found)
 
 
 # -- RMSprop: an embedding's rows are updated when they are met ------------------------------------------------------
