@@ -97,12 +97,29 @@ def test_gzip_and_capital_endings(tmp_path, ending):
     assert read(packed)[0] == SENTENCES
 
 
+def test_blocks_do_not_show(tmp_path, monkeypatch):
+    """Whatever the block size, the lines come out as if the file had been split at once."""
+    lines = [f"line {i} " + "ä" * (i % 7) for i in range(200)]
+    path = write(tmp_path / "a.txt", "\n".join(lines))
+    for size in (1, 2, 13, 1000, 10**6):
+        monkeypatch.setattr(rows, "_BLOCK_BYTES", size)
+        assert read(path)[0] == [clean(line) for line in lines]
+
+
 def test_csv_quoting_and_line_ends(tmp_path):
     """Quoted commas, doubled quotes and line breaks within a field; CRLF; a byte order mark; a blank row."""
     data = '\ufefftext,n\r\n"one, two",1\r\n"he said ""hi""",2\r\n"first\nsecond",3\r\n\r\nlast,4\r\n'
     sentences, report = read(write(tmp_path / "a.csv", data))
     assert sentences == ["one, two", 'he said "hi"', "first second", "last"]
     assert (report.lines, report.empty) == (5, 1)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()])
+def test_parquet_string_types_nulls_and_row_groups(tmp_path, kind):
+    values = ["one", None, "two", "three"]
+    pq.write_table(pa.table({"text": pa.array(values, kind)}), tmp_path / "a.parquet", row_group_size=3)
+    sentences, report = read(tmp_path / "a.parquet")
+    assert sentences == ["one", "two", "three"] and report.empty == 1
 
 
 def test_directory_is_read_sorted_and_deep(tmp_path):
@@ -199,6 +216,12 @@ def test_a_line_is_measured_before_it_is_composed(tmp_path, marks):
     assert time.process_time() - started < 5
 
 
+def test_clean_leaves_other_scripts_whole():
+    """Joiners, vowel signs and right-to-left text are part of the words."""
+    for text in ("می‌خواهم", "क्षत्रिय", "👩‍👩‍👧", "ไม่มีช่องว่าง", "שלום עולם"):
+        assert clean(text) == unicodedata.normalize("NFC", text)
+
+
 def test_counts_add_up(tmp_path):
     """Lengths are those after cleaning, and both limits are themselves allowed."""
     lines = ["good one", "", " \t\u2028 ", "x", "xy", "y" * 21, "good  one ", "good\x00one"]
@@ -255,6 +278,11 @@ def test_draw_depends_on_the_seed_and_the_set_of_sentences_only(tmp_path):
     other, _ = read(tmp_path / "a.txt", seed=4, sentences=700)
     # Two independent draws of 700 from 9000 share 54 on average (standard deviation 7).
     assert 20 < len(set(other) & set(expected)) < 90
+
+
+def test_smaller_draw_is_the_start_of_a_larger_one(tmp_path):
+    path = numbered(tmp_path, 30_000)
+    assert read(path, sentences=9000)[0][:300] == read(path, sentences=300)[0]
 
 
 def test_draw_is_uniform(tmp_path):
@@ -322,6 +350,18 @@ def test_broken_data_is_named_by_file_and_line(tmp_path, name, data, expected):
     path = write(tmp_path / name, data)
     for text in (message(read, path), message(check, path)):
         assert all(part in text for part in expected), text
+
+
+def test_line_number_far_into_a_file(tmp_path):
+    """Counted over blocks; the check reads the first block only and passes."""
+    data = b"some words here\n" * 40_000 + b"\xc3(\n"
+    path = write(tmp_path / "a.txt", data)
+    check(path)
+    assert f"{path}, line 40001: not valid UTF-8 (byte 0xc3)" in message(read, path)
+    lines = [f'{{"text": "number {i}"}}\n' for i in range(40_000)]
+    path = write(tmp_path / "a.jsonl", "".join(lines) + "oops\n")
+    check(path)
+    assert f"{path}, line 40001: not valid JSON" in message(read, path)
 
 
 def test_invalid_utf8_in_parquet(tmp_path, monkeypatch):

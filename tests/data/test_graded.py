@@ -65,6 +65,16 @@ def test_senteval_directory_drops_blank_scores_in_step(tmp_path):
     assert (task.pairs, task.dropped) == (3, 1)
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_unicode_line_separators_stay_in_their_sentence(tmp_path, separator):
+    sentence = f"before{separator}after"
+    assert load(table(tmp_path, f"x\t1\t{sentence}\tb\n")).subsets["x"][0] == [sentence]
+    folder = tmp_path / "senteval"
+    folder.mkdir()
+    senteval(folder, s=(f"{sentence}\tb\nc\td\n", "1\n2\n"))
+    assert load(folder).subsets["s"][0] == [sentence, "c"]
+
+
 @pytest.mark.parametrize(
     ("pairs", "golds", "message"),
     [

@@ -106,12 +106,27 @@ def test_all_formats_and_known_names_give_the_same_views(tmp_path, ending, names
     assert found(views(write(tmp_path / f"views{ending}", records))) == TRANSLATIONS
 
 
+@pytest.mark.parametrize("ending", [".txt", ".tsv"])
+def test_two_columns_of_views_need_no_header(tmp_path, ending):
+    """The first line is a pair like the others, as in the released back-translations of BSL."""
+    assert found(views(write_text(tmp_path / f"v{ending}", *map("\t".join, TRANSLATIONS)))) == TRANSLATIONS
+
+
 def test_lines_end_at_newlines_only_and_quotes_are_text(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_bytes(f'\ufeff{HEADER}\r\n\ntrain\tneutral\t"A man\u2028said\t5" wide\r\n'.encode())
     assert labelled(nli(path)) == {('"A man\u2028said', '5" wide'): 2}
     path.write_bytes('\ufeff"A man\u2028said\t5" wide\r\n\n a \tb\x0cc\r\n'.encode())
     assert found(views(path)) == [('"A man\u2028said', '5" wide'), ("a", "b\x0cc")]
+
+
+def test_the_released_files_of_sick_and_snli_are_read(tmp_path):
+    """SICK's names, and SNLI's last columns that a row may lack."""
+    sick = write_text(
+        tmp_path / "SICK.txt", "ID\tsentence_A\tsentence_B\tentailment_label\tr", "1\tA b\tC d\tENTAILMENT\t4.5"
+    )
+    snli = write_text(tmp_path / "s.txt", "gold_label\tsentence1\tsentence2\tl1\tl2", "-\tx\ty", "neutral\tx\tz\tn\tn")
+    assert labelled(nli(sick, snli)) == {("A b", "C d"): 1, ("x", "z"): 2}
 
 
 def test_real_files(data_dir):
@@ -200,6 +215,13 @@ def test_a_hub_dataset_is_read_with_its_class_names(hub):
     assert calls == [(("nyu/sets", None), {"split": "train"}), (("nyu/sets", "mnli"), {"split": "validation"})]
     hub(datasets.Dataset.from_dict({"sentence1": [*"abc"], "sentence2": [*"xyz"], "label": [0, 1, 2]}))
     assert nli("some/set").labels.tolist() == [1, 2, 0], "the usual order"
+
+
+def test_another_task_of_the_hub_is_refused(hub):
+    """QNLI has the same columns and other classes."""
+    hub(with_classes(["entailment", "not_entailment"], [0, 1], sentence1=["a", "b"], sentence2=["x", "y"]))
+    with pytest.raises(UserError, match=r"^dataset glue/qnli, row 2: label 'not_entailment' is unknown; use one of"):
+        nli("glue/qnli")
 
 
 def test_a_hub_that_fails_says_why(hub):
@@ -316,6 +338,14 @@ def test_usable_pairs_against_a_plain_loop(first, second, tenths):
         return
     rows = usable(first, second, "them", most)
     assert found(rows) == kept and list(rows.left_out.values()) == [empty, identical]
+
+
+def test_the_largest_share_itself_is_allowed():
+    """29 of 100, where 0.29 * 100 is a little less than 29 in floating point."""
+    first, second = ["a"] * 100, ["a"] * 29 + ["b"] * 71
+    assert usable(first, second, "x", 0.29).left_out["with two identical views"] == 29
+    with pytest.raises(UserError, match=r"^x: 29 of 100 pairs are unusable"):
+        usable(first, second, "x", 0.28)
 
 
 def test_views_of_several_sources_are_put_together_in_their_order(tmp_path):

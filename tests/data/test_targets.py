@@ -40,6 +40,16 @@ def test_batches_are_a_function_of_the_step(tmp_path):
             assert torch.equal(torch.cat([part.targets for part in parts]), whole[step].targets)
 
 
+def test_targets_belong_to_their_sentences(tmp_path):
+    write_targets(tmp_path, 50, 20)
+    table = pq.read_table(tmp_path / TARGET_FILE)
+    batch = TargetBatches(tmp_path, 10, seed=0)(2)
+    for place, row in enumerate(batch.ids):
+        assert batch.targets[place].tolist() == table["target"][int(row)].as_py()
+        real = batch.tokens.segments == place
+        assert batch.tokens.input_ids[real].tolist() == table["input_ids"][int(row)].as_py()
+
+
 def test_a_table_of_several_files_has_the_batches_of_one(tmp_path, monkeypatch):
     """Of 110 rows in groups of 20, two groups a file."""
     monkeypatch.setattr(targets, "ROWS_PER_GROUP", 20)
@@ -110,3 +120,10 @@ def test_rows_are_learnt_from_or_held_out(tmp_path_factory, rows, group, batch):
     table = pq.read_table(directory / TARGET_FILE)
     for part in held_out:
         assert part.targets.tolist() == [table["target"][int(row)].as_py() for row in part.ids]
+
+
+def test_a_centred_target_is_the_target_less_the_mean(tmp_path):
+    write_targets(tmp_path, 50, 20)
+    mean = np.load(tmp_path / "mean.npy")
+    raw, centred = TargetBatches(tmp_path, 10, 0)(1), TargetBatches(tmp_path, 10, 0, offset=mean)(1)
+    assert torch.allclose(raw.targets - torch.from_numpy(mean), centred.targets)

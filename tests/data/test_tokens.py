@@ -123,6 +123,14 @@ def test_attention_stays_within_a_sentence(sentences, row_tokens):
     assert mask.any(-1).all()
 
 
+def test_a_batch_moves_whole(make_table):
+    """Every tensor goes, the ids stay."""
+    moved = pack(make_table(5)).to("meta")
+    tensors = [moved.input_ids, moved.position_ids, moved.segments, moved.lengths]
+    assert {tensor.device.type for tensor in tensors} == {"meta"}
+    assert moved.ids.tolist() == make_table(5).ids.tolist()
+
+
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 200))
 def test_batches_by_tokens_cover_all_within_the_budget(lengths, budget):
     """Longest first; a sentence beyond the budget stands alone, and no batch could take the next sentence too."""
@@ -150,6 +158,34 @@ def test_truncation_keeps_the_closing_token_and_counts_what_is_lost(tiny_tokeniz
     assert (report.sentences, report.tokens) == (200, len(table.input_ids))
     assert report.truncated_sentences == sum(len(t) > 8 for t in full) > 0
     assert report.lost_tokens == sum(max(len(t) - 8, 0) for t in full)
+
+
+def test_reports_add_up_over_chunks(tiny_tokenizer, make_sentences):
+    sentences, whole, parts = make_sentences(60), LengthReport(6), LengthReport(6)
+    tokenize(tiny_tokenizer, sentences, 6, report=whole)
+    for start in (0, 25, 50):
+        tokenize(tiny_tokenizer, sentences[start : start + 25], 6, report=parts)
+    assert parts == whole
+
+
+@pytest.mark.parametrize("state", ["as loaded", "after a padded call", "after a truncated call"])
+def test_the_tokenizer_has_no_memory(tiny_tokenizer, make_sentences, state):
+    """Options of an earlier call, or of the tokenizer's file, do not reach the table."""
+    sentences = make_sentences(30)
+    expected = lists_of(tokenize(tiny_tokenizer, sentences, 50))
+    if state == "after a padded call":
+        tiny_tokenizer(sentences, padding="max_length", max_length=30)
+    elif state == "after a truncated call":
+        tiny_tokenizer(sentences, truncation=True, max_length=4)
+    assert lists_of(tokenize(tiny_tokenizer, sentences, 50)) == expected
+
+
+def test_ids_are_kept_and_nothing_is_a_table_too(tiny_tokenizer):
+    table = tokenize(tiny_tokenizer, ["a cat", "a dog ran"], 10, ids=np.array([42, 7]))
+    assert table.ids.tolist() == [42, 7]
+    nothing = tokenize(tiny_tokenizer, [], 10)
+    assert len(nothing) == 0 and pack(nothing).input_ids.numel() == 0
+    assert list(batches_by_tokens(nothing.lengths, 10)) == []
 
 
 # -- flat files ------------------------------------------------------------------------------------------------------

@@ -115,6 +115,28 @@ def test_a_score_between_two_models_is_the_slow_reference(aggregation):
     assert evaluation.score_between(x_UD, np.zeros_like(y_UD), ["toy"]) is None
 
 
+def test_a_task_may_have_an_aggregation_of_its_own():
+    task = random_task(np.random.default_rng(0), [6, 9])
+    own = StsTask("own", task.subsets, aggregation="all")
+    similarity_P = np.random.default_rng(1).normal(size=15)
+    metrics = Evaluation([task, own], "mean").score_outcomes({"toy": similarity_P, "own": similarity_P})
+    assert metrics["toy"]["aggregation"] == "mean"
+    assert metrics["own"]["spearman"] == metrics["own"]["all"]["spearman"]
+
+
+def test_scale_and_rotation_do_not_matter():
+    """Scaled and rotated embeddings have the same cosines."""
+    rng = np.random.default_rng(6)
+    evaluation = Evaluation([random_task(rng, [5000], "large"), random_task(rng, [20], "small")])
+    x = rng.normal(size=(len(evaluation.sentences), 6))
+    rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
+    scaled = x * rng.uniform(0.1, 10, size=(len(x), 1))
+    for other in (scaled, x @ rotation):
+        assert evaluation.score(other)["large"]["spearman"] == pytest.approx(
+            evaluation.score(x)["large"]["spearman"], abs=1e-9
+        )
+
+
 def test_constant_and_zero_embeddings_have_no_score():
     evaluation = Evaluation([random_task(np.random.default_rng(0), [12])])
     for value in (0.0, 0.1):

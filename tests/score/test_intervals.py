@@ -81,6 +81,18 @@ def test_each_pair_once_gives_the_score_itself(monkeypatch):
     assert resample(evaluation, {"m": [outcomes]}, ["b", "a"], resamples=1)["m"] == pytest.approx([expected])
 
 
+def test_a_subset_that_is_in_no_mean_is_in_no_resample():
+    rng = np.random.default_rng(6)
+    gold = {"tiny": np.array([1.0, 2.0]), "x": rng.normal(size=40), "constant": np.ones(5)}
+    with_it, alone = Evaluation([task(gold, "mean")]), Evaluation([task({"x": gold["x"]}, "mean")])
+    similarity_P = rng.normal(size=47)
+    found = [
+        resample(e, {"m": [{"t": v}]}, ["t"], 50)["m"]
+        for e, v in ((with_it, similarity_P), (alone, similarity_P[2:42]))
+    ]
+    np.testing.assert_array_equal(*found)
+
+
 def simulated(rng, pairs, noises):
     gold_P = rng.normal(size=pairs)
     return gold_P, [{"t": gold_P + noise * rng.normal(size=pairs)} for noise in noises]
@@ -192,6 +204,12 @@ def test_the_interval_of_a_clustering_lies_around_its_score():
     assert draws_R.mean() == pytest.approx(score) and interval(draws_R)[0] < score < interval(draws_R)[1]
     counts_NR = np.random.default_rng(0).multinomial(200, np.full(200, 1 / 200), 1000).T.astype(np.float32)
     assert (task.resampled(slice(0, 200), [outcome], counts_NR) > score).mean() > 0.95
+
+
+def test_a_better_model_is_told_apart_on_enough_pairs():
+    gold_P, models = simulated(np.random.default_rng(5), 1000, [1.0, 1.3])
+    draws = resample(Evaluation([task({"x": gold_P})]), {"a": models[:1], "b": models[1:]}, ["t"], 300)
+    assert interval(draws["a"] - draws["b"])[0] > 0
 
 
 @pytest.mark.parametrize("count", [2, 3, 10])

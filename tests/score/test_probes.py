@@ -12,6 +12,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from raysed.score import probes
+from raysed.score.metrics import pearson
 from raysed.score.probes import FOLD_GRID, SPLIT_GRID, Labelled
 
 
@@ -128,10 +129,20 @@ def test_c_by_dev_equals_brute_force(seed):
     assert (found.predicted == exact(train, found.c).predict(test.features.astype(np.float64))).mean() > 0.97
 
 
+def test_of_equal_values_the_smallest_is_taken():
+    train, dev, test = parted(classes(120, 4, 2, noise=0.01), 60, 30, 30)
+    assert probes.classify_by_dev(train, dev, test.features, SPLIT_GRID).c == SPLIT_GRID[0]
+
+
 def test_a_fit_that_was_cut_says_so(monkeypatch):
     monkeypatch.setattr(probes, "_MAX_ITERATIONS", 1)
     train, dev, test = parted(classes(120, 4, 2, noise=5.0), 60, 30, 30)
     assert not probes.classify_by_dev(train, dev, test.features, SPLIT_GRID).converged
+
+
+def test_constant_features_do_no_harm():
+    train, dev, test = parted(Labelled(np.ones((30, 3), np.float32), np.arange(30) % 2), 10, 10, 10)
+    assert set(probes.classify_by_dev(train, dev, test.features, SPLIT_GRID).predicted) <= {0, 1}
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(2, 6))
@@ -144,6 +155,29 @@ def test_folds_are_stratified_disjoint_and_complete(seed, count, folds):
         assert not set(fit) & set(held_out) and len(fit) + len(held_out) == len(labels_N)
         expected = np.bincount(labels_N, minlength=count) / folds
         assert (np.abs(np.bincount(labels_N[held_out], minlength=count) - expected) <= 1).all()
+
+
+def test_folds_are_shuffled_by_the_seed():
+    labels_N = np.arange(60) % 2
+    first, again, other = (probes.stratified_folds(labels_N, seed)[0][1] for seed in (1, 1, 2))
+    assert list(first) == list(again) != list(other)
+    assert list(first) != list(range(6))
+
+
+def soft_label(score: float) -> list[float]:
+    """One score at a time, by its whole part and the rest."""
+    whole = int(np.floor(score))
+    grades = {whole: 1 - (score - whole), whole + 1: score - whole}
+    return [grades.get(grade, 0.0) for grade in range(1, 6)]
+
+
+@given(st.floats(0, 5))
+def test_soft_labels_are_those_of_the_definition(score):
+    (label,) = probes.soft_labels(np.array([score]))
+    assert label == pytest.approx(soft_label(score), abs=1e-6)
+    if score >= 1:
+        assert label.sum() == pytest.approx(1, abs=1e-6)
+        assert label @ np.arange(1, 6) == pytest.approx(score, abs=1e-5)
 
 
 # -- regression ------------------------------------------------------------------------------------------------------
@@ -160,6 +194,13 @@ def pairs(rows: int, width: int = 8, seed: int = 0) -> Labelled:
     b_ND = cosine_N * a_ND + np.sqrt(1 - cosine_N**2) * other_ND
     features_NF = probes.pair_features(a_ND.astype(np.float32), b_ND.astype(np.float32))
     return Labelled(features_NF, 1 + 4 * cosine_N[:, 0])
+
+
+def test_regression_learns_a_planted_cosine():
+    train, dev, test = parted(pairs(700), 400, 100, 200)
+    predicted_N, best = probes.regress(train, dev, test.features, seed=0)
+    assert pearson(predicted_N, test.labels) > 0.97 and best > 97
+    assert predicted_N.min() >= 1 and predicted_N.max() <= 5
 
 
 def torch_regression(train: Labelled, test_ND: np.ndarray, seed: int, epochs: int) -> np.ndarray:
@@ -195,6 +236,16 @@ def test_pairs_of_sparse_rows_have_the_features_of_dense_ones():
     ).all()
 
 
+def test_regression_is_a_function_of_its_arguments(monkeypatch):
+    monkeypatch.setattr(probes, "_MAX_EPOCHS", 100)
+    train, dev, test = parted(pairs(120), 60, 30, 30)
+    first = probes.regress(train, dev, test.features, seed=3)
+    torch.rand(7)
+    again, other = (probes.regress(train, dev, test.features, seed=seed) for seed in (3, 4))
+    assert (first[0] == again[0]).all() and first[1] == again[1]
+    assert (first[0] != other[0]).any()
+
+
 def test_regression_keeps_its_best_state_and_counts_misses_for_good(monkeypatch):
     """Dev correlations 1, 3, 2, 2, 4, 2, 2: the fourth miss ends it, and the best, the fifth, predicts."""
     script = iter([0.1, 0.3, 0.2, 0.2, 0.4, 0.2, 0.2, 0.9])
@@ -206,3 +257,13 @@ def test_regression_keeps_its_best_state_and_counts_misses_for_good(monkeypatch)
     predicted_N, best = probes.regress(train, dev, test.features, seed=0)
     assert len(rounds) == 7
     assert set(predicted_N) == {5} and best == pytest.approx(40)
+
+
+def test_regression_ends_after_1050_epochs(monkeypatch):
+    rising = iter(np.linspace(0, 0.9, 100))
+    rounds = []
+    monkeypatch.setattr(probes, "pearson", lambda *sides: next(rising))
+    monkeypatch.setattr(probes, "_round_of_epochs", lambda *arguments: rounds.append(1))
+    train, dev, test = parted(pairs(30), 10, 10, 10)
+    probes.regress(train, dev, test.features, seed=0)
+    assert len(rounds) * probes._ROUND_EPOCHS == 1050

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from raysed.score.transfer import (
     run_probe,
     score_transfer,
     sentences_of,
+    transfer_average,
 )
 
 ROWS = 36
@@ -136,6 +138,12 @@ def test_sentences_keep_their_labels(senteval):
     assert all(int(first.split()[-1]) % 6 == label for first, label in zip(split.sides[0], split.labels))
 
 
+def test_the_first_file_is_class_1(senteval):
+    (task,) = load(senteval, "SUBJ")
+    split = task.splits["all"]
+    assert all((" objective " in s) == bool(label) for s, label in zip(*split.sides, split.labels))
+
+
 def test_latin_1_and_utf_8_are_read_and_empty_sentences_are_a_full_stop(tmp_path):
     texts = ["ein gr\u00f6\u00dferes St\u00fcck", "", "  two\tspaces ", "next\u0085line"] + [
         f"x {i}" for i in range(16)
@@ -212,6 +220,12 @@ def test_drawn_splits_are_disjoint_complete_and_of_the_seed(tmp_path):
     assert len(set().union(*first.values())) == 60
 
 
+def test_given_splits_are_taken_as_they_are(tmp_path):
+    files = {"sick-train.tsv": sick_table(["train"] * 30 + ["trial"] * 6), "sick-test.tsv": sick_table(["test"] * 12)}
+    (task,) = load(write(tmp_path, files), "SICKEntailment")
+    assert task.note == "" and [len(task.splits[key].labels) for key in ("train", "dev", "test")] == [30, 6, 12]
+
+
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +295,18 @@ def embeddings_of(tasks: list[TransferTask], width: int = 8, seed: int = 0) -> n
     return np.random.default_rng(seed).normal(size=(len(sentences_of(tasks)), width)).astype(np.float32)
 
 
+def test_sentences_are_distinct_and_complete(senteval):
+    tasks = load(senteval)
+    sentences = sentences_of(tasks)
+    everything = [s for task in tasks for split in task.splits.values() for side in split.sides for s in side]
+    assert len(sentences) == len(set(sentences)) < len(everything) and set(sentences) == set(everything)
+    for job in jobs(tasks):
+        task = next(task for task in tasks if task.name == job.task)
+        for key, split in task.splits.items():
+            found = tuple([sentences[row] for row in rows] for rows in job.rows[key].T)
+            assert found == split.sides
+
+
 @pytest.fixture
 def quick(monkeypatch):
     """Short regressions and searches: what they learn does not matter here."""
@@ -309,6 +335,16 @@ def planted(kind: str, rows: int = 80) -> TransferTask:
     return TransferTask("SST2", "split", splits)
 
 
+@pytest.mark.parametrize("kind", ["nested", "split"])
+def test_what_is_in_the_embeddings_is_found(kind):
+    task = planted(kind)
+    label_U = np.array([int(sentence) % 2 for sentence in sentences_of([task])])
+    embeddings_UD = embeddings_of([task])
+    embeddings_UD[:, 3] = 4 * label_U + 0.1 * embeddings_UD[:, 3]
+    (scores,) = score_transfer([task], embeddings_UD).values()
+    assert scores["accuracy"] > 98
+
+
 def test_a_nested_search_never_sees_its_test_fold():
     """Labels are noise; one column gives them away, but on the rows of the first outer fold only.
 
@@ -330,6 +366,16 @@ def test_a_nested_search_never_sees_its_test_fold():
     assert second < 80
 
 
+@pytest.mark.parametrize("name", ["SST2", "SICKRelatedness", "TREC"])
+def test_test_labels_have_no_influence(senteval, quick, name):
+    """Other labels of the test split leave choice and dev score as they are."""
+    (task,) = load(senteval, name)
+    test = task.splits["test"]
+    turned = TransferTask(name, task.kind, {**task.splits, "test": Split(test.sides, test.labels[::-1].copy())})
+    first, second = (score_transfer([t], embeddings_of([task]))[name] for t in (task, turned))
+    assert (first["dev"], first.get("C")) == (second["dev"], second.get("C"))
+
+
 def test_embeddings_that_are_not_finite_are_refused(senteval):
     tasks = load(senteval, "SST2")
     embeddings_UD = embeddings_of(tasks)
@@ -338,6 +384,18 @@ def test_embeddings_that_are_not_finite_are_refused(senteval):
         score_transfer(tasks, embeddings_UD)
     with pytest.raises(ValueError, match="rows of embeddings expected"):
         score_transfer(tasks, embeddings_UD[1:])
+
+
+def test_the_average_is_that_of_the_paper():
+    """BERT-Large in SED table 7, whose columns these are."""
+    cells = (88.74, 84.33, 86.64, 95.27, 79.29, 50.32, 91.40, 71.65, 75.28, 77.09, 66.22)
+    regressions = ("SICKRelatedness", "STSBenchmark")
+    scores = {
+        task: {"pearson": cell, "spearman": 0.0} if task in regressions else {"accuracy": cell, "f1": 0.0}
+        for task, cell in zip(SED_TASKS, cells)
+    }
+    assert transfer_average(scores) == transfer_average(scores, SED_TASKS) == pytest.approx(78.75, abs=0.005)
+    assert transfer_average({"MR": {"accuracy": 1.0}}, SED_TASKS) is transfer_average({}) is None
 
 
 def test_folds_become_mean_and_deviation():
@@ -356,6 +414,19 @@ def test_folds_become_mean_and_deviation():
         "protocol": "p",
     }
     assert scores["TREC"] == {"accuracy": 90.0, "dev": 1.0, "C": 4.0, "protocol": "q"}
+
+
+def test_pairs_have_pair_features(senteval):
+    """A symmetric function of both sentences: with the sides exchanged everything is the same."""
+    (task,) = load(senteval, "SICKEntailment")
+    exchanged = {key: Split(split.sides[::-1], split.labels) for key, split in task.splits.items()}
+    run = partial(run_probe, embeddings_UD=embeddings_of([task]))
+    (job,) = jobs([task])
+    (other,) = jobs([TransferTask(task.name, task.kind, exchanged)])
+    row = {sentence: i for i, sentence in enumerate(sentences_of([task]))}
+    rows = {key: np.array([[row[s] for s in side] for side in split.sides]).T for key, split in exchanged.items()}
+    found = run(type(other)(**{**vars(other), "rows": rows}))
+    assert found == run(job)
 
 
 def test_the_development_data_gives_three_tasks(data_dir):

@@ -98,6 +98,21 @@ def test_a_complete_run_stays_complete_until_a_stage_begins(storage, error):
     assert status(storage)["state"] in ("failed", "stopped")
 
 
+def test_a_run_that_is_not_complete_tells_its_newest_attempt(storage):
+    for error in ("the loss is nan", "corpus.source has no sentences"):
+        with pytest.raises(UserError), status_of(storage):
+            raise UserError(error)
+        assert status(storage)["error"] == error
+
+
+def test_nobody_listens_after_the_end(storage):
+    with status_of(storage):
+        pass
+    before = status(storage)
+    emit(stage="another")
+    assert status(storage) == before
+
+
 def test_what_a_run_will_train_is_remembered_while_it_works(storage):
     commit(storage, "ct/members/00")
     with status_of(storage, every=0.01):

@@ -257,6 +257,26 @@ def test_a_kill_at_any_call_of_a_first_commit_leaves_nothing_or_all(storage, loc
     every_fault("kill", storage, lambda: wipe(storage), action, check)
 
 
+def test_a_kill_while_removing_leaves_all_or_nothing(storage, location):
+    def check(failed: bool) -> None:
+        assert seen(location) in (OLD, None)
+
+    def prepare() -> None:
+        commit(Storage(location, "run"), OLD)
+
+    every_fault("kill", storage, prepare, lambda: Storage(location, "run").remove(NAME), check)
+
+
+def test_a_small_file_is_replaced_at_once(storage, location):
+    every_fault(
+        "kill",
+        storage,
+        lambda: Storage(location, "run").write_text("report.json", "old" * 1000),
+        lambda: Storage(location, "run").write_text("report.json", "new" * 1000),
+        lambda failed: storage.read_text("report.json") in ("old" * 1000, "new" * 1000) or pytest.fail("a mixture"),
+    )
+
+
 def test_everything_is_flushed_before_the_manifest_names_it(disk, monkeypatch):
     flushed, fsync = [], os.fsync
     monkeypatch.setattr(os, "fsync", lambda fd: (flushed.append(os.readlink(f"/proc/self/fd/{fd}")), fsync(fd)))
@@ -400,6 +420,13 @@ def test_no_name_leads_out_of_the_run(disk, name):
         disk.commit(name, lambda path: None, {})
 
 
+def test_an_empty_artefact_must_still_be_there(disk, tmp_path):
+    disk.commit("empty", lambda path: None, {})
+    assert disk.finished("empty", {})
+    disk.fetch("empty").rmdir()
+    assert not Storage(str(tmp_path), "run").finished("empty", {})
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"job": ', "null", '"x"'])
 def test_a_small_file_that_does_not_parse_is_an_empty_one(storage, text):
     storage.write_text("timings.json", text)
@@ -430,6 +457,12 @@ def test_dependencies_compare_as_they_are_stored(disk):
     disk.commit("x", lambda path: None, {"layers": (1, 2), 3: None})
     assert disk.finished("x", {"layers": [1, 2], "3": None})
     assert disk.entry("x").fingerprint == Storage(disk.location, "run").entry("x").fingerprint
+
+
+def test_meta_may_be_filled_while_writing(disk):
+    meta: dict = {}
+    disk.commit("x", lambda path: meta.update(rows=3), {}, meta)
+    assert disk.entry("x").meta == {"rows": 3}
 
 
 def test_entries_lists_what_lies_below(storage):

@@ -1,12 +1,14 @@
 """Adapters to experiment trackers: what they are told, and that they harm nothing."""
 
+import json
 import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from raysed.config import TrackingConfig
+from raysed.config import TrackingConfig, make_config
 from raysed.errors import UserError
+from raysed.plan.check import check
 from raysed.store.metrics import MetricsLog
 from raysed.store.storage import Storage
 from raysed.store.trackers import Trackers, check_trackers, trackers_of
@@ -161,3 +163,37 @@ def test_a_package_that_is_not_installed_is_named_before_anything_starts(monkeyp
     with pytest.raises(UserError, match=rf"^tracking\.{package} needs the package {package}; install it on all nodes"):
         check_trackers(TrackingConfig(**{package: "x"}))
     check_trackers(TrackingConfig())
+
+
+def test_trackers_change_nothing_else(tiny_encoder_dir, tmp_path, wandb, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: True)
+    (tmp_path / "pairs.tsv").write_text("score\tsentence1\tsentence2\n1\ta cat\ta dog\n4\ta\tthe\n2\ta\tb\n")
+    settings = {
+        "encoder": {"path": str(tiny_encoder_dir), "max_length": 16},
+        "corpus": {"source": "bundled:everyday"},
+        "evaluation": {"tasks": {"mine": str(tmp_path / "pairs.tsv")}, "dev": "mine", "layers": [1]},
+    }
+    before = check(make_config(settings)).depends
+    assert check(make_config({**settings, "tracking": {"wandb": "sentences"}})).depends == before
+
+
+@pytest.mark.slow
+def test_the_real_clients_take_it(tmp_path, monkeypatch):
+    """Offline, where they are installed."""
+    pytest.importorskip("wandb")
+    client = pytest.importorskip("mlflow.tracking").MlflowClient
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    config = TrackingConfig(wandb="sentences", mlflow=(tmp_path / "mlruns").as_uri())
+    storage = Storage(str(tmp_path), "mine")
+    for history in (HISTORY[:1], HISTORY):
+        with MetricsLog(storage, "ct/members/00", trackers_of(config, "mine", "ct/members/00", "a")) as metrics:
+            for entry in history:
+                metrics.write(entry)
+    assert list(tmp_path.glob("wandb/offline-run-*"))
+    server = client(tracking_uri=config.mlflow)
+    place = server.get_experiment_by_name("raysed/mine").experiment_id
+    (run,) = server.search_runs([place])
+    assert [point.step for point in server.get_metric_history(run.info.run_id, "loss")] == [10, 20]
+    assert json.loads(json.dumps(run.data.metrics))["dev/first"] == 60.5

@@ -65,6 +65,13 @@ def test_a_run_whose_model_was_refused_is_complete_without_it(settings):
     assert not is_unchanged(fingerprint(config), storage) and refusal(storage) is None
 
 
+def test_a_run_that_has_lost_its_model_is_not_complete(settings):
+    config = make_config(settings)
+    storage = complete(config)
+    storage.remove("model")
+    assert not is_unchanged(fingerprint(config), storage) and refusal(storage) is None
+
+
 def test_nothing_has_changed(settings):
     config = make_config(settings)
     storage = complete(config)

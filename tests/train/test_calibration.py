@@ -1,5 +1,7 @@
 """Calibrations against their definitions in plain numpy, chains, choices on the dev task, files and artefacts."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -150,6 +152,22 @@ class TestFiles:
         with pytest.raises(UserError, match="holds no readable"):
             load_calibration(tmp_path)
 
+    @pytest.mark.parametrize("broken", ["config.json", "model.safetensors"])
+    def test_what_is_no_flow_is_one_too(self, tmp_path, broken):
+        """A configuration of another width, and weights that are none."""
+        save_calibration(Flow(8), tmp_path)
+        other = {"kind": "flow", "width": 16, "levels": 2, "depth": 3, "hidden": 32}
+        (tmp_path / broken).write_text(json.dumps(other) if broken == "config.json" else "no")
+        with pytest.raises(UserError, match="holds no readable"):
+            load_calibration(tmp_path)
+
+
+def test_another_width_is_refused():
+    for calibration in (SN.fit(embeddings()), Flow(12)):
+        for shape in ((3, 4), (12,)):
+            with pytest.raises(UserError, match="width 12"):
+                calibration.transform(np.zeros(shape, np.float32))
+
 
 def planted(pairs=300, noise=3, width=10, seed=0):
     """Rows 2i, 2i + 1 whose cosine in a few dimensions is the gold score, under strong noise in `noise` others."""
@@ -189,6 +207,11 @@ class TestChoosingK:
         assert len(tried) == 11, "width 12 has no more to remove"
         steps = iter([0.1, 0.3, 0.3, 0.2])
         assert choose_natsv_k(["natsv"], embeddings(), lambda _: next(steps), most=4) == 2
+
+    def test_tries_at_most_twenty(self):
+        tried = []
+        choose_natsv_k(["natsv"], embeddings(width=30), lambda c: tried.append(c) or len(tried))
+        assert len(tried) == 20
 
     def test_rows_without_a_direction_to_remove(self):
         with pytest.raises(UserError, match="natsv_k is 1, but with 2 embeddings"):

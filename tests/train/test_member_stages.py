@@ -100,3 +100,26 @@ def test_dropout_is_a_setting_and_encoders_alone_are_kept(set_up, name, dropout)
     assert all(module.training is (dropout or id(module) not in within) for module in objective.modules())
     assert not any(module.training for module in objective.eval().modules())
     assert {id(kept) for kept in objective.candidates().values()} <= {id(encoder) for encoder in encoders}
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "count", "guess", "share"),
+    [
+        ("nli", "nli/snli-sample.tsv", 2527, lambda classes: np.log(3), 0.4),
+        ("sts", "sts/stsb-train.tsv", 5749, np.var, 0.75),
+    ],
+)
+def test_real_pairs_can_be_learned(make_encoder, tiny_tokenizer, data_dir, tmp_path, name, source, count, guess, share):
+    """Twenty passes over 48 of them: well below the loss of the best guess that looks at no sentence."""
+    rates = {"learning_rate": 6e-4, "decay": "constant", "warmup": 0, "dropout": False}
+    config = make_config({name: {"train": str(data_dir / source), "epochs": 20, "batch_size": 16, **rates}})
+    stage, settings = stages()[name], getattr(config, name)
+    rows = stage.load_pairs(settings)
+    assert len(rows) == count
+    rows = PairRows(rows.first[-48:], rows.second[-48:], rows.labels[-48:])
+    write_pairs(rows, tiny_tokenizer, 30, tmp_path)
+    start = Start(make_encoder("bert", layers=1, width=32), tiny_tokenizer, {f"pairs/{name}": tmp_path}, seed=0)
+    setup = stage.set_up(settings, config.members, start)
+    losses = [entry["loss"] for entry in trained(replace(setup, plan=replace(setup.plan, log_every=1))).history]
+    assert len(losses) == 60
+    assert np.mean(losses[:3]) > 0.9 * guess(rows.labels) and np.mean(losses[-3:]) < share * guess(rows.labels)

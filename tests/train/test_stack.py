@@ -103,6 +103,39 @@ def test_so_it_is_in_every_architecture(make_run, make_table, kind):
         assert_equal(run, expected, make_table)
 
 
+def test_so_it_is_in_bf16(make_run, make_table):
+    """After one update: further ones enlarge what bf16 rounds."""
+    options = {"dtype": torch.float32, "bf16": True, "steps": 1}
+    stacked = [make_run("sts", seed, **options) for seed in (1, 2)]
+    train_together(stacked)
+    for seed, run in zip((1, 2), stacked):
+        (expected := make_run("sts", seed, **options)).train()
+        assert_equal(run, expected, make_table, atol=0.05)
+
+
+def test_the_best_on_dev_is_kept_of_each(make_run, make_table):
+    def score(module):
+        return float(np.abs(encode(module, make_table(5, seed=9))[0]).mean())
+
+    stacked = [make_run("ct", seed, keep="best", evaluate=score) for seed in (1, 2)]
+    for seed, run, result in zip((1, 2), stacked, train_together(stacked)):
+        expected = make_run("ct", seed, keep="best", evaluate=score)
+        best = expected.train()
+        assert (result.kept, result.kept_step) == (best.kept, best.kept_step)
+        assert result.score == pytest.approx(best.score, abs=1e-8)
+        assert_equal(run, expected, make_table)
+
+
+def test_members_begin_and_end_where_they_do(make_run, make_table, tmp_path):
+    saved = Storage(str(tmp_path), "run").checkpoints("member-1", {})
+    make_run("ct", 1, until=4, checkpoints=saved).train()
+    stacked = [make_run("ct", 1, checkpoints=saved), make_run("ct", 2, steps=3), make_run("ct", 3)]
+    train_together(stacked)
+    for run, expected in zip(stacked, (make_run("ct", 1), make_run("ct", 2, steps=3), make_run("ct", 3))):
+        expected.train()
+        assert_equal(run, expected, make_table)
+
+
 @pytest.mark.parametrize("stage", ["ct", "nli"])
 def test_a_stopped_stack_goes_on_as_single_members_and_they_as_a_stack(make_run, make_table, tmp_path, stage):
     def checkpoints(seed):
