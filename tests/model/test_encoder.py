@@ -126,6 +126,13 @@ def test_on_a_gpu_tokens_are_added_in_their_order(monkeypatch):
         assert torch.equal(one, two)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_gives_the_same_embeddings_each_time(make_encoder, make_table):
+    encoder, table = make_encoder("bert").cuda(), make_table(2000)
+    first, *others = (encode(encoder, table)[0] for _ in range(5))
+    assert all(np.array_equal(first, other) for other in others)
+
+
 def test_a_sentence_without_tokens_is_a_zero_vector(make_encoder):
     """Rather than 0 / 0, which would spoil a whole batch."""
     found = make_encoder("bert").eval()(pack(TokenTable.from_lists([[5, 6], [], [7]])))
@@ -220,10 +227,30 @@ def test_parts_are_computed_again_with_the_same_dropout(make_encoder, monkeypatc
         assert torch.equal(found[name], gradient), name
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_parts_are_computed_again_with_the_same_dropout_on_a_gpu(make_encoder, monkeypatch):
+    encoder, batch = make_encoder("bert").cuda(), make_batch().to("cuda")
+    found = gradients_in_parts(encoder, batch)
+    monkeypatch.setattr("raysed.model.encoder.checkpoint", lambda function, *others, use_reentrant: function(*others))
+    for name, gradient in gradients_in_parts(encoder, batch).items():
+        torch.testing.assert_close(found[name], gradient, atol=1e-4, rtol=0, msg=name)
+
+
 def gradients_in_parts(encoder: Encoder, batch: PackedTokens) -> dict[str, torch.Tensor]:
     torch.manual_seed(1)
     encoder.parts = 3
     return {name: gradient.clone() for name, gradient in gradients(encoder, encoder(batch)).items()}
+
+
+def test_load_encoder_gives_the_directorys_model(tiny_encoder_dir, make_sentences):
+    encoder, tokenizer = load_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20))
+    table = tokenize(tokenizer, make_sentences(20), 20)
+    reference = AutoModel.from_pretrained(tiny_encoder_dir).eval()
+    batch = AutoTokenizer.from_pretrained(tiny_encoder_dir)(make_sentences(20), padding=True, return_tensors="pt")
+    states, mask = reference(**batch).last_hidden_state, batch["attention_mask"][:, :, None]
+    expected = (states * mask).sum(1) / mask.sum(1)
+    np.testing.assert_allclose(encode(encoder, table)[0], expected.detach().numpy(), atol=1e-5)
+    assert check_encoder(EncoderConfig(path=str(tiny_encoder_dir), max_length=20)) == 3
 
 
 # -- loading and saving ----------------------------------------------------------------------------------------------

@@ -342,6 +342,14 @@ def test_no_token_means_that_nothing_is_filled(filler, tmp_path):
     assert empty == "" and new != old
 
 
+def test_reserved_and_special_entries_are_no_text():
+    words = ["PAD", "mask it", "[unused7]", "<0x0A>", "<", "[]", "a", "##b", "##-", "##", "\u200b"]
+    backend = Tokenizer(models.WordPiece({word: index for index, word in enumerate(words)}, unk_token="PAD"))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="PAD", mask_token="mask it")
+    _, kinds = KINDS["mlm"]._texts_and_kinds(tokenizer)
+    assert kinds.tolist() == [-1, -1, -1, -1, 2, 2, 3, 1, 0, -1, -1]
+
+
 def test_what_cannot_fill_is_refused(tiny_encoder_dir, monkeypatch):
     right = r".*views\.mlm_model.*bundled:encoder or roberta-base"
     lacks = rf": '.*' lacks \d+ weights of a masked language model, such as cls\.predictions.*{right}"

@@ -1,8 +1,10 @@
 """Statistics of scored models, and the tables that show them."""
 
 import math
+import statistics
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from made_up import entry, full_run, row, scored
 
@@ -20,6 +22,17 @@ def test_summary_statistics_of_a_group():
     group = {"recipe": "ct-sed", "kind": "learner", "task": "sts-avg"}
     alone = {**group, "max": 70.0, "mean": 70.0, "std": 0.0, "n": 1}
     assert entry(summary, "ct-sed", "learner", "sts-avg") == alone
+
+
+def test_summary_equals_the_statistics_module_on_random_scores():
+    rng = np.random.default_rng(0)
+    for n in range(2, 12):
+        scores = rng.normal(70, 3, n)
+        rows = [row("ct", "member", score, i) for i, score in enumerate(scores)]
+        found = entry(scored(rows).summary, "ct", "member", "sts-avg")
+        assert found["std"] == pytest.approx(statistics.stdev(scores))
+        assert found["mean"] == pytest.approx(sum(scores) / n)
+        assert found["max"] == pytest.approx(max(scores))
 
 
 def test_grid_models_are_summarised_by_lower_bound_and_kept_out_of_the_headline():
