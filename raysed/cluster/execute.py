@@ -278,7 +278,9 @@ class Executor:
         for artefact in members:
             by_bound.setdefault(artefact.settings["lower_bound"], []).append(self._task(artefact))
         about |= options["halving"](steps)
-        return [Trial(node, f"{node}/grid/{bound:g}", some, **about) for bound, some in by_bound.items()]
+        # A bound is stopped where it is worse than those before it, and high bounds have mostly been better.
+        falling = sorted(by_bound.items(), reverse=True)
+        return [Trial(node, f"{node}/grid/{bound:g}", some, **about) for bound, some in falling]
 
     # blocks of the corpus
 
