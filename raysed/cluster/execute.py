@@ -266,7 +266,7 @@ class Executor:
         options, first = members[0].needs.options, members[0]
         rows = {table: self.state.entry(table).meta["rows"] for table in options["tables"]}
         steps = options["updates"](first.settings, rows)
-        about = {"worker": options["worker"], "rungs": (steps,), "rows_per_update": options["rows_per_update"]}
+        about = {"rungs": (steps,), **{name: options[name] for name in ("worker", "rows_per_update", "together")}}
         if is_open:
             self._trained[node] = {"steps": steps, "stopped": []}
         tasks = [self._task(artefact) for artefact in members if self.state.is_wanted(artefact)]

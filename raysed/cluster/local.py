@@ -67,9 +67,7 @@ class LocalExecutor(Executor):
         bench, failed = replace(bench, report=line.report), {}
         for trial in trials:
             with self._threads(bench.share):
-                ended = _until_it_ends(
-                    lambda trial=trial: trial.worker(trial.tasks, trial.rungs[-1], bench), trial.name
-                )
+                ended = _until_it_ends(lambda trial=trial: trial.train(trial.tasks, trial.rungs[-1], bench), trial.name)
             emit(sentences=sum(each.updates for each in ended) * trial.rows_per_update)
             failed |= {task.name: each.failed for task, each in zip(trial.tasks, ended) if each.failed}
         line.close()

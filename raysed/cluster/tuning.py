@@ -130,7 +130,7 @@ def _train(config: dict[str, Any], workplace: Shared) -> None:
     tasks, failed, updates = trial.tasks, [], 0
     with bench.watchdog.guard(trial.name):
         for rung, until in enumerate(trial.rungs):
-            ended = trial.worker(tasks, until, bench)
+            ended = trial.train(tasks, until, bench)
             updates += sum(each.updates for each in ended)
             failed += [(task.name, *each.failed) for task, each in zip(tasks, ended) if each.failed]
             scores = [each.score for each in ended if each.score is not None]

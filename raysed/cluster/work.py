@@ -154,6 +154,7 @@ class Trial:
         name: the member's, the first member's, or the bound's.
         rungs: updates after which bounds are compared, rising; the last is the whole training.
         rows_per_update: sentences, or pairs, of a batch.
+        together: how many train as one program, which draws other masks of dropout than a training alone.
         reduction: of the bounds at a rung, one in so many goes on; 0: all are trained to the end.
         least: models without which a bound is given up.
         statistic: what stands for the scores of a bound's models.
@@ -165,9 +166,15 @@ class Trial:
     worker: Callable[[Sequence[Task], int, Bench], list[Ended]]
     rungs: Sequence[int]
     rows_per_update: int
+    together: int
     reduction: int = 0
     least: int = 1
     statistic: Callable[[Sequence[float]], float] = statistics.fmean
+
+    def train(self, tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
+        """Train some of the tasks to an update, as many at a time as are one program."""
+        parts = [tasks[start : start + self.together] for start in range(0, len(tasks), self.together)]
+        return [ended for part in parts for ended in self.worker(part, until, bench)]
 
 
 class TrainingLine:

@@ -50,7 +50,7 @@ def run(storage: Path, trials: list[Trial], workers: int = 2):
 
 
 def test_every_member_is_a_trial_with_its_logs_and_a_lost_worker_is_replaced(ray_cluster, tmp_path):
-    trials = [Trial("ct", name, [task(name, seed=7)], train, (9,), 16) for name in ("ct/00", "ct/lost", "ct/wrong")]
+    trials = [Trial("ct", name, [task(name, seed=7)], train, (9,), 16, 1) for name in ("ct/00", "ct/lost", "ct/wrong")]
     failed, stopped = run(tmp_path, trials)
     assert failed == {"ct/wrong": ("a planted mistake", True)} and not stopped
     assert (tmp_path / "ct-lost.starts").read_text() == "xx"
@@ -68,7 +68,7 @@ def test_bounds_are_halved_by_tunes_own_scheduler(ray_cluster, tmp_path):
         return [Ended(until + 100 * each.settings["lower_bound"], until) for each in tasks]
 
     trials = [
-        Trial("sts", f"sts/grid/{b}", [task(f"sts/grid/{b}/{i}", b) for i in (0, 1)], scored, (1, 3, 9), 16, 3, 2)
+        Trial("sts", f"sts/grid/{b}", [task(f"sts/grid/{b}/{i}", b) for i in (0, 1)], scored, (1, 3, 9), 16, 2, 3, 2)
         for b in (0.5, 0.1, 0.9, 0.3)
     ]
     failed, stopped = run(tmp_path, trials, workers=1)

@@ -196,10 +196,10 @@ def test_another_bound_is_trained_beside_those_that_are_there(finished, tmp_path
 def test_asha_finds_the_same_winner_and_the_same_models_with_fewer_updates(ray_cluster, finished, tmp_path):
     """Rungs of 4 and 14 updates; models of the winner are those of the full grid, bit by bit."""
     storage = finished[0]
-    sts = {**settings(tmp_path)["sts"], "scheduler": "asha", "asha_reduction": 4, "asha_rungs": 2, "models": 1}
+    sts = {**settings(tmp_path)["sts"], "scheduler": "asha", "asha_reduction": 4, "asha_rungs": 2}
     run(tmp_path, recipes=["sts"], sts={**sts, "lower_bounds": [0.0, 0.7, 0.05, 0.1]}, resources={"engine": "ray", "cpus_per_member": 1})
     grid = report(tmp_path)["grids"][0]
-    assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 14
+    assert grid["winner"] == 0.7 and grid["updates_full"] == 4 * 2 * 14
     assert grid["updates"] <= grid["updates_full"] * 0.7
     stopped = {bound["lower_bound"]: bound["stopped_at"] for bound in grid["bounds"]}
     assert stopped[0.7] is None and [bound for bound, at in stopped.items() if at == 4]
