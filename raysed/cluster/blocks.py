@@ -54,7 +54,7 @@ class Stream:
     def block(self, task: Task, start: int) -> str:
         """Return the artefact of the block that begins with a row."""
         if self.keyed:
-            return f"{task.name}/{start // self.starts.step:06d}"
+            return keyed_block(task.name, start // self.starts.step)
         return f"{task.name}.blocks/{stable_hash(task.depends)}/{start:09d}"
 
     def depends(self, task: Task, rows: pa.Table | None) -> dict[str, Any]:
@@ -63,6 +63,11 @@ class Stream:
             return dict(task.depends)
         key = stable_hash(rows.column("sentence").to_pylist())
         return {**{name: of for name, of in task.depends.items() if name != "corpus"}, "sentences": key}
+
+
+def keyed_block(name: str, number: int) -> str:
+    """Return the artefact of a block that is known by its text."""
+    return f"{name}/{number:06d}"
 
 
 def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, work: Work, groups: int = 1) -> Stream:

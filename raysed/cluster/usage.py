@@ -86,6 +86,8 @@ def _metrics_of_nodes() -> dict[str, list[float]]:
     ray = sys.modules.get("ray")
     nodes = ray.nodes() if ray and ray.is_initialized() else []
     for node in nodes:
+        if not node["Alive"]:  # Ray lists nodes that were lost, too, and each would be waited for
+            continue
         try:
             address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
             with _direct.open(address, timeout=_PATIENCE_S) as answer:

@@ -189,7 +189,8 @@ class TrainingLine:
     def report(self, name: str, words: Mapping[str, Any]) -> None:
         """Take an entry of a training's history: step, total, loss and dev."""
         self._progress = self._progress or Progress(self._title, self._updates or words["total"] * self._count)
-        self._latest[name] = {**words, "dev": words["dev"] or self._latest.get(name, words)["dev"]}
+        known = self._latest.get(name, words)["dev"]
+        self._latest[name] = {**words, "dev": known if words["dev"] is None else words["dev"]}
         if words["step"] == words["total"]:
             self._done.add(name)
         emit(trained=len(self._done), trainings=self._count)

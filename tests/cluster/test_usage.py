@@ -1,7 +1,9 @@
 """What a stage took: measured while it lasts, and put together over attempts."""
 
+import sys
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +25,22 @@ def test_a_stage_adds_up_what_it_is_told(monkeypatch):
     # As long as it took under 1.6 s:
     assert (found["sentences"], found["gpu_use"]) == (37, pytest.approx(0.5, abs=5e-3))
     assert 100.0 <= found["seconds"] < 101.6 and "object_store_bytes" not in found
+
+
+def test_a_node_that_is_lost_is_not_asked(monkeypatch):
+    """Ray goes on listing it, and a machine that is gone would take the whole patience at every look."""
+    asked = []
+
+    def ask(address: str, timeout: float) -> None:
+        asked.append(address)
+        raise OSError("nobody is there")
+
+    nodes = [
+        {"Alive": alive, "NodeManagerAddress": name, "MetricsExportPort": 1} for name, alive in (("a", 1), ("b", 0))
+    ]
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: True, nodes=lambda: nodes))
+    monkeypatch.setattr(usage, "_direct", SimpleNamespace(open=ask))
+    assert not any(usage._metrics_of_nodes().values()) and asked == ["http://a:1/metrics"]
 
 
 def test_two_attempts_weigh_gpus_by_time():
