@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -93,7 +92,7 @@ def _run_checked(
         say(f"Ray dashboard: {dashboard}")
     native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
     try:
-        with native_output_to(native), interrupts.errors_are_stops(), _gauges(engine, job.config.run):
+        with native_output_to(native), interrupts.errors_are_stops():
             plan = Plan(job)
             emit(totals=plan.totals(), titles=plan.titles())
             state, cluster = execute(plan.graph, storage, plan.how(engine), say)
@@ -102,15 +101,6 @@ def _run_checked(
         if not status.follows_a_complete_run:
             publish_failure(job.config.model_dump(mode="json"), storage, error)
         raise
-
-
-def _gauges(engine: Engine, run: str) -> AbstractContextManager[None]:
-    """Return what shows Prometheus the stages, which Ray brings along."""
-    if engine == "local":
-        return nullcontext()
-    from raysed.cluster.gauges import stage_gauges
-
-    return stage_gauges(run)
 
 
 def _nothing_to_do(storage: Storage) -> str:

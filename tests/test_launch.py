@@ -78,14 +78,14 @@ def test_all_nodes_get_the_pinned_versions(name):
     installs = [line for line in description["setup_commands"] if "pip install" in line]
     assert installs and all("-c ~/raysed/constraints.txt" in line for line in installs)
     mounted = [path for path in description["file_mounts"].values() if not path.startswith("~")]
-    assert sorted(set(mounted) - {"tools/spot_watch.py", "docs/grafana.json"}) == ["constraints.txt", "pyproject.toml"]
+    assert sorted(set(mounted) - {"tools/spot_watch.py"}) == ["constraints.txt", "pyproject.toml"]
     assert all((ROOT / path).is_file() for path in mounted)
 
 
 def test_the_head_on_aws_shows_figures_to_nobody_else_and_starts_without_them():
     lines = load("cluster.yaml")["head_start_ray_commands"]
     shown = [line for line in lines if "metrics" in line or "grafana" in line]
-    assert len(shown) == 4 and all(line.endswith(("|| true", "&")) for line in shown)
+    assert len(shown) == 3 and all(line.endswith(("|| true", "&")) for line in shown)
     (grafana,) = [line for line in shown if "grafana server" in line]
     assert "GF_SERVER_HTTP_ADDR=127.0.0.1" in grafana
 

@@ -21,7 +21,6 @@ from ray.train.collective import broadcast_from_rank_zero
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from raysed import interrupts
-from raysed.cluster.gauges import Gauges
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import expect_no_progress, made_progress, watched_workers
@@ -156,7 +155,7 @@ def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -
         for what, value in facts.items():
             storage.write_text(f"{_NOTES}/{name}/{what}", str(value))
 
-    reporter = _Reporter(bench, [learner.name for learner in learners], context.get_world_rank(), say)
+    reporter = _Reporter(bench, context.get_world_rank(), say)
     bench = replace(
         bench,
         report=reporter,
@@ -175,11 +174,10 @@ def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -
 
 
 class _Reporter:
-    """Reports the history to Ray Train, to Prometheus and to the driver; every worker calls it equally often."""
+    """Reports the history to Ray Train and to the driver; every worker calls it equally often."""
 
-    def __init__(self, bench: Bench, names: Sequence[str], rank: int, say: Callable[[str, dict[str, Any]], None]):
+    def __init__(self, bench: Bench, rank: int, say: Callable[[str, dict[str, Any]], None]):
         self._bench, self._rank, self._say = bench, rank, say
-        self._gauges = {name: Gauges("training", bench.run, name) for name in names}
         self._latest: dict[str, Any] = {}
         self._noted_at = 0.0
 
@@ -187,7 +185,6 @@ class _Reporter:
         is_last, is_evaluated = words["step"] == words["total"], words["dev"] is not None
         self._latest = {"learner": name, **words}
         if self._rank == 0:
-            self._gauges[name](words)
             if is_last or is_evaluated or time.monotonic() - self._noted_at > _every(self._bench.storage):
                 self._noted_at = time.monotonic()
                 self._say(name, {"progress": json.dumps(words)})

@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Cluster, Need, Share, plan_members, uses_gpu
-from raysed.cluster.usage import measured
 from raysed.cluster.work import Bench, Trial, Work
 from raysed.config import ResourcesConfig, TrackingConfig
 from raysed.errors import UserError
 from raysed.graph import Artefact, Graph, Ref, State, Task
-from raysed.store.progress import Progress, emit
+from raysed.store.progress import Progress, emit, listening
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
 
@@ -152,14 +152,21 @@ class Executor:
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        """Announce a stage, and add its cost to that of earlier attempts."""
+        """Announce a stage, and add its seconds and the sentences that it emits to those of earlier attempts."""
         emit(stage=stage)
-        usages = read_timings(self._storage)
+        timings, started = read_timings(self._storage), monotonic()
+        took = timings.setdefault(stage, {"seconds": 0.0})
+
+        def count(facts: dict[str, Any]) -> None:
+            if "sentences" in facts:
+                took["sentences"] = took.get("sentences", 0) + facts["sentences"]
+
         try:
-            with measured(usages.setdefault(stage, {})):
+            with listening(count):
                 yield
         finally:
-            self._storage.write_text("timings.json", json.dumps(usages, indent=1))
+            took["seconds"] = round(took["seconds"] + monotonic() - started, 1)
+            self._storage.write_text("timings.json", json.dumps(timings, indent=1))
 
     def _task(self, artefact: Artefact, **more: Any) -> Task:
         """Return the task of an artefact, whose maker receives further inputs."""

@@ -16,7 +16,6 @@ import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
-from raysed.cluster.gauges import Gauges
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import expect_no_progress, made_progress, watched_workers
@@ -120,7 +119,7 @@ def _train(config: dict[str, Any], workplace: Shared) -> None:
     bench, trials = workplace.get()
     trial: Trial = trials[config["member"]]
     prepare_worker(bench.share.threads)
-    reporters = {task.name: _Reporter(task, bench.run) for task in trial.tasks}
+    reporters = {task.name: _Reporter(task) for task in trial.tasks}
     bench = replace(
         bench,
         report=lambda name, words: reporters[name].report(words),
@@ -148,16 +147,14 @@ _train.__mixins__ = (_Named,)
 
 
 class _Reporter:
-    """Sends the history of a member to Tune and to Prometheus; the last dev score stands until there is another."""
+    """Sends the history of a member to Tune; the last dev score stands until there is another."""
 
-    def __init__(self, task: Task, run: str):
-        self._gauges = Gauges("training", run, task.name)
+    def __init__(self, task: Task):
         settings = task.settings
         about = {"member": task.name, "lower_bound": settings.get("lower_bound"), "seed": settings["seed"]}
         self._latest = {**about, "step": 0, "total": 0, "dev": None}
 
     def report(self, words: Mapping[str, Any]) -> None:
-        self._gauges(words)
         known = {name: value for name, value in words.items() if name != "dev" or value is not None}
         self._latest |= known
         tune.report(dict(self._latest))

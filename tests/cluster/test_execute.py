@@ -2,7 +2,7 @@
 
 import pytest
 
-from raysed.cluster import on_ray
+from raysed.cluster import execute, on_ray
 from raysed.cluster.execute import make_executor
 from raysed.cluster.resources import Cluster
 from raysed.config import make_config
@@ -10,6 +10,8 @@ from raysed.errors import UserError
 from raysed.plan import size
 from raysed.plan.check import check
 from raysed.plan.graph import Plan
+from raysed.store.progress import emit
+from raysed.store.status import read_timings
 from raysed.store.storage import Storage
 
 SETTINGS = {"recipes": ["ct-sed"], "corpus": {"source": "bundled:everyday", "sentences": 300}}
@@ -48,6 +50,20 @@ def test_a_disk_that_is_too_small_is_named_when_the_cluster_is_there(growing, mo
     monkeypatch.setattr(Storage, "free_bytes", lambda self: 10**6)
     with pytest.raises(UserError, match=r"has 0\.0 GB free, but this run needs about "):
         executor.gather()
+
+
+def test_a_stage_adds_up_its_time_and_sentences_over_attempts_also_where_it_is_stopped(growing, monkeypatch):
+    executor, _ = growing()
+    clock = iter([10.0, 12.5, 20.0, 21.0])
+    monkeypatch.setattr(execute, "monotonic", lambda: next(clock))
+    with executor._timed("ct"):
+        emit(line="train: 10 %", left=3.0)
+    with pytest.raises(KeyboardInterrupt), executor._timed("ct"):
+        emit(sentences=10)
+        emit(sentences=20)
+        raise KeyboardInterrupt
+    emit(sentences=1000)
+    assert read_timings(executor._storage) == {"ct": {"seconds": 3.5, "sentences": 30}}
 
 
 def test_a_plan_without_the_gpus_that_may_come_is_refused_in_a_sentence(monkeypatch):

@@ -3,7 +3,7 @@
 import platform
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,7 @@ from raysed.report.document import Report
 from raysed.report.results import Run, versions
 from raysed.report.section import Block, Code, Section
 from raysed.store.status import read_timings
-from raysed.store.text import Table, duration, size
-
-_USAGE: Mapping[str, tuple[str, Callable[[Mapping[str, float]], str]]] = {
-    "sentences": ("sentences/s", lambda usage: f"{usage['sentences'] / max(usage['seconds'], 0.1):.0f}"),
-    "object_store_bytes": ("object store", lambda usage: size(usage["object_store_bytes"])),
-    "spilled_bytes": ("spilled", lambda usage: size(usage["spilled_bytes"])),
-    "gpu_use": ("GPU use", lambda usage: f"{usage['gpu_use']:.0%}"),
-}
-"""What a stage took beside time, by its key in `timings`: the column's head and words; see `raysed.cluster.usage`."""
+from raysed.store.text import Table, duration
 
 
 def _members(run: Run) -> list[dict[str, Any]]:
@@ -35,18 +27,20 @@ def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Tab
 
 
 def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Table:
-    usages = {stage: usage for stage, usage in timings.items() if "seconds" in usage}
-    total = sum(float(usage["seconds"]) for usage in usages.values())
-    usages["total"] = {"seconds": total}
+    timings = {stage: took for stage, took in timings.items() if "seconds" in took}
+    total = sum(float(took["seconds"]) for took in timings.values())
     columns = {
-        "stage": lambda stage: stage,
-        "time": lambda stage: duration(float(usages[stage]["seconds"]), in_table=True),
-        "share": lambda stage: f"{usages[stage]['seconds'] / (total or 1):.0%}",
+        "stage": lambda line: line[0],
+        "time": lambda line: duration(float(line[1]["seconds"]), in_table=True),
+        "share": lambda line: f"{line[1]['seconds'] / (total or 1):.0%}",
     }
-    for key, (head, words) in _USAGE.items():
-        if any(usage.get(key) for usage in usages.values()):
-            columns[head] = lambda stage, key=key, words=words: words(usages[stage]) if key in usages[stage] else "-"
-    return Table.of(usages, columns, has_total=True)
+    if any(took.get("sentences") for took in timings.values()):
+        columns["sentences/s"] = lambda line: _per_second(line[1])
+    return Table.of([*timings.items(), ("total", {"seconds": total})], columns, has_total=True)
+
+
+def _per_second(took: Mapping[str, float]) -> str:
+    return f"{took['sentences'] / max(took['seconds'], 0.1):.0f}" if "sentences" in took else "-"
 
 
 def _environment(run: Run) -> dict[str, Any]:
