@@ -600,17 +600,6 @@ class ResourcesConfig(Block):
         return self
 
 
-class TrackingConfig(Block):
-    """Experiment trackers beside the run's own logs; their keys come from the environment."""
-
-    wandb: str | None = None
-    """A project on Weights & Biases, with a run for each member and learner. Needs the package `wandb` on all nodes,
-    and `WANDB_API_KEY` in the environment of the workers."""
-    mlflow: str | None = None
-    """The URI of an MLflow tracking server, likewise. Needs `mlflow` or `mlflow-skinny` on all nodes, and credentials
-    in the environment, such as `MLFLOW_TRACKING_PASSWORD`."""
-
-
 class _Common(Block):
     """All settings of a run. Whether those of several blocks go together, `raysed.plan.consistency` says."""
 
@@ -637,7 +626,6 @@ class _Common(Block):
     calibration: CalibrationConfig = CalibrationConfig()
     export: ExportConfig = ExportConfig()
     resources: ResourcesConfig = ResourcesConfig()
-    tracking: Annotated[TrackingConfig, NO_EFFECT] = TrackingConfig()
 
     def report_tasks(self) -> list[str]:
         """Return the names of the tasks whose mean is the headline number."""

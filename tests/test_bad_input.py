@@ -142,7 +142,6 @@ SETTINGS = [
     ("resources.gpu=true", r"resources\.gpu is true, but the cluster has no GPU \(1 node, 2 CPUs, 0 GPUs\); set .*"),
     ("resources.cpus_per_member=8", r"resources\.cpus_per_member is 8, but the largest node has 2 CPUs; lower it"),
     ("sed.workers=4", r"sed\.workers is 4, but the cluster has 2 CPUs \(1 node, 2 CPUs, 0 GPUs\); lower it"),
-    ("tracking.wandb=true", r".*wandb.*|unknown setting tracking.*"),
 ]
 """Settings and the sentence about them."""
 

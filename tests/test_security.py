@@ -218,7 +218,6 @@ URI_SETTINGS = {
     "teachers.1.path": lambda uri: {"teachers": ["a", {"path": uri}]},
     "encoder.path": lambda uri: {"encoder": {"path": uri}},
     "encoder.model_kwargs": lambda uri: {"encoder": {"model_kwargs": {"proxies": {"https": uri}}}},
-    "tracking.mlflow": lambda uri: {"tracking": {"mlflow": uri}},
 }
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Cluster, Need, Share, plan_members, uses_gpu
 from raysed.cluster.work import Bench, Trial, Work
-from raysed.config import ResourcesConfig, TrackingConfig
+from raysed.config import ResourcesConfig
 from raysed.errors import UserError
 from raysed.graph import Artefact, Graph, Ref, State, Task
 from raysed.store.progress import Progress, emit, listening
@@ -49,8 +49,6 @@ class How:
     """
 
     resources: ResourcesConfig
-    tracking: TrackingConfig
-    run: str
     engine: Engine = "ray"
     members: int = 1
     learner_workers: int | None = None
@@ -189,7 +187,7 @@ class Executor:
         return Work(share.device if share else "cpu", self._res.encode_token_budget, self._res.encode_precision, **more)
 
     def _bench(self, share: Share) -> Bench:
-        return Bench(self._storage, self._res, self._how.tracking, self._how.run, share)
+        return Bench(self._storage, self._res, share)
 
     # in this process
 

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from raysed.config import Precision, ResourcesConfig, TrackingConfig
+from raysed.config import Precision, ResourcesConfig
 from raysed.errors import RunFailed, UserError
 from raysed.graph import Task
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.metrics import MetricsLog
 from raysed.store.progress import Progress, emit
 from raysed.store.storage import Storage
-from raysed.store.trackers import trackers_of
 
 if TYPE_CHECKING:
     from raysed.cluster.resources import Share
@@ -79,8 +78,6 @@ class Bench:
 
     storage: Storage
     resources: ResourcesConfig
-    tracking: TrackingConfig
-    run: str
     share: Share | None = None
     watchdog: Watchdog | None = None
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -112,8 +109,7 @@ class Bench:
         if self.rank:
             yield work
             return
-        trackers = trackers_of(self.tracking, self.run, task.name, task.depends)
-        with MetricsLog(self.storage, task.name, trackers) as log:
+        with MetricsLog(self.storage, task.name) as log:
             yield replace(work, log=log)
 
     @contextmanager

@@ -21,7 +21,6 @@ from raysed.score.tasks import Evaluation
 from raysed.score.transfer import FurtherTasks, load_further
 from raysed.store.files import sha256_of
 from raysed.store.hub import cached_commit, encoder_path
-from raysed.store.trackers import check_trackers
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Job:
     @property
     def depends(self) -> dict[str, Any]:
         """What the finished run depends on: everything but where it lies."""
-        settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources", "tracking"})
+        settings = self.config.model_dump(mode="json", exclude={"storage", "run", "resources"})
         return {"config": settings, "inputs": self.inputs}
 
 
@@ -71,7 +70,6 @@ def check(config: Config) -> Job:
     """Check recipes, encoder, corpus and tasks, without training or starting anything."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
-    check_trackers(config.tracking)
     check_depths(config, check_encoder(config.encoder))
     if config.sed.widths:
         check_width(config, width_of(config.encoder))

@@ -455,8 +455,6 @@ class Plan:
         config = self.config
         return How(
             config.resources,
-            config.tracking,
-            config.run,
             engine,
             members=config.members.count,
             learner_workers=config.sed.workers,

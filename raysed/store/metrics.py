@@ -18,7 +18,6 @@ from raysed.store import cache
 from raysed.store.files import disk_errors
 from raysed.store.progress import repeating
 from raysed.store.storage import Storage
-from raysed.store.trackers import Trackers
 
 log = logging.getLogger(__name__)
 
@@ -33,11 +32,11 @@ class MetricsLog:
     thread, which dies on a full disk and lets its callers wait for ever.
     """
 
-    def __init__(self, storage: Storage, name: str, trackers: Trackers | None = None):
+    def __init__(self, storage: Storage, name: str):
         from tensorboardX.event_file_writer import EventsWriter
 
         self._storage, self._name = storage, f"logs/{name}"
-        self._trackers, self._sizes, self._ending = trackers or Trackers([]), {}, ExitStack()
+        self._sizes, self._ending = {}, ExitStack()
         self._place = storage.uri(self._name)
         with disk_errors(self._place):
             if storage.is_local:
@@ -65,11 +64,9 @@ class MetricsLog:
             for key, value in values.items():
                 self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar(key, value)))
             self._events.flush()
-        self._trackers.write(step, values)
 
-    def close(self, failed: bool = False) -> None:
+    def close(self) -> None:
         """Flush, and copy the files to an object store."""
-        self._trackers.close(failed)
         with self._ending, disk_errors(self._place):
             self._lines.close()
             self._events.close()
@@ -92,8 +89,8 @@ class MetricsLog:
     def __enter__(self) -> MetricsLog:
         return self
 
-    def __exit__(self, kind: type | None, *error: object) -> None:
-        self.close(failed=kind is not None)
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 @contextmanager

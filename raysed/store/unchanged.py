@@ -32,7 +32,7 @@ _MOST_BYTES = 2**30
 def fingerprint(config: Config) -> str | None:
     """Return a digest of the settings, the content of all files that they name, and this package's own files.
 
-    Where runs lie, what they are given and who is told of them is left out, as in `Job.depends`. None where that does
+    Where runs lie and what they are given is left out, as in `Job.depends`. None where that does
     not say it all: an input is a URI, a glob or a hub id, or large.
     """
     kinds = {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}
@@ -56,7 +56,7 @@ def _fingerprint(config: Config, named: list[str]) -> str | None:
         return None
     if sum(path.stat().st_size for path in files) > _MOST_BYTES:
         return None
-    settings = config.model_dump(mode="json", exclude={"storage", "run", "resources", "tracking"})
+    settings = config.model_dump(mode="json", exclude={"storage", "run", "resources"})
     return stable_hash([settings, [str(place) for place in places], {str(p): sha256_of(p) for p in files}])
 
 

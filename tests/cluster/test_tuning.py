@@ -13,7 +13,7 @@ import ray
 from raysed.cluster import tuning
 from raysed.cluster.resources import Share
 from raysed.cluster.work import Bench, Ended, Trial
-from raysed.config import ResourcesConfig, TrackingConfig
+from raysed.config import ResourcesConfig
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -45,7 +45,7 @@ def train(tasks, until, bench) -> list[Ended]:
 
 
 def run(storage: Path, trials: list[Trial], workers: int = 2):
-    bench = Bench(Storage(str(storage), "run"), ResourcesConfig(), TrackingConfig(), "run", Share(workers, 1, 0.0, 1))
+    bench = Bench(Storage(str(storage), "run"), ResourcesConfig(), Share(workers, 1, 0.0, 1))
     return tuning.train_members(trials, bench)
 
 

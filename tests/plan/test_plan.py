@@ -73,7 +73,7 @@ LEARNERS, GRID = {"ct-sed", "sts-sed", "teachers-sed", "ct-sed-flow"}, {"sts", "
         ({"sed": {"max_retries": 9, "evaluate_every": 7, "patience": 2, "zero_stage": 1}}, {"sts-sed"}),
         ({"resources": {"silence_seconds": 9, "gpu": False, "encode_token_budget": 99}}, set()),
         ({"export": {"allow_worse": True}}, set()),
-        ({"tracking": {}, "run": "other"}, set()),
+        ({"run": "other"}, set()),
     ],
 )
 def test_a_changed_block_remakes_the_recipes_that_use_it(settings, tmp_path, changes, roots):
