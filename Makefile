@@ -54,9 +54,8 @@ gpu-check: .venv/installed  ## check and measure a GPU in under nine minutes (GP
 lint: .venv/installed-tests  ## check style, and who imports whom
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
 
-docs: .venv/installed  ## write the tables of docs/configuration.md and the plans of docs/size.md
+docs: .venv/installed  ## write the tables of docs/configuration.md
 	$(BIN)/python tools/settings_page.py
-	$(BIN)/python tools/size_page.py
 
 site: .venv/installed-site  ## build the documentation site into build/site; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --config-file tools/site/mkdocs.yml

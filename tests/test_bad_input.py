@@ -1,6 +1,6 @@
 """Hostile and mistaken input as one table: bytes, command, sentence. None needs Ray, and nothing is written.
 
-A row without a command is about `raysed run`: its settings are given by `--set`, and `--plan` for a described cluster
+A row without a command is about `raysed run`: its settings are given by `--set`, and `--plan`
 makes every check of a run without starting anything.
 """
 
@@ -187,11 +187,6 @@ INIT_TEXT = "\n".join(f"Ticket {n} says that nothing works." for n in range(20))
 COMMANDS = [
     (NOTHING, "train", r"'train' is not a command; the commands are init, run, .*"),
     (NOTHING, "run --config quickstrat", r"--config quickstrat: there is no such file, .* configs are .*quickstart.*"),
-    (NOTHING, "run --cluster 1x2xCPU", r"--cluster describes what to plan for; add --plan, or leave it out"),
-    (NOTHING, "run --sentences 5", r"--sentences describes what to plan for; add --plan, or leave it out"),
-    (NOTHING, "run --plan --sentences 0", r"--sentences is 0; it must be at least 1"),
-    (NOTHING, "run --plan --cluster 999999999x9xH100", r"--cluster '999999999x9xH100' is not NODES x GPUS x TYPE, .*"),
-    (NOTHING, "run --plan --cluster 1x1x", r"--cluster '1x1x' is not NODES x GPUS x TYPE, .*"),
     ({"m.yaml": b"ct:\n  steps: [1\n"}, "run --config m.yaml", r"config file m\.yaml, line 3 is not valid YAML: .+"),
     ({"m.yaml": b"run: &a [*a]\n"}, "run --config m.yaml", r"config file m\.yaml is not valid YAML: one of its .*"),
     ({"m.yaml": b"\xff"}, "run --config m.yaml", r"config file m\.yaml is not UTF-8 text"),
@@ -253,7 +248,7 @@ COMMANDS = [
 def as_options(settings: str) -> list[str]:
     """`a=1; b=2` as the words of a command line."""
     options = [part for setting in settings.split("; ") for part in ("--set", setting)]
-    return ["run", "--plan", "--cluster", "1x2xCPU", *options]
+    return ["run", "--plan", *options]
 
 
 ROWS = [

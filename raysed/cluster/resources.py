@@ -24,14 +24,13 @@ _GPU_PART = 0.85
 """The part of a GPU's memory that is planned for."""
 _SMALL_MEMBER = 1.5e9
 """What a member takes of a GPU where that is not known."""
-GPUS = {
-    **{"K80": (12, 4, 0), "P4": (8, 5, 0), "P100": (12, 9, 0), "T4": (16, 8, 0), "V100": (16, 15, 0)},
-    **{"L4": (24, 30, 120), "A10G": (24, 35, 70), "L40S": (48, 91, 360), "A100": (40, 19, 312)},
-    **{"A100-40G": (40, 19, 312), "A100-80G": (80, 19, 312), "H20": (96, 44, 148), "H100": (80, 67, 990)},
-    **{"H200": (141, 67, 990), "B200": (180, 80, 2250)},
+_GPU_GB = {
+    **{"K80": 12, "P4": 8, "P100": 12, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
+    **{"A100-40G": 40, "A100-80G": 80, "H20": 96, "H100": 80, "H200": 141, "B200": 180},
 }
-"""GPUs that are not there to be asked, by Ray's accelerator type: memory in GB, of the smallest sold under the name;
-10^12 operations per second in fp32 (not in TF32, which is off), and in bf16 where its hardware has that, else 0."""
+"""Memory of GPUs whose driver does not say it, by Ray's accelerator type: of the smallest sold under the name."""
+NO_BF16 = ("K80", "P4", "P100", "T4", "V100")
+"""GPUs whose hardware has no bf16."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +276,7 @@ def _smallest_gpu(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     found = []
     for name, node in zip(names, nodes):
         kind = next((key.partition(":")[2] for key in node["Resources"] if key.startswith("accelerator_type:")), "")
-        found.append((_bytes_of_gpus[name] or 1e9 * GPUS.get(kind, (0,))[0] or Cluster.gpu_bytes, kind))
+        found.append((_bytes_of_gpus[name] or 1e9 * _GPU_GB.get(kind, 0) or Cluster.gpu_bytes, kind))
     size, kind = min(found, default=(Cluster.gpu_bytes, ""))
     return {"gpu_bytes": size, "gpu": kind}
 

@@ -72,7 +72,6 @@ def job(arguments: argparse.Namespace) -> None:
     written = draft(survey, usable, arguments.teachers, encoder, keep, facts, str(output))
     _show(_of_encoder(encoder, facts, problem, written))
     _show(("warning", text) for found in [survey, *pairs] for text in found.warnings())
-    _show([("time", _of_time(survey, facts, written, bool(arguments.teachers)))])
     write_output(output, written.text)
     _show([("written", str(output))])
     command = f"raysed run --config {shlex.quote(str(output))}"
@@ -120,17 +119,3 @@ def _of_encoder(name: str, facts: "EncoderFacts | None", problem: str, written: 
         yield "", "small, and made for trying things out; name a real one with --encoder"
     if written.cut > 0.01 and facts.limit == written.config.encoder.max_length:
         yield "warning", f"{written.cut:.0%} of the sentences are longer than the encoder takes, and are cut"
-
-
-def _of_time(survey: "Survey", facts: "EncoderFacts | None", written: "Draft", has_teachers: bool) -> str:
-    """Of the trainings."""
-    if facts is None:
-        return "cannot be guessed without a look at the encoder"
-    from raysed.plan.draft import training_seconds
-
-    try:
-        seconds, cpus = training_seconds(written.config, survey.report.usable, float(facts.tokens_N.mean()))
-    except UserError as error:
-        return f"cannot be guessed: {error}"
-    others = "the teachers' part and scoring" if has_teachers else "scoring and calibrations"
-    return f"a guess: {max(1, round(seconds / 60)):,} min of training on the {cpus} CPUs here, without {others}"

@@ -12,7 +12,6 @@ import json
 
 from raysed.cli import NO_MODEL
 from raysed.commands import parser_of
-from raysed.errors import UserError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,9 +21,7 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")
     result.add_argument("--take-over", action="store_true", help="on remote storage: end a job that is at work on it")
-    result.add_argument("--plan", action="store_true", help="show trainings, memory, storage and time; train nothing")
-    result.add_argument("--cluster", metavar="NxGxTYPE", help="with --plan: for nodes such as 2x8xH100 or 1x16xCPU")
-    result.add_argument("--sentences", type=int, metavar="N", help="with --plan: of the corpus, which is not read then")
+    result.add_argument("--plan", action="store_true", help="show trainings, memory and storage; train nothing")
     return result
 
 
@@ -40,11 +37,8 @@ def job(arguments: argparse.Namespace) -> int:
     if arguments.plan:
         from raysed.plan.size import show_plan
 
-        print(show_plan(config, arguments.cluster, arguments.sentences))
+        print(show_plan(config))
         return 0
-    for name in ("cluster", "sentences"):
-        if getattr(arguments, name) is not None:
-            raise UserError(f"--{name} describes what to plan for; add --plan, or leave it out")
 
     from raysed.api import run
 

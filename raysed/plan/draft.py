@@ -4,7 +4,6 @@ Of the encoder only the configuration and the tokenizer are looked at, not the w
 """
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,6 @@ from raysed.errors import UserError, first_line
 from raysed.model.pretrained import LOAD_ERRORS, configuration_of
 from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
-from raysed.plan.size import described, plan_run, rate_of, tokens_of_sentence
 from raysed.score.tasks import task_name
 from raysed.store.hub import encoder_path
 from raysed.store.text import render
@@ -77,19 +75,6 @@ def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> Encoder
     ids = tokenizer(list(sentences), verbose=False)["input_ids"]
     shape, limit = shape_of(config), min((limit for limit in limits if limit and limit < _UNLIMITED), default=None)
     return EncoderFacts(shape.layers, shape.parameters, limit, np.array([len(row) for row in ids]))
-
-
-def training_seconds(config: Config, sentences: int, tokens: float) -> tuple[float, int]:
-    """Guess how long the trainings take on this machine's CPUs, and count these; `tokens` are a sentence's on average.
-
-    Raises:
-        UserError: a training does not fit, or the encoder cannot be looked at.
-    """
-    cpus = os.cpu_count() or 1
-    cluster, rows = described(f"1x{cpus}xCPU"), {"corpus": config.corpus.sentences or sentences}
-    rate, _ = rate_of(cluster, config)
-    plan = plan_run(config, check_settings(config), shape_of(config.encoder), rows, cluster, rate)
-    return plan.seconds * max(1.0, tokens / tokens_of_sentence(config)), cpus
 
 
 def draft(
