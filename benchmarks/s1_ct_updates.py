@@ -126,12 +126,12 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     """Trains from fresh weights with the loop of a run."""
     setup = raysed_setup(work, bf16, seed)
 
-    def train(count: int) -> None:
+    def update(count: int) -> None:
         train(setup.objective, setup.batch_at, replace(setup.plan, steps=count), setup.engine)
 
-    train(work.options.warm_up)
+    update(work.options.warm_up)
     with harness.timed() as seconds:
-        train(updates)
+        update(updates)
     tokenizer = AutoTokenizer.from_pretrained(work.encoder)
     models = setup.objective.candidates()
     return peers.Trained(seconds[0], tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second")))
