@@ -32,7 +32,7 @@ from transformers import AutoTokenizer
 from raysed.config import Config
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.registry import stages
-from raysed.train.loop import Run
+from raysed.train.loop import Run, train
 from raysed.train.stack import train_together
 from raysed.train.stage import Setup, Start
 from raysed.train.stages.ct import CtConfig, PairSampler
