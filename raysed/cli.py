@@ -19,7 +19,6 @@ COMMANDS = {
     "distill": "one small model of one or several models",
     "evaluate": "score any models side by side",
     "status": "show how far runs are",
-    "completion": "print what lets bash or zsh complete commands at the Tab key",
 }
 """By name, which is that of the module in `raysed.commands`."""
 NO_MODEL = 3
