@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,8 @@ class Stream:
             return keyed_block(task.name, start // self.starts.step)
         return f"{task.name}.blocks/{stable_hash(task.depends)}/{start:09d}"
 
-    def depends(self, task: Task, rows: pa.Table | None) -> dict[str, Any]:
-        """Return what a block depends on; of a keyed one its rows have to be known."""
+    def depends(self, task: Task, rows: pa.Table) -> dict[str, Any]:
+        """Return what the block of some rows depends on."""
         if not self.keyed:
             return dict(task.depends)
         key = stable_hash(rows.column("sentence").to_pylist())
@@ -87,44 +88,42 @@ def stream_of(tasks: Sequence[Task], options: Mapping[str, Any], starts: range, 
     return Stream(title, tasks, chain, starts, keyed)
 
 
-def missing_blocks(stream: Stream, storage: Storage) -> list[Place]:
-    """Return the blocks that are not there for all artefacts."""
-    table, places = SentenceTable(storage.fetch("corpus")), []
-    for start in stream.starts:
-        stop = min(start + stream.starts.step, stream.starts.stop)
-        rows = table.rows(start, stop, stream.columns) if stream.keyed else None
-        if not all(storage.finished(stream.block(task, start), stream.depends(task, rows)) for task in stream.tasks):
-            places.append({"start": start, "stop": stop})
-    return places
-
-
-def make_missing(stream: Stream, storage: Storage, how: str, publish: Callable[[list[Place]], Iterator[int]]) -> None:
+def make_missing(
+    stream: Stream, storage: Storage, how: str, publish: Callable[[list[Place]], Iterator[pa.Table]]
+) -> None:
     """Have the missing blocks published, and show how far that is.
 
     Args:
         how: is said beside the number of sentences.
-        publish: makes blocks; yields the sentences of each when it is published.
+        publish: makes blocks; yields what `BlockWorker` returns of each.
     """
-    total, places = stream.starts.stop, missing_blocks(stream, storage)
-    there, sentences = len(stream.starts) - len(places), sum(place["stop"] - place["start"] for place in places)
+    total, starts, step = stream.starts.stop, list(stream.starts), stream.starts.step
+    if not stream.keyed:  # else the worker, which reads the text, passes over those that are there
+        starts = [
+            start
+            for start in starts
+            if not all(storage.finished(stream.block(task, start), task.depends) for task in stream.tasks)
+        ]
+    places = [{"start": start, "stop": min(start + step, total)} for start in starts]
+    there, done = len(stream.starts) - len(places), total - sum(place["stop"] - place["start"] for place in places)
     known = f", {there} of {len(stream.starts)} blocks done" if there else ""
     log.info("%s: %s sentences%s; %s", stream.title, f"{total:,}", known, how)
-    progress, done = Progress(stream.title, total), total - sentences
+    progress, made = Progress(stream.title, total), 0
     progress.start_from(done)
     if places:
         with closing(publish(places)) as published:
             for rows in published:
-                done += rows
+                done, made = done + len(rows), made + sum(rows.column("is_made").to_pylist())
                 progress.update(done, f"{done:,} of {total:,} sentences")
-    emit(sentences=sentences)
+    emit(sentences=made)
     progress.close(f"{total:,} sentences")
 
 
-def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> Iterator[int]:
+def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> Iterator[pa.Table]:
     """Make blocks in this process; the stream has one stage."""
     table, worker = SentenceTable(storage.fetch("corpus")), BlockWorker(stream, 0, storage)
     for place in places:
-        yield len(worker(table.rows(place["start"], place["stop"], stream.columns)))
+        yield worker(table.rows(place["start"], place["stop"], stream.columns))
 
 
 class BlockWorker:
@@ -136,33 +135,32 @@ class BlockWorker:
         self._worker: Any = None
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with what this stage adds, and in the end their ids alone."""
+        """Return the rows with what this stage adds; in the end their ids, and whether they were made or there."""
+        if not self._is_last:
+            return self.added(rows)
+        first = rows.column("id")[0].as_py()
+        wanted = [(self._stream.block(task, first), self._stream.depends(task, rows)) for task in self._stream.tasks]
+        is_made = not (self._stream.keyed and all(self._storage.finished(*block) for block in wanted))
+        if is_made:
+            made = self.added(rows)
+            for (name, depends), (block, meta) in zip(wanted, self._worker.blocks(made), strict=True):
+                self._storage.commit(name, lambda path, block=block: pq.write_table(block, path / _FILE), depends, meta)
+        return rows.select(["id"]).append_column("is_made", pa.repeat(is_made, len(rows)))
+
+    def added(self, rows: pa.Table) -> pa.Table:
+        """Return the rows with what the model adds, which is loaded at the first of them."""
         if self._worker is None:
             self._worker = self._kind(self._task.received(self._storage), self._task.settings, self._work)
-        made = self._worker(rows)
-        if not self._is_last:
-            return made
-        first = rows.column("id")[0].as_py()
-        for task, (block, meta) in zip(self._stream.tasks, self._worker.blocks(made), strict=True):
-            name, depends = self._stream.block(task, first), self._stream.depends(task, rows)
-            self._storage.commit(name, lambda path, block=block: pq.write_table(block, path / _FILE), depends, meta)
-        return rows.select(["id"])
+        return self._worker(rows)
 
 
 def blocks_of(stream: Stream, name: str, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:
     """Return the blocks of an artefact: what fetches the file, and the meta data."""
     (task,) = [task for task in stream.tasks if task.name == name]
     blocks = [stream.block(task, start) for start in stream.starts]
-    return [(File(storage, block), storage.entry(block).meta) for block in blocks]
+    return [(partial(block_file, storage, block), storage.entry(block).meta) for block in blocks]
 
 
-@dataclass(frozen=True)
-class File:
-    """The file of a block; calling it fetches the file."""
-
-    storage: Storage
-    name: str
-
-    def __call__(self) -> Path:
-        """Return where the file is on this machine."""
-        return self.storage.fetch(self.name) / _FILE
+def block_file(storage: Storage, name: str) -> Path:
+    """Return where the file of a block is on this machine."""
+    return storage.fetch(name) / _FILE

@@ -173,14 +173,14 @@ class Executor:
 
     def _as_blocks(self, value: Any) -> Any:
         """Return the blocks of an artefact that has no files beside them, and anything else as it is."""
-        from raysed.cluster.blocks import File, keyed_block
+        from raysed.cluster.blocks import block_file, keyed_block
 
         options = self._graph.artefacts[value.name].needs.options if isinstance(value, Ref) else {}
         if not getattr(options.get("worker"), "is_keyed", False):
             return value
         rows = self.state.entry("corpus").meta["rows"]
         count = -(-rows // options["rows"](rows))
-        return [(File(self._storage, keyed_block(value.name, number)), {}) for number in range(count)]
+        return [(partial(block_file, self._storage, keyed_block(value.name, number)), {}) for number in range(count)]
 
     def _work(self, share: Share | None = None, **more: Any) -> Work:
         share = share or self.share

@@ -29,7 +29,7 @@ from raysed.cluster.resources import (
     what_is_missing,
 )
 from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial, refuse_unfinished
-from raysed.errors import UserError, last_line
+from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Artefact, Task
 from raysed.store.progress import emit
 
@@ -113,7 +113,7 @@ def _until_it_ends(train: Callable[[], Any], name: str) -> Any:
     for _ in range(MOST_RESTARTS):
         try:
             return train()
-        except UserError:
+        except (UserError, RunFailed):
             raise
         except Exception as error:
             log.warning("%s is tried again: %s", name, last_line(error))

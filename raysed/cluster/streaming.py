@@ -34,7 +34,7 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
 
 def _published(
     stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, places: Sequence[Place]
-) -> Iterator[int]:
+) -> Iterator[pa.Table]:
     quiet_ray_data()
     context = ray.data.DataContext.get_current()
     context.target_max_block_size = None  # a block of this file is one of Ray's
@@ -58,8 +58,7 @@ def _published(
             **about,
         )
     try:
-        for table in rows.iter_batches(prefetch_batches=0, **about):
-            yield len(table)
+        yield from rows.iter_batches(prefetch_batches=0, **about)
     except ray.exceptions.RayError as error:
         if isinstance(cause := getattr(error, "cause", None), UserError | RunFailed):
             raise cause from None
@@ -97,7 +96,7 @@ class MakeBlocks(BlockWorker):
         self._guard.__enter__()
         self._tries = lambda first: storage.checkpoints(f"{_tries_of(stream)}/{number}/{first}", {}).begin(job)
 
-    def __call__(self, rows: pa.Table) -> pa.Table:
+    def added(self, rows: pa.Table) -> pa.Table:
         """Return what `BlockWorker` does; Ray Data does again without a limit what was lost with a worker."""
         first, last = rows.column("id")[0].as_py(), rows.column("id")[-1].as_py()
         if (lost := self._tries(first)) >= _MOST_TRIES:
@@ -105,4 +104,4 @@ class MakeBlocks(BlockWorker):
                 f"sentences {first:,} to {last:,} for {self._what}: {lost} workers were lost at them, one after the "
                 "other; they crash or run out of memory there"
             )
-        return super().__call__(rows)
+        return super().added(rows)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from raysed.config import Precision, ResourcesConfig
-from raysed.errors import RunFailed, UserError
+from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Task
 from raysed.store.checkpoints import Checkpoints
 from raysed.store.metrics import MetricsLog
@@ -168,9 +168,15 @@ class Trial:
     statistic: Callable[[Sequence[float]], float] = statistics.fmean
 
     def train(self, tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
-        """Train some of the tasks to an update, as many at a time as are one program."""
+        """Train some of the tasks to an update, as many at a time as are one program.
+
+        Errors that another start would not mend, a storage that keeps failing among them, are failures of all tasks.
+        """
         parts = [tasks[start : start + self.together] for start in range(0, len(tasks), self.together)]
-        return [ended for part in parts for ended in self.worker(part, until, bench)]
+        try:
+            return [ended for part in parts for ended in self.worker(part, until, bench)]
+        except (UserError, RunFailed, OSError) as error:
+            return [Ended(failed=(last_line(error), isinstance(error, UserError))) for _ in tasks]
 
 
 class TrainingLine:

@@ -14,6 +14,7 @@ from raysed.cluster import tuning
 from raysed.cluster.resources import Share
 from raysed.cluster.work import Bench, Ended, Trial
 from raysed.config import ResourcesConfig
+from raysed.errors import RunFailed
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -38,6 +39,8 @@ def train(tasks, until, bench) -> list[Ended]:
         marks.write_text("x" * (starts + 1))
         if each.name.endswith("lost") and not starts:
             os.kill(os.getpid(), signal.SIGKILL)
+        if each.name.endswith("taken"):
+            raise RunFailed("another job has taken the run over")
         score = until + 100 * (each.settings["lower_bound"] or 0)
         bench.report(each.name, {"step": until, "total": 9, "loss": 0.5, "dev": score})
     failed = {"ct/wrong": ("a planted mistake", True)}
@@ -50,10 +53,15 @@ def run(storage: Path, trials: list[Trial], workers: int = 2):
 
 
 def test_every_member_is_a_trial_with_its_logs_and_a_lost_worker_is_replaced(ray_cluster, tmp_path):
-    trials = [Trial("ct", name, [task(name, seed=7)], train, (9,), 16, 1) for name in ("ct/00", "ct/lost", "ct/wrong")]
+    trials = [
+        Trial("ct", name, [task(name, seed=7)], train, (9,), 16, 1)
+        for name in ("ct/00", "ct/lost", "ct/wrong", "ct/taken")
+    ]
     failed, stopped = run(tmp_path, trials)
-    assert failed == {"ct/wrong": ("a planted mistake", True)} and not stopped
-    assert (tmp_path / "ct-lost.starts").read_text() == "xx"
+    taken = "another job has taken the run over", False
+    assert failed == {"ct/wrong": ("a planted mistake", True), "ct/taken": taken} and not stopped
+    starts = {name: (tmp_path / f"ct-{name}.starts").read_text() for name in ("00", "lost", "wrong", "taken")}
+    assert starts == {"00": "x", "lost": "xx", "wrong": "x", "taken": "x"}
     for name in ("ct-00", "ct-lost"):
         (*_, last) = (tmp_path / "run/tune/ct" / name / "result.json").read_text().splitlines()
         row = json.loads(last)
