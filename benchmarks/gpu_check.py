@@ -10,7 +10,7 @@ vocabulary; sentences are those of the package.
 1. every objective, three updates: this device against the CPU; a state that is saved, loaded and continued
 2. a batch in two parts with dropout: what is computed again is what was computed first
 3. synchronisations and kernels per update, the attention kernel, a new shape of batch against a repeated one
-4. CT: updates per second with one process, several, and stacked members; peak memory beside the plan's
+4. CT: updates per second with one process and with several; peak memory beside the plan's
 5. embedding: sentences per second and error, by precision and tokens per pass
 6. DeepSpeed at ZeRO 0 to 2 against the torch engine
 7. the device's ceiling: the products of an update alone, and the share that the update reaches
@@ -60,7 +60,6 @@ from raysed.registry import stages
 from raysed.store.text import Table
 from raysed.train.engine import TorchEngine
 from raysed.train.memory import member_need
-from raysed.train.stack import Stack, can_be_stacked
 from raysed.train.stage import Setup, Start
 from raysed.train.stages.sed import SedConfig
 from raysed.train.state import copied, load_state, seed_everything, write_state
@@ -71,8 +70,6 @@ ROOT = Path(__file__).resolve().parents[1]
 _TOLERANCE = {"fp32": 1e-4, "bf16": 2e-2}
 _MEMORY = 0.15
 """By how much the peak may differ from the plan's."""
-_STACK = 3
-"""Times of one member that ten may take together."""
 _SHARE = 0.6
 """Of the device's ceiling that an update is to reach."""
 
@@ -157,10 +154,6 @@ def objectives(check: Check) -> None:
             here = _three_updates(check, stage, precision, check.device)
             worst = max(abs(a - b) / max(abs(b), 1e-6) for a, b in zip(here, there, strict=True))
             check.say(1, f"{stage} in {precision}, losses", f"{worst:.1e}", worst < _TOLERANCE[precision])
-    for stage in member_stages():
-        if can_be_stacked(check.setup(stage, _settings(stage, "fp32"), check.encoder("small"), "cpu").engine):
-            worst = _stacked_difference(check, stage)
-            check.say(1, f"{stage} in fp32, three members stacked", f"{worst:.1e}", worst < _TOLERANCE["fp32"])
     with tempfile.TemporaryDirectory() as directory:
         difference = _continued(check, Path(directory))
     check.say(1, "ct saved, loaded, continued", f"{difference:.1e}", difference < (1e-5 if check.on_gpu else 1e-12))
@@ -181,25 +174,6 @@ def _three_updates(check: Check, stage: str, precision: str, device: str) -> lis
         seed_everything(1, step)
         losses.append(float(setup.engine.update(setup.batch_at(step), 1e-4)))
     return losses
-
-
-def _stacked_difference(check: Check, stage: str) -> float:
-    """The largest difference of the losses of three updates between members of a stack and each of them alone."""
-    together, alone = (_members(check, stage, "fp32", "small", 3) for _ in range(2))
-    stack, found = Stack([setup.engine for setup in together]), []
-    for step in range(3):
-        batches = [setup.batch_at(step + member) for member, setup in enumerate(together)]
-        losses = stack.update(batches, [1e-4] * 3)
-        for setup, batch, loss in zip(alone, batches, losses, strict=True):
-            expected = float(setup.engine.update(batch, 1e-4))
-            found.append(abs(float(loss) - expected) / max(abs(expected), 1e-6))
-    return max(found)
-
-
-def _members(check: Check, stage: str, precision: str, shape: str, count: int) -> list[Setup]:
-    """The trainings of so many members that differ in their weights."""
-    encoders = [check.encoder(shape, seed) for seed in range(count)]
-    return [check.setup(stage, _settings(stage, precision), encoder, check.device) for encoder in encoders]
 
 
 def _continued(check: Check, directory: Path) -> float:
@@ -270,17 +244,11 @@ def waits(check: Check) -> None:
         with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):  # as on a GPU
             setup = check.setup(stage, _settings(stage, "bf16"), check.encoder("small"), check.device)
         update = partial(setup.engine.update, setup.batch_at(1), 1e-5)
-        _say_waits(check, 3, stage, [setup.engine], update)
-    with mock.patch.object(Encoder, "use_sparse_gradients", lambda encoder: None):
-        setups = _members(check, "ct", "bf16", "small", 3)
-    engines = [setup.engine for setup in setups]
-    update = partial(Stack(engines).update, [setup.batch_at(i) for i, setup in enumerate(setups)], [1e-5] * 3)
-    _say_waits(check, 3, "three stacked members of ct", engines, update)
+        _say_waits(check, 3, stage, setup.engine, update)
 
 
-def _say_waits(check: Check, part: int, what: str, engines: Sequence[Any], update: Callable[[], Any]) -> None:
-    for engine in engines:
-        engine.is_async = True
+def _say_waits(check: Check, part: int, what: str, engine: Any, update: Callable[[], Any]) -> None:
+    engine.is_async = True
     update()
     with _Waits() as counted:
         update()
@@ -306,10 +274,6 @@ def activity(check: Check) -> None:
     alone, attention = _started(check, lambda: setup.engine.update(setup.batch_at(4), 1e-5))
     check.say(3, f"{started} per update", f"{alone:,}")
     check.say(3, "attention", ", ".join(attention) or "by matrix products")
-    stack = _stack(check, shape, 4)
-    together, attention = _started(check, lambda: stack(4))
-    check.say(3, f"{started} per update of 4 members stacked", f"{together:,}, {together / alone:.2f} times one's")
-    check.say(3, "attention of a stack", ", ".join(attention) or "by matrix products")
     encoder = check.encoder(shape).to(check.device)
     table = tokenize(check.tokenizer, check.sentences[:64], 75)
     for name in ("new", "repeated"):
@@ -327,13 +291,6 @@ def _started(check: Check, update: Callable[[], Any]) -> tuple[int, list[str]]:
         update()
     events = [event for event in profile.events() if not check.on_gpu or event.device_type.name == "CUDA"]
     return len(events), sorted({e.name for e in profile.events() if "attention" in e.name and "aten::_" in e.name})
-
-
-def _stack(check: Check, shape: str, count: int) -> Callable[[int], Any]:
-    """Returns what makes an update of so many members at once, by step."""
-    setups = _members(check, "ct", "bf16" if check.on_gpu else "fp32", shape, count)
-    stack = Stack([setup.engine for setup in setups])
-    return lambda step: stack.update([s.batch_at(step * count + i) for i, s in enumerate(setups)], [1e-5] * count)
 
 
 # -- 4: CT -------------------------------------------------------------------------------------------------------------
@@ -356,23 +313,7 @@ def throughput(check: Check) -> None:
         check.say(
             4, f"CT {shape}, {many} processes", f"{together:.1f} updates/s in all, {together / alone:.2f} times one"
         )
-        count = {"base": 10, "large": 4, "small": 3}[shape]
-        rate = _of_stack(check, shape, count, updates)
-        found = f"{count * rate:.1f} updates/s in all; {alone / rate:.2f} times the time of one"
-        is_bounded = check.on_gpu and shape == "base"
-        check.say(4, f"CT {shape}, {count} stacked", found, alone / rate <= _STACK if is_bounded else None)
     _against_peer(check, names[0])
-
-
-def _of_stack(check: Check, shape: str, count: int, updates: int) -> float:
-    """Updates per second of a stack, each of which is one of every member."""
-    update = _stack(check, shape, count)
-    for step in range(updates // 4):
-        update(step)
-    with _seconds(check) as took:
-        for step in range(updates):
-            update(step)
-    return updates / took[0]
 
 
 def _against_peer(check: Check, shape: str) -> None:
@@ -382,8 +323,7 @@ def _against_peer(check: Check, shape: str) -> None:
         return check.say(4, "CT against sentence-transformers", f"skipped: {missing[0]} is not installed")
     corpus, page = check.directory / "sentences.txt", check.directory / "s1.json"
     corpus.write_text("\n".join(check.sentences), encoding="utf-8")
-    counts = ["--updates", "100", "--warm-up", "20", "--stack", "10"]
-    counts = counts if check.on_gpu else ["--updates", "3", "--warm-up", "1", "--stack", "3"]
+    counts = ["--updates", "100", "--warm-up", "20"] if check.on_gpu else ["--updates", "3", "--warm-up", "1"]
     command = [sys.executable, str(ROOT / "benchmarks/s1_ct_updates.py"), "--device", check.device, "--encoder", shape]
     command += [*counts, "--pairs", "1", "--quality-updates", "0", "--corpus", str(corpus), "--json", str(page)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
@@ -391,11 +331,8 @@ def _against_peer(check: Check, shape: str) -> None:
         return check.say(4, "CT against sentence-transformers", f"failed: {done.stderr.splitlines()[-1:]}", False)
     rates = {name: samples[0] for name, samples in json.loads(page.read_text())["samples"].items()}
     rates = {name: sample["amount"] / sample["seconds"] for name, sample in rates.items()}
-    peer = rates["sentence-transformers"]
-    for name in [name for name in rates if name == "raysed" or "stacked" in name]:
-        times = rates[name] / peer
-        is_bounded = check.on_gpu and "stacked" in name
-        check.say(4, f"CT {shape} in fp32, {name}", f"{times:.2f} times the peer", times >= 3 if is_bounded else None)
+    times = rates["raysed"] / rates["sentence-transformers"]
+    check.say(4, f"CT {shape} in fp32", f"{times:.2f} times the peer")
 
 
 def _in_processes(check: Check, shape: str, count: int, updates: int) -> list[tuple[float, float]]:
@@ -488,7 +425,7 @@ def deepspeed(check: Check) -> None:
         worst = max(abs(a - b) / abs(b) for a, b in zip(found, plain, strict=True))
         check.say(6, f"DeepSpeed at ZeRO {stage} against torch, losses", f"{worst:.1e}", worst < 1e-4)
     engine = DeepSpeedEngine(Distillation(copy.deepcopy(start)), SedConfig(batch_size=16), world=1, bf16=False)
-    _say_waits(check, 6, "a learner without ZeRO", [engine], partial(engine.update, batch, 1e-5))
+    _say_waits(check, 6, "a learner without ZeRO", engine, partial(engine.update, batch, 1e-5))
     torch.distributed.destroy_process_group()
 
 

@@ -1,13 +1,13 @@
 """S1: updates of Contrastive Tension a second, raysed against sentence-transformers and plain PyTorch.
 
-    python benchmarks/s1_ct_updates.py [--pairs 5] [--updates 20] [--quality-updates 200] [--dropout] [--stack 10]
+    python benchmarks/s1_ct_updates.py [--pairs 5] [--updates 20] [--quality-updates 200] [--dropout]
 
 M3 (or `--encoder`), 16 pairs per update (2 positive ones), at most 75 tokens, learning rate 1e-5. raysed reads a table
 that is tokenised once, as in a run; the peer tokenises while it trains, and what that takes is printed. Dropout is off
 on both sides, as in the released code of Contrastive Tension, or on with `--dropout`; it is always on at `sentence-
 transformers default`. (The peer's loss leaves the first of its two models in evaluation mode, so where dropout is on,
 it has it in one only.) Each turn starts from fresh weights, and some updates come before the clock starts (`--warm-
-up`). With `--stack`, another side trains so many members as one program; its updates are those of all of them.
+up`).
 
 The dev scores are those of one more training of each side. The table has the better of the two models, because which of
 them gains depends on the seed, and the released code keeps the better one.
@@ -32,8 +32,7 @@ from transformers import AutoTokenizer
 from raysed.config import Config
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.registry import stages
-from raysed.train.loop import Run, train
-from raysed.train.stack import train_together
+from raysed.train.loop import train
 from raysed.train.stage import Setup, Start
 from raysed.train.stages.ct import CtConfig, PairSampler
 
@@ -72,7 +71,6 @@ class Work:
 def main() -> None:
     """Times all sides in turn, then trains each once for its dev score."""
     parser = peers.training_parser(__doc__)
-    parser.add_argument("--stack", type=int, default=0, help="members that another side trains as one program")
     options = parser.parse_args()
     peers.prepare(options)
     with tempfile.TemporaryDirectory() as directory:
@@ -102,10 +100,9 @@ def prepare(options: argparse.Namespace, directory: Path) -> Work:
 
 def sides_of(work: Work) -> dict[str, peers.Side]:
     """Returns the sides: functions of updates and seed."""
-    dropout, stack = work.options.dropout, work.options.stack
+    dropout = work.options.dropout
     return {
         "raysed": partial(train_raysed, work, False),
-        **({_stacked(stack): partial(_train_stack, work)} if stack else {}),
         "sentence-transformers": partial(_train_peer, work, dropout, False),
         "raysed bf16": partial(train_raysed, work, True),
         "sentence-transformers bf16": partial(_train_peer, work, dropout, True),
@@ -135,27 +132,6 @@ def train_raysed(work: Work, bf16: bool, updates: int, seed: int) -> peers.Train
     tokenizer = AutoTokenizer.from_pretrained(work.encoder)
     models = setup.objective.candidates()
     return peers.Trained(seconds[0], tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second")))
-
-
-def _stacked(count: int) -> str:
-    return f"raysed, {count} members stacked"
-
-
-def _train_stack(work: Work, updates: int, seed: int) -> peers.Trained:
-    """Trains as many updates as one member makes, shared out among all."""
-    setups = [raysed_setup(work, False, seed + member) for member in range(work.options.stack)]
-
-    def train(count: int) -> None:
-        train_together([Run(s.objective, s.batch_at, replace(s.plan, steps=count), s.engine) for s in setups])
-
-    train(work.options.warm_up)
-    each = max(1, updates // len(setups))
-    with harness.timed() as seconds:
-        train(each)
-    tokenizer = AutoTokenizer.from_pretrained(work.encoder)
-    models = setups[0].objective.candidates()
-    embeds = tuple(harness.embedder(models[name], tokenizer) for name in ("first", "second"))
-    return peers.Trained(seconds[0] * updates / (each * len(setups)), embeds)
 
 
 def _train_peer(work: Work, dropout: bool, bf16: bool, updates: int, seed: int) -> peers.Trained:
@@ -236,8 +212,6 @@ def _figure(options: argparse.Namespace, samples: dict[str, list[harness.Sample]
         ("raysed", "plain PyTorch"): None,
         ("sentence-transformers", "plain PyTorch"): None,
     }
-    if options.stack:
-        targets |= {(_stacked(options.stack), side): None for side in ("raysed", "sentence-transformers")}
     title = f"CT updates: {options.encoder}, {BATCH} pairs, length {harness.MAX_LENGTH}"
     title = f"{title}, dropout {'on' if options.dropout else 'off'}"
     return harness.Figure("S1", title, "updates", samples, targets, notes=notes)

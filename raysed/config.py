@@ -378,9 +378,6 @@ class MembersConfig(Block):
     precision: Precision = "auto"
     """`bf16` (autocast; weights stay in fp32), `fp32`, or `auto`: `bf16` on GPUs whose hardware has it (A100, L4 and
     later) and on CPUs with AMX, `fp32` elsewhere. See docs/speed.md."""
-    stack: Annotated[int, NO_EFFECT] = Field(1, ge=1)
-    """Members that a worker trains as one program: for GPUs that a small encoder does not fill. Each comes out as
-    alone, up to rounding, but for the masks of dropout. `mlm` and `bsl` train alone. See docs/gpu.md."""
 
     @model_validator(mode="after")
     def _enough_for_the_minimum(self) -> "MembersConfig":

@@ -127,8 +127,7 @@ class Executor:
             return
         artefacts = list(self._graph.artefacts.values())
         members = [artefact for artefact in artefacts if artefact.needs.by == "tune"]
-        together = min((a.needs.options["together"] for a in members), default=1)
-        workers = -(-self._how.members // together) if members else 1
+        workers = self._how.members if members else 1
         learners = sum(artefact.needs.by == "train" for artefact in artefacts)
         self.cluster = self._gathered(self._memory(members), learners, workers)
         self.gpu = uses_gpu(self._res, self.cluster)  # GPUs may have come
@@ -246,8 +245,7 @@ class Executor:
             (outcome,) = [user for user in self._graph.users(members[0].name) if user.needs.is_outcome]
             is_open = self.state.entry(outcome.name) is None
             # Also of those that are done: one that is trained again gets as many threads as before.
-            all_of_node = len(members) if is_open else len(self.state.listed(outcome.name))
-            count += -(-all_of_node // members[0].needs.options["together"])
+            count += len(members) if is_open else len(self.state.listed(outcome.name))
             trials.append(self._trials(node, members, is_open))
         # Bounds that are halved are compared within their node, so a second such node has an experiment of its own.
         halved = [of_node for of_node in trials if any(trial.reduction for trial in of_node)]
@@ -271,14 +269,12 @@ class Executor:
         options, first = members[0].needs.options, members[0]
         rows = {table: self.state.entry(table).meta["rows"] for table in options["tables"]}
         steps = options["updates"](first.settings, rows)
-        about = {"rungs": (steps,), **{name: options[name] for name in ("worker", "rows_per_update", "together")}}
+        about = {"rungs": (steps,), **{name: options[name] for name in ("worker", "rows_per_update")}}
         if is_open:
             self._trained[node] = {"steps": steps, "stopped": []}
         tasks = [self._task(artefact) for artefact in members if self.state.is_wanted(artefact)]
         if not (is_open and tasks and "halving" in options):
-            size = options["together"]
-            groups = [tasks[start : start + size] for start in range(0, len(tasks), size)]
-            return [Trial(node, some[0].name, some, **about) for some in groups]
+            return [Trial(node, task.name, [task], **about) for task in tasks]
         by_bound: dict[float, list[Task]] = {}
         for artefact in members:
             by_bound.setdefault(artefact.settings["lower_bound"], []).append(self._task(artefact))

@@ -144,13 +144,12 @@ Stopped = dict[str, Any]
 
 @dataclass(frozen=True)
 class Trial:
-    """What one worker trains: a member, a few as one program, or, where bounds are halved, the models of a bound.
+    """What one worker trains: a member, or, where bounds are halved, the models of a bound one after the other.
 
     Attributes:
-        name: the member's, the first member's, or the bound's.
+        name: the member's, or the bound's.
         rungs: updates after which bounds are compared, rising; the last is the whole training.
         rows_per_update: sentences, or pairs, of a batch.
-        together: how many train as one program, which draws other masks of dropout than a training alone.
         reduction: of the bounds at a rung, one in so many goes on; 0: all are trained to the end.
         least: models without which a bound is given up.
         statistic: what stands for the scores of a bound's models.
@@ -159,22 +158,20 @@ class Trial:
     node: str
     name: str
     tasks: Sequence[Task]
-    worker: Callable[[Sequence[Task], int, Bench], list[Ended]]
+    worker: Callable[[Task, int, Bench], Ended]
     rungs: Sequence[int]
     rows_per_update: int
-    together: int
     reduction: int = 0
     least: int = 1
     statistic: Callable[[Sequence[float]], float] = statistics.fmean
 
     def train(self, tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
-        """Train some of the tasks to an update, as many at a time as are one program.
+        """Train some of the tasks to an update.
 
         Errors that another start would not mend, a storage that keeps failing among them, are failures of all tasks.
         """
-        parts = [tasks[start : start + self.together] for start in range(0, len(tasks), self.together)]
         try:
-            return [ended for part in parts for ended in self.worker(part, until, bench)]
+            return [self.worker(task, until, bench) for task in tasks]
         except (UserError, RunFailed, OSError) as error:
             return [Ended(failed=(last_line(error), isinstance(error, UserError))) for _ in tasks]
 

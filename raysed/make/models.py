@@ -1,11 +1,10 @@
-"""Trained artefacts: members, alone or several as one program, and learners; and the outcome of an ensemble."""
+"""Trained artefacts: members and learners; and the outcome of an ensemble."""
 
 import json
 import logging
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import LISTS, Found, Task
 from raysed.make.work import Named, layers_file
 from raysed.model.encoder import Encoder
-from raysed.model.encoding import is_out_of_memory
 from raysed.model.head import fold
 from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.registry import stages
@@ -29,7 +27,6 @@ from raysed.train.deepspeed import prepare_deepspeed
 from raysed.train.grid import STATISTICS, choose_bound, rungs_of
 from raysed.train.loop import Run
 from raysed.train.selection import Metrics, Result, before_training
-from raysed.train.stack import can_be_stacked, train_together
 from raysed.train.stage import Setup, Start
 from raysed.train.stages.sed import STAGE, Distillation
 from raysed.train.state import broadcast_from_rank0
@@ -168,50 +165,12 @@ def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict
     return {"rungs": rungs, "reduction": sts.asha_reduction, "least": needed, "statistic": STATISTICS[sts.statistic]}
 
 
-def train_members(tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
-    """Train some members as one program, and those that this does not bring to their ends one by one."""
-    known = {task.name: done for task in tasks if (done := _already_ended(task, bench, until))}
-    waiting = [task for task in tasks if task.name not in known]
-    starts = None
-    if len(waiting) > 1:
-        # Counted for the first only: a stack that was lost with its worker is not tried again.
-        starts = waiting[0].checkpoints(bench.storage).begin(bench.job)
-        if starts == 0:
-            known |= _ended_together(waiting, bench, until)
-    for task in waiting:
-        if task.name not in known:
-            known[task.name] = _ended_alone(task, bench, until, starts)
-        starts = None
-    return [known[task.name] for task in tasks]
-
-
-def _ended_together(tasks: Sequence[Task], bench: Bench, until: int) -> dict[str, Ended]:
-    """Train members as one program; nothing where that is not possible, or ends before its time."""
-    listed = ", ".join(task.name for task in tasks)
-    try:
-        with ExitStack() as logs:
-            members = [
-                _Member(task.received(bench.storage), task.settings, logs.enter_context(bench.work(task)))
-                for task in tasks
-            ]
-            if not all(can_be_stacked(member.setup.engine) for member in members):
-                log.warning("%s are trained one by one: their encoder takes no packed rows", listed)
-                return {}
-            with bench.steps_are_counted():
-                results = train_together([member.run(until) for member in members])
-            return {member.name: member.ended(result, until, bench) for member, result in zip(members, results)}
-    except (UserError, RuntimeError, MemoryError) as error:
-        if not (isinstance(error, UserError) or is_out_of_memory(error)):
-            raise
-        log.warning("%s go on one by one: %s", listed, last_line(error))
-        return {}
-
-
-def _ended_alone(task: Task, bench: Bench, until: int, starts: int | None) -> Ended:
+def train_member(task: Task, until: int, bench: Bench) -> Ended:
     """Train a member; a failure is raised for another start unless `members.max_retries` starts were in vain."""
+    if ended := _already_ended(task, bench, until):
+        return ended
     retries = task.inputs["how"]["max_retries"]
-    if starts is None:
-        starts = task.checkpoints(bench.storage).begin(bench.job)
+    starts = task.checkpoints(bench.storage).begin(bench.job)
     if starts > retries:
         return Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
     try:
@@ -231,7 +190,7 @@ def _already_ended(task: Task, bench: Bench, until: int) -> Ended | None:
     """What is known of a finished member, of a grid model the dev score after so many updates; None if not finished."""
     if not task.is_there(bench.storage):
         return None
-    if "lower_bound" not in task.settings:  # finished by this trial, before its worker was lost with another member
+    if "lower_bound" not in task.settings:  # finished by this trial, whose worker was lost before it could tell
         return Ended()
     lines = (bench.storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
     score = Result(history=[json.loads(line) for line in lines]).score_by(until)

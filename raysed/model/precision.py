@@ -36,27 +36,18 @@ def full_precision_attention(device: torch.device) -> AbstractContextManager:
     torch.float32
     """
     is_bf16 = device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    return AttentionBy(_in_full_precision) if is_bf16 else nullcontext()
+    return _FullPrecisionAttention() if is_bf16 else nullcontext()
 
 
-class AttentionBy(TorchFunctionMode):
-    """Replace `scaled_dot_product_attention` by another function, for all modules, inside a `with`."""
-
-    def __init__(self, attend: Callable[..., torch.Tensor]):
-        super().__init__()
-        self._attend = attend
-
+class _FullPrecisionAttention(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable, types: Iterable[type], args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        function = self._attend if func is F.scaled_dot_product_attention else func
-        return function(*args, **(kwargs or {}))
-
-
-def _in_full_precision(*args: Any, **kwargs: Any) -> torch.Tensor:
-    with torch.autocast("cpu", enabled=False):
-        widened = {name: _widened(value) for name, value in kwargs.items()}
-        return F.scaled_dot_product_attention(*map(_widened, args), **widened)
+        kwargs = kwargs or {}
+        if func is not F.scaled_dot_product_attention:
+            return func(*args, **kwargs)
+        with torch.autocast("cpu", enabled=False):
+            return func(*map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()})
 
 
 def _widened(value: Any) -> Any:

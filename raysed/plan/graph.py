@@ -237,10 +237,9 @@ class Plan:
             beside["base"] = _BASE_EMBEDDINGS
         name, title = f"{node}/members/{index:02d}", f"member {index:02d} of {node}"
         options = {
-            "worker": models.train_members,
+            "worker": models.train_member,
             "updates": partial(models.member_updates, node),
             "tables": list(tables),
-            "together": stage_of.members_together(members),
             "rows_per_update": stage_of.rows_per_update(block),
             "memory": partial(largest_need, [node], config, self.shape),
         }

@@ -3,7 +3,6 @@
 All of it is arithmetic.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -151,9 +150,7 @@ def _steps(
 ) -> Iterator[Step]:
     """Yield the trainings of nodes that share the places: those of one depth, or all learners."""
     res, about = config.resources, {"gpu": uses_gpu(config.resources, cluster), "kind": cluster.gpu}
-    together = {node: last_stage(node).members_together(config.members) for node in counts}
-    workers = {node: math.ceil(count / together[node]) for node, count in counts.items()}
-    total, ranks = sum(workers.values()), 1
+    total, ranks = sum(counts.values()), 1
     if SED in next(iter(counts)).split("-"):
         need = need_of_learner(config, shape, **about)
         share, at_once = plan_learners(cluster, res, total, need, config.sed.workers)
@@ -163,12 +160,12 @@ def _steps(
         share = plan_members(cluster, res, total, need)
         at_once = share.workers
     for node, count in counts.items():
-        stage, each = last_stage(node), count / workers[node]
+        stage = last_stage(node)
         settings = getattr(config, stage.name)
         updates = stage.steps(settings, sum(rows[table] for table in stage.tables(settings)))
         what = "grid model" if stage.is_grid and len(settings.lower_bounds) > 1 else "member"
         what = "learner" if stage.name == SED else what
-        beside = min(count, round(max(1, round(at_once * workers[node] / total)) * each))
+        beside = min(count, max(1, round(at_once * count / total)))
         storage = 4 * shape.parameters * count + 2.0 * beside * checkpoint_bytes(stage.size(settings, shape), shape)
         yield Step(node, what, count, updates, beside, ranks, share, need, storage)
 

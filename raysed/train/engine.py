@@ -32,27 +32,18 @@ class TorchEngine:
 
         A loss that is still on its way on a GPU is returned as a tensor, so that nobody waits before it is needed.
         """
-        self.prepare(learning_rate)
-        loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
-        with oom_as_user_error(self.objective):
-            return self.finish(loss)
-
-    def prepare(self, learning_rate: float) -> None:
-        """Begin an update."""
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
-
-    def finish(self, loss: torch.Tensor) -> float | torch.Tensor:
-        """End an update, now that there is a gradient; return what `update` does."""
-
-        def step(norm: torch.Tensor) -> None:
-            if self.clip is not None:
-                nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
-            self.optimizer.step()
-            self._after_update()
-
-        loss = step_if_finite(loss, self._parameters, self.optimizer, self.is_async, step)
+        loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
+        with oom_as_user_error(self.objective):
+            loss = step_if_finite(loss, self._parameters, self.optimizer, self.is_async, self._step)
         return loss if self.is_async else loss.item()
+
+    def _step(self, norm: torch.Tensor) -> None:
+        if self.clip is not None:
+            nn.utils.clip_grads_with_norm_(self._parameters, self.clip, norm)
+        self.optimizer.step()
+        self._after_update()
 
     def _gradient(self, batch: Any) -> torch.Tensor:
         """Return the loss; compute its gradient, unless the loss is known not to be finite."""
@@ -88,21 +79,19 @@ class LearnerEngine(TorchEngine):
         super().__init__(objective, optimizer, clip, bf16)
         self._updates = 0
 
-    def finish(self, loss: torch.Tensor) -> float | torch.Tensor:
-        """See `TorchEngine.finish`."""
+    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
+        """See `TorchEngine.update`."""
+        loss = super().update(batch, learning_rate)
         self._updates += 1
-        return super().finish(loss)
-
-    def weights(self) -> dict[str, torch.Tensor]:
-        """Return all weights."""
-        return self.objective.state_dict()
+        return loss
 
     def state_dict(self) -> dict[str, Any]:
         """Return weights and moments by the names of parameters."""
         moments = {name: dict(self.optimizer.state[parameter]) for name, parameter in self._named.items()}
         for kept in moments.values():
             kept.pop("step")
-        return {"objective": self.weights(), "moments": moments, "updates": self._updates, "bf16": self.bf16}
+        weights = self.objective.state_dict()
+        return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self.bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put a state back, of either engine."""

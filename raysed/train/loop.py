@@ -34,9 +34,7 @@ def train(objective: nn.Module, batch_at: Callable[[int], Any], plan: Plan, engi
 
 
 class Run:
-    """One training, update by update: `train` makes them all, and `stack.train_together` those of several.
-
-    When its `with` is left, no state is half saved.
+    """One training; `train` makes its updates.
 
     Args:
         objective: left holding the kept weights.
@@ -61,7 +59,7 @@ class Run:
         until: int | None = None,
         warned: Callable[[], bool] = lambda: False,
     ):
-        self.engine = engine
+        self._engine = engine
         self._objective, self._batch_at, self._plan = objective, batch_at, plan
         self._selection = Selection(objective, plan, evaluate)
         self._checkpoints, self._is_writer, self._on_metrics = checkpoints, is_writer, on_metrics
@@ -73,37 +71,32 @@ class Run:
         self._pending: list[tuple[int, Iterable[int], float | torch.Tensor]] = []
 
     def train(self) -> Result:
-        """Make all updates that are left; return how the training ended."""
-        with self:
-            while self.goes_on():
-                batch = self.next_batch()
-                self.count(batch, self.engine.update(batch, self.learning_rate()))
-            return self.end()
+        """Make all updates that are left, from the newest saved state on; return how the training ended."""
+        try:
+            self._restore()
+            self._objective.train()
+            for entry in self._result.history:
+                self._on_metrics(entry)
+            while self._step < self._until and not self._selection.out_of_patience(self._result):
+                self._update()
+            self._synchronize()
+            if self._until == self._plan.steps or self._selection.out_of_patience(self._result):
+                self._selection.put_back(self._result, self._step)
+                self._result.steps = self._step
+                self._objective.eval()
+            elif self._step % self._plan.checkpoint_every:
+                self._save()
+        except BaseException:
+            self._writer.wait(raises=False)  # an error is worse than a state that cannot be written
+            raise
+        self._writer.wait()
+        return self._result
 
-    def __enter__(self) -> "Run":
-        """Go to the newest saved state."""
-        self._restore()
-        self._objective.train()
-        for entry in self._result.history:
-            self._on_metrics(entry)
-        return self
-
-    def goes_on(self) -> bool:
-        """Whether there is another update to make."""
-        return self._step < self._until and not self._selection.out_of_patience(self._result)
-
-    def next_batch(self) -> Any:
-        """Return the batch of the next update; everything random after this depends on seed and step."""
+    def _update(self) -> None:
+        """Make one update; log, evaluate and save where that is due."""
         seed_everything(self._plan.seed, self._step)
-        return self._batch_at(self._step)
-
-    def learning_rate(self) -> float:
-        """Return that of the next update."""
-        return self._plan.learning_rate(self._step)
-
-    def count(self, batch: Any, loss: float | torch.Tensor) -> None:
-        """Count an update that was made: log, evaluate and save where that is due."""
-        rate = self.learning_rate()
+        batch, rate = self._batch_at(self._step), self._plan.learning_rate(self._step)
+        loss = self._engine.update(batch, rate)
         self._pending.append((self._step, getattr(batch, "ids", ()), loss))
         self._step = self._result.steps = self._step + 1
         if entry := self._logged(loss, rate):
@@ -111,20 +104,6 @@ class Run:
         is_warned = self._step % _WARNING_EVERY == 0 and self._warned()
         if (self._step % self._plan.checkpoint_every == 0 or is_warned) and self._step < self._plan.steps:
             self._save()
-
-    def end(self) -> Result:
-        """End the training, or what `until` asks for of it, and return how that went."""
-        self._synchronize()
-        if self._until == self._plan.steps or self._selection.out_of_patience(self._result):
-            self._selection.put_back(self._result, self._step)
-            self._result.steps = self._step
-            self._objective.eval()
-        elif self._step % self._plan.checkpoint_every:
-            self._save()
-        return self._result
-
-    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
-        self._writer.wait(raises=kind is None)  # an error is worse than a state that cannot be written
 
     def _logged(self, loss: float | torch.Tensor, rate: float) -> Metrics | None:
         evaluates = self._selection.is_due(self._step)
@@ -158,7 +137,7 @@ class Run:
         if self._checkpoints is None:
             return
         self._synchronize()
-        state = {"engine": self.engine.state_dict(), "best": self._selection.best}
+        state = {"engine": self._engine.state_dict(), "best": self._selection.best}
         state |= {"step": self._step, "result": vars(self._result)}
         if not self._is_writer:
             return
@@ -178,7 +157,7 @@ class Run:
         if step < 0:
             return
         state = load_state(newest[1] if newest else self._checkpoints.at(step))
-        self.engine.load_state_dict(state["engine"])
+        self._engine.load_state_dict(state["engine"])
         self._step, self._selection.best = state["step"], state["best"]
         self._result = Result(**{**state["result"], "resumed_at": self._step})
 

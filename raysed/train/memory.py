@@ -5,7 +5,6 @@ What an update keeps for its gradients was counted on the tensors that torch sav
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from raysed.cluster.resources import PROCESS_BYTES, Need
@@ -27,18 +26,14 @@ _SLACK = 1.1
 def member_need(
     stage: Stage, settings: Block, members: MembersConfig, shape: Shape, tokens: float, *, gpu: bool, bf16: bool
 ) -> Need:
-    """Return what a member needs, or a stack of them (see `members.stack`)."""
+    """Return what a member needs."""
     size = stage.size(settings, shape)
     dropout = bool(getattr(settings, "dropout", False))
     states = (saved_per_token(shape, bf16=bf16, dropout=dropout) + _on_the_way(shape)) * tokens
     states += 3 * _FP32 * size.outputs_per_token * tokens  # these outputs, their gradient and their softmax
     casts = size.encoders * shape.products * _BF16 if bf16 else 0
     fixed = (2 * _FP32 + _ADAM) * _trained(size, shape) + _FP32 * size.kept * shape.parameters + casts
-    count = stage.members_together(members)
-    what = f"a stack of {count} members of {stage.name} (members.stack)" if count > 1 else f"a member of {stage.name}"
-    need = _need(what, count * fixed, count * states, count * checkpoint_bytes(size, shape), gpu)
-    # A stack that does not fit goes on as single members, whose batches can be cut into parts.
-    return replace(need, least=_need(what, fixed, states, 0, gpu).least) if count > 1 else need
+    return _need(f"a member of {stage.name}", fixed, states, checkpoint_bytes(size, shape), gpu)
 
 
 def learner_need(sed: SedConfig, shape: Shape, tokens: float, workers: int, *, gpu: bool, bf16: bool) -> Need:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,7 +11,6 @@ from raysed.train.collapse import spread_of
 
 if TYPE_CHECKING:
     from raysed.data.pairs import LabelledBatch
-    from raysed.data.tokens import PackedTokens
     from raysed.model.encoder import Encoder
 
 
@@ -52,30 +50,13 @@ class EncoderObjective(nn.Module):
         return {} if self.watched is None else spread_of(self.watched)
 
 
-class EmbeddingObjective(EncoderObjective):
-    """An objective whose loss is one of embeddings, which `train.stack` computes for several members together."""
-
-    def passes(self, batch: Any) -> list[tuple[nn.Module, PackedTokens]]:
-        """Return every encoder once, in the order of `encoders()`, with the sentences that it embeds."""
-        raise NotImplementedError
-
-    def loss_of(self, batch: Any, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the loss, given what each of `passes` gives, emb_BD."""
-        raise NotImplementedError
-
-    def loss(self, batch: Any) -> torch.Tensor:
-        """Return the mean loss of a batch, see `loss_of`."""
-        embeddings = [encoder(tokens.to(encoder.transformer.device)) for encoder, tokens in self.passes(batch)]
-        return self.loss_of(batch, embeddings)
-
-
-class Siamese(EmbeddingObjective):
+class Siamese(EncoderObjective):
     """Both sentences of a pair go through the same encoder: mean of the last layer."""
 
     def __init__(self, encoder: Encoder, dropout: bool = True):
         super().__init__(dropout)
         self.encoder = encoder
 
-    def passes(self, batch: LabelledBatch) -> list[tuple[nn.Module, PackedTokens]]:
-        """One pass for the first and the second sentences of B pairs."""
-        return [(self.encoder, batch.tokens)]
+    def embed(self, batch: LabelledBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the embeddings of the first and the second sentences of B pairs, [B, D] each."""
+        return self.encoder(batch.tokens.to(self.encoder.transformer.device)).chunk(2)

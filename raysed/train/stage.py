@@ -95,7 +95,6 @@ class Stage:
         name: in recipes, and of its block of settings.
         words: what it trains for, completing "the members were trained by ...".
         labels: what its labels are called in reports, None where it needs none.
-        stackable: whether several members can train as one program, see `raysed.train.stack`; for losses of embeddings.
         is_grid: whether it trains models for each of several bounds, of which one is chosen.
         masks: whether it needs a tokenizer with a mask token.
     """
@@ -104,7 +103,6 @@ class Stage:
     Settings: ClassVar[type[Block]]
     words: ClassVar[str]
     labels: ClassVar[str | None] = None
-    stackable: ClassVar[bool] = False
     sentences_per_row: ClassVar[int] = 2
     is_grid: ClassVar[bool] = False
     masks: ClassVar[bool] = False
@@ -136,10 +134,6 @@ class Stage:
     def size(self, settings: Any, shape: Shape) -> Size:
         """Return what a member holds and computes; of an encoder of this shape."""
         return Size()
-
-    def members_together(self, members: MembersConfig) -> int:
-        """Return how many members one worker trains at the same time, see `members.stack`."""
-        return members.stack if self.stackable else 1
 
     def objective(self, settings: Any, start: Start) -> EncoderObjective:
         """Return the objective; whatever it has beside the encoder starts at random, by torch's generator."""

@@ -31,20 +31,19 @@ def task(name: str, bound: float | None = None, seed: int = 0) -> SimpleNamespac
     return SimpleNamespace(name=name, settings={"lower_bound": bound, "seed": seed})
 
 
-def train(tasks, until, bench) -> list[Ended]:
+def train(member, until, bench) -> Ended:
     """Scores grow with updates, and with the bound."""
-    for each in tasks:
-        marks = Path(bench.storage.location) / f"{each.name.replace('/', '-')}.starts"
-        starts = marks.read_text().count("x") if marks.exists() else 0
-        marks.write_text("x" * (starts + 1))
-        if each.name.endswith("lost") and not starts:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if each.name.endswith("taken"):
-            raise RunFailed("another job has taken the run over")
-        score = until + 100 * (each.settings["lower_bound"] or 0)
-        bench.report(each.name, {"step": until, "total": 9, "loss": 0.5, "dev": score})
-    failed = {"ct/wrong": ("a planted mistake", True)}
-    return [Ended(None if e.name in failed else until, until, failed.get(e.name)) for e in tasks]
+    marks = Path(bench.storage.location) / f"{member.name.replace('/', '-')}.starts"
+    starts = marks.read_text().count("x") if marks.exists() else 0
+    marks.write_text("x" * (starts + 1))
+    if member.name.endswith("lost") and not starts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if member.name.endswith("taken"):
+        raise RunFailed("another job has taken the run over")
+    score = until + 100 * (member.settings["lower_bound"] or 0)
+    bench.report(member.name, {"step": until, "total": 9, "loss": 0.5, "dev": score})
+    is_wrong = member.name == "ct/wrong"
+    return Ended(None if is_wrong else until, until, ("a planted mistake", True) if is_wrong else None)
 
 
 def run(storage: Path, trials: list[Trial], workers: int = 2):
@@ -54,7 +53,7 @@ def run(storage: Path, trials: list[Trial], workers: int = 2):
 
 def test_every_member_is_a_trial_with_its_logs_and_a_lost_worker_is_replaced(ray_cluster, tmp_path):
     trials = [
-        Trial("ct", name, [task(name, seed=7)], train, (9,), 16, 1)
+        Trial("ct", name, [task(name, seed=7)], train, (9,), 16)
         for name in ("ct/00", "ct/lost", "ct/wrong", "ct/taken")
     ]
     failed, stopped = run(tmp_path, trials)
@@ -72,11 +71,11 @@ def test_every_member_is_a_trial_with_its_logs_and_a_lost_worker_is_replaced(ray
 def test_bounds_are_halved_by_tunes_own_scheduler(ray_cluster, tmp_path):
     """One worker, so in their order: the first goes to the end, worse ones stop at the first rung."""
 
-    def scored(tasks, until, bench):
-        return [Ended(until + 100 * each.settings["lower_bound"], until) for each in tasks]
+    def scored(member, until, bench):
+        return Ended(until + 100 * member.settings["lower_bound"], until)
 
     trials = [
-        Trial("sts", f"sts/grid/{b}", [task(f"sts/grid/{b}/{i}", b) for i in (0, 1)], scored, (1, 3, 9), 16, 2, 3, 2)
+        Trial("sts", f"sts/grid/{b}", [task(f"sts/grid/{b}/{i}", b) for i in (0, 1)], scored, (1, 3, 9), 16, 3, 2)
         for b in (0.5, 0.1, 0.9, 0.3)
     ]
     failed, stopped = run(tmp_path, trials, workers=1)

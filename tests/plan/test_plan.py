@@ -68,7 +68,7 @@ LEARNERS, GRID = {"ct-sed", "sts-sed", "teachers-sed", "ct-sed-flow"}, {"sts", "
         ({"flow": {"epochs": 2}}, {"ct-sed-flow", "base-flow", "base-sn", "base-whiten"}),
         ({"calibration": {"natsv_k": 4}}, {"ct-sed-flow", "base-flow", "base-sn", "base-whiten"}),
         ({"combination": {"weights": [1, 2]}}, {"teachers-sed", "teachers"}),
-        ({"members": {"max_retries": 9, "checkpoint_every": 7, "stack": 2}}, set()),
+        ({"members": {"max_retries": 9, "checkpoint_every": 7}}, set()),
         ({"members": {"min_members": 1}}, set()),
         ({"sed": {"max_retries": 9, "evaluate_every": 7, "patience": 2, "zero_stage": 1}}, {"sts-sed"}),
         ({"resources": {"silence_seconds": 9, "gpu": False, "encode_token_budget": 99}}, set()),

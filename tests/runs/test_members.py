@@ -4,18 +4,23 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from started_jobs import artefact, small_tasks
 
 from raysed.cluster.local import LocalExecutor
+from raysed.cluster.work import Ended
 import raysed.make.scores
 import raysed.pipeline
 from raysed.config import make_config
 from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
+from raysed.graph import Task
+from raysed.make import models
 from raysed.score.lexical import transfer_baselines
+from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
 
@@ -294,3 +299,11 @@ def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(tmp_path
     run(tmp_path, **changes, export={"recipe": "base-whiten"})
     remade = {name for name, when in published(tmp_path).items() if before.get(name) != when}
     assert remade == {"model", "plots"}
+
+
+def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finished, monkeypatch):
+    storage = Storage(str(finished[0]), "stages")
+    monkeypatch.setattr(models, "_Member", None)
+    for name in ("ct/members/00", "ct/members/01"):
+        member = Task(name, "", models.member, storage.entry(name).depends, {}, {})
+        assert models.train_member(member, 4, SimpleNamespace(storage=storage)) == Ended()

@@ -61,11 +61,10 @@ def test_an_update_that_waits_for_the_gpu_shows(tmp_path, monkeypatch, capsys):
     import gpu_check
     import torch
 
-    def asks(engine: TorchEngine, loss: torch.Tensor) -> torch.Tensor:
-        loss.item(), torch.ones(3)[torch.ones(3) > 0]
-        return loss
+    def asks(engine: TorchEngine, norm: torch.Tensor) -> None:
+        norm.item(), torch.ones(3)[torch.ones(3) > 0]
 
-    monkeypatch.setattr(TorchEngine, "finish", asks)
+    monkeypatch.setattr(TorchEngine, "_step", asks)
     monkeypatch.setattr(gpu_check, "member_stages", lambda: ("ct",))
     monkeypatch.setattr(gpu_check, "PARTS", (gpu_check.waits,))
     assert gpu_check.main(["--device", "cpu", "--output", str(tmp_path / "page.md")]) == 1

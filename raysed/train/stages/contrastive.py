@@ -6,16 +6,14 @@ sides as negatives it is SimCLR's loss, with which BSL table 7 compares.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import nn
 from torch.nn import functional as F
 
 from raysed.config import ViewKind
-from raysed.train.objective import EmbeddingObjective
+from raysed.train.objective import EncoderObjective
 from raysed.train.stage import Start
 from raysed.train.two_views import TwoViewsConfig, TwoViewsStage
 
@@ -53,7 +51,7 @@ class ContrastiveConfig(TwoViewsConfig):
         return self
 
 
-class Contrastive(EmbeddingObjective):
+class Contrastive(EncoderObjective):
     """Mean cross entropy of finding the other view, by cosines over a temperature.
 
     With `both_views`, a first view is told apart from the other sentences' first views too, 2 (B - 1) negatives, and
@@ -64,13 +62,9 @@ class Contrastive(EmbeddingObjective):
         super().__init__(dropout)
         self.encoder, self.temperature, self.both_views = encoder, temperature, both_views
 
-    def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
-        """Return one pass for 2 B sentences, the B first views and then the B second ones."""
-        return [(self.encoder, batch)]
-
-    def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return the mean over the searching views."""
-        (emb_SD,) = embeddings
+    def loss(self, batch: PackedTokens) -> torch.Tensor:
+        """Return the mean over the searching views of 2 B sentences, the B first views and then the B second ones."""
+        emb_SD = self.encoder(batch.to(self.encoder.transformer.device))
         self.watched = emb_SD[: len(emb_SD) // 2].detach()
         with torch.autocast(emb_SD.device.type, enabled=False):
             unit_SD = F.normalize(emb_SD.float(), dim=-1)
@@ -86,7 +80,6 @@ class Contrastive(EmbeddingObjective):
 class _Contrastive(TwoViewsStage):
     name, Settings = "contrastive", ContrastiveConfig
     words = "contrastive learning (finding a sentence's other wording among those of other sentences)"
-    stackable = True
 
     def objective(self, settings: ContrastiveConfig, start: Start) -> Contrastive:
         both_views = settings.negatives == "both_views"

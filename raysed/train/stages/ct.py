@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from raysed.config import Block, Rate
-from raysed.train.objective import EmbeddingObjective
+from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import RMSprop
 from raysed.train.stage import Size, Stage, Start
 
@@ -77,7 +77,7 @@ class PairBatch(NamedTuple):
     ids: np.ndarray
 
 
-class ContrastiveTension(EmbeddingObjective):
+class ContrastiveTension(EncoderObjective):
     """Binary cross entropy of dot products (not cosines, no temperature), mean over the pairs.
 
     Two copies of an encoder are trained, with sparse gradients; the given one becomes the second.
@@ -94,13 +94,14 @@ class ContrastiveTension(EmbeddingObjective):
         """Return both models; which one is kept is a setting."""
         return {"first": self.first, "second": self.second}
 
-    def passes(self, batch: PairBatch) -> list[tuple[nn.Module, PackedTokens]]:
-        """Return each model with its side of the pairs."""
-        return [(self.first, batch.first), (self.second, batch.second)]
+    def embed(self, first: PackedTokens, second: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what each model gives for its side."""
+        device = self.second.transformer.device
+        return self.first(first.to(device)), self.second(second.to(device))
 
-    def loss_of(self, batch: PairBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+    def loss(self, batch: PairBatch) -> torch.Tensor:
         """Return the mean binary cross entropy."""
-        emb1_PD, emb2_PD = embeddings
+        emb1_PD, emb2_PD = self.embed(batch.first, batch.second)
         logits_P = (emb1_PD * emb2_PD).sum(-1)
         return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
 
@@ -117,13 +118,9 @@ class InBatchContrastiveTension(ContrastiveTension):
         # The logarithm keeps the scale positive.
         self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=encoder.transformer.device))
 
-    def passes(self, batch: PackedTokens) -> list[tuple[nn.Module, PackedTokens]]:
-        """Return both models with all sentences."""
-        return [(self.first, batch), (self.second, batch)]
-
-    def loss_of(self, batch: PackedTokens, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+    def loss(self, batch: PackedTokens) -> torch.Tensor:
         """Return the mean over both directions and B sentences, in full precision whatever the encoders' is."""
-        emb1_BD, emb2_BD = (F.normalize(emb_BD, dim=-1) for emb_BD in embeddings)
+        emb1_BD, emb2_BD = (F.normalize(emb_BD, dim=-1) for emb_BD in self.embed(batch, batch))
         with torch.autocast(self.log_scale.device.type, enabled=False):
             logits_BB = self.log_scale.exp() * (emb1_BD @ emb2_BD.T)
         own_B = torch.arange(len(batch), device=logits_BB.device)
@@ -177,7 +174,6 @@ class SentenceSampler:
 class _Ct(Stage):
     name, Settings = "ct", CtConfig
     words = "Contrastive Tension (telling a sentence from others, without labels)"
-    stackable = True
 
     def rows_per_update(self, settings: CtConfig) -> int:
         return settings.batch_size if settings.variant == "in_batch" else settings.groups * (1 + settings.negatives)

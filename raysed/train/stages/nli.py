@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
@@ -58,9 +57,9 @@ class SiameseNLI(Siamese):
         if not bias:
             nn.init.trunc_normal_(self.classifier.weight, std=0.02, a=-0.04, b=0.04)
 
-    def loss_of(self, batch: LabelledBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+    def loss(self, batch: LabelledBatch) -> torch.Tensor:
         """Return the mean cross entropy of B pairs; the classifier works in full precision, autocast or not."""
-        u_BD, v_BD = embeddings[0].chunk(2)
+        u_BD, v_BD = self.embed(batch)
         with torch.autocast(u_BD.device.type, enabled=False):
             logits_BC = self.classifier(torch.cat([u_BD, v_BD, (u_BD - v_BD).abs()], dim=-1))
         return F.cross_entropy(logits_BC, batch.labels.to(logits_BC.device))
@@ -70,7 +69,6 @@ class _Nli(TunedStage):
     name, Settings = "nli", NliConfig
     words = "natural language inference (whether one sentence follows from another, with labels)"
     labels = "NLI"
-    stackable = True
 
     def tables(self, settings: NliConfig) -> list[str]:
         return ["pairs/nli"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
@@ -71,9 +70,9 @@ class CosineRegression(Siamese):
         super().__init__(encoder, dropout)
         self.lower_bound = lower_bound
 
-    def loss_of(self, batch: LabelledBatch, embeddings: Sequence[torch.Tensor]) -> torch.Tensor:
+    def loss(self, batch: LabelledBatch) -> torch.Tensor:
         """Return the loss of B pairs with scores of 0 to 1."""
-        cosines_B = F.cosine_similarity(*embeddings[0].chunk(2), dim=-1)
+        cosines_B = F.cosine_similarity(*self.embed(batch), dim=-1)
         return F.mse_loss(cosines_B, target_of(batch.labels.to(cosines_B), self.lower_bound))
 
 
@@ -81,7 +80,6 @@ class _Sts(TunedStage):
     name, Settings = "sts", StsConfig
     words = "regression on graded sentence pairs (how alike two sentences are, with labels)"
     labels = "STS"
-    stackable = True
     is_grid = True
 
     def tables(self, settings: StsConfig) -> list[str]:
