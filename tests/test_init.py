@@ -43,10 +43,10 @@ def test_it_tells_what_is_there_and_ends_with_what_to_type(called, text, tmp_pat
     assert code == 0 and not wrong
     lines = said.splitlines()
     told = [line[:11].strip() for line in lines[: lines.index("")] if line[0] != " "]
-    assert told[:8] == ["corpus", "column", "rows", "length", "samples", "pairs", "tokens", "encoder"]
-    assert told[8:] == ["warning", "written"]
+    assert told[:-1] == ["corpus", "columns", "rows", "samples", "pairs", "tokens", "encoder", "warning"]
+    assert told[-1] == "written"
     assert all(line[10] == " " for line in lines[: lines.index("")])
-    assert "graded.tsv: 120 with scores from 0 to 5, 0 without, 0 duplicates" in said
+    assert "graded.tsv: 120 with scores from 0 to 5, 0 without" in said
     command = "  raysed run --config 'my config.yaml'"
     assert lines[-2:] == [f"{command} --plan", command]
     assert load_config(tmp_path / "my config.yaml").evaluation.dev == "graded"
@@ -85,31 +85,25 @@ def test_a_file_that_is_there_stays_unless_force_is_given(called, text, tmp_path
             ["tickets.txt", "--pairs", "no.csv"],
             "--pairs: no.csv does not exist; name an existing file or a hub dataset",
         ),
+        (
+            ["tickets.txt", "--pairs", "same.tsv"],
+            "--pairs: all 5 pairs of same.tsv have the score 3, so no correlation",
+        ),
+        (
+            ["tickets.txt", "--encoder", "no/model"],
+            "encoder.path: 'no/model' is neither a model directory nor a hub id ",
+        ),
         (["tickets.txt", "--output", "no/raysed.yaml"], "--output no/raysed.yaml: no file can be written there; name"),
         (["tickets.txt", "--output", "."], "--output .: no file can be written there; name one in a directory that "),
     ],
-    ids=["corpus", "pairs", "output", "directory"],
+    ids=["corpus", "pairs", "scores", "encoder", "output", "directory"],
 )
 def test_a_mistake_is_one_sentence(called, text, tmp_path, words, sentence):
+    (tmp_path / "same.tsv").write_text("score\tsentence1\tsentence2\n" + "3\tA cat.\tA dog.\n" * 5)
     before = sorted(tmp_path.iterdir())
     code, _, wrong = called(*words)
     assert code == 2 and wrong.startswith(f"error: {sentence}") and wrong.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
-
-
-def test_an_encoder_that_cannot_be_reached_is_no_obstacle(called, text, tmp_path):
-    code, said, _ = called(text, "--encoder", "nobody/nothing")
-    assert code == 0 and load_config(tmp_path / "raysed.yaml").encoder.path == "nobody/nothing"
-    lines = {line[:11].strip(): line[11:] for line in said.splitlines()}
-    assert lines["tokens"].startswith("roughly, by their characters: ")
-    assert lines["encoder"].startswith("cannot be looked at: encoder.path: 'nobody/nothing' is neither ")
-
-
-def test_pairs_that_cannot_be_used_are_left_out(called, text, tmp_path):
-    (tmp_path / "graded.tsv").write_text("score\tsentence1\tsentence2\n" + "3\tA cat.\tA dog.\n" * 5)
-    code, said, _ = called(text, "--pairs", "graded.tsv")
-    assert code == 0 and "the pairs of graded.tsv have the one score 3, so no correlation is defined" in said
-    assert load_config(tmp_path / "raysed.yaml").evaluation.dev == "everyday-dev"
 
 
 @pytest.mark.slow

@@ -1,154 +1,168 @@
-"""A first configuration for a user's own files: which recipes, and what every number should be for this text.
+"""A first configuration for a user's own files: what these hold, which recipes, and what every number should be.
 
-Of the encoder only the configuration and the tokenizer are looked at, not the weights.
+Files are read as a run reads them. Of the encoder only the configuration and the tokenizer are loaded.
 """
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
-from transformers import AutoTokenizer
 
-from raysed.config import Config, EncoderConfig, make_config
-from raysed.data.survey import PairsSurvey, Survey
-from raysed.errors import UserError, first_line
-from raysed.model.pretrained import LOAD_ERRORS, configuration_of
-from raysed.model.shape import shape_of
+from raysed.config import Config, CorpusConfig, EncoderConfig, make_config
+from raysed.data.corpus import CorpusReport, find_sources, sentence_chunks
+from raysed.data.graded import StsTask
+from raysed.data.rows import column_names
+from raysed.data.sources import File
+from raysed.model.pretrained import configuration_of, load_tokenizer, longest_input
+from raysed.model.shape import Shape, shape_of
 from raysed.plan.consistency import check_settings
 from raysed.score.tasks import task_name
-from raysed.store.hub import encoder_path
 from raysed.store.text import render
 
+FIRST_ROWS = 200_000
+SAMPLE = 2_000
+"""The sample has this many sentences, or up to twice as many."""
 MOST_SENTENCES = 100_000
 """Draw this many from a larger corpus: a first run should take hours, not days."""
+FEW_SENTENCES, FEW_PAIRS = 1_000, 100
 _UPDATES = 800
 """Of a learner: three layers of MiniLM needed so many for 97 % of their teacher's score (docs/which-recipe.md)."""
 _MOST_EPOCHS = 20
 _CT_STEPS = (200, 1000)
 _FLOW_UPDATES = 300
-_COVERED = 0.99
-"""The share of the sentences that is not cut."""
-_BYTES_PER_TOKEN = 4.0
-"""About as many in English, and in scripts whose characters take more bytes."""
+_LONGEST = 512
+"""Tokens that are read where an encoder has no limit."""
 _UNLIMITED = 10**6
 """Tokenizers that know no limit have a number beyond this."""
 
 
 @dataclass(frozen=True)
-class EncoderFacts:
-    """What a look at an encoder's files shows."""
+class Survey:
+    """What a corpus holds, or its first rows where it is not `complete`.
 
-    layers: int
-    parameters: int
-    limit: int | None
-    """Tokens that it takes, special ones included; None: any number."""
-    tokens_N: np.ndarray
-    """Tokens of sentences of the corpus, special ones included."""
+    Attributes:
+        columns: of the first file that has some.
+        sample: some of the sentences, evenly spread.
+    """
+
+    files: Sequence[str]
+    columns: Sequence[str]
+    report: CorpusReport
+    complete: bool
+    sample: Sequence[str] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration, which `text` has as YAML with comments."""
+    """A configuration, which `text` has as YAML with comments.
+
+    Attributes:
+        tokens_N: of sentences of the sample, special ones included.
+        limit: tokens that the encoder takes.
+    """
 
     text: str
     config: Config
-    lengths: tuple[int, int, int, int]
-    """Tokens of the sentences, special ones included: what half, 95 %, 99 % of them and all have at most."""
-    cut: float
-    """The share of the sentences that is longer than `encoder.max_length`."""
+    shape: Shape
+    tokens_N: np.ndarray
+    limit: int
 
 
-def look_at(encoder: str, keep: str | None, sentences: Sequence[str]) -> EncoderFacts:
-    """Look at an encoder's configuration and tokenizer, and count the tokens of sentences."""
-    config = EncoderConfig(path=encoder, keep_layers=keep, layers=1)
-    found = configuration_of(config)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(encoder_path(config))
-    except LOAD_ERRORS as error:
-        raise UserError(f"encoder.path: {encoder!r} has no tokenizer that can be loaded: {first_line(error)}") from None
-    limits = [getattr(found, "max_position_embeddings", None), tokenizer.model_max_length]
-    ids = tokenizer(list(sentences), verbose=False)["input_ids"]
-    shape, limit = shape_of(config), min((limit for limit in limits if limit and limit < _UNLIMITED), default=None)
-    return EncoderFacts(shape.layers, shape.parameters, limit, np.array([len(row) for row in ids]))
+def survey_corpus(config: CorpusConfig, first: int = FIRST_ROWS) -> Survey:
+    """Read a corpus as a run does, or its first rows."""
+    found, report, sentences, complete = find_sources(config), CorpusReport(), [], True
+    table = next((source for source in found if isinstance(source, File) and source.ending != ".txt"), None)
+    for _, chunk in sentence_chunks(config, 0, report):
+        sentences += chunk
+        if report.lines >= first:
+            complete = False
+            break
+    files, columns = [source.name for source in found], column_names(table) if table else []
+    return Survey(files, columns, report, complete, sentences[:: max(1, len(sentences) // SAMPLE)])
 
 
 def draft(
     survey: Survey,
-    pairs: Sequence[PairsSurvey],
+    corpus: CorpusConfig,
+    pairs: Mapping[str, StsTask],
     teachers: Sequence[str],
-    encoder: str,
-    keep: str | None,
-    facts: EncoderFacts | None,
+    encoder: EncoderConfig,
     output: str,
 ) -> Draft:
     """Write a configuration for what the survey has found.
 
     Args:
-        pairs: graded ones; the first are what choices are made on, and all others are reported.
+        pairs: graded ones, by source; the first are what choices are made on, and all others are reported.
         teachers: without any, members are trained.
-        facts: None if the encoder could not be looked at: tokens are then guessed from characters.
         output: what the file will be called, for its comments.
     """
-    sample = "".join(survey.sample)
-    guessed_N = np.ceil(survey.lengths_N * len(sample.encode()) / len(sample) / _BYTES_PER_TOKEN).astype(int) + 2
-    tokens_N = facts.tokens_N if facts else guessed_N
-    lengths = tuple(int(np.quantile(tokens_N, q, method="higher")) for q in (0.5, 0.95, _COVERED, 1))
-    limit = (facts and facts.limit) or 512
-    max_length = min(limit, max(16, 8 * math.ceil(lengths[2] / 8)))
-    cut = float(np.mean(tokens_N > max_length))
+    tokenizer, shape = load_tokenizer(encoder), shape_of(encoder)
+    tokens_N = np.array([len(ids) for ids in tokenizer(list(survey.sample), verbose=False)["input_ids"]])
+    covered = int(np.quantile(tokens_N, 0.99, method="higher"))
+    limit = min(longest_input(configuration_of(encoder), 0), tokenizer.model_max_length)
+    limit = _LONGEST if limit > _UNLIMITED else limit
+    max_length = min(limit, max(16, 8 * math.ceil(covered / 8)))
     # So many have been seen, so the draw cannot fail, whatever the rest is like.
     usable = survey.report.usable
     drawn = min(MOST_SENTENCES, usable) if usable > MOST_SENTENCES or not survey.complete else None
     count = drawn or usable
-    first = Path(re.split(r"[*?[]", survey.source[0])[0].rstrip("/"))  # a file, directory or dataset
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", first.name.split(".")[0])
-    tasks: dict[str, PairsSurvey] = {}
-    for task in pairs:
-        tasks[task_name(task.source, tasks)] = task
+    batch = 16 if count < 2000 else 32 if count < 8000 or not teachers else 64
+    epochs, updates = _epochs(count // batch, _UPDATES)
+    every = min(200, max(10, 10 * round(updates / 80)))
     fitted = min(count, 10_000)
-    epochs, updates = _epochs(fitted // 64, _FLOW_UPDATES)  # of 32 pairs of sentences
+    flow_epochs, flow_updates = _epochs(fitted // 64, _FLOW_UPDATES)  # of 32 pairs of sentences
+    first = Path(re.split(r"[*?[]", corpus.source[0])[0].rstrip("/"))  # a file, directory or dataset
+    tasks: dict[str, tuple[str, StsTask]] = {}
+    for source, task in pairs.items():
+        tasks[task_name(source, tasks)] = source, task
     text = render(
         "config.yaml",
-        run=name.strip("._-")[:100] or "my-text",
+        run=re.sub(r"[^A-Za-z0-9._-]+", "-", first.name.split(".")[0]).strip("._-")[:100] or "my-text",
         output=output,
         survey=survey,
+        corpus=corpus,
         drawn=drawn,
         teachers=teachers,
         encoder=encoder,
-        keep=keep,
-        is_bundled=encoder == "bundled:encoder",
-        layers=min(2, facts.layers) if facts else 2,
-        measured=facts is not None,
-        covered=lengths[2],
+        is_bundled=encoder.path == EncoderConfig().path,
+        layers=min(2, shape.layers),
+        covered=covered,
         limit=limit,
         max_length=max_length,
-        cut=cut,
+        cut=np.mean(tokens_N > max_length),
         tasks=tasks,
-        sed=_learner(count, bool(teachers), 2 * pairs[0].pairs if pairs else 0),
+        sed={"batch": batch, "epochs": epochs, "updates": updates, "every": every},
         # One pass over the corpus, within bounds: an update reads two sentences and 14 others to tell them from.
         ct_steps=min(_CT_STEPS[1], max(_CT_STEPS[0], 50 * round(count / 16 / 50))),
-        flow={"fitted": fitted, "epochs": epochs, "updates": updates},
+        flow={"fitted": fitted, "epochs": flow_epochs, "updates": flow_updates},
         yaml=_on_one_line,
     )
     config = make_config(yaml.safe_load(text))
     check_settings(config)
-    return Draft(text, config, lengths, cut)
+    return Draft(text, config, shape, tokens_N, limit)
 
 
-def _learner(count: int, has_teachers: bool, scored: int) -> dict[str, int]:
-    """Batches that are large if there is enough text, and epochs for some hundred updates.
-
-    Between two evaluations at least as many sentences are learnt from as are scored, which costs a third as much.
-    """
-    batch = 16 if count < 2000 else 32 if count < 8000 or not has_teachers else 64
-    epochs, updates = _epochs(count // batch, _UPDATES)
-    every = max(10, 10 * round(updates / 160), min(10 * math.ceil(scored / batch / 10), updates // 4))
-    return {"batch": batch, "epochs": epochs, "updates": updates, "every": min(200, every)}
+def warnings(survey: Survey, pairs: Mapping[str, StsTask], made: Draft) -> Iterator[str]:
+    """Yield a sentence for everything that will hurt."""
+    report, cut = survey.report, np.mean(made.tokens_N > made.config.encoder.max_length)
+    if report.usable < FEW_SENTENCES:
+        learns = f"with less than {FEW_SENTENCES:,} a model learns these by heart and little about others"
+        yield f"{report.usable:,} sentences are few; {learns}"
+    if report.too_long * 100 > report.lines:
+        too_long = f"{report.too_long:,} of {report.lines:,} rows are too long for sentences and are left out"
+        yield f"{too_long}; cut text into sentences, one per row"
+    if report.duplicates * 2 > report.lines:
+        yield f"{report.duplicates:,} of {report.lines:,} rows are duplicates, which a run leaves out"
+    if cut > 0.01:
+        yield f"{cut:.0%} of the sentences are longer than the encoder takes, and are cut"
+    for source, task in pairs.items():
+        if task.pairs < FEW_PAIRS:
+            yield f"{task.pairs} pairs of {source} are few; differences between models will be mostly luck"
 
 
 def _epochs(per_epoch: int, wanted: int) -> tuple[int, int]:
