@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -152,29 +152,25 @@ def describe(storage: Storage) -> tuple[list[str], int]:
     names, status = storage.names(), read_status(storage)
     if not names and not storage.has_files(FILE):
         raise UserError(f"there is no run at {storage}; without a name, all runs of its storage are listed")
-    lines = [f"{storage.run}: {state_in_words(status)}"]
+    lines = [f"{storage.run}: {_in_words(status)}"]
     if status["state"] == "running" and "stage" in status:
-        lines.append(f"stage: {title_of(status, status['stage'])}, for {duration(seconds_in_stage(status))}")
+        seconds = status["told"] + status["silent"] - status.get("stage_since", status["told"])
+        lines.append(f"stage: {_title_of(status, status['stage'])}, for {duration(seconds)}")
         lines += filter(None, [status.get("line")])
     if status["state"] == "complete":
         lines += filter(None, [unchanged.refusal(storage)])
     finished = [name for name in names if not name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
-    for training, step in newest_states(names).items():
-        written = storage.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
-        age = f", {duration(time.time() - written)} ago" if written else ""
-        lines.append(f"checkpoint: {training} after {step} updates{age}")
-    return lines, exit_code(status)
-
-
-def newest_states(names: Iterable[str]) -> dict[str, int]:
-    """Return the updates after which the newest state of each training was saved, from sorted names of artefacts."""
-    found = {}
+    newest: dict[str, int] = {}  # names are sorted
     for name in names:
         training, _, step = name.rpartition("/step-")
         if training.startswith("checkpoints/") and step.isdigit():
-            found[training.removeprefix("checkpoints/")] = int(step)
-    return found
+            newest[training.removeprefix("checkpoints/")] = int(step)
+    for training, step in newest.items():
+        written = storage.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
+        age = f", {duration(time.time() - written)} ago" if written else ""
+        lines.append(f"checkpoint: {training} after {step} updates{age}")
+    return lines, CODES["gone" if _is_gone(status) else status["state"]]
 
 
 def describe_all(location: str) -> list[str]:
@@ -184,24 +180,14 @@ def describe_all(location: str) -> list[str]:
     if not states:
         raise UserError(f"there are no runs at {location}; name another place with --storage")
     width = max(map(len, states))
-    return [f"{run:{width}}  {state_in_words(status)}" for run, status in states.items()]
-
-
-def exit_code(status: Mapping[str, Any]) -> int:
-    """Return what tells scripts the state of a run."""
-    return CODES["gone" if _is_gone(status) else status["state"]]
-
-
-def seconds_in_stage(status: Mapping[str, Any]) -> float:
-    """Return how long a run has been in its stage."""
-    return status["told"] + status["silent"] - status.get("stage_since", status["told"])
+    return [f"{run:{width}}  {_in_words(status)}" for run, status in states.items()]
 
 
 def _is_gone(status: Mapping[str, Any]) -> bool:
     return status["state"] in AT_WORK and status["silent"] > _MISSED * status["every"]
 
 
-def state_in_words(status: Mapping[str, Any]) -> str:
+def _in_words(status: Mapping[str, Any]) -> str:
     """Return the state of a run as a sentence without an end."""
     if status["state"] == "unknown":
         return "state unknown (no readable status.json)"
@@ -216,12 +202,8 @@ def state_in_words(status: Mapping[str, Any]) -> str:
     return f"{status['state']} after {ran}, {silent} ago{error}"
 
 
-def title_of(status: Mapping[str, Any], key: str) -> str:
-    """Return what people call a stage or a directory of artefacts, as the run itself has said.
-
-    >>> title_of({"titles": {"ct": "members of ct"}}, "ct"), title_of({}, "ct")
-    ('members of ct', 'ct')
-    """
+def _title_of(status: Mapping[str, Any], key: str) -> str:
+    """What people call a stage or a directory of artefacts, as the run itself has said."""
     return str(status.get("titles", {}).get(key, key))
 
 
@@ -239,6 +221,6 @@ def _summary(names: list[str], status: Mapping[str, Any]) -> list[str]:
         counts[place] += 1
     words = []
     for place, count in sorted(counts.items(), key=lambda item: "/" in item[0]):  # stable
-        known = f"{count} of {totals[place]} {title_of(status, place)}" if place in totals else None
+        known = f"{count} of {totals[place]} {_title_of(status, place)}" if place in totals else None
         words.append(known or f"{count} {place}".removeprefix("1 "))
     return words

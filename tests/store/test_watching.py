@@ -14,7 +14,7 @@ from raysed.store.metrics import MetricsLog
 from raysed.store.progress import Progress, emit
 from raysed.store.status import status_of
 from raysed.store.storage import Storage
-from raysed.store.watching import Watcher, watch
+from raysed.store.watching import watch
 
 HISTORY = [
     {"step": 0, "dev": {"first": 50.0}},
@@ -46,16 +46,9 @@ def train(storage: Storage, name: str, entries: int, is_done: bool = False) -> N
         checkpoints.clear()
 
 
-def shown(watcher: Watcher, height: int = 40) -> str:
-    console = Console(file=io.StringIO(), width=100)
-    console.print(watcher.look(height)[0])
-    return console.file.getvalue()
-
-
 @pytest.fixture
 def at_work(storage, capsys) -> Callable[[], Storage]:
     """Within a stage of which two of five updates and one of two members are done."""
-    storage.write_text("timings.json", '{"corpus": {"seconds": 3.2}}')
     train(storage, "ct/members/00", 3, is_done=True)
     train(storage, "ct/members/01", 2)
     with status_of(storage, every=60) as status:
@@ -67,30 +60,24 @@ def at_work(storage, capsys) -> Callable[[], Storage]:
         yield storage
 
 
-def test_a_run_at_work_is_seen_with_its_stage_and_every_training(at_work):
+def test_a_run_at_work_is_seen_with_its_stage_and_trainings_under_way(at_work, monkeypatch):
     if at_work.is_local:  # a line that is half written is left for the next look
         with open(at_work.uri("logs/ct/members/01/metrics.jsonl"), "a") as log:
             log.write('{"step": 30, "lo')
-    lines = [" ".join(line.split()) for line in shown(Watcher(at_work)).splitlines()]
-    assert lines[0].startswith("run: running for") and "reading the corpus done 3 s" in lines
-    assert any(line.startswith("members of ct ") and line.endswith("1 of 2 trained") for line in lines)
-    assert lines[-2:] == ["ct/members/01 10 4.0000 ▁ 50.0 after 10", "ct/members/00 20 1.0000 █▁ 61.2 finished"]
+    console = Console(file=io.StringIO(), width=100)
 
+    def ctrl_c(seconds: float) -> None:
+        raise KeyboardInterrupt
 
-def test_a_small_screen_counts_what_it_leaves_out(at_work):
-    for index in range(2, 12):
-        train(at_work, f"ct/members/{index:02d}", 1)
-    lines = shown(Watcher(at_work), height=16).splitlines()
-    assert len(lines) <= 16 and lines[-1].startswith("and ")
-    assert int(lines[-1].split()[1]) + sum("ct/members/" in line for line in lines) == 12
-
-
-def test_what_has_ended_is_not_read_again(at_work, monkeypatch):
-    asked, read, watcher = [], at_work.read_text, Watcher(at_work)
-    monkeypatch.setattr(at_work, "read_text", lambda name: asked.append(name) or read(name))
-    assert shown(watcher) and shown(watcher)
-    assert asked.count("logs/ct/members/00/metrics.jsonl") == 1
-    assert asked.count("logs/ct/members/01/metrics.jsonl") == 2
+    monkeypatch.setattr(raysed.store.watching.time, "sleep", ctrl_c)
+    with pytest.raises(KeyboardInterrupt):
+        watch(at_work, console)
+    lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
+    assert lines[0].startswith("run: running for") and lines[1].startswith("stage: members of ct, for ")
+    assert any(line.startswith("train ct: 40 %") for line in lines)
+    assert "checkpoint: ct/members/01 after 10 updates, 0 s ago" in lines
+    assert "training updates loss dev" in lines and "ct/members/01 10 4.0000 50.0" in lines
+    assert not any(line.startswith("ct/members/00") for line in lines)
 
 
 def test_watching_ends_with_the_run_and_with_its_exit_code(storage, monkeypatch):
