@@ -225,11 +225,11 @@ COMMANDS = [
     ),
     (NOTHING, "init no.txt", r"corpus\.source: no\.txt does not exist; name an existing file, directory or .*"),
     (
-        {"a.csv": b"id,n\nT-1,5\nT-2,6\n"},
+        {"a.csv": b"id,n\nT-1,5\n"},
         "init a.csv",
-        r".*a\.csv has no column of text: it has id, n; name other files",
+        r"a\.csv, line 1: .* found id, n; name another column in corpus\.column",
     ),
-    ({"a.txt": 3000 * b"y"}, "init a.txt", r"no row of a\.txt is a sentence: 1 of 1 are longer than 2,000 .* per row"),
+    ({"a.txt": 3000 * b"y"}, "init a.txt", r".* in a\.txt \(1 lines: .*, 1 too long, .* sentence of 2 to 2,000 char.*"),
     (
         {"a.txt": INIT_TEXT},
         "init a.txt --pairs no.csv",

@@ -124,7 +124,9 @@ def _usable_chunks(config: CorpusConfig, seed: int, report: CorpusReport) -> Ite
         if len(fresh):
             yield keys[fresh], [sentences[row] for row in fresh]
     if not report.usable:
-        raise UserError(f"no usable sentence in {_names(sources)} ({report.summary()})", setting=_SETTING)
+        problem = f"no usable sentence in {_names(sources)} ({report.summary()})"
+        wanted = f"a row should be a sentence of {config.min_characters:,} to {config.max_characters:,} characters"
+        raise UserError(f"{problem}; {wanted}", setting=_SETTING)
 
 
 class _SeenHashes:
