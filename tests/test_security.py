@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import raysed
-from raysed.cluster.execute import Executor
 from raysed.config import CorpusConfig, EncoderConfig, TeacherConfig, make_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.data.pairs import load_nli, read_pairs
@@ -22,8 +21,6 @@ from raysed.data.parquet import SentenceTable
 from raysed.data.sources import find
 from raysed.data.targets import TargetBatches, held_out_batches
 from raysed.errors import UserError
-from raysed.graph import Task
-from raysed.make.text import check_rewritten
 from raysed.model.pretrained import load_checkpoint, load_encoder
 from raysed.model.teacher import load_teacher
 from raysed.store.storage import Storage
@@ -106,24 +103,6 @@ def test_a_table_of_a_run_with_pickled_objects_is_refused(hostile, tmp_path, kin
     pq.write_table(table, tmp_path / "part-00000.parquet")
     with pytest.raises(UserError, match=rf"\.parquet, column '{columns[wrong]}' has the type .*, which can run code"):
         read(tmp_path)
-
-
-def test_views_of_another_run_with_pickled_objects_are_refused(hostile, tmp_path):
-    """Before they become part of this run."""
-    table = pa.table({"first": ["a", "b"], "second": hostile_column(hostile, 2)})
-    write = lambda path: pq.write_table(table, path / "views.parquet")  # noqa: E731
-    Storage(str(tmp_path), "theirs").commit("views/mlm.text", write, {"seed": 0}, {"counts": ""})
-    mine = Storage(str(tmp_path), "mine")
-    with pytest.raises(UserError, match=r"theirs/.*views\.parquet, column 'second' has the type"):
-        _copied(mine)
-    assert mine.entry("views/mlm.text") is None
-
-
-def _copied(storage: Storage) -> None:
-    """Looks for the text of views in other runs."""
-    executor = object.__new__(Executor)
-    executor._storage = storage
-    executor._copy_from_another_run(Task("views/mlm.text", "", print, {"seed": 0}, {}, {}), check_rewritten)
 
 
 def test_every_table_is_read_in_the_place_that_checks_it():

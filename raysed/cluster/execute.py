@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, zip_longest
-from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -294,8 +292,6 @@ class Executor:
             groups.setdefault(artefact.needs.group, []).append(artefact)
         for group in groups.values():
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
-            if "check" in options and self._copy_from_another_run(tasks[0], options["check"]):
-                continue
             stream = self._streamed(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, a.name, self._storage)) for a in group]
             if options.get("joins_here"):
@@ -306,20 +302,6 @@ class Executor:
                 raise UserError(f"{name}: {reason}")
             for task in tasks:
                 self._storage.remove(f"{task.name}.blocks")
-
-    def _copy_from_another_run(self, task: Task, check: Callable[[Path], None]) -> bool:
-        """Take what another run at this location has made of the same inputs."""
-        other = self._storage.elsewhere(task.name, task.depends)
-        if not other:
-            return False
-        log.info("%s: reusing those of %s", task.title, other)
-        copied = other.fetch(task.name)
-        check(copied)  # what is refused must not become part of this run
-        meta = other.entry(task.name).meta
-        self._storage.commit(
-            task.name, lambda path: shutil.copytree(copied, path, dirs_exist_ok=True), task.depends, meta
-        )
-        return True
 
 
 def make_group(group: Sequence[Task], storage: Storage, work: Work, threads: int | None) -> dict[str, str]:

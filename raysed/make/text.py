@@ -107,11 +107,6 @@ class ViewBlocks:
         return [(made, self._counts)]
 
 
-def check_rewritten(directory: Path) -> None:
-    """Refuse a table of another run that is not what `rewritten_views` writes."""
-    open_table(directory / VIEWS_FILE)
-
-
 def rewritten_views(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Join the blocks of rewritten sentences in the order of the corpus."""
     blocks: Sequence[tuple[Any, Named]] = inputs["blocks"]

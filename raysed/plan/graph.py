@@ -155,7 +155,6 @@ class Plan:
                 "worker": text.ViewBlocks,
                 "rows": lambda rows: 512,
                 "weights": partial(weights_bytes, kind, config.views, config.encoder),
-                "check": text.check_rewritten,
                 "joins_here": True,
             }
             inputs = {"corpus": "corpus", "source": source, "encoder": self._encoder}

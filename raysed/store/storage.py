@@ -193,17 +193,6 @@ class Storage:
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
-    def elsewhere(self, name: str, depends: Mapping[str, Any]) -> "Storage | None":
-        """Return another run at this location that has finished the same artefact."""
-        for run in Files(self.location, "").directories():
-            if run != self.run:
-                other = Storage(self.location, run)
-                with suppress(UserError):  # of an earlier layout
-                    entry = other.entry(name)
-                    if entry and entry.depends == _plain(depends) and other._is_complete(entry):
-                        return other
-        return None
-
     def names(self, below: str = "") -> list[str]:
         """Return the names of all artefacts below a path, sorted, without reading their manifest entries."""
         paths = self._files.sizes_below(f"manifest/{below}".rstrip("/"))

@@ -10,7 +10,6 @@ from started_jobs import ONE_LAYER, artefact, small_tasks
 
 import raysed.pipeline
 from raysed.cluster.execute import make_executor
-from raysed.cluster.local import LocalExecutor
 from raysed.cluster.blocks import BlockWorker
 from raysed.config import Config, make_config
 from raysed.errors import UserError
@@ -227,16 +226,3 @@ def test_blocks_that_are_there_are_not_made_again(corpus, monkeypatch):
     assert asked == [0, 512, 1024, 1024]
     corpus.remove("views/mlm.text")
     assert text(made(corpus)) == whole and not corpus.entries("views/mlm.text.blocks")
-
-
-def test_text_that_another_run_has_is_taken_from_there(corpus, monkeypatch, caplog):
-    first = text(made(corpus))
-    other = Storage(corpus.location, "other")
-    entry, table = corpus.entry("corpus"), corpus.fetch("corpus")
-    other.commit("corpus", lambda path: shutil.copytree(table, path, dirs_exist_ok=True), entry.depends, entry.meta)
-    monkeypatch.setattr(LocalExecutor, "_streamed", lambda *arguments: pytest.fail("made again"))
-    with caplog.at_level("INFO", logger="raysed"):
-        assert text(made(other)) == first
-    assert any(str(corpus) in message and "reusing those of" in message for message in caplog.messages)
-    with pytest.raises(pytest.fail.Exception):
-        made(other, rate=0.3)
