@@ -20,11 +20,11 @@ from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import is_ray_given, session
 from raysed.plan.consistency import check_present
+from raysed.plan.unchanged import fingerprint, is_unchanged
 from raysed.recipe import parse_recipes
-from raysed.store import unchanged
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit
-from raysed.store.status import Status, refuse_at_work, status_of
+from raysed.store.status import Status, is_complete, refusal, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
@@ -43,14 +43,14 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         Why there is no model, see `export.allow_worse`; None where there is one.
     """
     check_stays(config.storage)
-    fingerprint, storage = unchanged.fingerprint(config), Storage(config.storage, config.run)
+    made_from, storage = fingerprint(config), Storage(config.storage, config.run)
     if not (take_over or storage.is_local):
         storage.reach()
         refuse_at_work(storage)
     with storage.lock():
-        if unchanged.is_unchanged(fingerprint, storage):
+        if is_unchanged(made_from, storage):
             say(_nothing_to_do(storage))
-            return unchanged.refusal(storage)
+            return refusal(storage)
         with status_of(storage) as status:
             prepare_process()
             check_present(config)
@@ -58,9 +58,8 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
             with session(engine, partial(importlib.import_module, "raysed.plan.check")) as dashboard:
                 from raysed.plan.check import check
 
-                _run_checked(check(config), storage, status, engine, dashboard, say)
-        unchanged.remember(fingerprint, storage)
-        return unchanged.refusal(storage)
+                _run_checked(check(config), storage, status, engine, dashboard, say, made_from)
+        return refusal(storage)
 
 
 def _engine_of(config: Config) -> Engine:
@@ -78,14 +77,20 @@ def _engine_of(config: Config) -> Engine:
 
 
 def _run_checked(
-    job: Job, storage: Storage, status: Status, engine: Engine, dashboard: str | None, say: Callable[[str], None]
+    job: Job,
+    storage: Storage,
+    status: Status,
+    engine: Engine,
+    dashboard: str | None,
+    say: Callable[[str], None],
+    made_from: str | None,
 ) -> None:
     from raysed.cluster.execute import execute
     from raysed.plan.artefacts import facts_of, scored_models
     from raysed.plan.graph import Plan
-    from raysed.report.publish import is_complete, publish, publish_failure
+    from raysed.report.publish import publish, publish_failure
 
-    if is_complete(job, storage):
+    if is_complete(storage, job.depends):
         say(_nothing_to_do(storage))
         return
     if dashboard:
@@ -96,7 +101,7 @@ def _run_checked(
             plan = Plan(job)
             emit(totals=plan.totals(), titles=plan.titles())
             state, cluster = execute(plan.graph, storage, plan.how(engine), say)
-            publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
+            publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say, made_from)
     except Exception as error:
         if not status.follows_a_complete_run:
             publish_failure(job.config.model_dump(mode="json"), storage, error)
@@ -105,4 +110,4 @@ def _run_checked(
 
 def _nothing_to_do(storage: Storage) -> str:
     done = f"nothing to do: {storage} is complete, and no setting or input has changed"
-    return "\n".join(filter(None, [done, unchanged.refusal(storage)]))
+    return "\n".join(filter(None, [done, refusal(storage)]))

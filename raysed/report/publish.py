@@ -17,7 +17,6 @@ from raysed.report.section import all_sections
 from raysed.report.sections.exported import formats_table, sanity_words
 from raysed.report.sections.scores import by_width, headline_table, layers_table
 from raysed.report.sections.teachers import teachers_table
-from raysed.store import unchanged
 from raysed.store.progress import emit, steps
 from raysed.store.storage import Storage
 
@@ -28,16 +27,18 @@ _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 """Whitening enlarges the rounding of weak directions: by 1e2 and more where it was fitted on few sentences."""
 
 
-def is_complete(job: Job, storage: Storage) -> bool:
-    """Whether the run's report, and its model if any, are there and depend on exactly these settings and inputs."""
-    names = unchanged.results_of(storage)
-    return unchanged.has_report(storage) and all(storage.finished(name, job.depends) for name in names)
-
-
 def publish(
-    job: Job, storage: Storage, models: Sequence[ScoredModel], facts: Facts, say: Callable[[str], None]
+    job: Job,
+    storage: Storage,
+    models: Sequence[ScoredModel],
+    facts: Facts,
+    say: Callable[[str], None],
+    fingerprint: str | None = None,
 ) -> None:
-    """Score all models, export one unless that is refused, write the report and say what came out."""
+    """Score all models, export one unless that is refused, write the report and say what came out.
+
+    `fingerprint` is that of `raysed.plan.unchanged`, from before the inputs were read.
+    """
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
@@ -59,7 +60,7 @@ def publish(
             storage.write_text("report.json", report.to_json())
 
         # The report is written before the manifest names the plots, so a run that counts as complete has one.
-        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal})
+        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal, "made_from": fingerprint})
     _summarize(run, report, say)
 
 

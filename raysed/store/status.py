@@ -17,7 +17,6 @@ import psutil
 
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
-from raysed.store import unchanged
 from raysed.store.progress import listening, repeating
 from raysed.store.storage import Storage, runs_at
 from raysed.store.text import duration
@@ -43,6 +42,23 @@ _SHAPE: dict[str, Any] = {
 _ALWAYS = {"state", "since", "every", "told", "host", "pid"}
 _NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "trainings": None}
 """Of a stage that has just begun."""
+
+
+def is_complete(storage: Storage, depends: Mapping[str, Any]) -> bool:
+    """Whether the run's report, and its model if any, are there and depend on exactly these settings and inputs."""
+    is_reported = storage.read_json("report.json").get("status") == "complete"
+    names = ("plots",) if refusal(storage) else ("plots", "model")  # which depend on everything
+    return (
+        is_reported
+        and storage.has_files("report.md", "report.html")
+        and all(storage.finished(name, depends) for name in names)
+    )
+
+
+def refusal(storage: Storage) -> str | None:
+    """Return why a finished run has no model, in a sentence; None where it has one, or is not finished."""
+    plots = storage.entry("plots")
+    return plots.meta.get("refusal") if plots else None
 
 
 class Status:
@@ -158,7 +174,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         lines.append(f"stage: {_title_of(status, status['stage'])}, for {duration(seconds)}")
         lines += filter(None, [status.get("line")])
     if status["state"] == "complete":
-        lines += filter(None, [unchanged.refusal(storage)])
+        lines += filter(None, [refusal(storage)])
     finished = [name for name in names if not name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
     newest: dict[str, int] = {}  # names are sorted

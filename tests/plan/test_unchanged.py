@@ -11,8 +11,9 @@ import pytest
 
 import raysed.pipeline
 from raysed.config import make_config
+from raysed.plan.unchanged import fingerprint, is_unchanged
+from raysed.store.status import refusal
 from raysed.store.storage import Storage
-from raysed.store.unchanged import fingerprint, is_unchanged, refusal, remember
 
 ROOT = Path(__file__).resolve().parents[2]
 PAIRS = "0.5\tA cat sleeps.\tA dog runs.\n4.5\tIt rains.\tRain falls.\n"
@@ -44,14 +45,14 @@ def settings(tmp_path) -> dict:
     }
 
 
-def complete(config, refusal: str | None = None) -> Storage:
+def complete(config, refusal: str | None = None, made_from: str | None = None) -> Storage:
     """A run directory as a complete run leaves it."""
     storage = Storage(config.storage, config.run)
+    about = {"refusal": refusal, "made_from": made_from or fingerprint(config)}
     for name in ("plots",) if refusal else ("plots", "model"):
-        storage.commit(name, lambda path: (path / "file").write_text("x"), {"config": 1}, {"refusal": refusal})
+        storage.commit(name, lambda path: (path / "file").write_text("x"), {"config": 1}, about)
     for name in ("report.json", "report.md", "report.html"):
         storage.write_text(name, json.dumps({"status": "complete"}))
-    remember(fingerprint(config), storage)
     return storage
 
 
@@ -118,7 +119,7 @@ def test_files_that_come_and_settings_count(settings, tmp_path):
 def test_the_package_itself_counts(settings, tmp_path, monkeypatch):
     config = make_config(settings)
     storage = complete(config)
-    monkeypatch.setattr("raysed.store.unchanged._PACKAGE", tmp_path / "encoder")
+    monkeypatch.setattr("raysed.plan.unchanged._PACKAGE", tmp_path / "encoder")
     assert not is_unchanged(fingerprint(config), storage)
 
 
@@ -157,7 +158,7 @@ def test_a_directory_with_a_link_to_another_is_left_to_the_checks(settings, tmp_
     assert fingerprint(make_config(settings)) is None
 
 
-@pytest.mark.parametrize("damage", ["report", "model", "entry", "file", "others"])
+@pytest.mark.parametrize("damage", ["report", "model", "entry", "others"])
 def test_a_run_that_is_not_whole_is_not_unchanged(settings, damage):
     config = make_config(settings)
     storage = complete(config)
@@ -168,9 +169,7 @@ def test_a_run_that_is_not_whole_is_not_unchanged(settings, damage):
         (root / "model/file").write_text("y")
     elif damage == "entry":
         (root / "manifest/plots.json").unlink()
-    elif damage == "file":
-        (root / "unchanged.json").write_text("{")
-    else:  # made since by other settings, and the note was kept
+    else:  # made since by other settings
         storage.commit("model", lambda path: (path / "file").write_text("x"), {"config": 2})
     assert not is_unchanged(fingerprint(config), Storage(config.storage, config.run))
 
@@ -180,8 +179,8 @@ def test_what_changes_while_a_run_works_is_noticed(settings, tmp_path, monkeypat
     config = make_config(settings)
 
     def work(*arguments) -> None:
-        complete(config)
         (tmp_path / "corpus.txt").write_text("Another corpus.\n")
+        complete(config, made_from=arguments[-1])
 
     monkeypatch.setattr("raysed.pipeline._run_checked", work)
     monkeypatch.setattr("raysed.plan.check.check", lambda config: None)
