@@ -72,9 +72,9 @@ class TargetBatches:
         self._group_rows = self._groups.sizes
         if held_out:
             self._group_rows = self._group_rows - _held_out_rows(self._group_rows)
-        rows = int(self._group_rows.sum())
-        self.batch_size = min(batch_size, rows)
-        self.per_epoch = rows // self.batch_size
+        self.rows = int(self._group_rows.sum())
+        self.batch_size = min(batch_size, self.rows)
+        self.per_epoch = self.rows // self.batch_size
         self._seed, self._window = seed, window
         start, stop = rank * self.batch_size // world, (rank + 1) * self.batch_size // world
         self._weight = (stop - start) * world / self.batch_size

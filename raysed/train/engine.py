@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from raysed.train.optimizers import make_moments
 from raysed.train.out_of_memory import in_parts_if_needed, oom_as_user_error
 
 
@@ -24,6 +23,8 @@ class TorchEngine:
     ):
         self.objective, self.optimizer, self.clip, self.bf16 = objective, optimizer, clip, bf16
         self._parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
+        self._updates = 0
         self._after_update = getattr(objective, "after_update", lambda: None)
         self.is_async = self._parameters[0].is_cuda and bool(optimizer.defaults.get("fused"))
 
@@ -37,6 +38,7 @@ class TorchEngine:
         loss = in_parts_if_needed(self.objective, lambda: self._gradient(batch))
         with oom_as_user_error(self.objective):
             loss = step_if_finite(loss, self._parameters, self.optimizer, self.is_async, self._step)
+        self._updates += 1
         return loss if self.is_async else loss.item()
 
     def _step(self, norm: torch.Tensor) -> None:
@@ -56,52 +58,19 @@ class TorchEngine:
         return loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return weights, optimizer state and precision, full and in fp32, whatever the number of workers."""
-        weights = self.objective.state_dict()
-        return {"objective": weights, "optimizer": self.optimizer.state_dict(), "bf16": self.bf16}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a state back; updates go on in the precision in which they began."""
-        self.objective.load_state_dict(state["objective"])
-        optimizer = state["optimizer"]
-        optimizer["state"] = {int(index): value for index, value in optimizer["state"].items()}
-        self.optimizer.load_state_dict(optimizer)
-        self.bf16 = state.get("bf16", self.bf16)
-
-
-class LearnerEngine(TorchEngine):
-    """Updates of a learner by one process; `deepspeed.DeepSpeedEngine` can go on with its state."""
-
-    def __init__(self, objective: nn.Module, weight_decay: float, clip: float | None, bf16: bool):
-        self._named = {name: p for name, p in objective.named_parameters() if p.requires_grad}
-        optimizer = torch.optim.AdamW(self._named.values(), lr=0.0, weight_decay=weight_decay, fused=True)
-        make_moments(optimizer)
-        super().__init__(objective, optimizer, clip, bf16)
-        self._updates = 0
-
-    def update(self, batch: Any, learning_rate: float) -> float | torch.Tensor:
-        """See `TorchEngine.update`."""
-        loss = super().update(batch, learning_rate)
-        self._updates += 1
-        return loss
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return weights and moments by the names of parameters."""
-        moments = {name: dict(self.optimizer.state[parameter]) for name, parameter in self._named.items()}
-        for kept in moments.values():
-            kept.pop("step")
+        """Return weights, moments by the names of parameters, and precision; `deepspeed.DeepSpeedEngine` takes it."""
+        moments = {name: dict(self.optimizer.state.get(parameter, {})) for name, parameter in self._named.items()}
         weights = self.objective.state_dict()
         return {"objective": weights, "moments": moments, "updates": self._updates, "bf16": self.bf16}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Put a state back, of either engine."""
+        """Put a state back, of either engine; updates go on in the precision in which they began."""
         self.objective.load_state_dict(state["objective"])
         self._updates, self.bf16 = state["updates"], state.get("bf16", self.bf16)
         for name, kept in (state["moments"] or {}).items():
-            own = self.optimizer.state[self._named[name]]
-            own["step"].fill_(float(self._updates))
-            for key, value in kept.items():
-                own[key].copy_(value)
+            parameter = self._named[name]
+            kept = {"step": torch.tensor(float(self._updates)), **kept}  # which DeepSpeed's moments lack
+            self.optimizer.state[parameter] = {key: value.to(parameter.device) for key, value in kept.items()}
 
     def close(self) -> None:
         """Nothing is left behind."""

@@ -113,7 +113,7 @@ def _moments(parameter: nn.Parameter, steps: float = _MANY) -> dict[str, torch.T
 
 
 def _rows_state(parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-    """Return the state for sparse gradients; counts are floats, because loading gives all the parameter's type."""
+    """Return the state for sparse gradients."""
     return {
         "step": torch.zeros((), dtype=torch.float32, device=parameter.device),
         "seen": torch.zeros(len(parameter), dtype=torch.float32, device=parameter.device),

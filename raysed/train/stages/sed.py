@@ -11,9 +11,10 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import NO_EFFECT, Block, Precision, TargetPrecision, ascending
+from raysed.config import NO_EFFECT, Precision, TargetPrecision, ascending
 from raysed.train.objective import EncoderObjective
-from raysed.train.stage import Plan, Setup, Stage, Start, log_every, warmup_schedule
+from raysed.train.optimizers import make_moments
+from raysed.train.stage import Plan, Setup, Start, TunedStage, TuningConfig, log_every
 
 if TYPE_CHECKING:
     from raysed.data.targets import TargetBatch
@@ -37,7 +38,7 @@ LOSSES = {"mse": F.mse_loss, "unit_mse": _unit_mse, "cosine": _cosine, "similari
 """From embeddings and targets [B, D] to a mean over the sentences, see `sed.loss`."""
 
 
-class SedConfig(Block):
+class SedConfig(TuningConfig):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
     loss: Literal["mse", "unit_mse", "cosine", "similarity"] | dict[str, Annotated[float, Field(gt=0)]] = "mse"
@@ -70,22 +71,16 @@ class SedConfig(Block):
     labels, by the loss on a twentieth of the corpus, 2,000 sentences at most, from which nothing is learnt."""
     patience: int = Field(5, ge=1)
     """Evaluations without a better score after which early stopping ends the training."""
-    epochs: float = Field(1.0, gt=0)
-    """Passes over the corpus. A fraction is allowed."""
     batch_size: int = Field(32, ge=1)
     """Sentences per update over all workers."""
     learning_rate: float = Field(2e-5, gt=0)
     """Peak rate of AdamW."""
-    warmup: float = Field(0.1, ge=0, le=1)
-    """Share of the updates over which the rate rises linearly."""
     decay: Literal["constant", "linear"] = "constant"
-    """What the rate does after the warm-up: `constant` stays, `linear` falls to zero."""
     weight_decay: float = Field(0.0, ge=0)
     """Weight decay of AdamW, decoupled from the gradient."""
+    clip: float | None = Field(None, gt=0)
     dropout: bool = False
     """Whether the learner's dropout is on while it trains. The paper does not say; CT's released code has it off."""
-    clip: float | None = Field(None, gt=0)
-    """Largest global gradient norm. `null`: no clipping."""
     workers: Annotated[int | None, NO_EFFECT] = Field(None, ge=1)
     """Training workers of each learner, which exchange gradients at every update; fewer while nodes are missing.
     `null`: one, and as many learners at a time as there are GPUs, or nodes without a GPU."""
@@ -170,20 +165,16 @@ class Distillation(EncoderObjective):
         return {"learner": self.learner}
 
 
-class _Sed(Stage):
+class _Sed(TunedStage):
     name, Settings = "sed", SedConfig
     words = "distillation (saying what the ensemble says)"
     sentences_per_row = 1
-
-    def steps(self, settings: SedConfig, rows: int) -> int:
-        per_epoch = rows // min(settings.batch_size, rows)
-        return max(1, int(per_epoch * settings.epochs))
 
     def set_up_worker(self, settings: SedConfig, start: Start, rank: int = 0, world: int = 1) -> Setup:
         from raysed.data.targets import TargetBatches, held_out_batches
         from raysed.model.head import START
         from raysed.model.precision import uses_bf16
-        from raysed.train.engine import LearnerEngine
+        from raysed.train.engine import TorchEngine
 
         (targets,) = start.data.values()
         if settings.head:
@@ -192,11 +183,11 @@ class _Sed(Stage):
         offset = np.load(targets / "mean.npy") if settings.target == "centred_mean" else None
         holds_out = settings.keep == "best_on_held_out"
         batches = TargetBatches(targets, settings.batch_size, start.seed, rank, world, offset, held_out=holds_out)
-        steps = max(1, int(batches.per_epoch * settings.epochs))
+        steps = self.steps(settings, batches.rows)
         chooses = settings.keep != "last"
         plan = Plan(
             steps=steps,
-            learning_rate=warmup_schedule(settings.learning_rate, steps, settings.warmup, settings.decay),
+            learning_rate=self.schedule(settings, steps),
             seed=start.seed + rank,  # workers see different sentences: their dropout, and so their seeds, must differ
             evaluate_every=settings.evaluate_every,
             checkpoint_every=settings.checkpoint_every,
@@ -211,7 +202,10 @@ class _Sed(Stage):
             from raysed.train.deepspeed import DeepSpeedEngine
 
             return Setup(objective, batches, plan, DeepSpeedEngine(objective, settings, world, bf16))
-        return Setup(objective, batches, plan, LearnerEngine(objective, settings.weight_decay, settings.clip, bf16))
+        trained = [p for p in objective.parameters() if p.requires_grad]
+        optimizer = torch.optim.AdamW(trained, lr=0.0, weight_decay=settings.weight_decay, fused=True)
+        make_moments(optimizer)
+        return Setup(objective, batches, plan, TorchEngine(objective, optimizer, settings.clip, bf16))
 
 
 STAGE = _Sed()
