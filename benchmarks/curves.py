@@ -14,6 +14,7 @@ import argparse
 import json
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,16 +24,18 @@ from typing import Any
 import torch
 
 from raysed.cluster.process import prepare_process
-from raysed.config import Config, TransferConfig, load_config
+from raysed.config import Config, load_config
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.transfer import load_transfer
 from raysed.model.load import NativeModel, load_model
 from raysed.score.tasks import main_score
-from raysed.score.transfer import main_score as probe_score
-from raysed.score.transfer import score_transfer, sentences_of
 from raysed.store.text import Table, number
 
 from harness import DATA, ROOT
+
+sys.path.insert(0, str(ROOT))  # papers is not part of the package
+from papers.senteval import load_tasks
+from papers.transfer import average, score_transfer, sentences_of
+
 from runs import report_of
 
 CONFIG = ROOT / "benchmarks/distillation.yaml"
@@ -193,14 +196,9 @@ def looked_at(path: str, config: Config) -> dict[str, Any]:
 
 def probed(model: NativeModel) -> dict[str, float]:
     """Returns a model's scores by transfer task."""
-    tasks = [
-        task
-        for folder, names in PROBES.items()
-        for task in load_transfer(TransferConfig(source=str(DATA / folder), tasks=names))
-    ]
+    tasks = [task for folder, names in PROBES.items() for task in load_tasks(DATA / folder, names)]
     (embeddings_UD,) = model.embed(sentences_of(tasks))
-    found = score_transfer(tasks, embeddings_UD, TransferConfig().seed)
-    return {name: probe_score(scores) for name, scores in found.items()}
+    return {name: average({name: scores}) for name, scores in score_transfer(tasks, embeddings_UD).items()}
 
 
 def scores_table(learners: Mapping[str, Mapping[str, Mapping[str, float | None]]]) -> Table:

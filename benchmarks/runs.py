@@ -52,7 +52,6 @@ def settings(
             "tasks": {TASK: {"source": str(task.resolve()), "aggregation": "all"}},
             "dev": None,
             "layers": [1],
-            "analysis": {"frequency": False},
         },
         "members": {"count": members, "checkpoint_every": NEVER, "precision": precision},
         "ct": {"steps": updates},

@@ -29,9 +29,8 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
     """Find a number in a report for each of several like models, without collapsed ones, by index (0 without one).
 
     Args:
-        place: `section`, the list of entries, or a mapping with an entry for each model; `value`, the number in an
-            entry, keys joined by dots, with other keys of `place` filled in (of a mapping's bare number: `number`).
-            Every other key has to be equal in the entry; a key that is None is not looked at.
+        place: `section`, the list of entries; `value`, the number in an entry, keys joined by dots, with other keys of
+            `place` filled in. Every other key has to be equal in the entry; a key that is None is not looked at.
 
     >>> report = {"rows": [{"recipe": "ct", "index": 1, "metrics": {"sts12": {"spearman": 70.5}}}]}
     >>> place = {"section": "rows", "value": "metrics.{task}.spearman", "recipe": "ct", "task": "sts12"}
@@ -41,22 +40,12 @@ def find_values(report: Mapping[str, Any], place: Place) -> dict[int, float]:
     filled = {name for _, name, _, _ in Formatter().parse(place["value"]) if name}
     value = place["value"].format(**{name: place.get(name) for name in filled})
     match = {k: wanted for k, wanted in place.items() if k not in _DIRECTIVES | filled and wanted is not None}
-    entries = _at(report, place["section"]) or []
-    if isinstance(entries, Mapping):
-        entries = [_entry(*item) for item in entries.items()]
     found = {}
-    for entry in entries:
+    for entry in report.get(place["section"]) or []:
         number = _at(entry, value)
         if isinstance(number, int | float) and not entry.get("left_out") and match.items() <= entry.items():
             found[entry.get("index", 0)] = float(number)
     return found
-
-
-def _entry(model: str, content: Any) -> Mapping[str, Any]:
-    """An entry by model (`ct-sed`; `nli/01` for one of several) in the form of those in a list."""
-    recipe, _, index = model.partition("/")
-    numbers = content if isinstance(content, Mapping) else {"number": content}
-    return {**numbers, "recipe": recipe, "index": int(index) if index.isdigit() else 0}
 
 
 def _at(data: Any, keys: str) -> Any:

@@ -25,6 +25,7 @@ class Plan:
         same: run to the one that gives its report, itself or an equal one.
         missing: data that is not there, with the places where it was looked for.
         missing_tasks: tasks of the table that no run scores.
+        further: what is measured beside the report, and the data that it takes, if any.
         notes: what stands in for what.
     """
 
@@ -34,6 +35,7 @@ class Plan:
     same: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     missing_tasks: set[str] = field(default_factory=set)
+    further: dict[str, str | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def variants(self, row: Row) -> dict[str, Place]:
@@ -95,7 +97,10 @@ def make_plan(request: Request) -> Plan:
         raise UserError(f"{request.table!r} is no table; there are {', '.join(definitions['tables'])}")
     plan = Plan(load_published()[request.table], definitions["tables"][request.table])
     finder = Finder(definitions["data"], definitions["small"]["pairs"], request)
-    for name, recipes in _recipes_by_run(plan).items():
+    asked = plan.definition.get("further", {})
+    plan.further = {what: data and finder.source(data) for what, data in asked.items()}
+    is_all_there = all(plan.further[what] for what, data in asked.items() if data)
+    for name, recipes in _recipes_by_run(plan).items() if is_all_there else ():
         builder = _Builder(name, request, plan, finder, definitions["runs"][name], definitions["small"])
         if config := builder.config(recipes):
             plan.configs[name] = config
@@ -183,9 +188,8 @@ class _Builder:
     def _data(self, recipes: list[str], config: Config) -> tuple[dict[str, Any], list[str]]:
         """The settings that name data, and the recipes that can be run with what is there."""
         found, runnable = {}, list(recipes)
-        always = self.plan.definition.get("data", {})
-        for key, name in {**self.run.get("data", {}), **always}.items():
-            needing = [recipe for recipe in recipes if key in always or _needs(key, parse_recipe(recipe), config)]
+        for key, name in self.run.get("data", {}).items():
+            needing = [recipe for recipe in recipes if _needs(key, parse_recipe(recipe), config)]
             if needing and not self.request.sets(key):
                 found[key] = self.finder.source(name)
                 runnable = runnable if found[key] else [recipe for recipe in runnable if recipe not in needing]

@@ -1,7 +1,7 @@
 """A table from its runs to its files."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import raysed
@@ -10,18 +10,36 @@ from papers.data import Request
 from papers.plan import Plan
 from raysed.config import Config
 
+Rows = list[dict[str, Any]]
+
+
+def measure(config: Config, further: Mapping[str, str | None]) -> dict[str, Rows]:
+    """Return what a table takes of a finished run beside its report, by the name that `runs.yaml` gives it."""
+    from papers.analysis import edit_distance_of_run, frequency_of_run, qnli_of_run
+    from papers.finished import finished
+    from papers.transfer import rows_of_run
+
+    known = {
+        "transfer": rows_of_run,
+        "qnli": qnli_of_run,
+        "edit_distance": lambda run, source: edit_distance_of_run(run),
+        "frequency": lambda run, source: frequency_of_run(run),
+    }
+    return {name: known[name](finished(config), source) for name, source in further.items()}
+
 
 def reproduce(
     request: Request,
     plan: Plan,
     check: Callable[[Config], Any] = raysed.check,
     run: Callable[[Config], raysed.Result] = raysed.run,
+    measure: Callable[[Config, Mapping[str, str | None]], dict[str, Rows]] = measure,
     say: Callable[[str], None] = print,
 ) -> Comparison:
     """Do the runs of a table and write `<table>.md` and `<table>.json` to the output directory.
 
     All settings and inputs are checked before the first run starts. Each run's report.json is kept as
-    `<table>/<run>.json`, because runs that share a directory write theirs over it.
+    `<table>/<run>.json`, because runs that share a directory write theirs over it, with what is measured beside it.
     """
     for config in plan.configs.values():
         check(config)
@@ -32,7 +50,7 @@ def reproduce(
     reports = {}
     for place, (name, config) in enumerate(plan.configs.items(), start=1):
         say(f"{request.table}: run {place} of {len(plan.configs)}: {name} ({', '.join(config.recipes)})")
-        report, path = run(config).report, directory / f"{name}.json"
+        report, path = {**run(config).report, **measure(config, plan.further)}, directory / f"{name}.json"
         path.write_text(_as_json(report), encoding="utf-8")
         reports[name] = (str(path), report)
     comparison = compare(plan, request, reports)

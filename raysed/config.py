@@ -288,32 +288,6 @@ class TaskConfig(Block):
         return value
 
 
-class TransferConfig(Block):
-    """Classification tasks on frozen embeddings (SentEval; SED table 7, BSL table 2)."""
-
-    source: Source | None = None
-    """SentEval's `data/downstream` directory. `null`: no transfer tasks."""
-    tasks: list[str] | None = None
-    """Names such as `MR` or `SICKEntailment`. `null`: those that the directory holds."""
-    layers: Layers | None = None
-    """Pooled layers of the features. `null`: as `encoder.layers`."""
-    models: Literal["first", "all"] = "first"
-    """Which models of every recipe are given these tasks and `evaluation.analysis.qnli`: the `first`, or `all`, for
-    mean and spread. Collapsed ones are not, unless all have collapsed."""
-    seed: int = Field(1111, ge=0)
-    """Seed of folds and probes (SentEval's default)."""
-
-
-class AnalysisConfig(Block):
-    """What the report says about the embedding space beside scores."""
-
-    qnli: Source | None = None
-    """GLUE's QNLI dev file, or the hub id `nyu-mll/glue`: the AUC of the cosine, without training (BERT-flow table
-    4)."""
-    frequency: bool = True
-    """Whether the report has word embeddings by word frequency (BERT-flow table 1), where a corpus was read."""
-
-
 def _as_blocks(values: Any, key: str = "source") -> Any:
     """Return paths in a list or mapping as blocks."""
     if isinstance(values, Mapping):
@@ -346,8 +320,6 @@ class EvaluationConfig(Block):
     All are recorded anyway."""
     layers: list[Layers] = [1, 2, 3]
     """Depths of pooling at which every model is scored beside `encoder.layers` (SED table 8)."""
-    transfer: TransferConfig = TransferConfig()
-    analysis: AnalysisConfig = AnalysisConfig()
 
     @model_validator(mode="after")
     def _names_are_tasks(self) -> "EvaluationConfig":

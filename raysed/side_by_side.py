@@ -7,19 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.config import Config, CorpusConfig, Layers
+from raysed.config import Config, CorpusConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
-from raysed.data.transfer import TransferTask, load_transfer
 from raysed.model.load import load_model
 from raysed.report.findings import Difference
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import resample
 from raysed.score.leaderboard import load_mteb, score_mteb
-from raysed.score.lexical import baselines, transfer_baselines
+from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
-from raysed.score.transfer import main_score as transfer_score
-from raysed.score.transfer import score_transfer, sentences_of, transfer_average
 from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
 from raysed.store.progress import Progress, one_by_one, steps
 from raysed.store.text import Table, number
@@ -34,52 +31,33 @@ class Benchmark:
 
     config: Config
     evaluation: Evaluation
-    transfer: list[TransferTask]
     sentences: list[str]
     """Without labels, for what can be said about a model without any."""
     mteb: list[Any]
-
-    @property
-    def poolings(self) -> tuple[Layers, ...]:
-        """The pooled layers of the similarities and, where there are transfer tasks, of their features."""
-        main, of_transfer = self.config.encoder.layers, self.config.evaluation.transfer.layers
-        return (main, main if of_transfer is None else of_transfer) if self.transfer else (main,)
 
 
 def load_benchmark(config: Config, texts: Sequence[str], mteb: Sequence[str]) -> Benchmark:
     """Read the tasks of a config, files of sentences without labels, and tasks of MTEB by their names."""
     evaluation = Evaluation.load(config.evaluation, config.seed)
-    transfer = load_transfer(config.evaluation.transfer)
     chunks = sentence_chunks(CorpusConfig(source=list(texts)), 0, CorpusReport()) if texts else []
-    return Benchmark(config, evaluation, transfer, [s for _, chunk in chunks for s in chunk], load_mteb(mteb))
+    return Benchmark(config, evaluation, [s for _, chunk in chunks for s in chunk], load_mteb(mteb))
 
 
 def score_model(name: str, benchmark: Benchmark) -> Row:
     """Embed every sentence once and score one model."""
-    config, evaluation, tasks = benchmark.config, benchmark.evaluation, benchmark.transfer
+    config, evaluation = benchmark.config, benchmark.evaluation
     device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
-    budget, poolings = config.resources.encode_token_budget, benchmark.poolings
-    model = load_model(name, poolings, config.encoder.max_length, token_budget=budget, device=device)
+    budget, layers = config.resources.encode_token_budget, config.encoder.layers
+    model = load_model(name, (layers,), config.encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
-    transfer_sentences = sentences_of(tasks)
-    texts = list(dict.fromkeys([*evaluation.sentences, *transfer_sentences]))
-    progress = Progress(f"embed with {name}", len(texts))
-    found = model.embed(texts, progress.update) if texts else [np.zeros((0, 1))]
+    progress = Progress(f"embed with {name}", len(evaluation.sentences))
+    x_UD = model.embed(evaluation.sentences, progress.update)[0] if evaluation.sentences else np.zeros((0, 1))
     progress.close()
-    # A sentence-transformers model has one pooling, whatever was asked for.
-    similarity, features = (dict(zip(model.poolings, found)).get(at, found[0]) for at in (poolings[0], poolings[-1]))
-
     result: Row = {"model": name, "description": model.description, "layers": list(model.poolings)}
-    x_UD = similarity[: len(evaluation.sentences)]
     names = list(evaluation.tasks)
     scored = one_by_one(f"score {name}", names, names) if names else []
     result["outcomes"] = {task: evaluation.outcome(x_UD, task) for task in scored}
     result["metrics"] = evaluation.score_outcomes(result["outcomes"])
-    if tasks:
-        row = {sentence: i for i, sentence in enumerate(texts)}
-        rows = [row[sentence] for sentence in transfer_sentences]
-        probes = score_transfer(tasks, features[rows], config.evaluation.transfer.seed, _probed(f"probe {name}"))
-        result |= _transfer(probes)
     if benchmark.sentences:
         with steps(f"look at sentences with {name}", 1):
             result["unlabelled"] = unlabelled_scores(benchmark.sentences, lambda some: model.embed(some)[0])
@@ -94,23 +72,16 @@ def score_words(benchmark: Benchmark) -> list[Row]:
         benchmark.evaluation,
         lambda parts: one_by_one("score words alone", parts, [f"{task} by {baseline}" for task, baseline, _ in parts]),
     )
-    seed, run = benchmark.config.evaluation.transfer.seed, _probed("probe words alone")
-    transfer = transfer_baselines(benchmark.transfer, seed, run) if benchmark.transfer else {}
-    rows = []
-    for name in dict.fromkeys([*found, *transfer]):
-        row: Row = {"model": display_name(name, "baseline"), "description": "the words alone", "layers": []}
-        row["outcomes"] = found.get(name, {})
-        row["metrics"] = benchmark.evaluation.score_outcomes(row["outcomes"])
-        rows.append(row | (_transfer(transfer[name]) if name in transfer else {}))
-    return rows
-
-
-def _transfer(probes: Mapping[str, Any]) -> Row:
-    return {"transfer": probes, "transfer_average": transfer_average(probes)}
-
-
-def _probed(title: str) -> Callable[..., Iterator[dict]]:
-    return lambda probe, jobs: map(probe, one_by_one(title, jobs, [job.task for job in jobs]))
+    return [
+        {
+            "model": display_name(name, "baseline"),
+            "description": "the words alone",
+            "layers": [],
+            "outcomes": outcomes,
+            "metrics": benchmark.evaluation.score_outcomes(outcomes),
+        }
+        for name, outcomes in found.items()
+    ]
 
 
 # What is printed ----------------------------------------------------------------------------------------------------
@@ -123,10 +94,6 @@ def describe(words: list[Row], models: list[Row], benchmark: Benchmark) -> Itera
         yield scores_table(rows, benchmark.config)
         yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
         yield "\n".join(_worth(words, models, benchmark))
-    if probed := [row for row in rows if "transfer" in row]:
-        columns = {"mean": lambda row: row["transfer_average"]}
-        columns |= {name: lambda row, n=name: transfer_score(row["transfer"][n]) for name in probed[0]["transfer"]}
-        yield _table(probed, columns)
     if unlabelled := {row["model"]: row["unlabelled"] for row in models if "unlabelled" in row}:
         yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{CANNOT_BE_TOLD}"
     if benchmark.mteb:

@@ -136,9 +136,6 @@ SETTINGS = [
         "recipes=[bsl]; bsl.views=[back_translation]; views.pivots=[[/no/there, /no/back]]",
         r"views\.pivots: '/no/there' cannot be loaded: .*",
     ),
-    ("evaluation.transfer.layers=9", r"evaluation\.transfer\.layers is 9, but the encoder has \d+ layers"),
-    ("evaluation.transfer.source=/no/data", r".*/no/data.*"),
-    ("evaluation.analysis.qnli=/no/dev.tsv", r"evaluation\.analysis\.qnli: /no/dev\.tsv does not exist; name .*"),
     ("resources.gpu=true", r"resources\.gpu is true, but the cluster has no GPU \(1 node, 2 CPUs, 0 GPUs\); set .*"),
     ("resources.cpus_per_member=8", r"resources\.cpus_per_member is 8, but the largest node has 2 CPUs; lower it"),
     ("sed.workers=4", r"sed\.workers is 4, but the cluster has 2 CPUs \(1 node, 2 CPUs, 0 GPUs\); lower it"),
@@ -168,12 +165,6 @@ FILES = [
         VIEWS,
         r"views\.files \(.*v\.tsv\): 2 of 3 pairs are unusable, 1 with an empty view and 1 with two identical views, "
         r".*views\.max_unusable.*",
-    ),
-    (
-        "SICK/SICK_train.txt",
-        b"pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n",
-        "evaluation.transfer.source=.; evaluation.transfer.tasks=[SICKEntailment]",
-        r".*SICK.*",
     ),
     ("x", b"", "recipes=[teachers-sed]; teachers=[/no/A]", r".*'/no/A'.*"),
     ("t.parquet", b"no parquet", "recipes=[teachers-sed]; teachers=[t.parquet]", r".*t\.parquet.*"),

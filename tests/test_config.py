@@ -432,7 +432,7 @@ def test_sources_are_found_wherever_they_are_and_replaced():
             "teachers": ["members", "a", {"path": "b"}, "members:ct"],
             "corpus": {"source": ["c.txt", "d"]},
             "encoder": {"path": "e"},
-            "evaluation": {"tasks": {"t": {"source": "f", "queries": "g"}}, "dev": "t", "analysis": {"qnli": "h"}},
+            "evaluation": {"tasks": {"t": {"source": "f", "queries": "g"}}, "dev": "t"},
             "nli": {"train": ["i", {"source": "j", "split": "k"}]},
             "views": {"files": "l", "pivots": [["m", "n"]], "mlm_model": "o"},
             "sts": {"train": "p"},
@@ -440,7 +440,7 @@ def test_sources_are_found_wherever_they_are_and_replaced():
         }
     )
     found = sources(config)
-    assert "".join(sorted(source for _, source in found)) == "abc.txtdefghijlmnopq"
+    assert "".join(sorted(source for _, source in found)) == "abc.txtdefgijlmnopq"
     assert ("pivots", "n") in found and ("queries", "g") in found
     changed = replace_sources(config, lambda name, source: f"/{source}")
     assert sources(changed) == [(name, f"/{source}") for name, source in found]

@@ -184,8 +184,6 @@ URI_SETTINGS = {
     "evaluation.tasks.mine": lambda uri: {"evaluation": {"tasks": {"mine": uri}}},
     "evaluation.tasks.mine.queries": lambda uri: {"evaluation": {"tasks": {"mine": {"source": "a", "queries": uri}}}},
     "evaluation.tasks.mine.qrels": lambda uri: {"evaluation": {"tasks": {"mine": {"source": "a", "qrels": uri}}}},
-    "evaluation.transfer.source": lambda uri: {"evaluation": {"transfer": {"source": uri}}},
-    "evaluation.analysis.qnli": lambda uri: {"evaluation": {"analysis": {"qnli": uri}}},
     "nli.train": lambda uri: {"nli": {"train": uri}},
     "nli.train.1.source": lambda uri: {"nli": {"train": [{"source": "a.tsv"}, {"source": uri}]}},
     "sts.train": lambda uri: {"sts": {"train": uri}},

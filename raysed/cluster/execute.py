@@ -179,9 +179,9 @@ class Executor:
         count = -(-rows // options["rows"](rows))
         return [(partial(block_file, self._storage, keyed_block(value.name, number)), {}) for number in range(count)]
 
-    def _work(self, share: Share | None = None, **more: Any) -> Work:
+    def _work(self, share: Share | None = None) -> Work:
         share = share or self.share
-        return Work(share.device if share else "cpu", self._res.encode_token_budget, self._res.encode_precision, **more)
+        return Work(share.device if share else "cpu", self._res.encode_token_budget, self._res.encode_precision)
 
     def _bench(self, share: Share) -> Bench:
         return Bench(self._storage, self._res, share)
@@ -193,17 +193,7 @@ class Executor:
             return
         more = {"trained": self._trained.get(artefact.needs.group)} if artefact.needs.is_outcome else {}
         with self._timed(artefact.needs.stage):
-            self._task(artefact, **more).run(self._storage, self._work(map=partial(self._map, artefact.title)))
-
-    def _map(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterator[Any]:
-        progress = Progress(title, len(items))
-        for count, result in enumerate(self._mapped(title, function, items, shared), start=1):
-            progress.update(count, f"{count} of {len(items)}")
-            yield result
-        progress.close()
-
-    def _mapped(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
-        return (function(item, shared) for item in items)
+            self._task(artefact, **more).run(self._storage, self._work())
 
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
         """Make artefacts, those of a group one after the other; yield why some cannot be made, by name."""

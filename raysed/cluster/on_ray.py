@@ -15,7 +15,7 @@ from raysed.cluster.blocks import Stream, stream_of
 from raysed.cluster.distilling import distill
 from raysed.cluster.execute import Executor, make_group
 from raysed.cluster.nodes import check_versions
-from raysed.cluster.resources import Cluster, Need, Share, current_cluster, plan_learners, plan_members, plan_teachers
+from raysed.cluster.resources import Cluster, Need, current_cluster, plan_learners, plan_members, plan_teachers
 from raysed.cluster.streaming import make_blocks
 from raysed.cluster.watchdog import watched_tasks
 from raysed.cluster.work import Bench, Failures, Stopped, Trial
@@ -62,10 +62,6 @@ class RayExecutor(Executor):
 
     def _watched(self, function: Callable[..., Any], jobs: Sequence[Any], *arguments: Any, **about: Any) -> Iterable:
         return watched_tasks(function, jobs, *arguments, seconds=self._res.silence_seconds, **about)
-
-    def _mapped(self, title: str, function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
-        share = Share(len(items), 1, 0.0, threads=1)
-        return self._watched(function, items, ray.put(shared), work=title, share=share)
 
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
         """Make artefacts in tasks; on one machine without GPUs this process is as good, and has imported everything."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
     from raysed.cluster.watchdog import Watchdog
 
 
-def _one_by_one(function: Callable[..., Any], items: Sequence[Any], shared: Any) -> Iterable[Any]:
-    return [function(item, shared) for item in items]
-
-
 def _nothing(*arguments: Any) -> None:
     return None
 
@@ -37,7 +33,6 @@ class Work:
     Attributes:
         token_budget: tokens per forward pass; None: what suits the device.
         precision: of embeddings that become targets.
-        map: applies a function to each item and a shared argument, wherever there is room.
         rank: of this worker among the `world` that train one model; the first writes.
         task: what is trained, for the model's description.
         checkpoints: where a training saves its states.
@@ -49,7 +44,6 @@ class Work:
     device: str = "cpu"
     token_budget: int | None = None
     precision: Precision = "fp32"
-    map: Callable[[Callable[..., Any], Sequence[Any], Any], Iterable[Any]] = _one_by_one
     rank: int = 0
     world: int = 1
     task: Task | None = None

@@ -2,7 +2,7 @@
 
     python jobs/evaluate.py --model MODEL --task pairs.csv --task my-retrieval/ --task labelled.tsv
     python jobs/evaluate.py --model runs/quickstart/model --model bundled:encoder
-    python jobs/evaluate.py --model MODEL --config minilm3-cpu --set evaluation.transfer.source=SentEval/data/downstream
+    python jobs/evaluate.py --model MODEL --config minilm3-cpu
     python jobs/evaluate.py --model MODEL --mteb STSBenchmark
 
 A model is a directory or a hub id: one that this project exported, any other of sentence-transformers, or a plain
@@ -55,7 +55,7 @@ def job(arguments: argparse.Namespace) -> None:
 
     benchmark = load_benchmark(config, texts, arguments.mteb)
     for name in arguments.models:
-        check_layers(name, benchmark.poolings, asked_for="layers" in config.encoder.model_fields_set)
+        check_layers(name, (config.encoder.layers,), asked_for="layers" in config.encoder.model_fields_set)
     models = [score_model(name, benchmark) for name in dict.fromkeys(arguments.models)]
     words = score_words(benchmark)
     for text in describe(words, models, benchmark):

@@ -351,8 +351,6 @@ def _outcome(out: Path, there: Sequence[Found], about: Named) -> dict[str, Any]:
     lists = {
         "all": pairs(there),
         "healthy": pairs(healthy),
-        # Collapsed members are scored, but probed only where a recipe has no others.
-        "probed": pairs(healthy or there[:1]),
         # At the places of `all`, for what is made of healthy members under the number of the member.
         "sound": [pair if found in healthy else ("", "") for found, pair in zip(there, pairs(there))],
     }

@@ -1,11 +1,10 @@
-"""What is computed on frozen models: embeddings of the evaluation's sentences, calibrations and probes.
+"""What is computed on frozen models: embeddings of the evaluation's sentences, and calibrations.
 
 Embeddings are one `layers-<k>.npy` (float32 [U, D], rows in the order of `Evaluation.sentences`) per pooling, or one
 file per pooling and task where every task has a calibration of its own, so that scores, plots and the mean of an
 ensemble are computed from files and never encoded twice.
 """
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,13 +21,11 @@ from raysed.data.targets import ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.make.work import Named, layers_file
-from raysed.model.calibration import CalibrationMap, load_calibration, save_calibration
+from raysed.model.calibration import CalibrationMap, save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
-from raysed.score.lexical import run_word_probe, word_counts
 from raysed.score.tasks import DevTask, Embeddings, Evaluation
-from raysed.score.transfer import FurtherTasks, combine, jobs, run_probe
 from raysed.store.progress import Progress, emit
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
@@ -206,31 +203,3 @@ def load_embeddings(directory: Path, layers: Layers) -> Embeddings:
     if files:
         return {unquote(file.parent.name): np.load(file) for file in files}
     return np.load(directory / layers_file(layers))
-
-
-# -- probes ----------------------------------------------------------------------------------------------------------
-
-
-def probes(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Score a model on transfer tasks, each probe on its own, and on QNLI without training."""
-    further: FurtherTasks = inputs["further"]
-    x_UD = np.load(inputs["vectors"] / layers_file(settings["layers"]))
-    if inputs["calibration"]:
-        x_UD = load_calibration(inputs["calibration"] / f"layers-{settings['layers']}").transform(x_UD)
-    found = {"scores": combine(work.map(run_probe, jobs(further.transfer, settings["seed"]), x_UD))}
-    if further.qnli:
-        row = {sentence: i for i, sentence in enumerate(further.sentences)}
-        found["qnli"] = further.qnli.score(x_UD[[row[sentence] for sentence in further.qnli.sentences]])
-    return _write_scores(out, found)
-
-
-def word_probes(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
-    """Score TF-IDF on transfer tasks: a gain over nothing is no gain."""
-    tasks = inputs["further"].transfer
-    found = work.map(run_word_probe, jobs(tasks, settings["seed"]), word_counts(tasks))
-    return _write_scores(out, {"scores": combine(found)})
-
-
-def _write_scores(out: Path, found: Named) -> Named:
-    (out / "scores.json").write_text(json.dumps(found, indent=1))
-    return found

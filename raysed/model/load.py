@@ -160,8 +160,7 @@ def _check_depth(poolings: Sequence[Layers], count: int, place: str) -> None:
         for layers in poolings:
             blocks_of(layers, count)
     except UserError as error:
-        settings = "--layers, encoder.layers or evaluation.transfer.layers"
-        raise UserError(f"{error}; choose fewer with {settings}", setting=place) from None
+        raise UserError(f"{error}; choose fewer with --layers or encoder.layers", setting=place) from None
 
 
 def _load_modules(directory: Path, token_budget: int | None, device: str) -> NativeModel | LibraryModel:

@@ -10,8 +10,6 @@ from raysed.config import Layers
 from raysed.graph import Given, Input, Pick, State
 from raysed.make.scores import poolings_without_fit
 from raysed.recipe import SED, TEACHERS, last_stage, member_nodes
-from raysed.score.lexical import TF_IDF
-from raysed.score.transfer import SED_TASKS, transfer_average
 from raysed.store.storage import Entry
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ class ScoredModel:
         embeddings: artefact with a file per pooling.
         weights: artefact of the encoder, None for the pre-trained one; known after the run.
         left_out: whether it has collapsed: it is scored, and nothing else comes of it.
-        model: what it is in the graph; `probes`: the same among the models that are given further tasks.
+        model: what it is in the graph.
     """
 
     recipe: str
@@ -47,7 +45,6 @@ class ScoredModel:
     weights: str | None = None
     left_out: bool = False
     model: Input | None = field(default=None, repr=False)
-    probes: Input | None = field(default=None, repr=False)
 
 
 def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
@@ -70,8 +67,6 @@ class Facts:
     left_out: Mapping[str, str]
     members: Mapping[str, Sequence[str]]
     grids: Sequence[Mapping[str, Any]] = ()
-    transfer: Sequence[Mapping[str, Any]] = ()
-    qnli: Mapping[str, float] = field(default_factory=dict)
     pairs: Mapping[str, str] = field(default_factory=dict)
     views: Mapping[str, str] = field(default_factory=dict)
     together: str | None = None
@@ -110,7 +105,6 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         if entry and (why := poolings_without_fit(entry.meta)):
             left_out[of.embeddings] = why
     left_out |= {name: why for name, (why, _) in state.failures.items() if "/calibrations/" in name}
-    transfer, qnli = _probe_scores(plan, state)
     # Learners give the vectors of an only teacher where these are neither centred nor folded.
     shares_space = taught and taught.meta.get("shared") and config.sed.target == "mean" and config.sed.head != "fold"
     return Facts(
@@ -119,34 +113,12 @@ def facts_of(plan: Plan, state: State, cluster: str) -> Facts:
         left_out=left_out,
         members={node: [name for name, _ in state.listed(outcome_of(node))] for node in outcomes},
         grids=[entry.meta["grid"] for entry in outcomes.values() if "grid" in entry.meta],
-        transfer=transfer,
-        qnli=qnli,
         pairs={kind: pairs.summary() for kind, pairs in job.pairs.items()},
         views={kind: state.entry(f"views/{kind}").meta["summary"] for kind in job.views},
         together=TOGETHER if TOGETHER in plan.artefacts else None,
         choices=list(choices(job, taught)) if taught else [],
         shares_space_of=job.teachers[0].title if shares_space else None,
     )
-
-
-def _probe_scores(plan: Plan, state: State) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """What the report takes of further tasks: rows of transfer tasks, and the AUC of QNLI by model."""
-    layers = plan.config.evaluation.transfer.layers or plan.config.encoder.layers
-    rows, qnli = [], {}
-    words = ScoredModel(TF_IDF, "baseline", 0, "", ())
-    for group in [[words], *(plan.scored.get(recipe, []) for recipe in plan.recipes())]:
-        names = {f"{of.recipe}/transfer/{of.index:02d}": of for of in group}
-        found = [(of, state.entry(name)) for name, of in names.items() if name in plan.artefacts]
-        found = [(of, entry.meta) for of, entry in found if entry]
-        for of, meta in found:
-            if given := meta["scores"]:
-                average = transfer_average(given, SED_TASKS if set(SED_TASKS) <= set(given) else None)
-                about = {"recipe": of.recipe, "kind": of.kind, "index": of.index}
-                about["layers"] = layers if of is not words else None
-                rows.append({**about, "scores": given, "average": average})
-            if "qnli" in meta:
-                qnli[of.recipe if len(found) == 1 else f"{of.recipe}/{of.index:02d}"] = meta["qnli"]
-    return rows, qnli
 
 
 def teachers_left_out(job: Job, taught: Entry | None) -> dict[str, str]:

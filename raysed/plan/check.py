@@ -18,7 +18,6 @@ from raysed.plan.consistency import check_depths, check_settings, check_width
 from raysed.recipe import Recipe
 from raysed.registry import stages
 from raysed.score.tasks import Evaluation
-from raysed.score.transfer import FurtherTasks, load_further
 from raysed.store.files import sha256_of
 from raysed.store.hub import cached_commit, encoder_path
 
@@ -35,7 +34,6 @@ class Job:
     pairs: dict[str, PairRows] = field(default_factory=dict)
     views: dict[str, PairRows | None] = field(default_factory=dict)
     """Kinds of views that have a table of their own; None where they are made from the corpus."""
-    further: FurtherTasks = field(default_factory=FurtherTasks)
     teachers: Sequence[Teacher] = ()
     """What learners imitate; models are loaded again when they are needed, unless there is only one."""
     widths: tuple[int, ...] = ()
@@ -79,7 +77,7 @@ def check(config: Config) -> Job:
         check_corpus(config.corpus)
         settings = config.corpus.model_dump(mode="json", exclude={"source"})
         corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
-    evaluation, further = Evaluation.load(config.evaluation, config.seed), load_further(config.evaluation)
+    evaluation = Evaluation.load(config.evaluation, config.seed)
     tasks = {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()}
     encoder = _encoder_identity(config.encoder, corpus)
     inputs = {"encoder": encoder, "corpus": corpus, "tasks": tasks}
@@ -88,8 +86,6 @@ def check(config: Config) -> Job:
     kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config))
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
-    if further:
-        inputs["further"] = further.identity
     if config.flow.fit_on not in FIT_ON:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
     teachers, widths = _teachers(config)
@@ -102,7 +98,7 @@ def check(config: Config) -> Job:
             f"them to the file, or leave combination.{setting} out"
         )
     _check_masks(config, recipes)
-    return Job(config, recipes, evaluation, inputs, pairs, views, further, teachers, widths, unscored)
+    return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
 
 
 def _encoder_identity(config: EncoderConfig, corpus: dict[str, Any] | None) -> dict[str, Any]:

@@ -42,11 +42,9 @@ def check_present(config: Config) -> None:
 def check_depths(config: Config, layers: int) -> None:
     """Refuse to pool more layers than there are; `encoder.layers` is checked where the encoder is."""
     encoder = "encoder.static" if config.encoder.static else repr(config.encoder.path)
-    asked = [("evaluation.layers has", depth, encoder) for depth in config.evaluation.layers]
-    asked.append(("evaluation.transfer.layers is", config.evaluation.transfer.layers, "the encoder"))
-    for problem, depth, what in asked:
+    for depth in config.evaluation.layers:
         if isinstance(depth, int) and not 1 <= depth <= layers:
-            raise UserError(f"{problem} {depth}, but {what} has {layers} layer{'s' * (layers != 1)}")
+            raise UserError(f"evaluation.layers has {depth}, but {encoder} has {layers} layer{'s' * (layers != 1)}")
 
 
 def check_width(config: Config, width: int) -> None:

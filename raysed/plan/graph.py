@@ -9,7 +9,7 @@ import numpy as np
 
 from raysed.cluster.execute import Engine, How
 from raysed.cluster.resources import Cluster
-from raysed.config import FIT_ON, CorpusConfig, Layers, derive_seed, dump_config
+from raysed.config import FIT_ON, CorpusConfig, derive_seed, dump_config
 from raysed.data.tokens import tokenize
 from raysed.errors import UserError
 from raysed.graph import Artefact, Given, Graph, Input, Needs, Pick, Tried
@@ -36,7 +36,6 @@ from raysed.recipe import (
     trainings_of,
 )
 from raysed.registry import stages
-from raysed.score.lexical import TF_IDF
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
 
@@ -55,7 +54,6 @@ _TITLES = {
     "teachers": "asking the teachers",
     "combination": "combining the teachers",
     "calibration": "fitting calibrations",
-    "transfer": "transfer tasks",
     "report": "scores, export and report",
 }
 """What people call stages; those of recipes are named after them."""
@@ -96,8 +94,6 @@ class Plan:
         for recipe in job.recipes:
             if recipe.calibration and recipe.ensemble != BASE:
                 self._calibrate(recipe, may_fail=True)
-        if job.further:
-            self._probe()
         self.graph = Graph(list(self.artefacts.values()))
 
     def _add(
@@ -177,11 +173,11 @@ class Plan:
 
     # models that are there
 
-    def _embed(self, recipe: str, kind: str, index: int, model: Input | None, what: str, probes: Any = None) -> None:
+    def _embed(self, recipe: str, kind: str, index: int, model: Input | None, what: str) -> None:
         inputs = {"encoder": self._encoder, "model": model, "sentences": self._sentences}
         name, kept = f"{recipe}/embeddings/{index:02d}", (inputs, {"layers": self._poolings})
         self._add(name, f"embeddings by {what}", scores.embeddings, "evaluation", *kept, by="task")
-        self._score(ScoredModel(recipe, kind, index, name, self._poolings, model=model, probes=probes))
+        self._score(ScoredModel(recipe, kind, index, name, self._poolings, model=model))
 
     def _score(self, scored: ScoredModel) -> None:
         self.scored.setdefault(scored.recipe, []).append(scored)
@@ -216,8 +212,7 @@ class Plan:
         used = {recipe.ensemble for recipe in self.job.recipes}
         for node in (node for node in nodes if node in used):
             for index in range(models_of(node, config)):
-                model, probed = Pick(outcome_of(node), index), Pick(outcome_of(node), index, "probed")
-                self._embed(node, "member", index, model, f"member {index:02d} of {node}", probed)
+                self._embed(node, "member", index, Pick(outcome_of(node), index), f"member {index:02d} of {node}")
 
     def _add_member(self, node: str, index: int, bound: float | None, stage: str) -> str:
         config, (*before, kind) = self.config, node.split("-")
@@ -399,52 +394,7 @@ class Plan:
         kept = inputs, settings, {"poolings": list(of.poolings)}
         about = {"by": "task", "group": of.embeddings, "may_fail": may_fail, "options": options, "say": _say_unfitted}
         self._add(name, title, scores.calibration, "calibration", *kept, **about)
-        self._score(ScoredModel(recipe.text, of.kind, index, name, poolings, model=of.model, probes=of.probes))
-
-    # further tasks
-
-    def _probe(self) -> None:
-        """The base, teachers, and members and learners of every recipe, the first of each or all."""
-        config, further, transfer = self.config, self.job.further, self.config.evaluation.transfer
-        layers = transfer.layers or config.encoder.layers
-        sentences = Given(further.identity, Sentences(further.sentences, self._tokens(further.sentences)))
-        given, seed = {"further": Given(further.identity, further)}, {"seed": transfer.seed}
-        probed: list[tuple[ScoredModel, str, str | None]] = []
-        for scored in self._probed():
-            recipe = parse_recipe(scored.recipe)
-            if recipe.calibration and (layers not in scored.poolings or config.flow.per_task):
-                continue
-            if vectors := self._add_probe_embeddings(recipe.uncalibrated, scored, sentences, layers):
-                probed.append((scored, vectors, scored.embeddings if recipe.calibration else None))
-        if further.transfer:
-            self._add(f"{TF_IDF}/transfer/00", "transfer tasks", scores.word_probes, "transfer", given, seed)
-        for scored, vectors, calibrated in probed:
-            inputs = {"vectors": vectors, "calibration": calibrated, **given}
-            name = f"{scored.recipe}/transfer/{scored.index:02d}"
-            self._add(name, "transfer tasks", scores.probes, "transfer", inputs, {**seed, "layers": layers})
-
-    def _probed(self) -> Iterator[ScoredModel]:
-        asked = {on_base(recipe) for recipe in self.job.recipes} | {recipe.text for recipe in self.job.recipes}
-        many = None if self.config.evaluation.transfer.models == "all" else 1
-        for recipe in self.recipes():
-            group = self.scored.get(recipe, [])
-            if group and (group[0].kind != "base" or recipe in {BASE, *asked}):
-                yield from group[: None if recipe == TEACHERS else many]
-
-    def _add_probe_embeddings(self, recipe: str, scored: ScoredModel, sentences: Given, layers: Layers) -> str | None:
-        """Embeddings without a calibration, once for all calibrations; None where there are none."""
-        name, title = f"{recipe}/probes/{scored.index:02d}", f"embeddings for probes by {recipe}"
-        if name in self.artefacts:
-            return name
-        if recipe != TEACHERS:
-            inputs = {"encoder": self._encoder, "model": scored.probes or scored.model, "sentences": sentences}
-            kept, about = (inputs, {"layers": [layers]}), {"by": "task", "is_intermediate": True}
-            return self._add(name, title, scores.embeddings, "transfer", *kept, **about)
-        teacher = self.job.teachers[scored.index]
-        if teacher.is_made_by_run or not teacher.knows(sentences.value.texts):  # members are scored themselves
-            return None
-        kept = {"teacher": Given(teacher.identity, teacher), "sentences": sentences}, {"layers": layers}
-        return self._add(name, title, scores.teacher_embeddings, "transfer", *kept, is_intermediate=True)
+        self._score(ScoredModel(recipe.text, of.kind, index, name, poolings, model=of.model))
 
     # what executes it, and what the report reads
 

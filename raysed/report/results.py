@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from raysed.config import Config, EncoderConfig, Layers, derive_seed
 from raysed.data.parquet import SentenceTable
-from raysed.data.tokens import read_tokens, tokenize
+from raysed.data.tokens import tokenize
 from raysed.make.scores import load_embeddings
 from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
@@ -188,14 +188,15 @@ class Run:
     @cached_property
     def untouched(self) -> Loaded:
         """The encoder before any training."""
-        return self._loaded(next(model for model in self.models if model.recipe == BASE))
+        return self.load(next(model for model in self.models if model.recipe == BASE))
 
     @cached_property
     def exported(self) -> Loaded:
         """The chosen model."""
-        return self._loaded(self.choice.model)
+        return self.load(self.choice.model)
 
-    def _loaded(self, model: ScoredModel) -> Loaded:
+    def load(self, model: ScoredModel) -> Loaded:
+        """Return a model with its calibration at the pooling of the headline."""
         calibration = None
         if parse_recipe(model.recipe).calibration:
             place = self.storage.fetch(model.embeddings) / f"layers-{self.config.encoder.layers}"
@@ -247,18 +248,10 @@ class Run:
         entries = [json.loads(line) for line in lines]
         return [{**entry, "dev": max(entry["dev"].values()) if "dev" in entry else None} for entry in entries]
 
-    @property
-    def has_corpus(self) -> bool:
-        """Whether anything was trained or fitted on the corpus."""
-        return self.job.needs_corpus and self.storage.entry("corpus") is not None
-
-    def token_counts(self, count: int) -> np.ndarray:
-        """Return how often the corpus has each of `count` tokens."""
-        return np.bincount(read_tokens(self.storage.fetch("corpus")).input_ids, minlength=count)
-
     def some_sentences(self) -> list[str]:
         """Return a thousand successive sentences of the corpus where one was read; else those of the tasks."""
-        table = SentenceTable(self.storage.fetch("corpus")) if self.has_corpus else ()
+        has_corpus = self.job.needs_corpus and self.storage.entry("corpus") is not None
+        table = SentenceTable(self.storage.fetch("corpus")) if has_corpus else ()
         if len(table) < _FEWEST_SENTENCES:
             return self.evaluation.sentences
         first = int(np.random.default_rng(self.config.seed).integers(max(len(table) - MOST_SENTENCES, 0) + 1))

@@ -157,30 +157,23 @@ def task_names(rows: Iterable[Row]) -> list[str]:
 def means_table(
     found: Iterable[tuple[tuple[str, ...], Mapping[Hashable, float | None]]],
     heads: Sequence[str] = (),
-    spread_of: Hashable = None,
 ) -> Table:
     """Return the means over like models.
 
     Args:
         found: of every model recipe, kind and further cells, and its numbers by column.
         heads: of the further cells.
-        spread_of: the column whose standard deviation follows as the last one, where there are several models.
     """
     groups: dict[tuple[str, ...], list[Mapping[Hashable, float | None]]] = {}
     for group, numbers in found:
         groups.setdefault(group, []).append(numbers)
     columns = dict.fromkeys(column for models in groups.values() for numbers in models for column in numbers)
-    lines, spreads = [], []
+    lines = []
     for (recipe, kind, *more), models in groups.items():
-        values = {column: [m[column] for m in models if m.get(column) is not None] for column in columns}
-        means = [number(statistics.fmean(some) if some else None) for some in values.values()]
+        values = [[m[column] for m in models if m.get(column) is not None] for column in columns]
+        means = [number(statistics.fmean(some) if some else None) for some in values]
         lines.append([display_name(recipe, kind, len(models)), recipe, *more, *means])
-        some = values.get(spread_of, ())
-        spreads.append(number(statistics.stdev(some) if len(some) > 1 else None))
-    header = ["models", "recipe", *heads, *map(str, columns)]
-    if set(spreads) <= {"-"}:
-        return Table(header, lines, text=2 + len(heads))
-    return Table([*header, "std"], [[*line, std] for line, std in zip(lines, spreads)], text=2 + len(heads))
+    return Table(["models", "recipe", *heads, *map(str, columns)], lines, text=2 + len(heads))
 
 
 def stage_labels() -> dict[str, str]:

@@ -7,14 +7,10 @@ Scikit-learn is imported where it is used: it takes a second, and most processes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_matrix
-
-from raysed.data.transfer import TransferTask
-from raysed.score.transfer import ProbeJob, combine, jobs, run_probe, sentences_of
 
 if TYPE_CHECKING:
     from raysed.score.tasks import Evaluation
@@ -91,33 +87,3 @@ def baselines(
         outcome, known = parts[task, name][part](), found.setdefault(name, {}).get(task)
         found[name][task] = outcome if known is None else np.maximum(known, outcome)
     return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}
-
-
-def transfer_baselines(
-    tasks: Sequence[TransferTask], seed: int = 1111, run: Callable[..., Iterable[dict[str, Any]]] = map
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Score TF-IDF as the features of transfer tasks; returns by the name of its row what `score_transfer` returns."""
-    return {TF_IDF: combine(run(partial(run_word_probe, counts_UV=word_counts(tasks)), jobs(tasks, seed)))}
-
-
-def word_counts(tasks: Sequence[TransferTask]) -> csr_matrix:
-    """Return how often each of `sentences_of(tasks)` has each word of all of them, float32 [U, V]."""
-    from sklearn.feature_extraction.text import CountVectorizer
-
-    return fit_rows(CountVectorizer(dtype=np.float32), sentences_of(tasks))
-
-
-def run_word_probe(job: ProbeJob, counts_UV: csr_matrix) -> dict[str, Any]:
-    """Train and test one probe on TF-IDF with logarithmic counts.
-
-    Words and their frequencies are those of the sentences that the probe is fitted on, each counted once; so every
-    outer fold has its own.
-    """
-    from sklearn.feature_extraction.text import TfidfTransformer
-
-    fitted_NV = counts_UV[job.training_rows]
-    known = np.flatnonzero(fitted_NV.getnnz(axis=0))
-    if not len(known):
-        return run_probe(job, csr_matrix((counts_UV.shape[0], 1), dtype=np.float32))
-    weights = TfidfTransformer(sublinear_tf=True).fit(fitted_NV[:, known])
-    return run_probe(job, weights.transform(counts_UV[:, known]))

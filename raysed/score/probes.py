@@ -1,11 +1,8 @@
-"""What a linear model reads out of frozen features: classifiers and the relatedness regression of SentEval.
+"""What a linear classifier reads out of frozen features, as in SentEval (Conneau and Kiela, LREC 2018).
 
-A probe is a function of features, labels, settings and seed only. Source: Conneau and Kiela, "SentEval: An Evaluation
-Toolkit for Universal Sentence Representations", LREC 2018; the regression is that of Tai, Socher and Manning 2015,
-section 4.2.
-
-The classifiers of all folds are solved together: scikit-learn, one fit after the other, took 1.8 to 13 times as long on
-the bundled encoder's embeddings of SICK and SNLI, with accuracies within 0.1.
+A probe is a function of features, labels, settings and seed only. The classifiers of all folds are solved together:
+scikit-learn, one fit after the other, took 1.8 to 13 times as long on the bundled encoder's embeddings of SICK and
+SNLI, with accuracies within 0.1.
 """
 
 import math
@@ -13,30 +10,22 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import torch
 from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix, hstack, issparse
 from scipy.special import log_softmax
 
-from raysed.data.transfer import FOLDS
-from raysed.score.metrics import pearson
-
 SPLIT_GRID = tuple(2.0**exponent for exponent in range(-2, 4))
-"""Values of C where a dev set or the inner folds of a nested search choose."""
-FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
-"""Values of C where folds of the training set choose, and a test set is apart."""
+"""Values of C to choose from, as SentEval has them."""
 
 _TOLERANCE, _MAX_ITERATIONS = 1e-8, 1000
-_GRADES = 5
-_BATCH, _ROUND_EPOCHS, _MAX_EPOCHS, _PATIENCE = 64, 50, 1000, 3
 
 Features = np.ndarray | csr_matrix
 """float32 [N, D]."""
 
 
 class Labelled(NamedTuple):
-    """Features [N, D] and labels [N]: classes, or scores of a regression."""
+    """Features [N, D] and labels [N]."""
 
     features: Features
     labels: np.ndarray
@@ -55,18 +44,7 @@ class Classified(NamedTuple):
     converged: bool
 
 
-def pair_features(a_ND: Features, b_ND: Features) -> Features:
-    """Return [|a - b|, a * b], the features of a sentence pair, [N, 2 D].
-
-    >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]])).tolist()
-    [[2.0, 1.0, 3.0, 2.0]]
-    """
-    if issparse(a_ND):
-        return hstack([abs(a_ND - b_ND), a_ND.multiply(b_ND)], "csr")
-    return np.concatenate([np.abs(a_ND - b_ND), a_ND * b_ND], axis=1)
-
-
-def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int = FOLDS) -> list[tuple[np.ndarray, np.ndarray]]:
+def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return (rows to train on, rows to test on) per fold; each class is spread evenly over the folds.
 
     Without a seed rows are not shuffled.
@@ -78,7 +56,7 @@ def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int = FOLDS)
 
 
 def classify_by_folds(
-    train: Labelled, test_ND: Features, grid: Sequence[float], seed: int | None, folds: int = FOLDS
+    train: Labelled, test_ND: Features, grid: Sequence[float], seed: int | None, folds: int
 ) -> Classified:
     """Choose C by cross-validation on `train`, fit on all of it, and predict the test rows."""
     held_out = [rows for _, rows in stratified_folds(train.labels, seed, folds)]
@@ -209,89 +187,3 @@ def _with_ones(features_ND: Features) -> Features:
     if issparse(features_ND):
         return hstack([features_ND, ones_N1], "csr", np.float32)
     return np.concatenate([features_ND, ones_N1], axis=1, dtype=np.float32)
-
-
-# -- regression of scores --------------------------------------------------------------------------------------------
-
-
-def soft_labels(score_N: np.ndarray) -> np.ndarray:
-    """Return a distribution over the grades 1 to 5 per score, float32 [N, 5] (Tai et al. 2015, equation 15).
-
-    SentEval does the same to the scores 0 to 5 of STS-B: of one below 1, the share of the lower grade is left out.
-    """
-    distance_NG = np.abs(np.asarray(score_N, np.float64)[:, None] - np.arange(1, _GRADES + 1))
-    return np.maximum(1 - distance_NG, 0).astype(np.float32)
-
-
-def regress(train: Labelled, dev: Labelled, test_ND: np.ndarray, seed: int) -> tuple[np.ndarray, float]:
-    """Learn scores of 0 to 5 as expected grades: a linear layer and a softmax over five grades.
-
-    Mean squared error to the soft labels, Adam at 1e-3, batches of 64. After every 50 epochs the Pearson correlation
-    on `dev` is taken; the fourth time that it is no new best ends the training (the count never goes back), and so do
-    1,050 epochs. The best state predicts; its correlation on `dev` (x100) is returned, too.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    x_NF, dev_NF, test_NF = (_with_ones(features_NF) for features_NF in (train.features, dev.features, test_ND))
-    weights = _Weights(x_NF.shape[1] - 1, generator)
-    y_NG = soft_labels(train.labels)
-    best, best_prediction, misses = -math.inf, np.zeros(test_NF.shape[0]), 0
-    for _ in range(0, _MAX_EPOCHS + 1, _ROUND_EPOCHS):
-        _round_of_epochs(weights, x_NF, y_NG, generator)
-        correlation = pearson(_expected_grade(weights, dev_NF), dev.labels)
-        if correlation > best:
-            best, best_prediction = correlation, _expected_grade(weights, test_NF)
-            continue
-        misses += 1
-        if misses > _PATIENCE:
-            break
-    return best_prediction, 100 * best
-
-
-class _Weights:
-    """Weights [D + 1, 5] of a linear layer, the intercepts last: torch's initialisation, and Adam with its defaults.
-
-    In NumPy: torch takes six times as long for a step on a batch of 64.
-    """
-
-    def __init__(self, width: int, generator: torch.Generator):
-        bound = 1 / math.sqrt(width)
-        parts = [
-            torch.empty(shape).uniform_(-bound, bound, generator=generator) for shape in ((_GRADES, width), (_GRADES,))
-        ]
-        self.values = np.ascontiguousarray(np.concatenate([parts[0].numpy().T, parts[1].numpy()[None]]))
-        self._mean, self._square, self._steps = np.zeros_like(self.values), np.zeros_like(self.values), 0
-
-    def step(self, gradient: np.ndarray) -> None:
-        """Change the values in place (Kingma and Ba 2015)."""
-        self._steps += 1
-        self._mean += 0.1 * (gradient - self._mean)
-        self._square += 0.001 * (gradient * gradient - self._square)
-        # Both corrections for the zeros at the start, as one factor and another epsilon.
-        correction = math.sqrt(1 - 0.999**self._steps)
-        factor = 1e-3 * correction / (1 - 0.9**self._steps)
-        self.values -= factor * self._mean / (np.sqrt(self._square) + 1e-8 * correction)
-
-
-def _round_of_epochs(weights: _Weights, x_NF: Features, y_NG: np.ndarray, generator: torch.Generator) -> None:
-    for _ in range(_ROUND_EPOCHS):
-        order = torch.randperm(len(y_NG), generator=generator).numpy()
-        shuffled_NF, shuffled_NG = x_NF[order], y_NG[order]
-        for start in range(0, len(order), _BATCH):
-            x_BF, y_BG = shuffled_NF[start : start + _BATCH], shuffled_NG[start : start + _BATCH]
-            share_BG = _softmax(x_BF @ weights.values)
-            error_BG = share_BG - y_BG
-            error_BG *= share_BG
-            error_BG -= share_BG * error_BG.sum(1, keepdims=True)
-            error_BG *= 2 / error_BG.size
-            weights.step(x_BF.T @ error_BG)
-
-
-def _softmax(logit_NG: np.ndarray) -> np.ndarray:
-    logit_NG -= logit_NG.max(1, keepdims=True)
-    np.exp(logit_NG, out=logit_NG)
-    logit_NG /= logit_NG.sum(1, keepdims=True)
-    return logit_NG
-
-
-def _expected_grade(weights: _Weights, x_NF: Features) -> np.ndarray:
-    return _softmax(x_NF @ weights.values).astype(np.float64) @ np.arange(1, _GRADES + 1)

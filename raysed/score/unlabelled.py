@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from raysed.data.rows import read_lines
-from raysed.score.analysis import isotropy
 from raysed.score.lexical import tf_idf_vectors, word_cosines
-from raysed.score.metrics import unit
+from raysed.score.metrics import pair_cosines, unit
 
 MOST_SENTENCES = 1000
 """A space of 768 directions shows in no fewer."""
@@ -25,12 +24,51 @@ CANNOT_BE_TOLD = (
     "grade some hundred pairs of your own sentences, or list which documents answer some dozen queries."
 )
 _SHOWN, _NEAREST = 5, 2
+_RANDOM_PAIRS = 10_000
 _LONGEST = 200
 """Characters of a sentence that are shown."""
 _TRIPLES = Path(__file__).parents[1] / "bundled" / "triples.tsv"
 
 Embed = Callable[[Sequence[str]], np.ndarray]
 """Sentences to embeddings [B, D]."""
+
+
+def isotropy(x_ND: np.ndarray, seed: int = 0) -> dict[str, float]:
+    """Return how evenly embeddings fill their space; nothing is centred, see `singular_values`.
+
+    `cosine` is the mean over random pairs of different rows: near 0 for even directions, near 1 in a narrow cone.
+    `first_direction` is the share of the squared lengths that lies along the first singular direction.
+    """
+    values_K, rng = singular_values(x_ND), np.random.default_rng(seed)
+    a_P = rng.integers(len(x_ND), size=_RANDOM_PAIRS)
+    b_P = (a_P + rng.integers(1, len(x_ND), size=_RANDOM_PAIRS)) % len(x_ND)
+    return {
+        "cosine": float(pair_cosines(x_ND, x_ND, np.stack([a_P, b_P], axis=1)).mean()),
+        "effective_rank": effective_rank(values_K),
+        "first_direction": float(values_K[0] ** 2 / (values_K**2).sum()),
+    }
+
+
+def singular_values(x_ND: np.ndarray) -> np.ndarray:
+    """Return the singular values of the raw matrix, largest first and divided by it, float64 [min(N, D)].
+
+    Not centred, so that the common offset shows, which makes embeddings crowd together.
+
+    >>> singular_values(np.diag([1.0, 4.0, 2.0])).tolist()
+    [1.0, 0.5, 0.25]
+    """
+    values = np.linalg.svd(np.asarray(x_ND, dtype=np.float64), compute_uv=False)
+    return values / values[0] if values[0] > 0 else values
+
+
+def effective_rank(singular_values_K: np.ndarray) -> float:
+    """Return how many directions carry the embeddings: the exponential of the singular values' entropy.
+
+    K equal values give K, a single one that is not zero gives 1 (Roy and Vetterli 2007).
+    """
+    share_K = singular_values_K / singular_values_K.sum()
+    share_K = share_K[share_K > 0]
+    return float(np.exp(-(share_K * np.log(share_K)).sum()))
 
 
 def near_duplicates(sentences: Sequence[str], seed: int = 0) -> list[str]:
@@ -69,7 +107,7 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
         `found`, the share in % of near-duplicates whose nearest of all sentences is the one that they were made of;
         `alignment`, the mean squared distance of a sentence and its near-duplicate, and `uniformity`, the logarithm of
         the mean of exp(-2 d^2) over all pairs, both on the unit sphere and better the lower they are; `cosine` and
-        `effective_rank`, see `analysis.isotropy`; and `neighbours`, for some sentences the nearest others.
+        `effective_rank`, see `isotropy`; and `neighbours`, for some sentences the nearest others.
     """
     generator = np.random.default_rng(seed)
     if len(sentences) > MOST_SENTENCES:

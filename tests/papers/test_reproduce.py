@@ -32,7 +32,6 @@ from raysed.recipe import parse_recipe
 from raysed.report.document import Report
 from raysed.report.scores import Row as ScoredRow
 from raysed.report.scores import Scores
-from raysed.score.analysis import edit_distance_table
 from raysed.train.flow_fit import fit_flow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +172,11 @@ def test_every_row_has_a_run_that_makes_it_and_runs_are_all_used():
 
 def test_definitions_name_data_that_is_described():
     named = {name for run in RUNS["runs"].values() for name in run.get("data", {}).values()}
-    named |= {name for table in RUNS["tables"].values() for name in (*table.get("data", {}).values(), *table["tasks"])}
+    named |= {
+        name
+        for table in RUNS["tables"].values()
+        for name in (*filter(None, table.get("further", {}).values()), *table["tasks"])
+    }
     for entry in RUNS["data"].values():
         named |= {entry["text_of"]} if "text_of" in entry else set()
         named |= {*entry.get("together", []), *entry.get("splits", {}).values()}
@@ -261,7 +264,6 @@ AFTER_LABELS = {**BSL, "bsl.learning_rate": 5e-5, "bsl.momentum": 0.9999, "bsl.v
 TRANSLATED = {**AS_PRINTED, "bsl.views": ["back_translation"]}
 GRID = {"recipes": ["sts", "sts-flow", "sts-sed", "sts-sed-flow"], "sts.models": 10}
 GRID["sts.lower_bounds"] = [round(0.05 * i, 2) for i in range(20)]
-PROBED = {"evaluation.transfer.models": "all"}
 SETTINGS = {
     "sed-table-2": {  # SED section 5.1 and appendix B, and the years alone under the flow
         "sed-bert-large": {
@@ -278,7 +280,6 @@ SETTINGS = {
         "sed-bert-large": {"recipes": ["ct-sed-flow", "nli-ct-sed-flow"]},
     },
     "sed-table-6": {"sed-distilbert": {}, "sed-bert-base": {}, "sed-bert-large": {}},
-    "sed-table-7": {"sed-bert-large": PROBED},
     "bert-flow-table-3": {  # BERT-flow appendix B: flows per task on all splits, or on NLI with another rate
         "nli-base-target": {},
         "nli-base-nli": {},
@@ -372,10 +373,10 @@ def test_papers_read_the_whole_of_their_data(paper_data):
     assert lines[:2] == ["DP one, 0", "DP two 0"] and len(lines) == 30
 
     plan = plan_of(paper_data, "bert-flow-table-4", "paper")
-    assert all(config.members.count > 1 and setting(config, *PROBED) == "all" for config in plan.configs.values())
+    assert all(config.members.count > 1 for config in plan.configs.values())
     lines = Path(plan.configs["nli-base-qnli"].flow.fit_on).read_text().splitlines()
     assert lines[:4] == ['Why "train?', "Because.", "How?", "Thus."] and len(lines) == 12
-    assert plan.configs["nli-base-nli"].evaluation.analysis.qnli.endswith("dev.tsv")
+    assert plan.further["qnli"].endswith("dev.tsv")
 
 
 def test_bsl_learns_from_nlis_sentences_books_or_both_and_across_languages(paper_data):
@@ -630,23 +631,20 @@ def row_of(recipe: str, kind: str, index: int, layers: int | str, scores: dict[s
     return ScoredRow(recipe, kind, index, None, layers, metrics, **changes)
 
 
-def test_values_of_mappings_by_model_and_of_nested_keys():
-    distances, gold_P = {"characters": np.array([3, 1, 2]), "words": np.array([3, 2, 1])}, np.array([1.0, 2.0, 3.0])
-    models = edit_distance_table(distances, gold_P, {"base": gold_P})
-    analysis = {
-        "analysis.qnli": {"base": 60.0, "nli/00": 70.0, "nli/01": 72.0},
-        "analysis.edit_distance": {"task": "dev", "models": models},
-        "analysis.frequency": [{"ranks": (0, 100), "norm": 0.9, "distance": {3: 0.7}, "dot": {3: 0.5}}],
+def test_values_of_what_is_measured_beside_a_report():
+    qnli = [{"recipe": "nli", "kind": "member", "index": i, "layers": 2, "auc": 70.0 + i} for i in range(2)]
+    report = {
+        "qnli": [{"recipe": "base", "kind": "base", "index": 0, "layers": 2, "auc": 60.0}, *qnli],
+        "edit_distance": [{"recipe": "gold", "characters": -90.0, "words": -100.0, "gold": 100.0}],
+        "frequency": [{"ranks": [0, 100], "norm": 0.9, "distance": {"3": 0.7}, "dot": {"3": 0.5}}],
     }
-    report = report_of([row_of("base", "base", 0, 2, {"a": 50.0})], ["a"], **analysis)
-    qnli = {"section": "analysis.qnli", "value": "number", "recipe": "nli", "kind": None}
-    assert find_values(report, qnli) == {0: 70.0, 1: 72.0}
-    assert find_values(report, {**qnli, "recipe": "base"}) == {0: 60.0}
-    edit = {"section": "analysis.edit_distance.models", "value": "{unit}", "unit": "words", "recipe": "gold"}
-    assert find_values(report, edit) == {0: pytest.approx(-100)}
-    frequency = {"section": "analysis.frequency", "value": "distance.3", "ranks": [0, 100]}
+    place = {"section": "qnli", "value": "auc", "recipe": "nli", "kind": "member", "layers": 2}
+    assert find_values(report, place) == {0: 70.0, 1: 71.0}
+    edit = {"section": "edit_distance", "value": "{unit}", "unit": "words", "recipe": "gold", "kind": None}
+    assert find_values(report, edit) == {0: -100.0}
+    frequency = {"section": "frequency", "value": "distance.3", "ranks": [0, 100]}
     assert find_values(report, frequency) == {0: 0.7}
-    assert find_values({}, qnli) == find_values({"rows": None}, {**qnli, "section": "rows"}) == {}
+    assert find_values({}, place) == find_values({"rows": None}, {**place, "section": "rows"}) == {}
 
 
 def toy(statistic: str | None = None) -> tuple[Plan, Request]:
@@ -831,6 +829,9 @@ class FakeRuns:
         self.done.append((config.run, config.recipes))
         return Result(config.storage, report_of(list(self.rows(config)), config.report_tasks()))
 
+    def measure(self, config: Config, further) -> dict:
+        return {}
+
     def rows(self, config: Config):
         for recipe in map(parse_recipe, config.recipes):
             kinds = {"base": 1} if not recipe.members else {"member": config.members.count, "ensemble": 1}
@@ -850,7 +851,7 @@ def test_every_table_from_the_request_to_its_files(name, small_data):
     """With what a small machine has: each row is there with a value, or says why not."""
     asked, fake, said = request(small_data, name), FakeRuns(), []
     plan = make_plan(asked)
-    reproduce(asked, plan, fake.check, fake.run, said.append)
+    reproduce(asked, plan, fake.check, fake.run, fake.measure, said.append)
     assert len(fake.checked) == len(fake.done) == len(plan.configs)
     written = json.loads((asked.output / f"{name}-small.json").read_text())
     text = (asked.output / f"{name}-small.md").read_text()
@@ -875,9 +876,9 @@ def test_runs_that_share_a_directory_keep_both_reports_and_are_checked_before_th
             raise UserError("wrong")
 
     with pytest.raises(UserError, match="wrong"):
-        reproduce(asked, make_plan(asked), refuse, fake.run, lambda line: None)
+        reproduce(asked, make_plan(asked), refuse, fake.run, fake.measure, lambda line: None)
     assert fake.done == []
-    comparison = reproduce(asked, make_plan(asked), fake.check, fake.run, lambda line: None)
+    comparison = reproduce(asked, make_plan(asked), fake.check, fake.run, fake.measure, lambda line: None)
     assert [run for run, _ in fake.done] == ["nli-base", "nli-base", "nli-large", "nli-large"]
     assert len(set(comparison.reports.values())) == 4
     assert all(Path(path).is_file() for path in comparison.reports.values())

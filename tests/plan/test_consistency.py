@@ -128,7 +128,6 @@ def test_shorter_embeddings_are_shorter_and_in_order():
     [
         ({"layers": [1, 4]}, r"^evaluation\.layers has 4, but 'bundled:encoder' has 3 layers$"),
         ({"layers": [0]}, r"^evaluation\.layers has 0, but "),
-        ({"transfer": {"layers": 4}}, r"^evaluation\.transfer\.layers is 4, but the encoder has 3 layers$"),
     ],
 )
 def test_depths_that_the_encoder_does_not_have(evaluation, message):

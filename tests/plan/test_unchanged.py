@@ -25,7 +25,7 @@ def settings(tmp_path) -> dict:
     (tmp_path / "encoder").mkdir()
     (tmp_path / "encoder/config.json").write_text('{"hidden_size": 16}')
     (tmp_path / "corpus.txt").write_text("It rains.\nThe sun shines.\n")
-    for name in ("test.tsv", "nli.tsv", "views.tsv", "qnli.tsv", "fit.txt", "teacher.parquet"):
+    for name in ("test.tsv", "nli.tsv", "views.tsv", "fit.txt", "teacher.parquet"):
         (tmp_path / name).write_text(PAIRS)
     return {
         "storage": str(tmp_path / "runs"),
@@ -40,7 +40,6 @@ def settings(tmp_path) -> dict:
         "evaluation": {
             "tasks": {"mine": {"source": str(tmp_path / "test.tsv")}},
             "dev": "mine",
-            "analysis": {"qnli": str(tmp_path / "qnli.tsv")},
         },
     }
 
@@ -89,7 +88,6 @@ def test_nothing_has_changed(settings):
         "test.tsv",
         "nli.tsv",
         "views.tsv",
-        "qnli.tsv",
         "fit.txt",
         "teacher.parquet",
     ],

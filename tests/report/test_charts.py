@@ -20,7 +20,7 @@ from raysed.report.sections.pairs import agreement_chart
 from raysed.report.sections.scores import scores_chart
 from raysed.report.sections.space import spectrum_chart
 from raysed.report.sections.training import training_chart
-from raysed.score.analysis import singular_values
+from raysed.score.unlabelled import singular_values
 
 RNG = np.random.default_rng(0)
 COSINES, GRADED = RNG.normal(size=50), RNG.integers(0, 6, 50).astype(float)

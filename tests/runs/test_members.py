@@ -15,11 +15,9 @@ from raysed.cluster.work import Ended
 import raysed.make.scores
 import raysed.pipeline
 from raysed.config import make_config
-from raysed.data.transfer import load_transfer
 from raysed.errors import UserError
 from raysed.graph import Task
 from raysed.make import models
-from raysed.score.lexical import transfer_baselines
 from raysed.store.storage import Storage
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("blank_pictures")]
@@ -249,56 +247,6 @@ def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(tmp_p
     with pytest.raises(UserError, match="base-sn/calibrations/00: the rows are planted"):
         run(tmp_path, recipes=["ct-sn"])
     assert not [name for name in published(tmp_path) if "members" in name]
-
-
-def test_transfer_tasks_and_qnli_are_in_the_report_and_are_not_repeated(tmp_path):
-    """On made-up rows: what follows is the same sentence, and an answer repeats its question."""
-    rng = np.random.default_rng(0)
-    words = "cat dog bird horse cow car tree house road river".split()
-    rows = []
-    for i in range(120):
-        split = ("train", "train", "dev", "test")[i // 3 % 4]
-        first, second = rng.choice(words, 3, replace=False), rng.choice(words, 3, replace=False)
-        label = ("entailment", "neutral", "contradiction")[i % 3]
-        second = first if label == "entailment" else second
-        rows.append(f"{split}\t{1 + 4 * (label == 'entailment')}\t{label}\t{' '.join(first)}.\t{' '.join(second)}.")
-    (tmp_path / "sick.tsv").write_text("\n".join(["split\trelatedness\tlabel\tpremise\thypothesis", *rows]) + "\n")
-    pairs = [(rng.choice(words, 3), i % 2) for i in range(40)]
-    qnli = [
-        f"{i}\tWhat about {' and '.join(w)}?\t{' and '.join(w if yes else rng.choice(words, 3))}.\t"
-        + ("entailment" if yes else "not_entailment")
-        for i, (w, yes) in enumerate(pairs)
-    ]
-    (tmp_path / "qnli.tsv").write_text("\n".join(["index\tquestion\tsentence\tlabel", *qnli]) + "\n")
-    changes = {
-        "recipes": ["base-whiten", "teachers"],
-        "teachers": [{"path": "bundled:encoder", "layers": 2}],
-        "flow": {"fit_on": "tasks"},
-        "evaluation": {
-            "tasks": small_tasks(),
-            "layers": [2],
-            "transfer": {"source": str(tmp_path), "tasks": ["SICKEntailment", "SICKRelatedness"]},
-            "analysis": {"qnli": str(tmp_path / "qnli.tsv")},
-        },
-    }
-    run(tmp_path, **changes)
-    found = report(tmp_path)
-    rows = {row["recipe"]: row["scores"] for row in found["transfer"]}
-    assert list(rows) == ["tf-idf", "base", "base-whiten", "teachers"]
-    (task, _) = tasks = load_transfer(make_config(changes).evaluation.transfer)
-    words = transfer_baselines(tasks)["tf-idf"]
-    assert found["transfer"][0]["scores"] == words and found["transfer"][0]["kind"] == "baseline"
-    for row in found["transfer"]:
-        assert row["scores"]["SICKEntailment"]["accuracy"] > 50  # a third are the same sentence twice
-        assert set(row["scores"]) == {"SICKEntailment", "SICKRelatedness"}
-    assert set(found["analysis"]["qnli"]) == {*rows} - {"tf-idf"} and found["analysis"]["qnli"]["base"] > 90
-    text = (tmp_path / "stages/report.md").read_text()
-    assert f"| TF-IDF | tf-idf | - | {words[task.name]['accuracy']:.2f} |" in " ".join(text.split())
-    assert "## Transfer tasks" in text and "### Question and answer" in text and "### Isotropy" in text
-    before = published(tmp_path)
-    run(tmp_path, **changes, export={"recipe": "base-whiten"})
-    remade = {name for name, when in published(tmp_path).items() if before.get(name) != when}
-    assert remade == {"model", "plots"}
 
 
 def test_what_was_finished_before_the_worker_was_lost_is_not_trained_again(finished, monkeypatch):

@@ -31,23 +31,18 @@ def toy(sentences: list[str]) -> Evaluation:
 
 @pytest.fixture
 def tasks(tmp_path, sentences) -> Path:
-    """A config with two similarity tasks and one transfer task, all of the tiny vocabulary."""
+    """A config with two similarity tasks of the tiny vocabulary."""
     rng = np.random.default_rng(1)
     for name in ("first", "second"):
         rows = [f"all\t{rng.uniform(0, 5):.2f}\t{a}\t{b}" for a, b in zip(rng.permutation(sentences[:-1]), sentences)]
         header = "subset\tscore\tsentence1\tsentence2"
         (tmp_path / f"{name}.tsv").write_text("\n".join([header, *rows]) + "\n")
-    folder = tmp_path / "downstream/SST/binary"
-    folder.mkdir(parents=True)
-    for split in ("train", "dev", "test"):
-        (folder / f"sentiment-{split}").write_text("".join(f"{s}\t{i % 2}\n" for i, s in enumerate(sentences[:40])))
     config = {
         "run": "tiny",
         "encoder": {"max_length": MAX_LENGTH, "layers": 2},
         "evaluation": {
             "tasks": {name: str(tmp_path / f"{name}.tsv") for name in ("first", "second")},
             "dev": "first",
-            "transfer": {"source": str(tmp_path / "downstream"), "layers": 1},
         },
         "resources": {"gpu": False},
     }
@@ -82,8 +77,8 @@ def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks
     chosen = [str(exports["2"]), str(exports["flow"]), str(tiny_encoder_dir)]
     code, out, err = call(*(word for name in chosen for word in ("--model", name)), "--output", tmp_path / "o.json")
     assert (code, err) == (0, "")
-    similarity, transfer = table(out, "second"), table(out, "SST2")
-    assert list(similarity) == ["word overlap", "TF-IDF", *chosen] and list(transfer) == ["TF-IDF", *chosen]
+    similarity = table(out, "second")
+    assert list(similarity) == ["word overlap", "TF-IDF", *chosen]
     document = json.loads((tmp_path / "o.json").read_text())
     assert [model["model"] for model in document["models"]] == list(similarity)
     for model in document["models"]:
@@ -91,9 +86,6 @@ def test_several_models_are_in_the_tables(call, exports, tiny_encoder_dir, tasks
         for task in ("first", "second"):
             assert shown[task] == pytest.approx(model["metrics"][task]["spearman"], abs=0.006)
         assert shown["mean"] == shown["second"], "the dev task is not in the headline"
-    for model in document["models"][1:]:
-        assert transfer[model["model"]]["SST2"] == pytest.approx(model["transfer"]["SST2"]["accuracy"], abs=0.006)
-        assert model["transfer_average"] == model["transfer"]["SST2"]["accuracy"]
     assert similarity[chosen[0]] == similarity[chosen[2]], "an export without calibration is its encoder"
     assert similarity[chosen[0]] != similarity[chosen[1]]
 

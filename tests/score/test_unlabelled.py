@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from raysed import bundled
-from raysed.score.unlabelled import MOST_CHANGED, near_duplicates, unlabelled_scores
+from raysed.score.unlabelled import MOST_CHANGED, isotropy, near_duplicates, unlabelled_scores
 
 SENTENCES = bundled.corpus()[:60]
 
@@ -23,6 +23,17 @@ def spread(rng, width=16, noise=0.0):
     places = rng.normal(size=(len(SENTENCES), width))
     near = places + noise * rng.normal(size=places.shape)
     return {**dict(zip(changed, near)), **dict(zip(SENTENCES, places))}
+
+
+def test_a_planted_offset_is_found_and_gone_without_it():
+    """Offset 3 per channel on unit noise in 16 dimensions: cosine and share are near 9 / 10."""
+    x_ND = np.random.default_rng(0).normal(size=(4000, 16))
+    cone, even = isotropy(x_ND + 3), isotropy(x_ND)
+    assert cone["cosine"] == pytest.approx(0.9, abs=0.01)
+    assert cone["first_direction"] == pytest.approx(0.9 + 0.1 / 16, abs=0.01)
+    assert even["cosine"] == pytest.approx(0, abs=0.01)
+    assert even["first_direction"] == pytest.approx(1 / 16, abs=0.01)
+    assert even["effective_rank"] > 15.9 > 12 > cone["effective_rank"]
 
 
 def test_every_near_duplicate_differs_and_the_seed_decides():

@@ -1,21 +1,21 @@
 """SentEval's transfer tasks, read from its `data/downstream` or from tables of SICK and STS-B."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from raysed.config import TaskConfig, TransferConfig
+from raysed.config import TaskConfig
 from raysed.data.graded import load_task
 from raysed.data.rows import Schema, read, read_lines
 from raysed.data.sources import local_file
 from raysed.errors import UserError
 
-FOLDS = 10
-"""Of every cross-validation, as SentEval has it."""
+FOLDS, SEED = 10, 1111
+"""Of every cross-validation, as SentEval has them."""
 Kind = Literal["nested", "folds", "split", "regression"]
 PROTOCOLS: dict[Kind, str] = {
     "nested": f"{FOLDS} outer folds, C by {FOLDS} inner folds",
@@ -95,10 +95,10 @@ class _Source(NamedTuple):
         return score
 
 
-def load_transfer(config: TransferConfig) -> list[TransferTask]:
-    """Read the tasks of `evaluation.transfer`.
+def load_tasks(data: Path, names: Sequence[str] | None = None, seed: int = SEED) -> list[TransferTask]:
+    """Read tasks by their names, or all that a directory holds.
 
-    The source is laid out as SentEval's `data/downstream`. Two kinds of tables will do instead, in the directory
+    The directory is laid out as SentEval's `data/downstream`. Two kinds of tables will do instead, in the directory
     itself or one below: `sick*.tsv` (columns split, relatedness, label, premise, hypothesis; a split that they lack is
     drawn from the training rows, and the task's note says so) and `stsb-train.tsv`, `stsb-dev.tsv`, `stsb-test.tsv`
     (columns subset, score, sentence1, sentence2).
@@ -106,29 +106,21 @@ def load_transfer(config: TransferConfig) -> list[TransferTask]:
     Words are joined by single spaces, an empty sentence becomes ".", and examples are in SentEval's order, by number
     of words and then label, so that folds are the same as there.
 
-    Returns:
-        The tasks in the order of `tasks`, or all that the source holds in SentEval's order; empty without a source.
+    Args:
+        seed: of the rows that are drawn.
     """
-    for name in config.tasks or []:
+    for name in names or []:
         if name not in _SOURCES:
-            raise UserError(f"evaluation.transfer.tasks names {name!r}; the tasks are {', '.join(_SOURCES)}")
-    if config.source is None:
-        if config.tasks:
-            needed = "evaluation.transfer.source; set it to SentEval's data/downstream"
-            raise UserError(f"evaluation.transfer.tasks needs {needed}")
-        return []
-    source = Path(config.source).expanduser()
-    if not source.is_dir():
-        raise UserError(f"evaluation.transfer.source: {source} is not a directory; name SentEval's data/downstream")
-    names = config.tasks
-    if names is None:
-        names = [name for name in _SOURCES if _places(source, name)]
-        if not names:
-            raise UserError(
-                f"evaluation.transfer.source: {source} has no task; it must have folders such as MR or SICK "
-                "(SentEval's data/downstream), sick*.tsv or stsb-train.tsv"
-            )
-    return [_load(source, name, config.seed) for name in dict.fromkeys(names)]
+            raise UserError(f"{name!r} is no transfer task; the tasks are {', '.join(_SOURCES)}")
+    if not data.is_dir():
+        raise UserError(f"{data} is not a directory; name SentEval's data/downstream")
+    names = names or [name for name in _SOURCES if _places(data, name)]
+    if not names:
+        raise UserError(
+            f"{data} has no transfer task; it must have folders such as MR or SICK (SentEval's data/downstream), "
+            "sick*.tsv or stsb-train.tsv"
+        )
+    return [_load(data, name, seed) for name in dict.fromkeys(names)]
 
 
 def _places(source: Path, name: str) -> list[Path]:
@@ -169,7 +161,7 @@ def _read_sick_tables(paths: list[Path], spec: _Source, seed: int) -> tuple[dict
     found: dict[str, list[Example]] = {"train": [], "dev": [], "test": []}
     names = ("split", "premise", "hypothesis", "relatedness" if spec.kind == "regression" else "label")
     needed = f"{', '.join(names[:-1])} and {names[-1]}"
-    schema = Schema("evaluation.transfer", "tasks", {names: [names]}, needed, latin=True)
+    schema = Schema("SICK", "tasks", {names: [names]}, needed, latin=True)
     for path in paths:
         table = read(local_file(path), schema)
         for place, (split, first, second, value) in enumerate(zip(*map(table.texts, names))):
@@ -192,7 +184,7 @@ def _read_sts_benchmark_tables(train: Path) -> dict[str, list[Example]]:
     found = {}
     for split in _SPLITS:
         task = TaskConfig(source=str(_present(train.with_name(f"stsb-{split}.tsv"))))
-        subsets = load_task(f"STSBenchmark {split}", task, "evaluation.transfer").subsets.values()
+        subsets = load_task(f"STSBenchmark {split}", task, "STSBenchmark").subsets.values()
         found[split] = [(label, sides) for first, second, gold in subsets for *sides, label in zip(first, second, gold)]
     return found
 
@@ -226,9 +218,7 @@ def _check_size(task: TransferTask, where: Path) -> None:
 
 def _present(path: Path) -> Path:
     if not path.is_file():
-        raise UserError(
-            f"evaluation.transfer: {path} does not exist; add it, or remove its task from evaluation.transfer.tasks"
-        )
+        raise UserError(f"{path} does not exist; add it, or name the tasks without it")
     return path
 
 

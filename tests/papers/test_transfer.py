@@ -1,26 +1,21 @@
 """Transfer tasks: every layout from small files, mistakes in them, and how probes become scores."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from raysed.config import TransferConfig
-from raysed.data.transfer import TASKS, Split, TransferTask, load_transfer
+import papers.transfer
+from papers import regression
+from papers.senteval import TASKS, Split, TransferTask, load_tasks
+from papers.transfer import average, pair_features, score_task, score_transfer, sentences_of
+from raysed.cli import main_of
 from raysed.errors import UserError
 from raysed.score import probes
-from raysed.score.transfer import (
-    SED_TASKS,
-    combine,
-    jobs,
-    run_probe,
-    score_transfer,
-    sentences_of,
-    transfer_average,
-)
+from raysed.score.probes import Labelled
 
 ROWS = 36
 SICK_HEADER = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
@@ -75,12 +70,12 @@ def senteval(tmp_path) -> Path:
 
 
 def load(source: Path, *tasks: str, seed: int = 1111) -> list[TransferTask]:
-    return load_transfer(TransferConfig(source=str(source), tasks=list(tasks) or None, seed=seed))
+    return load_tasks(source, tasks, seed)
 
 
-def refusal(source: Path | str | None, tasks: list[str] | None = None) -> str:
+def refusal(source: Path, tasks: list[str] | None = None) -> str:
     with pytest.raises(UserError) as caught:
-        load_transfer(TransferConfig(source=source and str(source), tasks=tasks))
+        load_tasks(source, tasks)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -90,8 +85,7 @@ def refusal(source: Path | str | None, tasks: list[str] | None = None) -> str:
 
 
 def test_all_tasks_of_a_senteval_directory_are_found(senteval):
-    assert [task.name for task in load_transfer(TransferConfig(source=str(senteval)))] == list(TASKS)
-    assert sorted(SED_TASKS) == sorted(TASKS)
+    assert [task.name for task in load_tasks(senteval)] == list(TASKS)
 
 
 @pytest.mark.parametrize(
@@ -229,9 +223,9 @@ def test_given_splits_are_taken_as_they_are(tmp_path):
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 
-def test_without_a_source_there_are_no_tasks():
-    assert load_transfer(TransferConfig()) == []
-    assert "evaluation.transfer.source" in refusal(None, ["MR"])
+def test_a_directory_without_tasks_is_refused(tmp_path):
+    assert "has no transfer task" in refusal(tmp_path)
+    assert "is not a directory" in refusal(tmp_path / "nowhere")
 
 
 def test_unknown_names_are_refused_with_the_known_ones(senteval):
@@ -300,28 +294,29 @@ def test_sentences_are_distinct_and_complete(senteval):
     sentences = sentences_of(tasks)
     everything = [s for task in tasks for split in task.splits.values() for side in split.sides for s in side]
     assert len(sentences) == len(set(sentences)) < len(everything) and set(sentences) == set(everything)
-    for job in jobs(tasks):
-        task = next(task for task in tasks if task.name == job.task)
-        for key, split in task.splits.items():
-            found = tuple([sentences[row] for row in rows] for rows in job.rows[key].T)
-            assert found == split.sides
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Short regressions and searches: what they learn does not matter here."""
-    monkeypatch.setattr(probes, "_MAX_EPOCHS", 50)
-    monkeypatch.setattr(probes, "SPLIT_GRID", probes.SPLIT_GRID[::5])
+    monkeypatch.setattr(regression, "_MAX_EPOCHS", 50)
+    monkeypatch.setattr(papers.transfer, "SPLIT_GRID", probes.SPLIT_GRID[::5])
 
 
 def test_all_tasks_are_scored(senteval, quick):
     tasks = load(senteval, "MR", "TREC", "MRPC", "SST5", "SICKRelatedness")
     scores = score_transfer(tasks, embeddings_of(tasks))
     assert list(scores) == ["MR", "TREC", "MRPC", "SST5", "SICKRelatedness"]
-    assert {"accuracy", "std", "dev", "C", "converged", "protocol"} == set(scores["MR"])
+    assert {"accuracy", "std", "folds", "dev", "C", "converged", "protocol"} == set(scores["MR"])
     assert {"accuracy", "f1", "dev", "C", "converged", "protocol"} == set(scores["MRPC"])
     assert {"pearson", "spearman", "dev", "protocol"} == set(scores["SICKRelatedness"])
-    assert len(scores["MR"]["C"]) == 10 and scores["MR"]["protocol"] == "10 outer folds, C by 10 inner folds"
+    accuracies = scores["MR"]["folds"]
+    assert scores["MR"]["accuracy"] == pytest.approx(np.mean(accuracies))
+    assert scores["MR"]["std"] == pytest.approx(np.std(accuracies, ddof=1))
+    assert (
+        len(scores["MR"]["C"]) == len(accuracies) == 10
+        and scores["MR"]["protocol"] == "10 outer folds, C by 10 inner folds"
+    )
 
 
 def planted(kind: str, rows: int = 80) -> TransferTask:
@@ -354,14 +349,14 @@ def test_a_nested_search_never_sees_its_test_fold():
     task = planted("nested", rows=200)
     labels_N = rng.permutation(task.splits["all"].labels)
     task = TransferTask("MR", "nested", {"all": Split(task.splits["all"].sides, labels_N)})
-    _, held_out = probes.stratified_folds(labels_N, 1111)[0]
+    _, held_out = probes.stratified_folds(labels_N, 1111, 10)[0]
     embeddings_UD = embeddings_of([task])
     embeddings_UD[:, 0] = 0
     embeddings_UD[held_out, 0] = 10 * (2 * labels_N[held_out] - 1)
-    first, second = [run_probe(job, embeddings_UD)["accuracy"] for job in jobs([task])[:2]]
+    first, second = score_transfer([task], embeddings_UD)["MR"]["folds"][:2]
     assert first < 80
     everything = probes.Labelled(embeddings_UD, labels_N)
-    leaky = probes.classify_by_folds(everything, embeddings_UD[held_out], probes.SPLIT_GRID, 1111)
+    leaky = probes.classify_by_folds(everything, embeddings_UD[held_out], probes.SPLIT_GRID, 1111, 10)
     assert np.mean(leaky.predicted == labels_N[held_out]) == 1, "the leak would show"
     assert second < 80
 
@@ -387,46 +382,39 @@ def test_embeddings_that_are_not_finite_are_refused(senteval):
 
 
 def test_the_average_is_that_of_the_paper():
-    """BERT-Large in SED table 7, whose columns these are."""
+    """BERT-Large in SED table 7."""
     cells = (88.74, 84.33, 86.64, 95.27, 79.29, 50.32, 91.40, 71.65, 75.28, 77.09, 66.22)
-    regressions = ("SICKRelatedness", "STSBenchmark")
-    scores = {
-        task: {"pearson": cell, "spearman": 0.0} if task in regressions else {"accuracy": cell, "f1": 0.0}
-        for task, cell in zip(SED_TASKS, cells)
-    }
-    assert transfer_average(scores) == transfer_average(scores, SED_TASKS) == pytest.approx(78.75, abs=0.005)
-    assert transfer_average({"MR": {"accuracy": 1.0}}, SED_TASKS) is transfer_average({}) is None
-
-
-def test_folds_become_mean_and_deviation():
-    results = [
-        {"task": "MR", "fold": fold, "accuracy": a, "dev": 70.0, "C": c, "converged": c < 2, "protocol": "p"}
-        for fold, a, c in ((1, 84.0, 2.0), (0, 80.0, 1.0))
-    ]
-    results.append({"task": "TREC", "fold": None, "accuracy": 90.0, "dev": 1.0, "C": 4.0, "protocol": "q"})
-    scores = combine(results)
-    assert scores["MR"] == {
-        "accuracy": 82.0,
-        "std": pytest.approx(8**0.5),
-        "dev": 70.0,
-        "C": [1.0, 2.0],
-        "converged": False,
-        "protocol": "p",
-    }
-    assert scores["TREC"] == {"accuracy": 90.0, "dev": 1.0, "C": 4.0, "protocol": "q"}
+    scores = {str(i): {"accuracy": cell, "f1": 0.0} for i, cell in enumerate(cells[:-2])}
+    scores |= {str(cell): {"pearson": cell, "spearman": 0.0} for cell in cells[-2:]}
+    assert average(scores) == pytest.approx(78.75, abs=0.005)
 
 
 def test_pairs_have_pair_features(senteval):
     """A symmetric function of both sentences: with the sides exchanged everything is the same."""
     (task,) = load(senteval, "SICKEntailment")
-    exchanged = {key: Split(split.sides[::-1], split.labels) for key, split in task.splits.items()}
-    run = partial(run_probe, embeddings_UD=embeddings_of([task]))
-    (job,) = jobs([task])
-    (other,) = jobs([TransferTask(task.name, task.kind, exchanged)])
+    exchanged = TransferTask(
+        task.name, task.kind, {key: Split(split.sides[::-1], split.labels) for key, split in task.splits.items()}
+    )
+    x_UD = embeddings_of([task])
     row = {sentence: i for i, sentence in enumerate(sentences_of([task]))}
-    rows = {key: np.array([[row[s] for s in side] for side in split.sides]).T for key, split in exchanged.items()}
-    found = run(type(other)(**{**vars(other), "rows": rows}))
-    assert found == run(job)
+    assert sorted(row) == sorted(sentences_of([exchanged]))
+    same_UD = x_UD[[row[sentence] for sentence in sentences_of([exchanged])]]
+    assert score_transfer([exchanged], same_UD) == score_transfer([task], x_UD)
+    data = {}
+    for key, split in task.splits.items():
+        sides = [x_UD[[row[sentence] for sentence in side]] for side in split.sides]
+        data[key] = Labelled(pair_features(*sides), split.labels)
+    assert score_task(task, data, 1111) == score_transfer([task], x_UD)[task.name]
+
+
+def test_the_command_scores_any_models(senteval, quick, monkeypatch, tmp_path, capsys):
+    output = tmp_path / "scores.json"
+    words = [str(senteval), "--task", "SST2", "--task", "TREC", "--model", "bundled:encoder", "--output", str(output)]
+    assert main_of(papers.transfer.job, papers.transfer.parser(), arguments=words) == 0
+    (row,) = json.loads(output.read_text())["transfer"]
+    assert row["model"] == "bundled:encoder" and list(row["scores"]) == ["SST2", "TREC"]
+    assert row["average"] == pytest.approx(np.mean([scores["accuracy"] for scores in row["scores"].values()]))
+    assert f"bundled:encoder: {row['average']:.2f}" in capsys.readouterr().out
 
 
 def test_the_development_data_gives_three_tasks(data_dir):

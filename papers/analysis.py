@@ -1,0 +1,173 @@
+"""What BERT-flow measures beside scores: word frequency, edit distance, and question and answer (tables 1, 4 and 6).
+
+Functions of a run return rows as a report has them, which `jobs/reproduce.py` puts beside the paper's.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from papers.finished import embed, models_of
+from raysed.config import PairSource
+from raysed.data.rows import Schema, read_source
+from raysed.data.tokens import read_tokens
+from raysed.errors import UserError
+from raysed.report.results import Run
+from raysed.score.metrics import pair_cosines, spearman
+
+FREQUENCY_BINS = ((0, 100), (100, 500), (500, 5_000), (5_000, 10_000))
+"""Ranks of word frequency (BERT-flow table 1, whose last bin is printed as 5K to 1K)."""
+NEIGHBOURS = (3, 5, 7)
+_WORD = re.compile(r"\w+|[^\w\s]")
+_BLOCK_ROWS = 1024
+
+
+# -- edit distance -----------------------------------------------------------------------------------------------------
+
+
+def edit_distance(a: Sequence, b: Sequence) -> int:
+    """Return how many insertions, deletions and replacements of symbols turn `a` into `b` (Levenshtein 1966)."""
+    symbols = {symbol: i for i, symbol in enumerate({*a, *b})}
+    b_M, place_M = np.array([symbols[symbol] for symbol in b], np.int64), np.arange(len(b) + 1)
+    row_M = place_M
+    for i, symbol in enumerate(a, start=1):
+        kept_M = np.minimum(row_M[1:] + 1, row_M[:-1] + (b_M != symbols[symbol]))
+        # An insertion costs 1 per place, so the cheapest place to come from is the least of cost less place.
+        row_M = np.minimum.accumulate(np.append(i, kept_M) - place_M) + place_M
+    return int(row_M[-1])
+
+
+def edit_distances(first: Sequence[str], second: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the edit distance of every pair of sentences in `characters` and in `words`, int64 [P] each.
+
+    Words are in lower case, and a punctuation mark is a word: so counted, the gold scores of STS-B's dev pairs
+    correlate with the distance at -24.0, in characters at -20.2; BERT-flow has -24.6 and does not say what it counts.
+    """
+    units = {"characters": str, "words": lambda sentence: _WORD.findall(sentence.lower())}
+    return {
+        unit: np.array([edit_distance(cut(a), cut(b)) for a, b in zip(first, second)], dtype=np.int64)
+        for unit, cut in units.items()
+    }
+
+
+def edit_distance_table(
+    distances: Mapping[str, np.ndarray], gold_P: np.ndarray, similarities: Mapping[str, np.ndarray]
+) -> dict[str, dict[str, float]]:
+    """Return how much similarity, and the gold score, follow edit distance: Spearman x100 (BERT-flow table 6)."""
+    sides = {**distances, "gold": gold_P}
+    return {
+        name: {side: 100 * spearman(similarity_P, values_P) for side, values_P in sides.items()}
+        for name, similarity_P in {"gold": gold_P, **similarities}.items()
+    }
+
+
+def edit_distance_of_run(run: Run) -> list[dict[str, Any]]:
+    """Return the table of the dev task, or else of the first headline task, by recipe and for the gold score."""
+    task = run.evaluation.tasks[run.config.evaluation.dev or run.config.report_tasks()[0]]
+    models = {m.recipe: m for m in run.models if m.recipe in run.config.recipes and m.index == 0}
+    cosines = {recipe: run.evaluation.outcome(run.embeddings(model), task.name) for recipe, model in models.items()}
+    table = edit_distance_table(edit_distances(task.first, task.second), task.gold, cosines)
+    return [{"recipe": recipe, **found} for recipe, found in table.items()]
+
+
+# -- word frequency ----------------------------------------------------------------------------------------------------
+
+
+def frequency_table(embeddings_VD: np.ndarray, counts_V: np.ndarray) -> list[dict[str, Any]]:
+    """Return where word embeddings lie by how frequent the words are (BERT-flow table 1).
+
+    Words with the count 0, such as special tokens, are neither ranked nor neighbours.
+
+    Returns:
+        For every bin of ranks that the words fill: `ranks` (from, below), mean l2 `norm`, and by number of neighbours
+        the mean `distance` to the nearest other words and the mean of the largest `dot` products with them.
+    """
+    used = np.flatnonzero(counts_V)
+    x_VD = torch.from_numpy(np.asarray(embeddings_VD[used[np.argsort(-counts_V[used], kind="stable")]], np.float32))
+    bins = [(start, stop) for start, stop in FREQUENCY_BINS if stop <= len(x_VD)]
+    if not bins or len(x_VD) <= max(NEIGHBOURS):
+        return []
+    nearest, largest = [], []
+    for start in range(0, bins[-1][1], _BLOCK_ROWS):
+        block_BD = x_VD[start : min(start + _BLOCK_ROWS, bins[-1][1])]
+        for values_BV, found, best in ((-torch.cdist(block_BD, x_VD), nearest, -1), (block_BD @ x_VD.T, largest, 1)):
+            values_BV.diagonal(start).fill_(-torch.inf)
+            found.append(best * values_BV.topk(max(NEIGHBOURS)).values)
+    nearest_NK, largest_NK, norm_V = torch.cat(nearest), torch.cat(largest), x_VD.norm(dim=1)
+    return [
+        {
+            "ranks": [start, stop],
+            "norm": float(norm_V[start:stop].mean()),
+            "distance": {str(k): float(nearest_NK[start:stop, :k].mean()) for k in NEIGHBOURS},
+            "dot": {str(k): float(largest_NK[start:stop, :k].mean()) for k in NEIGHBOURS},
+        }
+        for start, stop in bins
+    ]
+
+
+def frequency_of_run(run: Run) -> list[dict[str, Any]]:
+    """Return the table of the untouched encoder's input embeddings, by the counts of the run's corpus."""
+    encoder, tokenizer = run.untouched.encoder, run.untouched.tokenizer
+    embeddings_VD = encoder.transformer.get_input_embeddings().weight.detach().numpy()
+    ids = read_tokens(run.storage.fetch("corpus")).input_ids
+    counts_V = np.bincount(ids, minlength=len(embeddings_VD))
+    counts_V[tokenizer.all_special_ids] = 0
+    return frequency_table(embeddings_VD, counts_V)
+
+
+# -- question and answer -----------------------------------------------------------------------------------------------
+
+_COLUMNS = ("question", "sentence", "label")
+_SCHEMA = Schema(
+    setting="QNLI",
+    kind="questions and sentences",
+    wanted={_COLUMNS: [_COLUMNS]},
+    needed="question, sentence and label",
+    text=_COLUMNS[:2],
+)
+_LABELS = {"entailment": 1, "not_entailment": 0}
+
+
+@dataclass(frozen=True)
+class Qnli:
+    """Questions and sentences with labels, int64 [P]: 1 for `entailment`, 0 for `not_entailment`; both occur."""
+
+    questions: list[str]
+    answers: list[str]
+    labels: np.ndarray
+
+    @cached_property
+    def sentences(self) -> list[str]:
+        """The distinct texts that a model has to embed."""
+        return list(dict.fromkeys([*self.questions, *self.answers]))
+
+    def score(self, x_UD: np.ndarray) -> float:
+        """Return the area under the ROC curve x100 of the cosine, from the embeddings of `sentences`."""
+        from sklearn.metrics import roc_auc_score
+
+        row = {sentence: i for i, sentence in enumerate(self.sentences)}
+        rows_P2 = np.array([[row[question], row[answer]] for question, answer in zip(self.questions, self.answers)])
+        return 100 * float(roc_auc_score(self.labels, pair_cosines(x_UD, x_UD, rows_P2)))
+
+
+def load_qnli(source: str) -> Qnli:
+    """Read QNLI from GLUE's dev.tsv, or from the validation split of a hub dataset's configuration `qnli`."""
+    table = read_source(PairSource(source=source, name="qnli"), _SCHEMA, "validation")
+    labels = table.columns["label"]
+    for place, label in enumerate(labels):
+        if label not in _LABELS:
+            raise UserError(f"{table.where(place)}: label {label!r} is neither entailment nor not_entailment")
+    if len(set(labels)) < 2:
+        raise UserError(f"QNLI: {source} must have both entailment and not_entailment")
+    return Qnli(table.texts("question"), table.texts("sentence"), np.array([_LABELS[label] for label in labels]))
+
+
+def qnli_of_run(run: Run, source: str) -> list[dict[str, Any]]:
+    """Return the area under the ROC curve of every model."""
+    qnli = load_qnli(source)
+    return [{**about, "auc": qnli.score(embed(model, qnli.sentences))} for about, model in models_of(run)]

@@ -1,0 +1,46 @@
+"""The models of a finished run, for what papers measure on them beside the run's own report."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from raysed.config import Config
+from raysed.graph import State
+from raysed.model.load import LibraryModel, NativeModel
+from raysed.plan.artefacts import facts_of, scored_models
+from raysed.plan.check import check
+from raysed.plan.graph import Plan
+from raysed.recipe import TEACHERS, parse_recipe
+from raysed.report.results import Loaded, Run
+from raysed.store.storage import Storage
+
+
+def finished(config: Config) -> Run:
+    """Return a run that has been made."""
+    plan = Plan(check(config))
+    state = State(plan.graph, Storage(config.storage, config.run))
+    return Run(plan.job, state.storage, scored_models(plan, state), facts_of(plan, state, ""))
+
+
+def models_of(run: Run) -> Iterator[tuple[dict[str, Any], Loaded]]:
+    """Yield what a report calls a model, and the model, of all that the run's recipes name.
+
+    Not external teachers, models that have collapsed, or flows of single tasks, which have no other sentences.
+    """
+    config = run.config
+    for model in run.models:
+        is_of_tasks = config.flow.per_task and parse_recipe(model.recipe).calibration
+        is_asked = model.recipe in config.recipes and model.recipe != TEACHERS
+        if is_asked and not (model.left_out or is_of_tasks):
+            about = {"recipe": model.recipe, "kind": model.kind, "index": model.index, "layers": config.encoder.layers}
+            yield about, run.load(model)
+
+
+def embed(model: Loaded | NativeModel | LibraryModel, sentences: Sequence[str]) -> np.ndarray:
+    """Return embeddings [N, D], on a GPU where there is one."""
+    if not isinstance(model, LibraryModel) and torch.cuda.is_available():
+        model.encoder.to("cuda")
+    found = model.embed(sentences)
+    return found if isinstance(model, Loaded) else found[0]

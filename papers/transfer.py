@@ -1,0 +1,160 @@
+r"""SentEval's transfer tasks: linear probes on frozen embeddings (Conneau and Kiela, LREC 2018).
+
+Any models:             python -m papers.transfer SentEval/data/downstream --model MODEL --output scores.json
+All models of a run:    python -m papers.transfer SentEval/data/downstream --run CONFIG --output scores.json
+
+SED table 7 and BSL table 2 report these tasks; `jobs/reproduce.py` scores the models of its runs by `rows_of_run`. What
+the tasks are, and what differs from SentEval, is in docs/transfer.md.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from papers.finished import embed, finished, models_of
+from papers.regression import regress
+from papers.senteval import FOLDS, SEED, TransferTask, load_tasks
+from raysed.cli import check_output, main_of, write_output
+from raysed.config import find_config, load_config
+from raysed.errors import UserError
+from raysed.model.load import load_model
+from raysed.report.results import Run
+from raysed.score import probes
+from raysed.score.metrics import pearson, spearman
+from raysed.score.probes import SPLIT_GRID, Classified, Labelled
+
+FOLD_GRID = tuple(2.0**exponent for exponent in range(-1, 6))
+"""Values of C where folds of the training set choose, and a test set is apart."""
+
+
+def sentences_of(tasks: Iterable[TransferTask]) -> list[str]:
+    """Return the distinct sentences of all tasks in first-seen order: what a model has to embed."""
+    splits = [split for task in tasks for split in task.splits.values()]
+    return list(dict.fromkeys(sentence for split in splits for side in split.sides for sentence in side))
+
+
+def score_transfer(
+    tasks: Sequence[TransferTask], embeddings_UD: np.ndarray, seed: int = SEED
+) -> dict[str, dict[str, Any]]:
+    """Score one model on all tasks by the embeddings of `sentences_of(tasks)`.
+
+    Returns:
+        By task: protocol, dev (what the choice was made by, x100) and, x100: accuracy, for MRPC also f1, or pearson and
+        spearman; for classifiers also C and whether the last fits converged. A nested task has accuracy and C of each
+        fold, and their mean and deviation.
+    """
+    row = {sentence: i for i, sentence in enumerate(sentences_of(tasks))}
+    if embeddings_UD.ndim != 2 or len(embeddings_UD) != len(row):
+        raise ValueError(f"{len(row)} rows of embeddings expected, got shape {embeddings_UD.shape}")
+    found = {}
+    for task in tasks:
+        data = {}
+        for key, split in task.splits.items():
+            sides = [embeddings_UD[[row[sentence] for sentence in side]].astype(np.float32) for side in split.sides]
+            if not all(np.isfinite(side).all() for side in sides):
+                raise UserError(f"{task.name}: some embeddings are not finite: the model has diverged")
+            data[key] = Labelled(pair_features(*sides) if len(sides) == 2 else sides[0], split.labels)
+        found[task.name] = score_task(task, data, seed)
+    return found
+
+
+def pair_features(a_ND: np.ndarray, b_ND: np.ndarray) -> np.ndarray:
+    """Return [|a - b|, a * b], the features of a sentence pair, [N, 2 D].
+
+    >>> pair_features(np.array([[1.0, 2.0]]), np.array([[3.0, 1.0]])).tolist()
+    [[2.0, 1.0, 3.0, 2.0]]
+    """
+    return np.concatenate([np.abs(a_ND - b_ND), a_ND * b_ND], axis=1)
+
+
+def score_task(task: TransferTask, data: Mapping[str, Labelled], seed: int) -> dict[str, Any]:
+    """Train and test the probes of one task, whose splits have become features."""
+    about = {"protocol": task.protocol}
+    if task.kind == "regression":
+        predicted_N, dev = regress(data["train"], data["dev"], data["test"].features, seed)
+        gold_N = data["test"].labels
+        scores = {"pearson": 100 * pearson(predicted_N, gold_N), "spearman": 100 * spearman(predicted_N, gold_N)}
+        return {**about, **scores, "dev": dev}
+    if task.kind == "nested":
+        return about | _score_folds(data["all"], seed)
+    train, test = data["train"], data["test"]
+    if task.kind == "split":
+        found = probes.classify_by_dev(train, data["dev"], test.features, SPLIT_GRID)
+    else:
+        found = probes.classify_by_folds(train, test.features, FOLD_GRID, seed, FOLDS)
+    scores = {"accuracy": _accuracy(found, test)}
+    if task.name == "MRPC":
+        from sklearn.metrics import f1_score
+
+        scores["f1"] = 100 * float(f1_score(test.labels, found.predicted))
+    return {**about, **scores, "dev": found.dev, "C": found.c, "converged": found.converged}
+
+
+def _score_folds(data: Labelled, seed: int) -> dict[str, Any]:
+    """Each outer fold is predicted by a probe whose C is chosen on the others."""
+    parts = [(data.at(fit), data.at(held_out)) for fit, held_out in probes.stratified_folds(data.labels, seed, FOLDS)]
+    found = [probes.classify_by_folds(fit, test.features, SPLIT_GRID, seed, FOLDS) for fit, test in parts]
+    accuracies = [_accuracy(of_fold, test) for of_fold, (_, test) in zip(found, parts)]
+    return {
+        "accuracy": statistics.fmean(accuracies),
+        "std": statistics.stdev(accuracies),
+        "folds": accuracies,
+        "dev": statistics.fmean(of_fold.dev for of_fold in found),
+        "C": [of_fold.c for of_fold in found],
+        "converged": all(of_fold.converged for of_fold in found),
+    }
+
+
+def _accuracy(found: Classified, test: Labelled) -> float:
+    return 100 * float(np.mean(found.predicted == test.labels))
+
+
+def average(scores: Mapping[str, Mapping[str, Any]]) -> float:
+    """Return the papers' last column: the plain mean of accuracies, and of Pearson's of regressions."""
+    return statistics.fmean(of_task.get("accuracy", of_task.get("pearson")) for of_task in scores.values())
+
+
+def rows_of_run(run: Run, data: str) -> list[dict[str, Any]]:
+    """Return the scores of all models of a run that has been made."""
+    tasks, rows = load_tasks(Path(data)), []
+    sentences = sentences_of(tasks)
+    for about, model in models_of(run):
+        scores = score_transfer(tasks, embed(model, sentences))
+        rows.append({**about, "scores": scores, "average": average(scores)})
+    return rows
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    result.add_argument("data", type=Path, help="SentEval's data/downstream")
+    result.add_argument("--model", dest="models", action="append", default=[], help="directory or hub id; repeatable")
+    result.add_argument("--run", help="a config whose run is complete: a name from raysed/configs/ or a YAML file")
+    result.add_argument("--task", dest="tasks", action="append", help="such as MR; repeatable; all that are there")
+    result.add_argument("--output", type=Path, required=True, help="JSON file for the scores")
+    return result
+
+
+def job(arguments: argparse.Namespace) -> None:
+    """Score the models and write the file."""
+    check_output(arguments.output)
+    tasks = load_tasks(arguments.data, arguments.tasks)
+    sentences, rows = sentences_of(tasks), []
+    named = [({"model": name}, load_model(name)) for name in arguments.models]
+    if arguments.run:
+        named += models_of(finished(load_config(find_config(arguments.run))))
+    for about, model in named:
+        scores = score_transfer(tasks, embed(model, sentences))
+        rows.append({**about, "scores": scores, "average": average(scores)})
+        print(f"{' '.join(map(str, about.values()))}: {rows[-1]['average']:.2f}")
+    write_output(arguments.output, json.dumps({"transfer": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main_of(job, parser()))
