@@ -108,8 +108,7 @@ def make_missing(
     there, done = len(stream.starts) - len(places), total - sum(place["stop"] - place["start"] for place in places)
     known = f", {there} of {len(stream.starts)} blocks done" if there else ""
     log.info("%s: %s sentences%s; %s", stream.title, f"{total:,}", known, how)
-    progress, made = Progress(stream.title, total), 0
-    progress.start_from(done)
+    progress, made = Progress(stream.title, total, first=done), 0
     if places:
         with closing(publish(places)) as published:
             for rows in published:

@@ -23,7 +23,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from raysed import interrupts
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
-from raysed.cluster.watchdog import expect_no_progress, made_progress, watched_workers
+from raysed.cluster.watchdog import watched_workers
 from raysed.cluster.work import Bench, TrainingLine, refuse_unfinished
 from raysed.errors import RunFailed, last_line
 from raysed.graph import Task
@@ -98,14 +98,7 @@ def _fit(
     with exit code 0.
     """
     errors: list[BaseException] = []
-
-    def wait(trainer: Callable[[int], TorchTrainer]) -> None:
-        try:
-            _train(title, trainer)
-        except BaseException as error:  # handed to the main thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=wait, args=(trainer,), daemon=True) for trainer in trainers]
+    threads = [threading.Thread(target=_train, args=(title, trainer, errors), daemon=True) for trainer in trainers]
     for thread in threads:
         thread.start()
     line, missing_at = TrainingLine(title, "learners", len(learners)), time.monotonic()
@@ -124,14 +117,16 @@ def _fit(
     line.close()
 
 
-def _train(title: str, trainer: Callable[[int], TorchTrainer]) -> None:
-    for attempt in range(_MOST_CONTROLLERS):
+def _train(title: str, trainer: Callable[[int], TorchTrainer], errors: list[BaseException]) -> None:
+    for attempt in range(1, _MOST_CONTROLLERS + 1):
         try:
-            trainer(attempt).fit()
+            trainer(attempt - 1).fit()
             return
-        except ray.train.ControllerError as error:
-            if attempt + 1 == _MOST_CONTROLLERS or interrupts.came() is not None:
-                raise
+        except BaseException as error:  # handed to the main thread
+            is_lost = isinstance(error, ray.train.ControllerError) and interrupts.came() is None
+            if not is_lost or attempt == _MOST_CONTROLLERS:
+                errors.append(error)
+                return
             log.warning("%s: Ray Train failed and is started again: %s", title, last_line(error))
 
 
@@ -161,8 +156,6 @@ def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -
         report=reporter,
         published=reporter.published,
         warned=lambda: ray.train.get_preemption_info() is not None,
-        made_progress=made_progress,
-        expect_no_progress=expect_no_progress,
         rank=context.get_world_rank(),
         world=context.get_world_size(),
         broadcast=broadcast_from_rank_zero,

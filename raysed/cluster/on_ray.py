@@ -92,8 +92,9 @@ class RayExecutor(Executor):
         starts = range(0, rows, options["rows"](rows))
         if "teachers" in tasks[0].inputs:
             teachers = [task.inputs["teachers"] for task in tasks]
-            sizes = [self._bytes(refs[0].name) for refs in teachers]
-            share, groups = plan_teachers(cluster, self._res, sum(map(len, teachers)), max(sizes))
+            files = [self._storage.fetch(refs[0].name).iterdir() for refs in teachers]
+            largest = max(sum(file.stat().st_size for file in of_teacher) for of_teacher in files)
+            share, groups = plan_teachers(cluster, self._res, sum(map(len, teachers)), largest)
         elif "weights" in options:
             weights = options["weights"]()
             res = self._res if weights else self._res.model_copy(update={"gpu": False})
@@ -103,6 +104,3 @@ class RayExecutor(Executor):
         stream = stream_of(tasks, options, starts, self._work(share), groups)
         make_blocks(stream, self._storage, share, self._res.silence_seconds)
         return stream
-
-    def _bytes(self, name: str) -> int:
-        return sum(file.stat().st_size for file in self._storage.fetch(name).iterdir())

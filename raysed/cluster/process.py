@@ -4,6 +4,7 @@ import ctypes
 import gc
 import logging
 import os
+import time
 
 PROGRAM_LIMITS = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """The environment's variables for the number of programs: oneDNN's own, and torch's for what is around them."""
@@ -14,6 +15,22 @@ _OBJECTS = 20_000
 """New objects after which Python looks for garbage: with 700, its default, imports take longer."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
+
+
+last_progress: float | None = None
+"""When this process last made progress, for its watchdog; None while nobody expects it to."""
+
+
+def made_progress() -> None:
+    """Note that this process makes progress; from now on it has to, until `expect_no_progress`."""
+    global last_progress
+    last_progress = time.monotonic()
+
+
+def expect_no_progress() -> None:
+    """Note that what this process does from now on, such as publishing, has no steps."""
+    global last_progress
+    last_progress = None
 
 
 def prepare_process() -> None:

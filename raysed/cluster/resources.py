@@ -182,7 +182,11 @@ def plan_members(cluster: Cluster, res: ResourcesConfig, count: int, need: Need 
     need = need or Need()
     if problem := too_large(cluster, res, need):
         raise UserError(problem)
-    gpus = (res.gpus_per_member or _gpu_fraction(cluster, count, need)) if uses_gpu(res, cluster) else 0.0
+    gpus = 0.0
+    if uses_gpu(res, cluster):  # a part no smaller than the CPUs of its node can make use of
+        beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
+        per_gpu = max(1, min(math.ceil(count / cluster.gpus), members_per_gpu(cluster.gpu_bytes, need), beside))
+        gpus = res.gpus_per_member or math.floor(1000 / per_gpu) / 1000
     cpus = res.cpus_per_member or _whole_cpus(cluster, count, gpus, need.host)
     workers = min(cluster.fit(cpus, gpus, need.host), count, res.concurrent_members or count)
     return Share(max(workers, 1), cpus, gpus, max(1, int(cpus)), int(need.host))
@@ -303,13 +307,6 @@ def _times(whole: float, part: float) -> int:
 def members_per_gpu(gpu_bytes: float, need: Need) -> int:
     """Return how many members of that size a GPU holds, at least one."""
     return max(1, int(_GPU_PART * gpu_bytes // (need.device or _SMALL_MEMBER)))
-
-
-def _gpu_fraction(cluster: Cluster, count: int, need: Need) -> float:
-    """The part of a GPU for each member: no smaller than the CPUs of its node can make use of."""
-    beside = max((int(c // g) for c, g in cluster.nodes if g), default=1)
-    per_gpu = max(1, min(math.ceil(count / cluster.gpus), members_per_gpu(cluster.gpu_bytes, need), beside))
-    return math.floor(1000 / per_gpu) / 1000
 
 
 def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0) -> int:

@@ -18,7 +18,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import MOST_RESTARTS
-from raysed.cluster.watchdog import expect_no_progress, made_progress, watched_workers
+from raysed.cluster.watchdog import watched_workers
 from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial
 from raysed.errors import last_line
 from raysed.graph import Shared, Task
@@ -123,8 +123,6 @@ def _train(config: dict[str, Any], workplace: Shared) -> None:
     bench = replace(
         bench,
         report=lambda name, words: reporters[name].report(words),
-        made_progress=made_progress,
-        expect_no_progress=expect_no_progress,
     )
     tasks, failed, updates = trial.tasks, [], 0
     with bench.watchdog.guard(trial.name):
@@ -138,7 +136,7 @@ def _train(config: dict[str, Any], workplace: Shared) -> None:
             about = {"reached": until, "updates": updates, "failed": failed, "scores": scores}
             if trial.reduction and len(tasks) >= trial.least:
                 about["rung"] = trial.reduction**rung
-            reporters[trial.tasks[0].name].conclude(score, about)
+            tune.report({**reporters[trial.tasks[0].name].latest, "dev": score, **about})
             if len(tasks) < trial.least:
                 return
 
@@ -152,13 +150,9 @@ class _Reporter:
     def __init__(self, task: Task):
         settings = task.settings
         about = {"member": task.name, "lower_bound": settings.get("lower_bound"), "seed": settings["seed"]}
-        self._latest = {**about, "step": 0, "total": 0, "dev": None}
+        self.latest = {**about, "step": 0, "total": 0, "dev": None}
 
     def report(self, words: Mapping[str, Any]) -> None:
         known = {name: value for name, value in words.items() if name != "dev" or value is not None}
-        self._latest |= known
-        tune.report(dict(self._latest))
-
-    def conclude(self, score: float | None, about: Mapping[str, Any]) -> None:
-        """Report what is known after a rung, of which the last is the trial's row in Tune's table of results."""
-        tune.report({**self._latest, "dev": score, **about})
+        self.latest |= known
+        tune.report(dict(self.latest))

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from raysed.cluster import process
 from raysed.errors import RunFailed, last_line
 from raysed.store.progress import repeating
 
@@ -36,21 +37,6 @@ _LONGEST_PAUSE_S = 15.0
 _STDERR = 2
 
 # -- in the worker ---------------------------------------------------------------------------------------------------
-
-_last_progress: float | None = None
-"""When this process last made progress; None while nobody expects it to."""
-
-
-def made_progress() -> None:
-    """Note that this process makes progress; from now on it has to, until `expect_no_progress`."""
-    global _last_progress
-    _last_progress = time.monotonic()
-
-
-def expect_no_progress() -> None:
-    """Note that what this process does from now on, such as publishing, has no steps."""
-    global _last_progress
-    _last_progress = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +57,7 @@ class Watchdog:
 
         def look() -> None:
             _kill_after(self.seconds)
-            last = _last_progress
+            last = process.last_progress
             if last is not None and time.monotonic() - last > self.stall:
                 log.error("%s: no step for %g s; this process ends", work, self.stall)
                 faulthandler.dump_traceback(_STDERR)

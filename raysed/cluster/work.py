@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from raysed.cluster.process import expect_no_progress, made_progress
 from raysed.config import Precision, ResourcesConfig
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Task
@@ -51,7 +52,7 @@ class Work:
     log: MetricsLog | None = None
     report: Callable[[dict[str, Any]], None] = _nothing
     warned: Callable[[], bool] = lambda: False
-    made_progress: Callable[[], None] = _nothing
+    made_progress: Callable[[], None] = made_progress
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,6 @@ class Bench:
         broadcast: returns the first worker's value to all of them.
         say: tells the driver something about a learner.
         has_failed: whether the driver was told that a learner cannot be trained.
-        expect_no_progress: is told that what follows, such as publishing, has no updates.
     """
 
     storage: Storage
@@ -78,8 +78,6 @@ class Bench:
     report: Callable[[str, dict[str, Any]], None] = _nothing
     published: Callable[[str], None] = _nothing
     warned: Callable[[], bool] = lambda: False
-    made_progress: Callable[[], None] = _nothing
-    expect_no_progress: Callable[[], None] = _nothing
     rank: int = 0
     world: int = 1
     broadcast: Callable[[Any], Any] = lambda value: value
@@ -98,7 +96,6 @@ class Bench:
             checkpoints=task.checkpoints(self.storage),
             report=lambda words: self.report(task.name, words),
             warned=self.warned,
-            made_progress=self.made_progress,
         )
         if self.rank:
             yield work
@@ -112,7 +109,7 @@ class Bench:
         try:
             yield
         finally:
-            self.expect_no_progress()
+            expect_no_progress()
 
 
 @dataclass(frozen=True)

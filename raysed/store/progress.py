@@ -37,19 +37,20 @@ def emit(**facts: Any) -> None:
 
 
 class Progress:
-    """One line per stage: rewritten on a terminal, a new one `every` few seconds elsewhere; `total` may be unknown."""
+    """One line per stage: rewritten on a terminal, a new one `every` few seconds elsewhere; `total` may be unknown.
 
-    def __init__(self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0):
+    Work of an earlier attempt, up to `first`, says nothing about the speed of this one.
+    """
+
+    def __init__(
+        self, title: str, total: int | None, stream: TextIO | None = None, every: float = 15.0, first: int = 0
+    ):
         self._title, self._total, self._stream = title, total, stream or sys.stdout
         self._terminal = self._stream.isatty()
         self._interval = 0.2 if self._terminal else every
         self._started = time.monotonic()
         self._shown = self._started if not self._terminal else 0.0
-        self._first = 0
-
-    def start_from(self, done: int) -> None:
-        """Leave out work of an earlier attempt, which says nothing about the speed of this one."""
-        self._first = done
+        self._first = first
 
     def update(self, done: int, note: str = "") -> None:
         """Show how far the stage is and the time left, if it is time for a line."""

@@ -146,11 +146,6 @@ class Storage:
             self._files.delete(path)
         self._files.write(f"{_attempts(entry.name)}/{_IS_OPEN}", entry.attempt.encode())
 
-    def _is_open(self, entry: Entry) -> bool:
-        sizes = {f"{entry.name}/{file}": size for file, size in entry.sizes.items()}
-        is_of_attempt = self.read_text(f"{_attempts(entry.name)}/{_IS_OPEN}") == entry.attempt
-        return is_of_attempt and self._files.sizes_below(entry.name) == sizes
-
     def entry(self, name: str) -> Entry | None:
         """Return the manifest's entry, whether its files are intact or not."""
         try:
@@ -219,8 +214,11 @@ class Storage:
         else:
             sizes = self._files.sizes([f"{entry.place}/{file}" for file in entry.files])
             is_complete = sizes == [entry.sizes.get(file, -1) for file in entry.files]
-        if is_complete and entry.name in _OPENED and not self._is_open(entry):
-            self._open(entry)
+        if is_complete and entry.name in _OPENED:
+            sizes = {f"{entry.name}/{file}": size for file, size in entry.sizes.items()}
+            is_of_attempt = self.read_text(f"{_attempts(entry.name)}/{_IS_OPEN}") == entry.attempt
+            if not is_of_attempt or self._files.sizes_below(entry.name) != sizes:
+                self._open(entry)
         return is_complete
 
     def intact(self, entry: Entry) -> Path | None:

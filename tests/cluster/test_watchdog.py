@@ -135,7 +135,8 @@ def test_a_training_whose_controller_fails_is_started_again(monkeypatch, caplog,
 
 _WORKER = """
 import os, signal, sys, time
-from raysed.cluster.watchdog import Watchdog, expect_no_progress, made_progress
+from raysed.cluster.process import expect_no_progress, made_progress
+from raysed.cluster.watchdog import Watchdog
 
 (how,) = sys.argv[1:]
 with Watchdog(1.0, stall=1.0).guard("work"):  # for longer, with progress and without any that is expected

@@ -60,8 +60,7 @@ def test_elsewhere_a_line_is_added_now_and_then(clock):
 
 def test_work_of_an_earlier_attempt_does_not_count_as_speed(clock):
     stream = io.StringIO()
-    progress = Progress("distil", 1000, stream, every=0)
-    progress.start_from(800)
+    progress = Progress("distil", 1000, stream, every=0, first=800)
     clock[0] += 10
     progress.update(900)
     assert stream.getvalue() == "distil:  90 % · 10 s left\n"
