@@ -450,9 +450,8 @@ class CombinationConfig(Block):
     """`concatenated`: unit vectors side by side, so that the target's cosines are the mean of the teachers'; for any
     widths. `mean`: the plain mean (SED), for copies of one encoder. Targets wider than the learner are reduced to its
     width by their principal directions. See docs/distill.md#combining."""
-    weights: list[Annotated[float, Field(gt=0)]] | Literal["dev"] | None = None
-    """One weight per teacher. `null`: equal ones. `dev`: one is doubled or halved as long as that raises the dev score
-    of the combination by 0.1."""
+    weights: list[Annotated[float, Field(gt=0)]] | None = None
+    """One weight per teacher. `null`: equal ones."""
     leave_out: bool = False
     """Drop teachers that do not help: from the best one on, the teacher that raises the dev score of the combination
     most is added, as long as one raises it by 0.1."""
@@ -460,11 +459,6 @@ class CombinationConfig(Block):
     """Whether targets are turned as a whole towards what the learner says before it learns: no cosine changes, and the
     learner has less to relearn. `null`: yes, except for a single teacher of the learner's width. With `sed.widths`
     targets are turned to their principal directions instead, and with `sed.head` not at all."""
-
-    @property
-    def chooses_on_dev(self) -> bool:
-        """Return whether the dev task decides which teachers count, or how much."""
-        return self.leave_out or self.weights == "dev"
 
 
 class FlowConfig(Block):

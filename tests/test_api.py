@@ -19,10 +19,10 @@ PAIRS = "0.5\tA cat sleeps.\tA dog runs.\n4.5\tIt rains.\tRain falls.\n"
 def test_tasks_without_a_dev_task_are_reported_and_choices_are_made_on_the_default_one(tmp_path, distillation):
     (tmp_path / "mine.tsv").write_text(PAIRS)
     task = str(tmp_path / "mine.tsv")
-    config = distillation(["A", "B"], "c.txt", "A", layers=3, tasks=[task], settings={"sed": {"loss": "cosine"}})
+    config = distillation(["A", "B"], "c.txt", "A", layers=3, tasks=[task], settings={"sed": {"loss": "mse"}})
     check_settings(config)
     assert config.evaluation.dev == "everyday-dev" and config.evaluation.report == ["mine"]
-    assert config.sed.loss == "cosine"
+    assert config.sed.loss == "mse"
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ WRONG = [
     ),
     ({"zzz": 1}, r"^unknown setting zzz; the settings here are run, storage, seed, recipes, "),
     # wrong types
-    ({"ct": 5}, r"^ct is a block of settings: ct\.variant, .*ct\.steps, ct\.negatives, "),
+    ({"ct": 5}, r"^ct is a block of settings: ct\.dropout, ct\.steps, ct\.negatives, "),
     ({"ct": None}, r"^ct is a block of settings: "),
     ({"evaluation": {"tasks": {"mine": 5}}}, r"^evaluation\.tasks\.mine is a block of settings: "),
     ({"evaluation": {"tasks": {"mine": {}}}}, r"^setting evaluation\.tasks\.mine\.source: field required$"),

@@ -22,7 +22,6 @@ from raysed.make.work import Named, layers_file
 from raysed.model.combination import (
     Combination,
     choose_teachers,
-    choose_weights,
     fit_combination,
     side_by_side,
     turn,
@@ -217,17 +216,17 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     """Write id, input_ids and what the teachers say as one, and the combination beside it.
 
     In the manifest `shared` says whether targets are in the space of a single teacher. Where the dev task decides,
-    `trace` has the chosen teachers and their score, step by step, and `weights_trace` their weights and the score.
+    `trace` has the chosen teachers and their score, step by step.
     """
     table, sed = _Taught(inputs, settings["widths"]), settings["sed"]
     encoder, _ = load_start(inputs["encoder"], inputs["start"])
     how, is_ordered = settings["combination"], bool(sed.widths)
     score = None
-    if how.chooses_on_dev:
+    if how.leave_out:
         dev = inputs["dev"]
         of_dev = [np.load(path / layers_file(dev.layers))[dev.rows] for path in inputs["embeddings"]]
         score = lambda combination: dev.score(combination.target(of_dev))  # noqa: E731
-    combination, traces = _fitted(table, how, None if sed.head else encoder.width, is_ordered, score)
+    combination, trace = _fitted(table, how, None if sed.head else encoder.width, is_ordered, score)
     is_shared_space = settings["widths"] == [encoder.width]
     if sed.head:
         products_DH = _products(table, combination, encoder, work)
@@ -243,7 +242,7 @@ def combined_targets(out: Path, inputs: Named, settings: Named, work: Work) -> N
     writer.close(len(table.corpus))
     about = {"rows": len(table.corpus), "teachers": len(table.widths), "width": combination.width}
     is_shared = len(table.widths) == 1 and combination.is_identity
-    return {**about, "kept": combination.kept, "shared": is_shared, **traces}
+    return {**about, "kept": combination.kept, "shared": is_shared, **trace}
 
 
 class _Taught:
@@ -279,27 +278,22 @@ def _fitted(
     is_ordered: bool,
     score: Callable[[Combination], float] | None,
 ) -> tuple[Combination, dict[str, Any]]:
-    count, traces = len(table.widths), {}
+    count = len(table.widths)
     products_EE = np.zeros((sum(table.widths), sum(table.widths)))
     for _, parts in table.parts(len(table.corpus)):
         rows_BE = side_by_side(parts, how.how != "mean")
         products_EE += rows_BE.T @ rows_BE
 
-    given = how.weights if isinstance(how.weights, list) else [1.0] * count
+    weights = how.weights or [1.0] * count
 
-    def fit(kept: Sequence[int], weights: Sequence[float] | None = None) -> Combination:
-        chosen = dict(zip(kept, weights or [given[k] for k in kept]))
-        all_weights = [chosen.get(k, 0.0) for k in range(count)]
-        return fit_combination(how.how, all_weights, table.widths, products_EE, width, is_ordered)
+    def fit(kept: Sequence[int]) -> Combination:
+        of_all = [weights[k] if k in kept else 0.0 for k in range(count)]
+        return fit_combination(how.how, of_all, table.widths, products_EE, width, is_ordered)
 
-    kept, weights = list(range(count)), None
-    if how.leave_out:
-        traces["trace"] = choose_teachers(count, lambda some: score(fit(some)), _MIN_GAIN)
-        kept, _ = traces["trace"][-1]
-    if how.weights == "dev":
-        traces["weights_trace"] = choose_weights(len(kept), lambda some: score(fit(kept, some)), _MIN_GAIN)
-        weights, _ = traces["weights_trace"][-1]
-    return fit(kept, weights), traces
+    if not how.leave_out:
+        return fit(range(count)), {}
+    trace = choose_teachers(count, lambda some: score(fit(some)), _MIN_GAIN)
+    return fit(trace[-1][0]), {"trace": trace}
 
 
 def _products(table: _Taught, combination: Combination, encoder: Encoder, work: Work) -> np.ndarray:

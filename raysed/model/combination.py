@@ -7,15 +7,11 @@ memory does not depend on the number of sentences.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.linalg
 
 from raysed.model.directions import principal_directions
-
-_MAX_STEPS = 12
-"""Of a search for weights; none that is of use takes so many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,31 +119,11 @@ def choose_teachers(count: int, score: Callable[[list[int]], float], least: floa
     The score is of some of them combined, by their numbers in ascending order. Returned are the chosen ones and their
     score after every step; the last is the choice.
     """
-
-    def one_more(some: list[int]) -> list[list[int]]:
-        return [sorted([*some, k]) for k in range(count) if k not in some]
-
-    return _climb([], -np.inf, one_more, score, least, count)[1:]
-
-
-def choose_weights(count: int, score: Callable[[list[float]], float], least: float) -> list[tuple[list[float], float]]:
-    """Double or halve one weight after the other, each time the one that raises a score most, by at least `least`.
-
-    Returned are the weights and their score, from equal ones on; the last are the choice.
-    """
-
-    def one_changed(weights: list[float]) -> list[list[float]]:
-        return [[*weights[:k], weights[k] * factor, *weights[k + 1 :]] for k in range(count) for factor in (0.5, 2.0)]
-
-    equal = [1.0] * count
-    return _climb(equal, score(equal), one_changed, score, least, _MAX_STEPS if count > 1 else 0)
-
-
-def _climb(start: Any, value: float, options: Callable, score: Callable, least: float, max_steps: int) -> list[tuple]:
-    trace = [(start, value)]
-    for _ in range(max_steps):
-        before, reached = trace[-1]
-        best = max(((option, score(option)) for option in options(before)), key=lambda found: found[1])
+    trace: list[tuple[list[int], float]] = []
+    while len(trace) < count:
+        chosen, reached = trace[-1] if trace else ([], -np.inf)
+        options = [sorted([*chosen, k]) for k in range(count) if k not in chosen]
+        best = max(((some, score(some)) for some in options), key=lambda found: found[1])
         if best[1] - reached < least:
             break
         trace.append(best)

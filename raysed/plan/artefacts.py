@@ -138,6 +138,3 @@ def choices(job: Job, taught: Entry) -> Iterator[str]:
     if trace := taught.meta.get("trace"):
         steps = [f"{' + '.join(titles[k] for k in chosen)} {score:.1f}" for chosen, score in trace]
         yield f"teachers, by {dev}: {'; '.join(steps)}"
-    if trace := taught.meta.get("weights_trace"):
-        steps = [f"{', '.join(f'{weight:g}' for weight in weights)} {score:.1f}" for weights, score in trace]
-        yield f"weights of the teachers, by {dev}: {'; '.join(steps)}"

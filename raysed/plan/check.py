@@ -91,7 +91,7 @@ def check(config: Config) -> Job:
     teachers, widths = _teachers(config)
     inputs["teachers"] = [teacher.identity for teacher in teachers]
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
-    if config.combination.chooses_on_dev and unscored:
+    if config.combination.leave_out and unscored:
         setting = "leave_out" if config.combination.leave_out else "weights"
         raise UserError(
             f"combination.{setting} is chosen by the dev task, but a file of embeddings lacks its sentences; add "

@@ -83,8 +83,6 @@ def _of_dev(config: Config, recipes: list[Recipe]) -> Iterator[str]:
             yield f"{stage}.keep: best_on_dev needs evaluation.dev; set it, or use {stage}.keep: {other}"
     if config.calibration.natsv_k == "dev":
         yield "calibration.natsv_k: dev needs evaluation.dev; set it, or give a number"
-    if config.combination.weights == "dev":
-        yield "combination.weights: dev chooses weights on evaluation.dev; name a dev task"
     if config.combination.leave_out:
         yield "combination.leave_out chooses teachers on evaluation.dev; name a dev task"
 
@@ -99,7 +97,7 @@ def _of_teachers(config: Config, recipes: list[Recipe]) -> Iterator[str]:
     for teacher in teachers:
         if teacher.is_members:
             node_of(teacher, recipes)
-    if isinstance(weights, list) and len(weights) != len(teachers):
+    if weights and len(weights) != len(teachers):
         yield f"combination.weights has {len(weights)} weights for {len(teachers)} teachers; give one for each"
     trained = [recipe.text for recipe in recipes if recipe.members]
     if trained and config.encoder.static:

@@ -301,7 +301,7 @@ class Plan:
         own = type(sed)(widths=sed.widths, head=sed.head, target_precision=sed.target_precision)
         settings = {"combination": config.combination, "widths": list(job.widths), "sed": own}
         scored = tuple(f"{TEACHERS}/embeddings/{index:02d}" for index in range(len(job.teachers)))
-        if config.combination.chooses_on_dev:
+        if config.combination.leave_out:
             inputs |= {"dev": self._dev, "embeddings": scored}
         inputs |= {"corpus": "corpus", "encoder": self._encoder, "start": self._learners_start}
         about = {"by": "task", "is_intermediate": True, "options": {"on_cpus": True}, "say": self._say_choices}

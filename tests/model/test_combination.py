@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raysed.model.combination import Combination, choose_teachers, choose_weights, fit_combination, side_by_side
+from raysed.model.combination import Combination, choose_teachers, fit_combination, side_by_side
 
 ROWS = 500
 
@@ -119,18 +119,6 @@ def test_without_a_teacher_all_is_as_if_it_had_not_been_there(how):
     without = fitted(how, parts, 8, weights=[1.0, 0.0, 2.0])
     alone = fitted(how, [parts[0], parts[2]], 8, weights=[1.0, 2.0])
     np.testing.assert_allclose(without.target(parts), alone.target([parts[0], parts[2]]), atol=1e-6)
-
-
-def test_weights_are_doubled_or_halved_as_long_as_that_raises_the_score():
-    wanted = np.array([4.0, 1.0, 0.5])
-
-    def score(weights: list[float]) -> float:
-        return -float(np.abs(np.log2(np.asarray(weights) / wanted)).sum())
-
-    trace = choose_weights(3, score, 0.1)
-    assert trace[0] == ([1.0, 1.0, 1.0], -3.0) and trace[-1] == (wanted.tolist(), 0.0) and len(trace) == 4
-    assert choose_weights(1, lambda weights: 5.0, 0.1) == [([1.0], 5.0)]
-    assert choose_weights(2, lambda weights: weights[0] * 0.01, 0.1) == [([1.0, 1.0], 0.01)], "too little to gain"
 
 
 def test_teachers_are_added_as_long_as_one_raises_the_score():

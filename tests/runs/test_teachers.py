@@ -41,7 +41,7 @@ def settings(tiny_encoder_dir, tmp_path):
             "encoder": {"model_kwargs": {"num_hidden_layers": 1}, "layers": 1},
             "corpus": {"sentences": 300},
             "evaluation": {"tasks": TASKS, "dev": "dev", "layers": [1]},
-            "sed": {"loss": {"cosine": 1, "similarity": 0.5}, "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
+            "sed": {"loss": "unit_mse", "learning_rate": 1e-3, "epochs": 2, "evaluate_every": 5},
             "combination": {"turn": False},
             "resources": {"encode_precision": "fp32", "engine": "local"},  # to be compared with plain definitions on every machine
             **changes,
@@ -125,21 +125,6 @@ def test_a_teacher_that_does_no_good_is_left_out_and_named(settings):
         check(make_config(settings(combination={"leave_out": True}, evaluation={"dev": None})))
 
 
-def test_weights_that_are_chosen_score_best_and_are_told(settings):
-    """The tiny encoder has random weights, so it gets little weight."""
-    executor, plan, said = combined(settings(combination={"weights": "dev", "how": "concatenated", "turn": False}))
-    (line,) = [line for line in said if line.startswith("weights of the teachers, by dev: 1, 1 ")]
-    assert facts_of(plan, executor.state, "").choices == [line]
-    storage = executor.state.storage
-    trace = storage.entry("teachers-sed/targets").meta["weights_trace"]
-    first, last = trace[0], trace[-1]
-    assert first[0] == [1.0, 1.0] and last[0][0] > last[0][1] and last[1] > first[1]
-    combination = Combination.load(storage.fetch("teachers-sed/targets") / COMBINATION)
-    dev = executor.state.task("teachers-sed/targets").inputs["dev"]
-    parts = [np.load(storage.fetch(f"teachers/embeddings/0{k}") / "layers-1.npy")[dev.rows] for k in (0, 1)]
-    assert dev.score(combination.target(parts)) == pytest.approx(last[1], abs=1e-4), "the chosen one is what is used"
-
-
 def test_members_of_the_run_are_a_teacher_beside_one_from_outside(settings, tmp_path):
     """Their mean is what the ensemble's own learner would learn from, and it is made only once."""
     mixed = settings(
@@ -190,7 +175,7 @@ def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path)
             {"teachers": ["members"], "recipes": ["ct", "mlm", "teachers-sed"]},
             "teachers: members names no ensemble of the recipes; write members:ct or members:mlm",
         ),
-        ({"sed": {"loss": {"mse": 1, "l1": 1}}}, "sed.loss has l1; the losses are mse, unit_mse, cosine, similarity"),
+        ({"sed": {"loss": "l1"}}, "sed.loss: input should be 'mse' or 'unit_mse'"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_is_trained(settings, changes, message):

@@ -1,9 +1,8 @@
-"""Contrastive Tension, both variants, against a plain loop: one sentence at a time, the optimizer written out."""
+"""Contrastive Tension against a plain loop: one sentence at a time, the optimizer written out."""
 
 import copy
 import math
 from collections import Counter
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,9 +15,7 @@ from raysed.train.stages.ct import (
     STAGE,
     ContrastiveTension,
     CtConfig,
-    InBatchContrastiveTension,
     PairSampler,
-    SentenceSampler,
 )
 
 UPDATES = 20
@@ -120,107 +117,46 @@ def test_the_second_model_is_the_one_given(make_encoder):
 def test_the_loss_takes_dot_products_and_their_mean(make_encoder, make_table):
     """Not cosines: with embeddings that are twice as long the logits are four times as large."""
     objective, batch = ContrastiveTension(make_encoder("bert")), PairSampler(make_table(30), CONFIG, seed=0)(0)
-    a_PD, b_PD = (0.1 * side(tokens) for side, tokens in zip(objective.encoders(), (batch.first, batch.second)))
+    a_PD, b_PD = (side(tokens) for side, tokens in zip(objective.encoders(), (batch.first, batch.second)))
     logits_P = (a_PD * b_PD).sum(1)
-    for factor in (1, 2):
+    for factor in (0.1, 0.2):
+        for side in objective.encoders():
+            side.set_head(factor * np.eye(side.hidden_size, dtype=np.float32))
         expected = torch.log1p(torch.exp(torch.where(batch.labels == 1, -1, 1) * factor**2 * logits_P)).mean()
-        with mock.patch.object(objective, "embed", return_value=(factor * a_PD, factor * b_PD)):
-            torch.testing.assert_close(objective.loss(batch), expected)
+        torch.testing.assert_close(objective.loss(batch), expected)
 
 
-@pytest.mark.parametrize("variant", ["pairs", "in_batch"])
-def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table, variant):
+def test_the_loss_is_in_full_precision_under_autocast(make_encoder, make_table):
     """What the two models give is in bf16; the products and the cross entropy of it are not."""
-    table, start = make_table(30), Start(make_encoder("bert"), None, {}, 0)
-    batch = PairSampler(table, CONFIG, 0)(0) if variant == "pairs" else SentenceSampler(table, 16, 0)(0)
-    objective = STAGE.objective(CtConfig(variant=variant, dropout=False), start)
+    batch = PairSampler(make_table(30), CONFIG, 0)(0)
+    objective = STAGE.objective(CONFIG, Start(make_encoder("bert"), None, {}, 0))
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective.loss(batch)
-        sides = (batch.first, batch.second) if variant == "pairs" else (batch, batch)
-        x_BD, y_BD = (model(tokens).double() for model, tokens in zip(objective.encoders(), sides))
-    if variant == "pairs":
-        signs = torch.where(batch.labels == 1, -1, 1)
-        expected = torch.nn.functional.softplus(signs * (x_BD * y_BD).sum(1)).mean()
-    else:
-        cosines_BB = (x_BD / x_BD.norm(dim=1, keepdim=True)) @ (y_BD / y_BD.norm(dim=1, keepdim=True)).T
-        logits_BB, own_B = 20 * cosines_BB, 20 * cosines_BB.diagonal()
-        expected = (logits_BB.logsumexp(1) + logits_BB.logsumexp(0) - 2 * own_B).mean() / 2
+        x_BD, y_BD = (
+            model(tokens).double() for model, tokens in zip(objective.encoders(), (batch.first, batch.second))
+        )
+    signs = torch.where(batch.labels == 1, -1, 1)
+    expected = torch.nn.functional.softplus(signs * (x_BD * y_BD).sum(1)).mean()
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss.double(), expected, rtol=1e-4, atol=1e-5)
 
 
-# -- within a batch --------------------------------------------------------------------------------------------------
-
-
-def plain_in_batch_loss(models, log_scale, sentences, rows):
-    """For each sentence and each direction, minus the log of the share that its own cosine has."""
-    x, y = ([mean_of_last_layer(model, sentences[row]) for row in rows] for model in models)
-    count, total = len(rows), 0.0
-    exponentials = [[torch.exp(torch.exp(log_scale) * (a @ b) / (a.norm() * b.norm())) for b in y] for a in x]
-    for i in range(count):
-        total = total - torch.log(exponentials[i][i] / sum(exponentials[i]))
-        total = total - torch.log(exponentials[i][i] / sum(row[i] for row in exponentials))
-    return total / (2 * count)
-
-
-def test_training_within_the_batch_equals_the_plain_loop(make_encoder, make_table):
-    """Every loss, every weight of both models, and the scale, over eight updates of RMSprop."""
-    encoder, table = make_encoder("bert", layers=2).double(), make_table(40, longest=12)
-    sentences = [table.input_ids[a:b].tolist() for a, b in zip(table.offsets, table.offsets[1:])]
-    sampler = SentenceSampler(table, 6, seed=3)
-    models = [copy.deepcopy(encoder.transformer).eval() for _ in range(2)]
-    log_scale = torch.tensor(math.log(5.0), dtype=torch.float64, requires_grad=True)
-    parameters = [p for model in models for name, p in model.named_parameters() if "pooler" not in name] + [log_scale]
-    squares, losses = [torch.zeros_like(p) for p in parameters], []
-    for step in range(8):
-        loss = plain_in_batch_loss(models, log_scale, sentences, sampler.rows(step))
-        gradients = torch.autograd.grad(loss, parameters)
-        losses.append(loss.item())
-        with torch.no_grad():
-            for parameter, square, gradient in zip(parameters, squares, gradients):
-                square.copy_(0.9 * square + 0.1 * gradient**2)
-                parameter.sub_(1e-3 * gradient / (square.sqrt() + 1e-7))
-
-    objective, found = InBatchContrastiveTension(encoder, scale=5.0, dropout=False).double(), []
-    with torch.no_grad():
-        objective.log_scale.fill_(math.log(5.0))  # made in float32
-    plan = Plan(8, lambda step: 1e-3, log_every=1, keep="second")
-    engine = TorchEngine(objective, STAGE.optimizer(CONFIG, objective))
-    train(objective, sampler, plan, engine, on_metrics=lambda entry: found.append(entry["loss"]))
-    np.testing.assert_allclose(found, losses, rtol=0, atol=1e-8)
-    torch.testing.assert_close(objective.log_scale.detach(), log_scale.detach(), rtol=0, atol=1e-8)
-    assert abs(log_scale.item() - math.log(5.0)) > 1e-3
-    for side, model in zip((objective.first, objective.second), models):
-        for name, expected in model.named_parameters():
-            torch.testing.assert_close(side.transformer.get_parameter(name), expected, rtol=0, atol=1e-6, msg=name)
-
-
 @pytest.mark.parametrize(
-    ("settings", "kind", "batch", "trains"),
-    [
-        ({}, ContrastiveTension, 16, False),
-        ({"dropout": True}, ContrastiveTension, 16, True),
-        ({"groups": 3, "negatives": 1, "dropout": False}, ContrastiveTension, 6, False),
-        ({"variant": "in_batch"}, InBatchContrastiveTension, 16, True),
-        ({"variant": "in_batch", "dropout": False, "batch_size": 5}, InBatchContrastiveTension, 5, False),
-        ({"variant": "in_batch", "dropout": True, "batch_size": 99}, InBatchContrastiveTension, 30, True),
-    ],
+    ("settings", "batch"), [({}, 16), ({"dropout": True}, 16), ({"groups": 3, "negatives": 1, "dropout": False}, 6)]
 )
-def test_the_settings_choose_the_variant(make_encoder, make_table, monkeypatch, settings, kind, batch, trains):
+def test_the_settings_are_followed(make_encoder, make_table, monkeypatch, settings, batch):
     encoder, table = make_encoder("bert"), make_table(30)
     monkeypatch.setattr("raysed.data.tokens.read_tokens", lambda path: table)
-    config = CtConfig(**settings, scale=7.0)
+    config = CtConfig(**settings)
     starts = [Start(encoder, None, {"corpus": None}, seed) for seed in (4, 5)]
     objective, batch_at = STAGE.objective(config, starts[0]), STAGE.batches(config, starts[0])
-    assert type(objective) is kind and objective.second is encoder
+    assert objective.second is encoder
     objective.train()
-    assert objective.first.training is objective.second.training is trains
+    assert objective.first.training is objective.second.training is settings.get("dropout", False)
     found = batch_at(2)
-    assert len(found.labels if kind is ContrastiveTension else found) == batch
+    assert len(found.labels) == batch
     other = STAGE.batches(config, starts[1])(2)
     assert found.ids.tolist() == batch_at(2).ids.tolist() != other.ids.tolist()
-    if kind is InBatchContrastiveTension:
-        assert objective.log_scale.exp().item() == pytest.approx(7.0)
     optimized = {id(p) for group in STAGE.optimizer(CONFIG, objective).param_groups for p in group["params"]}
     assert optimized == {id(p) for p in objective.parameters() if p.requires_grad}
 
@@ -264,24 +200,6 @@ def test_a_batch_is_a_function_of_seed_and_step(make_table):
     for step in (500, 0):
         assert all(np.array_equal(a, b) for a, b in zip(again.rows(step), rows[2**61, step]))
     assert len({first.tobytes() for first, _ in rows.values()}) == len(rows)
-
-
-def test_sentences_of_a_batch_are_different_and_drawn_uniformly(make_table):
-    """Chi-square over rows, and over pairs of rows; a batch depends on seed and step only."""
-    table, size, steps = make_table(12), 4, 6000
-    sampler = SentenceSampler(table, size, seed=1)
-    rows = np.stack([sampler.rows(step) for step in range(steps)])
-    assert all(len(set(batch)) == size for batch in rows.tolist())
-    counts = np.stack([np.bincount(column, minlength=12) for column in rows.T])
-    assert ((counts - steps / 12) ** 2 / (steps / 12)).sum(1).max() < 40  # 11 degrees of freedom
-    pairs = Counter(frozenset((a, b)) for batch in rows.tolist() for a in batch for b in batch if a < b)
-    expected = steps * 6 / 66
-    assert len(pairs) == 66 and max(abs(count - expected) for count in pairs.values()) < 5 * math.sqrt(expected)
-    again = SentenceSampler(table, size, seed=1)
-    assert all(np.array_equal(again.rows(step), rows[step]) for step in (5000, 0, 17))
-    assert not np.array_equal(SentenceSampler(table, size, seed=2).rows(0), rows[0])
-    packed = sampler(3)
-    assert packed.ids.tolist() == table.ids[rows[3]].tolist() and len(packed) == size
 
 
 def test_batches_hold_the_tokens_of_their_rows(make_table):

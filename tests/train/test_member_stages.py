@@ -18,7 +18,6 @@ from raysed.train.stage import Start
 MEMBERS = sorted(stages().keys() - {"sed"})
 VARIANTS = [
     *((name, {"dropout": True}) for name in MEMBERS),
-    ("ct", {"variant": "in_batch"}),
     ("bsl", {"predictor": "released"}),
     ("nli", {"bias": False}),
 ]

@@ -1,12 +1,10 @@
 """Contrastive Tension: two copies of an encoder agree on the same sentence and disagree on different ones.
 
-Numbers of SED appendix B.2; what is absent there follows the released code. `in_batch` is that of
-sentence-transformers.
+Numbers of SED appendix B.2; what is absent there follows the released code.
 """
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from collections.abc import Callable
 from copy import deepcopy
@@ -32,16 +30,8 @@ if TYPE_CHECKING:
 class CtConfig(Block):
     """Contrastive Tension (SED appendix B.2; the numbers absent there are those of the released code)."""
 
-    variant: Literal["pairs", "in_batch"] = "pairs"
-    """`pairs`: the paper's, dot products of drawn positive and negative pairs. `in_batch`: cosines of every sentence
-    with all others of its batch (sentence-transformers; see docs/methods.md#contrastive-tension-ct)."""
-    batch_size: int = Field(16, ge=2)
-    """Sentences per batch of `in_batch`."""
-    scale: float = Field(20.0, gt=0)
-    """Where the learnt scale of `in_batch` starts."""
-    dropout: bool | None = None
-    """Whether the encoder's dropout is on while it trains. `null`: off for `pairs`, as in the released code, and on for
-    `in_batch`, which is too easy without it."""
+    dropout: bool = False
+    """Whether the encoder's dropout is on while it trains. In the released code it is off."""
     steps: int = Field(50_000, ge=1)
     """Number of updates."""
     negatives: int = Field(7, ge=1)
@@ -94,37 +84,12 @@ class ContrastiveTension(EncoderObjective):
         """Return both models; which one is kept is a setting."""
         return {"first": self.first, "second": self.second}
 
-    def embed(self, first: PackedTokens, second: PackedTokens) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what each model gives for its side."""
-        device = self.second.transformer.device
-        return self.first(first.to(device)), self.second(second.to(device))
-
     def loss(self, batch: PairBatch) -> torch.Tensor:
         """Return the mean binary cross entropy."""
-        emb1_PD, emb2_PD = self.embed(batch.first, batch.second)
+        device = self.second.transformer.device
+        emb1_PD, emb2_PD = self.first(batch.first.to(device)), self.second(batch.second.to(device))
         logits_P = (emb1_PD * emb2_PD).sum(-1)
         return F.binary_cross_entropy_with_logits(logits_P, batch.labels.to(logits_P))
-
-
-class InBatchContrastiveTension(ContrastiveTension):
-    """Each model finds its sentence among the other model's: the rest of the batch are the negatives.
-
-    The logits are cosines times a learnt scale; the loss is the mean cross entropy of both directions. Without dropout,
-    equal models solve this too easily.
-    """
-
-    def __init__(self, encoder: Encoder, scale: float = 20.0, dropout: bool = True):
-        super().__init__(encoder, dropout)
-        # The logarithm keeps the scale positive.
-        self.log_scale = nn.Parameter(torch.tensor(math.log(scale), device=encoder.transformer.device))
-
-    def loss(self, batch: PackedTokens) -> torch.Tensor:
-        """Return the mean over both directions and B sentences, in full precision whatever the encoders' is."""
-        emb1_BD, emb2_BD = (F.normalize(emb_BD, dim=-1) for emb_BD in self.embed(batch, batch))
-        with torch.autocast(self.log_scale.device.type, enabled=False):
-            logits_BB = self.log_scale.exp() * (emb1_BD @ emb2_BD.T)
-        own_B = torch.arange(len(batch), device=logits_BB.device)
-        return (F.cross_entropy(logits_BB, own_B) + F.cross_entropy(logits_BB.T, own_B)) / 2
 
 
 class PairSampler:
@@ -154,29 +119,12 @@ class PairSampler:
         return PairBatch(pack(first), pack(second), labels.reshape(-1), np.concatenate([first.ids, second.ids]))
 
 
-class SentenceSampler:
-    """Batches of different sentences, drawn uniformly; a batch depends on (seed, step) only."""
-
-    def __init__(self, table: TokenTable, batch_size: int, seed: int):
-        self.table, self.batch_size, self.seed = table, min(batch_size, len(table)), seed
-
-    def rows(self, step: int) -> np.ndarray:
-        """Return the table rows of the batch of a step, [B]; all of a corpus that has fewer."""
-        return np.random.default_rng([self.seed, step]).choice(len(self.table), self.batch_size, replace=False)
-
-    def __call__(self, step: int) -> PackedTokens:
-        """Return the batch of a step."""
-        from raysed.data.tokens import pack
-
-        return pack(self.table.take(self.rows(step)))
-
-
 class _Ct(Stage):
     name, Settings = "ct", CtConfig
     words = "Contrastive Tension (telling a sentence from others, without labels)"
 
     def rows_per_update(self, settings: CtConfig) -> int:
-        return settings.batch_size if settings.variant == "in_batch" else settings.groups * (1 + settings.negatives)
+        return settings.groups * (1 + settings.negatives)
 
     def steps(self, settings: CtConfig, rows: int) -> int:
         return settings.steps
@@ -185,17 +133,12 @@ class _Ct(Stage):
         return Size(trained=2)
 
     def objective(self, settings: CtConfig, start: Start) -> ContrastiveTension:
-        if settings.variant == "pairs":
-            return ContrastiveTension(start.encoder, bool(settings.dropout))
-        return InBatchContrastiveTension(start.encoder, settings.scale, dropout=settings.dropout is not False)
+        return ContrastiveTension(start.encoder, settings.dropout)
 
-    def batches(self, settings: CtConfig, start: Start) -> PairSampler | SentenceSampler:
+    def batches(self, settings: CtConfig, start: Start) -> PairSampler:
         from raysed.data.tokens import read_tokens
 
-        table = read_tokens(start.data["corpus"])
-        if settings.variant == "pairs":
-            return PairSampler(table, settings, start.seed)
-        return SentenceSampler(table, settings.batch_size, start.seed)
+        return PairSampler(read_tokens(start.data["corpus"]), settings, start.seed)
 
     def schedule(self, settings: CtConfig, steps: int) -> Callable[[int], float]:
         """Rate i holds while step <= boundary i, steps counted from 0.

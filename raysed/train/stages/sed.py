@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 import torch
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
@@ -25,27 +25,16 @@ def _unit_mse(emb_BD: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
     return (F.normalize(emb_BD, dim=1) - F.normalize(target_BD, dim=1)).square().sum(1).mean()
 
 
-def _cosine(emb_BD: torch.Tensor, target_BD: torch.Tensor) -> torch.Tensor:
-    return (1 - F.cosine_similarity(emb_BD, target_BD)).mean()
-
-
-def _similarity(emb_BD: torch.Tensor, target_BE: torch.Tensor) -> torch.Tensor:
-    emb_BD, target_BE = F.normalize(emb_BD, dim=1), F.normalize(target_BE, dim=1)
-    return F.mse_loss(emb_BD @ emb_BD.T, target_BE @ target_BE.T)
-
-
-LOSSES = {"mse": F.mse_loss, "unit_mse": _unit_mse, "cosine": _cosine, "similarity": _similarity}
+LOSSES = {"mse": F.mse_loss, "unit_mse": _unit_mse}
 """From embeddings and targets [B, D] to a mean over the sentences, see `sed.loss`."""
 
 
 class SedConfig(TuningConfig):
     """Ensemble distillation (SED sections 4 and 5.1)."""
 
-    loss: Literal["mse", "unit_mse", "cosine", "similarity"] | dict[str, Annotated[float, Field(gt=0)]] = "mse"
+    loss: Literal["mse", "unit_mse"] = "mse"
     """What makes the learner's embedding x like its target t. `mse`: the mean squared difference of x and t over
-    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors. `cosine`: one
-    less their cosine. `similarity`: the mean squared difference between the cosines of all pairs of the batch and those
-    of their targets. Or a sum with weights, e.g. `{cosine: 1, similarity: 0.5}`."""
+    sentences and dimensions (SED). `unit_mse`: the squared length of the difference of the unit vectors."""
     widths: Annotated[list[Annotated[int, Field(ge=1)]], AfterValidator(ascending)] = []
     """Widths below the learner's at which the first coordinates are to be good embeddings, too, such as `[64, 128]`
     (Matryoshka, Kusupati et al. 2022): the loss is the mean of those at these widths and the full one. For recipes of
@@ -95,23 +84,10 @@ class SedConfig(TuningConfig):
     max_retries: Annotated[int, NO_EFFECT] = Field(2, ge=0)
     """Restarts of a failed learner without a new checkpoint in between, each from the newest one."""
 
-    @field_validator("loss")
-    @classmethod
-    def _losses_are_known(cls, loss: str | dict[str, float]) -> str | dict[str, float]:
-        unknown = [name for name in loss if name not in LOSSES] if isinstance(loss, dict) else []
-        if unknown or not loss:
-            raise ValueError(f"sed.loss has {', '.join(unknown) or 'nothing'}; the losses are {', '.join(LOSSES)}")
-        return loss
-
     def identity(self) -> dict[str, Any]:
         """Leave out what counts only where evaluations choose the weights."""
         unused = {"evaluate_every", "patience"} if self.keep == "last" else set()
         return {name: value for name, value in super().identity().items() if name not in unused}
-
-    @property
-    def losses(self) -> dict[str, float]:
-        """Return the losses by name, with their weights."""
-        return {self.loss: 1.0} if isinstance(self.loss, str) else dict(self.loss)
 
     @model_validator(mode="after")
     def _workers_have_work(self) -> SedConfig:
@@ -125,35 +101,20 @@ class Distillation(EncoderObjective):
     """The distance between the learner's last-layer embedding and the target; by default SED's (section 4).
 
     With `widths` it is the mean of the distances of the first coordinates, for each width and the full one (Kusupati et
-    al., "Matryoshka Representation Learning", 2022, with equal weights). `similarity` compares with the cosines of the
-    full targets at every width: those are what a short embedding is to give.
+    al., "Matryoshka Representation Learning", 2022, with equal weights).
     """
 
-    def __init__(
-        self,
-        learner: Encoder,
-        dropout: bool = False,
-        losses: Mapping[str, float] | None = None,
-        widths: Sequence[int] = (),
-    ):
+    def __init__(self, learner: Encoder, dropout: bool = False, loss: str = "mse", widths: Sequence[int] = ()):
         super().__init__(dropout)
         self.learner = learner
-        self._losses = dict(losses or {"mse": 1.0})
-        self._widths = tuple(widths)
+        self._distance, self._widths = LOSSES[loss], tuple(widths)
 
     def forward(self, batch: TargetBatch) -> torch.Tensor:
-        """Return the loss, a mean over sentences, whose mean over workers is that of the batch.
-
-        `similarity` compares the sentences of one worker.
-        """
+        """Return the loss, a mean over sentences, whose mean over workers is that of the batch."""
         target_BD = batch.targets.to(next(self.parameters()).device)
         emb_BD = self.learner(batch.tokens.to(target_BD.device)).float()
         widths = (*self._widths, emb_BD.shape[1])
-        total = 0.0
-        for width in widths:
-            for name, weight in self._losses.items():
-                wanted = target_BD if name == "similarity" else target_BD[:, :width]
-                total += weight * LOSSES[name](emb_BD[:, :width], wanted)
+        total = sum(self._distance(emb_BD[:, :width], target_BD[:, :width]) for width in widths)
         return batch.weight * total / len(widths)
 
     def loss(self, batch: TargetBatch) -> torch.Tensor:
@@ -179,7 +140,7 @@ class _Sed(TunedStage):
         (targets,) = start.data.values()
         if settings.head:
             start.encoder.set_head(np.load(targets / START))
-        objective = Distillation(start.encoder, settings.dropout, settings.losses, settings.widths)
+        objective = Distillation(start.encoder, settings.dropout, settings.loss, settings.widths)
         offset = np.load(targets / "mean.npy") if settings.target == "centred_mean" else None
         holds_out = settings.keep == "best_on_held_out"
         batches = TargetBatches(targets, settings.batch_size, start.seed, rank, world, offset, held_out=holds_out)
