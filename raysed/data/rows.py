@@ -314,7 +314,15 @@ def _lines(file: File, latin: bool = False) -> Iterator[tuple[int, str]]:
     r"""Yield the number of each line, from 1, and its text without the \n or \r\n that ends it."""
     opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
     with readable(file.name), opened() as raw:
-        stream = io.BytesIO(_as_utf8(raw.read())) if latin else io.BufferedReader(raw, _BLOCK_BYTES)
+        if latin:
+            data = raw.read()
+            try:
+                data.decode()
+            except UnicodeDecodeError:
+                data = data.decode("latin-1").encode()
+            stream = io.BytesIO(data)
+        else:
+            stream = io.BufferedReader(raw, _BLOCK_BYTES)
         for number, line in enumerate(iter(partial(stream.readline, _MAX_LINE_BYTES), b""), start=1):
             if len(line) == _MAX_LINE_BYTES:
                 limit = f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence or record per line"
@@ -326,14 +334,6 @@ def _lines(file: File, latin: bool = False) -> Iterator[tuple[int, str]]:
             except UnicodeDecodeError as error:
                 problem = f"not valid UTF-8 (byte 0x{line[error.start]:02x}); save the file as UTF-8"
                 raise UserError(f"{file.name}, line {number}: {problem}") from None
-
-
-def _as_utf8(data: bytes) -> bytes:
-    try:
-        data.decode()
-        return data
-    except UnicodeDecodeError:
-        return data.decode("latin-1").encode()
 
 
 # -- tables with types -----------------------------------------------------------------------------------------------

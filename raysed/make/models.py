@@ -326,21 +326,20 @@ def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
         "score": choice.score,
         "runner_up": choice.runner_up,
         "margin": choice.margin,
-        "bounds": [_of_bound(bound, *of, steps) for bound, of in sorted(reached.items())],
+        "bounds": [
+            {
+                "lower_bound": bound,
+                "scores": scores,
+                "mean": statistics.fmean(scores),
+                "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
+                "max": max(scores),
+                "stopped_at": updates if updates < steps else None,
+            }
+            for bound, (updates, scores) in sorted(reached.items())
+        ],
     }
     left_out = {found.name: found.reason for found in failed}
     return _outcome(out, complete[choice.lower_bound], {"grid": grid, "left_out": left_out})
-
-
-def _of_bound(bound: float, updates: int, scores: Sequence[float], full: int) -> dict[str, Any]:
-    return {
-        "lower_bound": bound,
-        "scores": scores,
-        "mean": statistics.fmean(scores),
-        "std": statistics.stdev(scores) if len(scores) > 1 else 0.0,
-        "max": max(scores),
-        "stopped_at": updates if updates < full else None,
-    }
 
 
 def _outcome(out: Path, there: Sequence[Found], about: Named) -> dict[str, Any]:

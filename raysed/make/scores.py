@@ -6,7 +6,7 @@ ensemble are computed from files and never encoded twice.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -25,7 +25,7 @@ from raysed.model.calibration import CalibrationMap, save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
-from raysed.score.tasks import DevTask, Embeddings, Evaluation
+from raysed.score.tasks import DevTask, Embeddings
 from raysed.store.progress import Progress, emit
 from raysed.train.calibration import choose_natsv_k, fit_calibration
 from raysed.train.calibrations.natsv import MOST_DIRECTIONS, largest_k
@@ -86,7 +86,11 @@ def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     evaluation, stages, poolings = inputs["sentences"].evaluation, settings["stages"], settings["layers"]
     of = {layers: load_embeddings(inputs["embeddings"], layers) for layers in poolings}
     if settings["flow"].fit_on == "tasks":
-        parts, flow = _rows_of_tasks(evaluation, settings["flow"], of), settings["flow"]
+        flow = settings["flow"]
+        tasks = {task: [task] for task in evaluation.tasks} if flow.per_task else {None: flow.fit_tasks}
+        # 2i and 2i + 1 are a pair, where sentences come in pairs.
+        rows_of = {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
+        parts = [{task: x_UD[rows] for task, rows in rows_of.items()} for x_UD in of.values()]
     else:
         parts, flow = _rows_of_text(inputs, settings, work)
     ks, failed = {}, {}
@@ -125,13 +129,6 @@ def _natsv_k(dev: DevTask | None, settings: Named, x_UD: np.ndarray, parts: Part
     most = min(MOST_DIRECTIONS, *map(largest_k, parts.values()))
     score = lambda fitted: dev.score(fitted.transform(x_UD[dev.rows]))  # noqa: E731
     return choose_natsv_k(settings["stages"], parts.get(name, parts.get(None)), score, most)
-
-
-def _rows_of_tasks(evaluation: Evaluation, flow: FlowConfig, of: Mapping[Layers, np.ndarray]) -> list[Parts]:
-    """Per pooling the rows to fit on, 2i and 2i + 1 a pair where sentences come in pairs."""
-    tasks = {task: [task] for task in evaluation.tasks} if flow.per_task else {None: flow.fit_tasks}
-    rows = {task: evaluation.pair_rows(names).reshape(-1) for task, names in tasks.items()}
-    return [{task: x_UD[of_task] for task, of_task in rows.items()} for x_UD in of.values()]
 
 
 _embedded: dict[Any, dict[Layers, np.ndarray]] = {}

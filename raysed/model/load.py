@@ -63,12 +63,12 @@ class NativeModel:
         """Return float32 [N, D] for each of `poolings`, rows in the order of the sentences."""
         table = tokenize(self.tokenizer, sentences, self.max_length)
         found = encode(self.encoder, table, self.poolings, self.token_budget, self.bf16, on_rows)
-        return [self._through_heads(x_ND) for x_ND in found]
-
-    @torch.inference_mode()
-    def _through_heads(self, x_ND: np.ndarray) -> np.ndarray:
-        features = [self.heads({"sentence_embedding": x_BD}) for x_BD in torch.from_numpy(x_ND).split(_CHUNK)]
-        return torch.cat([found["sentence_embedding"].float() for found in features]).numpy()
+        results = []
+        with torch.inference_mode():
+            for x_ND in found:
+                features = [self.heads({"sentence_embedding": x_BD}) for x_BD in torch.from_numpy(x_ND).split(_CHUNK)]
+                results.append(torch.cat([f["sentence_embedding"].float() for f in features]).numpy())
+        return results
 
 
 @dataclass(frozen=True)

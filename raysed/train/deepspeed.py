@@ -56,7 +56,10 @@ class DeepSpeedEngine:
             self._initialise(batch)
         self._set_rate(learning_rate)
         loss = in_parts_if_needed(self._objective, lambda: self._engine(batch))
-        mean = _mean_over_workers(loss.detach())
+        mean = loss.detach().clone()
+        if self._world > 1:
+            torch.distributed.all_reduce(mean)
+            mean /= self._world
         if self.is_async or torch.isfinite(mean):
             self._backward(batch, loss)
             with oom_as_user_error(self._objective):
@@ -176,11 +179,3 @@ def _deepspeed_config(sed: SedConfig, world: int, bf16: bool) -> dict[str, Any]:
         "timers": {"throughput": {"enabled": False}},  # which would wait for the GPU twice in each update
         "torch_autocast": {"enabled": bf16, "dtype": "bfloat16"},
     }
-
-
-def _mean_over_workers(loss: torch.Tensor) -> torch.Tensor:
-    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        loss = loss.clone()
-        torch.distributed.all_reduce(loss)
-        loss /= torch.distributed.get_world_size()
-    return loss

@@ -127,8 +127,10 @@ class Run:
             losses = torch.stack(losses).tolist()
         for (step, ids, _), loss in zip(self._pending, losses):
             if not math.isfinite(loss):
-                problem = f"the loss or its gradient is not finite at step {step}{_row_names(ids)}"
-                raise UserError(f"{problem}; lower the learning rate or look at these rows")
+                rows = [str(int(row)) for row in dict.fromkeys(ids)]
+                named = ", ".join(rows[:_NAMED_ROWS]) + ", …" * (len(rows) > _NAMED_ROWS)
+                problem = f"not finite at step {step}{f' (sentence ids {named})' if rows else ''}"
+                raise UserError(f"the loss or its gradient is {problem}; lower the learning rate or look at these rows")
         self._pending.clear()
         return losses[-1] if losses else math.nan
 
@@ -160,8 +162,3 @@ class Run:
         self._engine.load_state_dict(state["engine"])
         self._step, self._selection.best = state["step"], state["best"]
         self._result = Result(**{**state["result"], "resumed_at": self._step})
-
-
-def _row_names(ids: Iterable[int]) -> str:
-    ids = list(dict.fromkeys(map(int, ids)))
-    return f" (sentence ids {', '.join(map(str, ids[:_NAMED_ROWS]))}{', …' * (len(ids) > _NAMED_ROWS)})" if ids else ""
