@@ -70,7 +70,7 @@ def score_words(benchmark: Benchmark) -> list[Row]:
     """Score the baselines that need no model."""
     found = baselines(
         benchmark.evaluation,
-        lambda parts: one_by_one("score words alone", parts, [f"{task} by {baseline}" for task, baseline, _ in parts]),
+        lambda steps: one_by_one("score words alone", steps, [" by ".join(step) for step in steps]),
     )
     return [
         {

@@ -74,16 +74,14 @@ def sparse_pair_cosines(x_UV: csr_matrix, rows_P2: np.ndarray) -> np.ndarray:
 
 
 def baselines(
-    evaluation: Evaluation, each: Callable[[list[tuple[str, str, int]]], Iterable[tuple[str, str, int]]] = iter
+    evaluation: Evaluation, each: Callable[[list[tuple[str, str]]], Iterable[tuple[str, str]]] = iter
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return every baseline's outcomes by task, by the name of its row; one that fits no task is not there.
 
-    `each` goes through the steps (names of task and baseline, number of the part), and may show how far it is.
+    `each` goes through the names of task and baseline, and may show how far it is.
     """
-    tasks = evaluation.tasks.values()
-    parts = {(task.name, name): parts for task in tasks for name, parts in task.lexical().items()}
+    outcomes = {(task.name, name): make for task in evaluation.tasks.values() for name, make in task.lexical().items()}
     found: dict[str, dict[str, np.ndarray]] = {}
-    for task, name, part in each([(*key, part) for key, of_key in parts.items() for part in range(len(of_key))]):
-        outcome, known = parts[task, name][part](), found.setdefault(name, {}).get(task)
-        found[name][task] = outcome if known is None else np.maximum(known, outcome)
+    for task, name in each(list(outcomes)):
+        found.setdefault(name, {})[task] = outcomes[task, name]()
     return {name: found[name] for name in (WORD_OVERLAP, TF_IDF, BM25) if name in found}

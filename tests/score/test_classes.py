@@ -9,7 +9,6 @@ from sklearn.metrics import accuracy_score, f1_score, v_measure_score
 from raysed.score import probes
 from raysed.score.kinds.classification import Classification, LabelledTexts
 from raysed.score.kinds.clustering import SEEDS, Clustering
-from raysed.score.lexical import baselines
 from raysed.score.metrics import v_measure
 from raysed.score.tasks import Evaluation
 
@@ -63,7 +62,7 @@ def test_no_text_is_predicted_by_a_probe_that_has_seen_it(monkeypatch):
     data = texts_of(np.random.default_rng(2))
     seen = []
 
-    def classify(train, test_ND, **about):
+    def classify(train, test_ND, *about):
         seen.append(set(train.features[:, 0]) & set(test_ND[:, 0]))
         return probes.Classified(np.zeros(len(test_ND), int), 1.0, 0.0, True)
 
@@ -98,10 +97,3 @@ def test_a_resample_scores_as_the_drawn_texts_do(kind):
             else:
                 expected = np.mean([v_measure_score(data.labels[rows], one[rows, run]) for run in range(SEEDS)])
             assert found == pytest.approx(100 * expected, abs=1e-4)
-
-
-def test_words_alone_take_a_step_for_every_fold():
-    """With many classes a fold takes a minute, and the progress has to move."""
-    evaluation, steps = Evaluation([Classification(texts_of(np.random.default_rng(6)))]), []
-    baselines(evaluation, lambda todo: steps.extend(todo) or todo)
-    assert steps == [("topics", name, part) for name in ("word-overlap", "tf-idf") for part in range(5)]

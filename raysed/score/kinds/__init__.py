@@ -82,12 +82,9 @@ class Task(ABC):
         """Return the outcome of a baseline on words."""
         raise NotImplementedError
 
-    def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
-        """Return by the name of their row the baselines that fit this kind; each is called for its outcome.
-
-        It may come in parts, where it takes long: a part has -1 in the rows that are not its own.
-        """
-        return {name: [partial(self.lexical_outcome, vectors)] for name, vectors in LEXICAL.items()}
+    def lexical(self) -> dict[str, Callable[[], np.ndarray]]:
+        """Return by the name of their row the baselines that fit this kind; each is called for its outcome."""
+        return {name: partial(self.lexical_outcome, vectors) for name, vectors in LEXICAL.items()}
 
 
 @cache

@@ -1,8 +1,7 @@
 """Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from raysed.data.sources import Hub, ending, find
 from raysed.errors import UserError
 from raysed.score import probes
 from raysed.score.kinds import Task
-from raysed.score.lexical import LEXICAL, Vectors
+from raysed.score.lexical import Vectors
 from raysed.score.probes import Features, Labelled
 
 FOLDS = 5
@@ -154,31 +153,23 @@ class Classification(LabelledTask):
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return the predicted class of every test row, int64 [N_test]."""
-        how = {"grid": probes.SPLIT_GRID, "seed": self._seed, "folds": FOLDS}
-        return self._predict(np.asarray(x_UD, np.float32)[self.rows], how)
+        return self._predict(np.asarray(x_UD, np.float32)[self.rows], probes.SPLIT_GRID, self._seed, FOLDS)
 
-    def _predict(self, features: Features, how: Mapping[str, Any], parts: slice = slice(None)) -> np.ndarray:
-        """The predictions of some folds from the features of all texts; other rows have -1."""
+    def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
+        return self._predict(vectors(self.data.texts), _LEXICAL_GRID, None, 3)
+
+    def _predict(self, features: Features, *how: Any) -> np.ndarray:
+        """The predicted classes from the features of all texts; `how` is what `probes.classify_by_folds` takes."""
         labels_N, test = self.data.labels, self.data.test
-        predicted_N = np.full_like(labels_N, -1)
+        predicted_N = np.zeros_like(labels_N)
         if test is None:
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
         else:
             folds = [(np.flatnonzero(~test), np.flatnonzero(test))]
-        for rows, held_out in folds[parts]:
+        for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
-            predicted_N[held_out] = probes.classify_by_folds(train, features[held_out], **how).predicted
+            predicted_N[held_out] = probes.classify_by_folds(train, features[held_out], *how).predicted
         return predicted_N[self._tested]
-
-    def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
-        """Return a part for each fold: with many classes one takes as long as other outcomes."""
-        how = {"grid": _LEXICAL_GRID, "seed": None, "folds": 3}
-
-        def fold(vectors: Vectors, part: int) -> np.ndarray:
-            return self._predict(vectors(self.data.texts), how, slice(part, part + 1))
-
-        count = FOLDS if self.data.test is None else 1
-        return {name: [partial(fold, vectors, part) for part in range(count)] for name, vectors in LEXICAL.items()}
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:
         """Return accuracy and the mean F1 of the classes, x100, and the number of texts that were predicted."""

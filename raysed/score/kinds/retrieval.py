@@ -235,8 +235,8 @@ class Retrieval(Task):
         # Equal texts must tie: rounding noise has no rank.
         return self.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
 
-    def lexical(self) -> dict[str, list[Callable[[], np.ndarray]]]:
-        return {**super().lexical(), BM25: [self._bm25]}
+    def lexical(self) -> dict[str, Callable[[], np.ndarray]]:
+        return {**super().lexical(), BM25: self._bm25}
 
     def _bm25(self) -> np.ndarray:
         """Lucene's BM25 with k1 1.5 and b 0.75, neither stop words nor stems: the language is not known."""
