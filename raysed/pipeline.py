@@ -9,17 +9,14 @@ at any point. `publish` writes the report and the model.
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import is_ray_given, session
-from raysed.plan.consistency import check_present
 from raysed.plan.unchanged import fingerprint, is_unchanged
 from raysed.recipe import parse_recipes
 from raysed.store.metrics import native_output_to
@@ -53,12 +50,13 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
             return refusal(storage)
         with status_of(storage) as status:
             prepare_process()
-            check_present(config)
-            engine = _engine_of(config)
-            with session(engine, partial(importlib.import_module, "raysed.plan.check")) as dashboard:
-                from raysed.plan.check import check
+            from raysed.plan.check import check  # takes seconds
 
-                _run_checked(check(config), storage, status, engine, dashboard, say, made_from)
+            job = check(config)
+            if is_complete(storage, job.depends):
+                say(_nothing_to_do(storage))
+            else:
+                _make(job, storage, status, say, made_from)
         return refusal(storage)
 
 
@@ -76,36 +74,27 @@ def _engine_of(config: Config) -> Engine:
     return "ray" if config.resources.gpu is not False and device_count() > 1 else "local"
 
 
-def _run_checked(
-    job: Job,
-    storage: Storage,
-    status: Status,
-    engine: Engine,
-    dashboard: str | None,
-    say: Callable[[str], None],
-    made_from: str | None,
-) -> None:
+def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None], made_from: str | None) -> None:
     from raysed.cluster.execute import execute
     from raysed.plan.artefacts import facts_of, scored_models
     from raysed.plan.graph import Plan
     from raysed.report.publish import publish, publish_failure
 
-    if is_complete(storage, job.depends):
-        say(_nothing_to_do(storage))
-        return
-    if dashboard:
-        say(f"Ray dashboard: {dashboard}")
-    native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
-    try:
-        with native_output_to(native), interrupts.errors_are_stops():
-            plan = Plan(job)
-            emit(totals=plan.totals(), titles=plan.titles())
-            state, cluster = execute(plan.graph, storage, plan.how(engine), say)
-            publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say, made_from)
-    except Exception as error:
-        if not status.follows_a_complete_run:
-            publish_failure(job.config.model_dump(mode="json"), storage, error)
-        raise
+    engine = _engine_of(job.config)
+    with session(engine) as dashboard:
+        if dashboard:
+            say(f"Ray dashboard: {dashboard}")
+        native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
+        try:
+            with native_output_to(native), interrupts.errors_are_stops():
+                plan = Plan(job)
+                emit(totals=plan.totals(), titles=plan.titles())
+                state, cluster = execute(plan.graph, storage, plan.how(engine), say)
+                publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say, made_from)
+        except Exception as error:
+            if not status.follows_a_complete_run:
+                publish_failure(job.config.model_dump(mode="json"), storage, error)
+            raise
 
 
 def _nothing_to_do(storage: Storage) -> str:

@@ -306,7 +306,7 @@ def test_synonyms_without_wordnet_are_refused_before_anything_starts(refused, mo
     ],
 )
 def test_what_is_not_there_is_refused_before_ray_is_started(refused, monkeypatch, words, sentence):
-    monkeypatch.setattr("raysed.pipeline.session", lambda engine, meanwhile: pytest.fail("Ray was started"))
+    monkeypatch.setattr("raysed.pipeline.session", lambda engine: pytest.fail("Ray was started"))
     assert refused("distill", "--teachers", *words.split()).startswith(sentence)
 
 

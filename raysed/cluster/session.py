@@ -7,9 +7,8 @@ import os
 import signal
 import socket
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -50,13 +49,10 @@ def is_ray_given() -> bool:
 
 
 @contextmanager
-def session(engine: str, meanwhile: Callable[[], None]) -> Iterator[str | None]:
+def session(engine: str) -> Iterator[str | None]:
     """Connect to the cluster of RAY_ADDRESS (`ray job submit` sets it) or start Ray here, if `engine` is ray.
 
     Yields the address of the dashboard, if any, and how to get in.
-
-    Args:
-        meanwhile: is done in a thread while Ray's processes start; imports, which keep one core busy for seconds.
     """
     if engine == "local":
         with _noticing():
@@ -65,7 +61,6 @@ def session(engine: str, meanwhile: Callable[[], None]) -> Iterator[str | None]:
     is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
     for name, value in {**VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
         os.environ.setdefault(name, value)
-    threading.Thread(target=meanwhile, daemon=True).start()
     with _full_disks_said():
         if (ray := sys.modules.get("ray")) and ray.is_initialized():
             yield None

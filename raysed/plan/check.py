@@ -68,6 +68,7 @@ def check(config: Config) -> Job:
     """Check recipes, encoder, corpus and tasks, without training or starting anything."""
     recipes = check_settings(config)
     config = with_absolute_paths(config)
+    teachers, widths = _teachers(config)  # before the encoder, which may be half of the first one
     check_depths(config, check_encoder(config.encoder))
     if config.sed.widths:
         check_width(config, width_of(config.encoder))
@@ -88,7 +89,6 @@ def check(config: Config) -> Job:
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
     if config.flow.fit_on not in FIT_ON:
         inputs["fit_on"] = _other_text(config.flow.fit_on)
-    teachers, widths = _teachers(config)
     inputs["teachers"] = [teacher.identity for teacher in teachers]
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     if config.combination.leave_out and unscored:

@@ -22,23 +22,6 @@ def check_settings(config: Config) -> list[Recipe]:
     return recipes
 
 
-def check_present(config: Config) -> None:
-    """Refuse text and teachers that are not there: cheap, so that it can come before Ray starts."""
-    from raysed.config import with_absolute_paths
-    from raysed.data.corpus import find_sources
-    from raysed.model.teachers.file import EmbeddingFile
-    from raysed.store.hub import refuse_missing_model
-
-    config = with_absolute_paths(config)
-    if any(recipe.trains_on_corpus(config) for recipe in parse_recipes(config.recipes)):
-        find_sources(config.corpus)
-    for teacher in config.teachers:
-        if EmbeddingFile.takes(teacher.path):
-            _ = EmbeddingFile(teacher).width
-        elif not teacher.is_members:
-            refuse_missing_model(teacher.path, f"teachers: {teacher.path!r}")
-
-
 def check_depths(config: Config, layers: int) -> None:
     """Refuse to pool more layers than there are; `encoder.layers` is checked where the encoder is."""
     encoder = "encoder.static" if config.encoder.static else repr(config.encoder.path)

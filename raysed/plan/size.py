@@ -107,7 +107,7 @@ a sentence counts as {tokens_of_sentence(config)} tokens; memory is that of a wo
 def _here() -> Cluster:
     if not is_ray_given():
         return this_machine()
-    with session("ray", lambda: None):
+    with session("ray"):
         return current_cluster()
 
 

@@ -1,7 +1,6 @@
 """Where models lie: in a directory, in the package, or on the hub and in this machine's cache of it; torch-free."""
 
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +51,3 @@ def model_directory(name: str, place: str | None = None) -> Path:
     except (OSError, ValueError, RuntimeError) as error:
         problem = f"neither a directory nor a hub id that can be reached: {first_line(error)}"
         raise UserError(problem, setting=place) from None
-
-
-def refuse_missing_model(name: str, place: str) -> None:
-    """Refuse a model that is neither a directory nor on the hub, which is not asked for one in the cache."""
-    with suppress(ValueError):  # a path or a bundled model is no hub id
-        if cached_commit(name, {}):
-            return
-    model_directory(name, place)

@@ -17,7 +17,7 @@ def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "1")  # a user's own choice stays
     monkeypatch.setattr("ray.is_initialized", lambda: True)
-    with session.session("ray", lambda: None) as dashboard:
+    with session.session("ray") as dashboard:
         found = {name: os.environ.get(name) for name in session.VARIABLES}
     assert dashboard is None and found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
 
@@ -48,5 +48,5 @@ def test_a_disk_that_is_full_under_rays_memory_is_said_in_a_sentence(ray_cluster
         raise ray.exceptions.OutOfDiskError
 
     with pytest.raises(UserError, match=r"^no disk space left for what Ray moves out of memory; free"):
-        with session.session("ray", lambda: None):
+        with session.session("ray"):
             ray.get(fills.remote())

@@ -4,8 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -180,10 +180,8 @@ def test_what_changes_while_a_run_works_is_noticed(settings, tmp_path, monkeypat
         (tmp_path / "corpus.txt").write_text("Another corpus.\n")
         complete(config, made_from=arguments[-1])
 
-    monkeypatch.setattr("raysed.pipeline._run_checked", work)
-    monkeypatch.setattr("raysed.plan.check.check", lambda config: None)
-    monkeypatch.setattr("raysed.pipeline.check_present", lambda config: None)
-    monkeypatch.setattr("raysed.pipeline.session", lambda engine, meanwhile: nullcontext())
+    monkeypatch.setattr("raysed.pipeline._make", work)
+    monkeypatch.setattr("raysed.plan.check.check", lambda config: SimpleNamespace(depends={}))
     raysed.pipeline.run(config)
     assert not is_unchanged(fingerprint(config), Storage(config.storage, config.run))
 
