@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.config import Config, CorpusConfig
+from raysed.config import Config, CorpusConfig, EncoderConfig, ResourcesConfig
 from raysed.data.corpus import CorpusReport, sentence_chunks
 from raysed.model.load import load_model
 from raysed.report.findings import Difference
@@ -29,8 +29,11 @@ Row = dict[str, Any]
 class Benchmark:
     """Everything that each model is scored on."""
 
-    config: Config
     evaluation: Evaluation
+    headline: list[str]
+    """The tasks whose mean is shown."""
+    encoder: EncoderConfig
+    resources: ResourcesConfig
     sentences: list[str]
     """Without labels, for what can be said about a model without any."""
     mteb: list[Any]
@@ -40,15 +43,17 @@ def load_benchmark(config: Config, texts: Sequence[str], mteb: Sequence[str]) ->
     """Read the tasks of a config, files of sentences without labels, and tasks of MTEB by their names."""
     evaluation = Evaluation.load(config.evaluation, config.seed)
     chunks = sentence_chunks(CorpusConfig(source=list(texts)), 0, CorpusReport()) if texts else []
-    return Benchmark(config, evaluation, [s for _, chunk in chunks for s in chunk], load_mteb(mteb))
+    sentences = [s for _, chunk in chunks for s in chunk]
+    about = evaluation, config.report_tasks(), config.encoder, config.resources
+    return Benchmark(*about, sentences, load_mteb(mteb))
 
 
 def score_model(name: str, benchmark: Benchmark) -> Row:
     """Embed every sentence once and score one model."""
-    config, evaluation = benchmark.config, benchmark.evaluation
-    device = "cuda" if config.resources.gpu is not False and torch.cuda.is_available() else "cpu"
-    budget, layers = config.resources.encode_token_budget, config.encoder.layers
-    model = load_model(name, (layers,), config.encoder.max_length, token_budget=budget, device=device)
+    evaluation, encoder, resources = benchmark.evaluation, benchmark.encoder, benchmark.resources
+    device = "cuda" if resources.gpu is not False and torch.cuda.is_available() else "cpu"
+    budget = resources.encode_token_budget
+    model = load_model(name, (encoder.layers,), encoder.max_length, token_budget=budget, device=device)
     print(f"{name}: {model.description}")
     progress = Progress(f"embed with {name}", len(evaluation.sentences))
     x_UD = model.embed(evaluation.sentences, progress.update)[0] if evaluation.sentences else np.zeros((0, 1))
@@ -91,20 +96,15 @@ def describe(words: list[Row], models: list[Row], benchmark: Benchmark) -> Itera
     """Yield all tables as text, and what each model is worth against words alone."""
     rows, evaluation = [*words, *models], benchmark.evaluation
     if evaluation.tasks:
-        yield scores_table(rows, benchmark.config)
+        columns = {"mean": lambda row: mean_score(row["metrics"], benchmark.headline)}
+        columns |= {task: lambda row, t=task: main_score(row["metrics"].get(t, {})) for task in evaluation.tasks}
+        yield _table(rows, columns)
         yield "\n".join(f"{name}: {task.size}; {task.measure}, x100" for name, task in evaluation.tasks.items())
         yield "\n".join(_worth(words, models, benchmark))
     if unlabelled := {row["model"]: row["unlabelled"] for row in models if "unlabelled" in row}:
         yield f"{unlabelled_table(unlabelled).plain()}\n\n{neighbours_table(unlabelled).plain()}\n\n{CANNOT_BE_TOLD}"
     if benchmark.mteb:
         yield _table(models, {name: lambda row, n=name: row["mteb"][n] for name in models[0]["mteb"]})
-
-
-def scores_table(rows: Sequence[Row], config: Config) -> str:
-    """Return the scores x100 per model: the mean over the headline tasks, and every task; `-` where there is none."""
-    columns = {"mean": lambda row: mean_score(row["metrics"], config.report_tasks())}
-    columns |= {task: lambda row, t=task: main_score(row["metrics"].get(t, {})) for task in config.evaluation.tasks}
-    return _table(rows, columns)
 
 
 def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | None]]) -> str:
@@ -114,7 +114,7 @@ def _table(rows: Sequence[Row], columns: Mapping[str, Callable[[Row], float | No
 
 def _worth(words: list[Row], models: list[Row], benchmark: Benchmark) -> list[str]:
     """A sentence per model: its mean against the best of words alone, and against the best other model."""
-    tasks = benchmark.config.report_tasks()
+    tasks = benchmark.headline
     means = {row["model"]: mean_score(row["metrics"], tasks) for row in [*words, *models]}
     scored = {row["model"]: [row["outcomes"]] for row in [*words, *models] if means[row["model"]] is not None}
     with steps("resample for intervals", 1):

@@ -3,7 +3,7 @@
 import json
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +29,20 @@ def write_card(run: Run, path: Path) -> None:
     """Write the card of the chosen model into its directory, beside the model's files."""
     config, model, chosen, facts = run.config, run.exported, run.choice.model, run.facts
     recipe, base = parse_recipe(chosen.recipe), public_name(config.encoder.path)
-    settings, defaults = _settings(config, recipe), _settings(Config(), recipe)
+    # The card names sources of text by what they hold.
+    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
+    blocks, known = (settings.model_dump(mode="json", exclude=texts) for settings in (config, Config()))
+    settings, defaults = _settings(blocks, recipe), _settings(known, recipe)
     record = {"recipe": recipe.text, "settings": settings, "versions": versions(), "measure": run.scores.measure}
     record["scores"] = [entry for entry in run.scores.summary if entry["task"] == AVERAGE]
     (path / "raysed.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     members = sum(name not in facts.left_out for name in facts.members.get(recipe.ensemble, []))
     names = {f"{TEACHERS}/members/{index:02d}": teacher.title for index, teacher in enumerate(config.teachers)}
-    teachers = _listed([title for name, title in names.items() if name not in facts.left_out])
-    corpus = _corpus(config, recipe)
+    teachers = [title for name, title in names.items() if name not in facts.left_out]
+    teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
+    sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
+    reads_corpus = recipe.trains_on_corpus(config) or (recipe.calibration and config.flow.fit_on == "corpus")
+    corpus = ", ".join(map(public_name, sources)) if reads_corpus else ""
     text = render(
         "model_card.md",
         run=run,
@@ -110,22 +116,8 @@ def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static
     return sentence("; ".join(parts))
 
 
-def _listed(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
-
-
-def _corpus(config: Config, recipe: Recipe) -> str:
-    """What a recipe has read of the corpus; empty where it has read other things only."""
-    source = config.corpus.source
-    names = map(public_name, [source] if isinstance(source, str) else source)
-    fitted = bool(recipe.calibration) and config.flow.fit_on == "corpus"
-    return ", ".join(names) if recipe.trains_on_corpus(config) or fitted else ""
-
-
-def _settings(config: Config, recipe: Recipe) -> dict[str, Any]:
-    """The settings of the recipe's stages and views; the card names sources of text by what they hold."""
-    texts = {"nli": {"train"}, "sts": {"train"}, "views": {"files"}}
-    blocks = config.model_dump(mode="json", exclude=texts)
+def _settings(blocks: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> dict[str, Any]:
+    """The settings of the recipe's stages and views."""
     names = [*(["views"] if recipe.two_view_stages else []), *recipe.members]
     names += [*(["combination"] if recipe.ensemble == TEACHERS else []), *(["sed"] if recipe.distils else [])]
     names += ["flow"] if "flow" in recipe.calibration else []

@@ -61,7 +61,7 @@ def test_settings_are_on_the_card_where_they_differ_from_the_defaults(card, made
     for key, value in made["settings"].items():
         block, _, name = key.partition(".")
         assert (f"| `{key}` |" in card) == (value != defaults[block][name]), key
-    assert "| `ct.steps` | `12` |" in card and "ct.batch_size" in made["settings"]
+    assert "| `ct.steps` | `12` |" in card and "ct.groups" in made["settings"]
 
 
 def test_its_code_runs(card, finished_run):
