@@ -4,6 +4,7 @@ import argparse
 import atexit
 import gc
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -60,6 +61,8 @@ def main_of(
     def last_words() -> None:
         print(f"\nstopped; {after_stop}", file=sys.stderr)
 
+    if getattr(parsed, "address", None):
+        os.environ["RAY_ADDRESS"] = parsed.address
     interrupts.listen(last_words)
     show_notes()
     atexit.register(gc.freeze)  # or Python looks through all of torch for garbage before it ends, for a second or two

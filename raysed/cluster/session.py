@@ -91,7 +91,7 @@ def _say_what_is_not_used() -> None:
         socket.create_connection((host, int(port)), timeout=1).close()
     except (OSError, ValueError):
         return
-    log.info("starting a Ray of its own; to use the one at %s, set RAY_ADDRESS=%s", address, address)
+    log.info("starting a Ray of its own; to use the one at %s, add --address %s", address, address)
 
 
 @contextmanager
@@ -107,6 +107,25 @@ def _full_disks_said() -> Iterator[None]:
         raise
 
 
+def _connected(options: dict[str, Any]) -> Any:
+    """Start or join Ray; UserError where a cluster that was named does not answer, or not without a token."""
+    import ray
+
+    address = os.environ.get("RAY_ADDRESS", "")
+    try:
+        host, _, port = address.rpartition(":")
+        if port.isdecimal() and "/" not in host and not options:  # Ray would try for minutes
+            socket.create_connection((host, int(port)), timeout=10).close()
+        return ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+    except (OSError, RuntimeError, ValueError, OverflowError) as error:
+        if options:
+            raise
+        remedy = "start it (ray start --head), or name another with --address or RAY_ADDRESS"
+        if "token" in f"{error} {error.__cause__}":
+            remedy = "it asks for a token: export RAY_AUTH_MODE=token and see that ~/.ray/auth_token is that of the cluster"
+        raise UserError(f"Ray cannot be used at {address!r}; {remedy}") from None
+
+
 @contextmanager
 def _started(options: dict[str, Any]) -> Iterator[str | None]:
     import ray  # takes a second that a run with nothing to do can save
@@ -115,7 +134,7 @@ def _started(options: dict[str, Any]) -> Iterator[str | None]:
     with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
         try:
             with _noticing():
-                context = ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
+                context = _connected(options)
                 own.has_started()
                 if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
                     interrupts.listen_again()

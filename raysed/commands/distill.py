@@ -17,7 +17,7 @@ from raysed.commands import parser_of
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = parser_of(__doc__, "--set", "--storage", "--allow-worse")
+    result = parser_of(__doc__, "--set", "--storage", "--address", "--allow-worse")
     result.add_argument("--teachers", nargs="+", required=True, metavar="MODEL", help="models, or files of embeddings")
     result.add_argument("--corpus", nargs="+", required=True, metavar="SOURCE", help="sentences without labels")
     result.add_argument("--learner", metavar="MODEL", help="what learns; half of the first teacher's layers without it")
@@ -40,6 +40,7 @@ def job(arguments: argparse.Namespace) -> int:
     from raysed.config_text import apply_override
 
     options, settings = vars(arguments), {}
+    del options["address"]  # it has been used
     allow_worse = ["export.allow_worse=true"] if options.pop("allow_worse") else []
     for override in [*options.pop("overrides"), *allow_worse]:
         apply_override(settings, override)

@@ -16,7 +16,7 @@ from raysed.commands import parser_of
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    result = parser_of(__doc__, "--set", "--allow-worse")
+    result = parser_of(__doc__, "--set", "--address", "--allow-worse")
     result.add_argument("--config", default="quickstart", help="a name from raysed/configs/ or a YAML file")
     result.add_argument("--storage", help="directory or URI that holds the run directories")
     result.add_argument("--run", help="name of the run")

@@ -29,7 +29,7 @@ def test_a_cluster_on_this_machine_that_is_not_used_is_named_while_it_lives(vari
     monkeypatch.setenv(variable, str(tmp_path))
     assert ray._private.utils.read_ray_address() is None
     (tmp_path / "ray").mkdir()
-    said = "starting a Ray of its own; to use the one at 127.0.0.1:{0}, set RAY_ADDRESS=127.0.0.1:{0}"
+    said = "starting a Ray of its own; to use the one at 127.0.0.1:{0}, add --address 127.0.0.1:{0}"
     with caplog.at_level(logging.INFO, "raysed"), socket.create_server(("127.0.0.1", 0)) as server:
         session._say_what_is_not_used()
         port = server.getsockname()[1]
@@ -37,6 +37,15 @@ def test_a_cluster_on_this_machine_that_is_not_used_is_named_while_it_lives(vari
         session._say_what_is_not_used()
     session._say_what_is_not_used()
     assert [record.getMessage() for record in caplog.records] == [said.format(port)]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody.invalid:6379", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_named_at_once(address, monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(UserError, match=f"^Ray cannot be used at '{address}'; start it"):
+        with session.session("ray", lambda: None):
+            pass
 
 
 @pytest.mark.cluster
