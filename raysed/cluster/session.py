@@ -109,7 +109,7 @@ def _full_disks_said() -> Iterator[None]:
 
 def _connected(options: dict[str, Any]) -> Any:
     """Start or join Ray; UserError where a cluster that was named does not answer, or not without a token."""
-    import ray
+    import ray  # takes a second that a run with nothing to do can save
 
     address = os.environ.get("RAY_ADDRESS", "")
     try:
@@ -122,14 +122,12 @@ def _connected(options: dict[str, Any]) -> Any:
             raise
         remedy = "start it (ray start --head), or name another with --address or RAY_ADDRESS"
         if "token" in f"{error} {error.__cause__}":
-            remedy = "it asks for a token: export RAY_AUTH_MODE=token and see that ~/.ray/auth_token is that of the cluster"
+            remedy = "it asks for a token: export RAY_AUTH_MODE=token, with the cluster's own in ~/.ray/auth_token"
         raise UserError(f"Ray cannot be used at {address!r}; {remedy}") from None
 
 
 @contextmanager
 def _started(options: dict[str, Any]) -> Iterator[str | None]:
-    import ray  # takes a second that a run with nothing to do can save
-
     own, listening = _OwnRay(), interrupts.listening()
     with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
         try:
