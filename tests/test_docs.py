@@ -274,7 +274,7 @@ def test_the_command_of_the_tutorial_is_one_that_works(monkeypatch):
 
     (command, *_) = re.findall(r"python jobs/distill.py (.+)", (ROOT / "docs/distill.md").read_text())
     given = parser().parse_args(shlex.split(command))
-    options = {key: value for key, value in vars(given).items() if key not in ("overrides", "allow_worse")}
+    options = {key: value for key, value in vars(given).items() if key not in ("overrides", "allow_worse", "address")}
     monkeypatch.setattr(api, "_run", lambda config: config)
     config = api.distill(**options)
     check_settings(config)
