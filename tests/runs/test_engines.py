@@ -40,41 +40,52 @@ def assert_equal(first: Path, second: Path) -> None:
         np.testing.assert_allclose(mine, theirs, atol=1e-5)
 
 
+@pytest.fixture(scope="module")
+def run_of_ray(ray_cluster, tmp_path_factory) -> Path:
+    """The directory of a run on Ray; tests copy it and change nothing in it."""
+    return run(tmp_path_factory.mktemp("ray"), "ray")
+
+
 @pytest.mark.cluster
-def test_ray_makes_what_one_process_makes(ray_cluster, finished_run, tmp_path):
-    assert_equal(run(tmp_path, "ray"), finished_run)
+def test_ray_makes_what_one_process_makes(run_of_ray, finished_run):
+    assert_equal(run_of_ray, finished_run)
 
 
+def lose(root: Path, *names: str) -> None:
+    for name in names:
+        shutil.rmtree(artefact(root, name))
+    (root / "report.json").unlink(missing_ok=True)
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize("victim", ["ct/members/01", "ct-sed/learners/00"])
-def test_ray_goes_on_with_what_one_process_has_begun(ray_cluster, finished_run, tmp_path, monkeypatch, victim):
+def test_ray_goes_on_with_what_one_process_has_begun(ray_cluster, finished_run, tmp_path, monkeypatch):
     """From the checkpoint of a member, and from that of a learner, whose updates DeepSpeed makes then."""
-    with monkeypatch.context() as patch:
-        save = Checkpoints.save
+    root, victims = tmp_path / "tiny", ("ct-sed/learners/00", "ct/members/01")
+    shutil.copytree(finished_run, root)
+    for victim in victims:
+        with monkeypatch.context() as patch:
+            save = Checkpoints.save
 
-        def stop(checkpoints, step, write):
-            save(checkpoints, step, write)
-            if checkpoints._name.endswith(victim):
-                raise KeyboardInterrupt
+            def stop(checkpoints, step, write, save=save, victim=victim):
+                save(checkpoints, step, write)
+                if checkpoints._name.endswith(victim):
+                    raise KeyboardInterrupt
 
-        patch.setattr(Checkpoints, "save", stop)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path, "local")
-    root = run(tmp_path, "ray")
-    entry = json.loads((root / f"manifest/{victim}.json").read_text())
-    assert entry["meta"]["resumed_at"] > 0
+            patch.setattr(Checkpoints, "save", stop)
+            lose(root, victim)
+            with pytest.raises(KeyboardInterrupt):
+                run(tmp_path, "local")
+    run(tmp_path, "ray")
+    for victim in victims:
+        assert json.loads((root / f"manifest/{victim}.json").read_text())["meta"]["resumed_at"] > 0
     assert_equal(root, finished_run)
 
 
 @pytest.mark.cluster
-def test_one_process_goes_on_with_what_ray_has_made(ray_cluster, finished_run, tmp_path):
+def test_one_process_goes_on_with_what_ray_has_made(run_of_ray, finished_run, tmp_path):
     """Of the members one is lost, and the learner."""
-    run(tmp_path, "ray")
-    for name in ("ct/members/01", "ct-sed/learners/00"):
-        shutil.rmtree(artefact(tmp_path / "tiny", name))
-    (tmp_path / "tiny/report.json").unlink()
+    shutil.copytree(run_of_ray, tmp_path / "tiny")
+    lose(tmp_path / "tiny", "ct/members/01", "ct-sed/learners/00")
     assert_equal(run(tmp_path, "local"), finished_run)
 
 

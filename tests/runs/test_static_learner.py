@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from started_jobs import artefact
+from started_jobs import artefact, small_tasks
 
 import raysed
 from raysed.model.load import load_model
@@ -15,13 +15,14 @@ _MADE = ("encoder/start", "teachers-sed/learners/00")
 
 
 def test_a_table_learns_and_is_exported(tmp_path):
+    tasks = small_tasks()
     options = {
         "teachers": ["bundled:encoder"],
         "corpus": "bundled:everyday",
         "layers": 1,
         "static": True,
-        "dev": "bundled:dev",
-        "tasks": ["bundled:test"],
+        "dev": tasks["everyday-dev"],
+        "tasks": [tasks["everyday-test"]],
         "storage": str(tmp_path),
     }
     settings = {
@@ -40,7 +41,7 @@ def test_a_table_learns_and_is_exported(tmp_path):
     assert losses[-1] < 0.7 * losses[0]
 
     assert load_model(first.model).embed(["A sentence."])[0].shape == (1, 32)
-    scored = raysed.evaluate(first.model, ["bundled:test"])["test"]["spearman"]
+    scored = raysed.evaluate(first.model, [tasks["everyday-test"]])["test"]["spearman"]
     assert scored == pytest.approx(first.scores["teachers-sed-whiten/learner"], abs=0.05)
     modules = json.loads((Path(first.model) / "modules.json").read_text())
     assert [module["type"].rpartition(".")[2] for module in modules] == ["StaticEmbedding", "Dense"]
