@@ -19,6 +19,8 @@ from raysed.store.storage import Entry, Storage
 
 LISTS = "lists"
 """Key of an outcome's meta data: the artefacts that it lists, as pairs of name and fingerprint, by list."""
+_STATE = 2
+"""Format of the states of trainings, see `raysed.train.state`."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,8 @@ class Task:
         return storage.finished(self.name, self.depends) is not None
 
     def checkpoints(self, storage: Storage) -> Checkpoints:
-        """Return the states of its training."""
-        return storage.checkpoints(self.name, self.depends)
+        """Return the states of its training; those of an earlier format are not continued."""
+        return storage.checkpoints(self.name, {**self.depends, "state": _STATE})
 
 
 def _received(value: Any, storage: Storage) -> Any:

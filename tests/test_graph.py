@@ -161,6 +161,14 @@ def test_another_version_of_a_maker_makes_its_artefacts_again(storage, monkeypat
     assert execute([step("a")], storage) == ["a"]
 
 
+def test_a_training_does_not_go_on_from_a_state_of_another_format(storage, monkeypatch):
+    task = State(Graph([step("a")]), storage).task("a")
+    task.checkpoints(storage).save(3, lambda path: (path / "state.json").write_text("{}"))
+    assert task.checkpoints(storage).newest()[0] == 3
+    monkeypatch.setattr("raysed.graph._STATE", 0)
+    assert task.checkpoints(storage).newest() is None
+
+
 def test_a_graph_is_in_order_and_has_no_name_twice():
     with pytest.raises(ValueError, match="b needs a, which is not there before it"):
         Graph([step("b", {"of": "a"}), step("a")])

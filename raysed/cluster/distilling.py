@@ -118,13 +118,13 @@ def _fit(
 
 
 def _train(title: str, trainer: Callable[[int], TorchTrainer], errors: list[BaseException]) -> None:
-    for attempt in range(1, _MOST_CONTROLLERS + 1):
+    for attempt in range(_MOST_CONTROLLERS):
         try:
-            trainer(attempt - 1).fit()
+            trainer(attempt).fit()
             return
         except BaseException as error:  # handed to the main thread
             is_lost = isinstance(error, ray.train.ControllerError) and interrupts.came() is None
-            if not is_lost or attempt == _MOST_CONTROLLERS:
+            if not is_lost or attempt + 1 == _MOST_CONTROLLERS:
                 errors.append(error)
                 return
             log.warning("%s: Ray Train failed and is started again: %s", title, last_line(error))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -87,11 +88,16 @@ def _say_what_is_not_used() -> None:
     file = Path(place, "ray", "ray_current_cluster")
     try:
         address = file.read_text().strip()
-        host, _, port = address.rpartition(":")
-        socket.create_connection((host, int(port)), timeout=1).close()
+        _knock(address, 1)
     except (OSError, ValueError):
         return
-    log.info("starting a Ray of its own; to use the one at %s, add --address %s", address, address)
+    log.info("starting a Ray of its own; to use the one at %s, name it by --address or RAY_ADDRESS", address)
+
+
+def _knock(address: str, seconds: float) -> None:
+    """Return if somebody listens at `HOST:PORT`; OSError, ValueError or OverflowError if not."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
 
 
 @contextmanager
@@ -113,16 +119,17 @@ def _connected(options: dict[str, Any]) -> Any:
 
     address = os.environ.get("RAY_ADDRESS", "")
     try:
-        host, _, port = address.rpartition(":")
-        if port.isdecimal() and "/" not in host and not options:  # Ray would try for minutes
-            socket.create_connection((host, int(port)), timeout=10).close()
+        if not options and re.fullmatch(r"[^/]+:\d+", address):
+            _knock(address, 10)  # Ray would try for minutes
         return ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         if options:
             raise
-        remedy = "start it (ray start --head), or name another with --address or RAY_ADDRESS"
+        remedy = str(error)  # such as that the cluster has another version
         if "token" in f"{error} {error.__cause__}":
             remedy = "it asks for a token: export RAY_AUTH_MODE=token, with the cluster's own in ~/.ray/auth_token"
+        elif isinstance(error, OSError | OverflowError):
+            remedy = "start it (ray start --head), or name another with --address or RAY_ADDRESS"
         raise UserError(f"Ray cannot be used at {address!r}; {remedy}") from None
 
 

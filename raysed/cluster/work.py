@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from raysed.cluster.process import expect_no_progress, made_progress
+from raysed.cluster.process import expect_no_progress
 from raysed.config import Precision, ResourcesConfig
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Task
@@ -39,7 +39,6 @@ class Work:
         checkpoints: where a training saves its states.
         report: takes an entry of a training's history: step, total, loss and dev.
         warned: whether this machine is about to be taken away.
-        made_progress: is told of each update.
     """
 
     device: str = "cpu"
@@ -52,7 +51,6 @@ class Work:
     log: MetricsLog | None = None
     report: Callable[[dict[str, Any]], None] = _nothing
     warned: Callable[[], bool] = lambda: False
-    made_progress: Callable[[], None] = made_progress
 
 
 @dataclass(frozen=True)

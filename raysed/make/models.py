@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from torch import distributed, nn
 
+from raysed.cluster.process import made_progress
 from raysed.cluster.work import Bench, Ended, Work
 from raysed.config import MembersConfig
 from raysed.data.tokens import tokenize
@@ -78,7 +79,7 @@ class _Training:
         def batch_at(step: int) -> Any:
             nonlocal has_begun
             has_begun = True
-            work.made_progress()
+            made_progress()
             return setup.batch_at(step)
 
         def everywhere(module: nn.Module) -> float:

@@ -92,10 +92,9 @@ def check(config: Config) -> Job:
     inputs["teachers"] = [teacher.identity for teacher in teachers]
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     if config.combination.leave_out and unscored:
-        setting = "leave_out" if config.combination.leave_out else "weights"
         raise UserError(
-            f"combination.{setting} is chosen by the dev task, but a file of embeddings lacks its sentences; add "
-            f"them to the file, or leave combination.{setting} out"
+            "combination.leave_out is chosen by the dev task, but a file of embeddings lacks its sentences; add "
+            "them to the file, or leave combination.leave_out out"
         )
     _check_masks(config, recipes)
     return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)

@@ -33,11 +33,11 @@ def publish(
     models: Sequence[ScoredModel],
     facts: Facts,
     say: Callable[[str], None],
-    fingerprint: str | None = None,
+    made_from: str | None = None,
 ) -> None:
     """Score all models, export one unless that is refused, write the report and say what came out.
 
-    `fingerprint` is that of `raysed.plan.unchanged`, from before the inputs were read.
+    `made_from` is the fingerprint of `raysed.plan.unchanged`, from before the inputs were read.
     """
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
@@ -60,7 +60,7 @@ def publish(
             storage.write_text("report.json", report.to_json())
 
         # The report is written before the manifest names the plots, so a run that counts as complete has one.
-        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal, "made_from": fingerprint})
+        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal, "made_from": made_from})
     _summarize(run, report, say)
 
 

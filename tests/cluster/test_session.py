@@ -2,7 +2,9 @@
 
 import logging
 import os
+import re
 import socket
+from unittest.mock import Mock
 
 import pytest
 import ray
@@ -29,7 +31,7 @@ def test_a_cluster_on_this_machine_that_is_not_used_is_named_while_it_lives(vari
     monkeypatch.setenv(variable, str(tmp_path))
     assert ray._private.utils.read_ray_address() is None
     (tmp_path / "ray").mkdir()
-    said = "starting a Ray of its own; to use the one at 127.0.0.1:{0}, add --address 127.0.0.1:{0}"
+    said = "starting a Ray of its own; to use the one at 127.0.0.1:{0}, name it by --address or RAY_ADDRESS"
     with caplog.at_level(logging.INFO, "raysed"), socket.create_server(("127.0.0.1", 0)) as server:
         session._say_what_is_not_used()
         port = server.getsockname()[1]
@@ -43,9 +45,26 @@ def test_a_cluster_on_this_machine_that_is_not_used_is_named_while_it_lives(vari
 def test_a_cluster_that_does_not_answer_is_named_at_once(address, monkeypatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)
+    if "invalid" in address:  # as where names are looked up, which tests must not do
+        monkeypatch.setattr("socket.create_connection", Mock(side_effect=socket.gaierror("Name or service not known")))
     with pytest.raises(UserError, match=f"^Ray cannot be used at '{address}'; start it"):
         with session.session("ray"):
             pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_why_a_cluster_that_answers_cannot_be_used_is_said(host, monkeypatch):
+    def differs(**options: object) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.1.0")
+
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr("ray.init", differs)
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as server:
+        address = f"{f'[{host}]' if ':' in host else host}:{server.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(UserError, match=f"^Ray cannot be used at '{re.escape(address)}'; Version mismatch: .*"):
+            with session.session("ray"):
+                pass
 
 
 @pytest.mark.cluster

@@ -27,11 +27,10 @@ def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Tab
 
 
 def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Table:
-    timings = {stage: took for stage, took in timings.items() if "seconds" in took}
-    total = sum(float(took["seconds"]) for took in timings.values())
+    total = sum(took["seconds"] for took in timings.values())
     columns = {
         "stage": lambda line: line[0],
-        "time": lambda line: duration(float(line[1]["seconds"]), in_table=True),
+        "time": lambda line: duration(line[1]["seconds"], in_table=True),
         "share": lambda line: f"{line[1]['seconds'] / (total or 1):.0%}",
     }
     if any(took.get("sentences") for took in timings.values()):
