@@ -23,23 +23,24 @@ _AGAIN_AFTER = 1.0
 _PATIENCE = 6.0
 """Seconds for a job to clean up in."""
 _LOOK_EVERY = 0.01
-"""Seconds: once its raylet is gone, Ray's own threads end a process within a tenth of a second, with exit code 1."""
 _ANSWER = 5.0
 """Seconds for what is done at once, such as a word to a storage far away."""
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """What is done when a signal comes, in threads of their own.
+    """What is done when a signal comes.
 
     Attributes:
-        at_once: as soon as it has come.
-        is_hopeless: whether what the job needs for cleaning up is gone, or may be after that signal.
+        hold: before all else, in whichever thread hears of it first; given the signal.
+        at_once: as soon as it has come, in a thread of its own.
+        is_hopeless: whether what the job needs for cleaning up is gone.
         at_last: before the process is ended for a job that has not ended in time.
     """
 
+    hold: Callable[[int], None] = lambda number: None
     at_once: Callable[[], None] = lambda: None
-    is_hopeless: Callable[[int], bool] = lambda number: False
+    is_hopeless: Callable[[], bool] = lambda: False
     at_last: Callable[[], None] = lambda: None
 
 
@@ -124,6 +125,7 @@ def errors_are_stops() -> Iterator[None]:
 
 def _interrupt(number: int, frame: object) -> None:
     global _came, _will_come_again
+    _hold(number)
     if _noticed.is_set() or _will_come_again:  # `timeout` sends two; the second must not fall into the cleaning up
         return
     _came, _will_come_again = _came or number, True
@@ -145,8 +147,14 @@ def _watch(ear: socket.socket) -> None:
     while heard := ear.recv(64):
         number = next((number for number in heard if number in NUMBERS), None)
         if number is not None and listening():  # also where the main thread has noticed it before
+            _hold(number)
             _came = _came or number
             _see_it_end(number)
+
+
+def _hold(number: int) -> None:
+    for stopping in list(_stoppings):
+        stopping.hold(number)
 
 
 def _see_it_end(number: int) -> None:
@@ -154,7 +162,7 @@ def _see_it_end(number: int) -> None:
     speaker = threading.Thread(target=_call, args=[stopping.at_once for stopping in stoppings], daemon=True)
     speaker.start()
     while _last_words is not None and time.monotonic() < began + _PATIENCE:
-        if any(stopping.is_hopeless(number) for stopping in stoppings):
+        if any(stopping.is_hopeless() for stopping in stoppings):
             break
         time.sleep(_LOOK_EVERY)
     if _last_words is not None:

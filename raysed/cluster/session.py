@@ -136,7 +136,7 @@ def _connected(options: dict[str, Any]) -> Any:
 @contextmanager
 def _started(options: dict[str, Any]) -> Iterator[str | None]:
     own, listening = _OwnRay(), interrupts.listening()
-    with interrupts.when_stopped(interrupts.Stopping(is_hopeless=own.is_lost, at_last=own.kill)):
+    with interrupts.when_stopped(interrupts.Stopping(hold=own.hold, is_hopeless=own.is_lost, at_last=own.kill)):
         try:
             with _noticing():
                 context = _connected(options)
@@ -162,6 +162,7 @@ class _OwnRay:
         self._others = psutil.Process().children()
         self._servers: list[psutil.Process] = []
         self._family: set[psutil.Process] = set()
+        self._is_held = False
         self._is_ending = False
 
     def has_started(self) -> None:
@@ -171,26 +172,30 @@ class _OwnRay:
     def _children(self) -> list[psutil.Process]:
         return [process for process in psutil.Process().children() if process not in self._others]
 
-    def is_lost(self, number: int | None = None) -> bool:
-        """Whether a server has ended although nobody told it to: questions to it would never be answered.
+    def hold(self, number: int) -> None:
+        """Keep the raylet from ending when SIGTERM is sent to all processes, as it is more often than not.
 
-        SIGTERM is sent to all processes more often than not. A raylet that it ends tells the world of its end, and
-        Ray's own thread then ends this process within a tenth of a second, so nobody waits to see it end.
+        Once it is gone, Ray ends any process of its own accord, with exit code 1 and without a word, whose thread then
+        touches shared memory. A raylet that stands still lets such a thread wait, until this process has ended itself.
         """
-        if self._is_ending or not self._servers:
-            return False
-        return number == signal.SIGTERM or not all(map(_lives, self._servers))
+        if number == signal.SIGTERM and not self._is_ending:
+            for raylet in filter(_is_raylet, self._servers):
+                with suppress(psutil.NoSuchProcess):
+                    raylet.suspend()
+                    self._is_held = True
+
+    def is_lost(self) -> bool:
+        """Whether a server has ended although nobody told it to, or stands still: it would never answer."""
+        return not self._is_ending and (self._is_held or not all(map(_lives, self._servers)))
 
     def kill(self) -> None:
-        """End all of them at once.
-
-        First the one that would tell this process that its raylet is gone: Ray's own threads would end it then.
-        """
+        """End all of them at once, the raylet last (see `hold`)."""
         servers = self._servers or self._children()
-        _kill(process for process in servers if _name(process) == "gcs_server")
         self._remember(servers)
-        _kill(self._family)
-        psutil.wait_procs(self._family, timeout=1.0)
+        raylets = set(filter(_is_raylet, servers))
+        _kill(self._family - raylets)
+        psutil.wait_procs(self._family - raylets, timeout=1.0)
+        _kill(raylets)
 
     def _remember(self, servers: Iterable[psutil.Process]) -> None:
         """Note the servers' children while they are found: a worker whose raylet is gone has another parent."""
@@ -227,6 +232,10 @@ def _name(process: psutil.Process) -> str:
     with suppress(psutil.NoSuchProcess):
         return process.name()
     return ""
+
+
+def _is_raylet(process: psutil.Process) -> bool:
+    return _name(process) == "raylet"
 
 
 def _lives(process: psutil.Process) -> bool:

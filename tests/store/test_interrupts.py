@@ -31,7 +31,7 @@ def job(arguments):
     def last():
         print("killed the rest", flush=True)
 
-    stopping = interrupts.Stopping(is_hopeless=lambda _: {hopeless}, at_last=last)
+    stopping = interrupts.Stopping(is_hopeless=lambda: {hopeless}, at_last=last)
     with interrupts.when_stopped(stopping), status_of(Storage({storage!r}, "mine"), every=0.1):
         try:
             print("ready", flush=True)
