@@ -21,8 +21,7 @@ from raysed.data.graded import load_task
 from raysed.data.tokens import tokenize
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_encoder
-from raysed.score.kinds.retrieval import Retrieval, load_retrieval
-from raysed.score.tasks import Evaluation, main_score
+from raysed.score.tasks import Evaluation, load_any_task, main_score
 from raysed.store.metrics import quiet_libraries
 from raysed.train.calibration import fit_calibration
 
@@ -46,7 +45,7 @@ def main() -> None:
     evaluation = Evaluation(
         [
             *(load_task(Path(p).stem, TaskConfig(source=p, aggregation=_aggregation(p))) for p in arguments.tasks),
-            *(Retrieval(load_retrieval(Path(p).name, TaskConfig(source=p))) for p in arguments.retrieval),
+            *(load_any_task(Path(p).name, TaskConfig(source=p, kind="retrieval")) for p in arguments.retrieval),
         ]
     )
     kept = {"num_hidden_layers": arguments.kept} if arguments.kept else {}

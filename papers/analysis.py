@@ -68,7 +68,7 @@ def edit_distance_table(
 
 def edit_distance_of_run(run: Run) -> list[dict[str, Any]]:
     """Return the table of the dev task, or else of the first headline task, by recipe and for the gold score."""
-    task = run.evaluation.tasks[run.config.evaluation.dev or run.config.report_tasks()[0]]
+    task = run.evaluation.tasks[run.config.evaluation.dev or run.config.evaluation.report_tasks()[0]]
     models = {m.recipe: m for m in run.models if m.recipe in run.config.recipes and m.index == 0}
     cosines = {recipe: run.evaluation.outcome(run.embeddings(model), task.name) for recipe, model in models.items()}
     table = edit_distance_table(edit_distances(task.first, task.second), task.gold, cosines)

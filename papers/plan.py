@@ -9,6 +9,7 @@ from papers.data import Finder, Request
 from papers.published import TABLES, Row, Table, load_published, load_yaml
 from raysed.config import Config, dump_config, find_config, load_config
 from raysed.errors import UserError
+from raysed.plan.needs import reads_corpus, view_kinds
 from raysed.recipe import BASE, Recipe, parse_recipe
 
 Place = dict[str, Any]
@@ -224,9 +225,9 @@ class _Builder:
 def _needs(key: str, recipe: Recipe, config: Config) -> bool:
     """Whether a recipe needs the data that a setting names."""
     fit_on = config.flow.fit_on if recipe.calibration else None
-    views = recipe.view_kinds(config)
+    views = view_kinds(recipe, config)
     return {
-        "corpus.source": recipe.trains_on_corpus(config) or fit_on == "corpus",
+        "corpus.source": reads_corpus(recipe, config),
         "nli.train": "nli" in recipe.members or "entailment" in views or fit_on == "nli",
         "sts.train": "sts" in recipe.members,
         "views.files": "files" in views,

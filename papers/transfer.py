@@ -85,9 +85,9 @@ def score_task(task: TransferTask, data: Mapping[str, Labelled], seed: int) -> d
         return about | _score_folds(data["all"], seed)
     train, test = data["train"], data["test"]
     if task.kind == "split":
-        found = probes.classify_by_dev(train, data["dev"], test.features, SPLIT_GRID)
+        found = probes.classify(train, test.features, SPLIT_GRID, [(train, data["dev"])])
     else:
-        found = probes.classify_by_folds(train, test.features, FOLD_GRID, seed, FOLDS)
+        found = probes.classify(train, test.features, FOLD_GRID, train.folds(seed, FOLDS))
     scores = {"accuracy": _accuracy(found, test)}
     if task.name == "MRPC":
         from sklearn.metrics import f1_score
@@ -98,9 +98,10 @@ def score_task(task: TransferTask, data: Mapping[str, Labelled], seed: int) -> d
 
 def _score_folds(data: Labelled, seed: int) -> dict[str, Any]:
     """Each outer fold is predicted by a probe whose C is chosen on the others."""
-    parts = [(data.at(fit), data.at(held_out)) for fit, held_out in probes.stratified_folds(data.labels, seed, FOLDS)]
-    found = [probes.classify_by_folds(fit, test.features, SPLIT_GRID, seed, FOLDS) for fit, test in parts]
-    accuracies = [_accuracy(of_fold, test) for of_fold, (_, test) in zip(found, parts)]
+    found, accuracies = [], []
+    for fit, test in data.folds(seed, FOLDS):
+        found.append(probes.classify(fit, test.features, SPLIT_GRID, fit.folds(seed, FOLDS)))
+        accuracies.append(_accuracy(found[-1], test))
     return {
         "accuracy": statistics.fmean(accuracies),
         "std": statistics.stdev(accuracies),

@@ -333,6 +333,10 @@ class EvaluationConfig(Block):
                 raise ValueError(f"evaluation.report names {name!r}, {there}")
         return self
 
+    def report_tasks(self) -> list[str]:
+        """Return the names of the tasks whose mean is the headline number."""
+        return self.report or [name for name in self.tasks if name != self.dev] or list(self.tasks)
+
 
 class MembersConfig(Block):
     """The ensemble."""
@@ -589,11 +593,6 @@ class _Common(Block):
     calibration: CalibrationConfig = CalibrationConfig()
     export: ExportConfig = ExportConfig()
     resources: ResourcesConfig = ResourcesConfig()
-
-    def report_tasks(self) -> list[str]:
-        """Return the names of the tasks whose mean is the headline number."""
-        chosen = self.evaluation.report or [t for t in self.evaluation.tasks if t != self.evaluation.dev]
-        return chosen or list(self.evaluation.tasks)
 
 
 @cache

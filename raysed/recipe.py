@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from raysed.config import MEMBERS, TeacherConfig
 from raysed.errors import UserError
 from raysed.registry import calibration_names, calibrations, stages
 
-if TYPE_CHECKING:
-    from raysed.config import Config
-
-_GIVEN_VIEWS = {"files", "entailment"}
-"""Kinds of views that are read; the others are made of the corpus."""
 BASE, TEACHERS, SED, WHITEN = "base", "teachers", "sed", "whiten"
 
 
@@ -43,19 +38,6 @@ class Recipe:
     def two_view_stages(self) -> tuple[str, ...]:
         """Its stages that learn from two views of a sentence."""
         return tuple(stage for stage in self.members if "views" in stages()[stage].Settings.model_fields)
-
-    def tables(self, config: Config) -> list[str]:
-        """Return the artefacts that its training learns from, each once: `corpus`, `pairs/nli`, `views/mlm`, ..."""
-        names = [name for stage in self.members for name in stages()[stage].tables(getattr(config, stage))]
-        return list(dict.fromkeys([*names, *(["corpus"] if self.distils else [])]))
-
-    def view_kinds(self, config: Config) -> list[str]:
-        """Return the kinds of views that its stages learn from and that have a table, each once."""
-        return [name.removeprefix("views/") for name in self.tables(config) if name.startswith("views/")]
-
-    def trains_on_corpus(self, config: Config) -> bool:
-        """Return whether a stage of its training reads the corpus, as it is or rewritten."""
-        return "corpus" in self.tables(config) or not _GIVEN_VIEWS.issuperset(self.view_kinds(config))
 
 
 def member_stages() -> tuple[str, ...]:
@@ -123,23 +105,6 @@ def member_nodes(recipes: list[Recipe]) -> list[list[str]]:
 def last_stage(node: str) -> Any:
     """Return the stage that trains a node, such as `nli-ct`."""
     return stages()[node.rpartition("-")[2]]
-
-
-def models_of(node: str, config: Config) -> int:
-    """Return how many models an ensemble has, if none is left out."""
-    has_grid = any(stages()[name].is_grid for name in node.split("-"))
-    return config.sts.models if has_grid else config.members.count
-
-
-def trainings_of(node: str, config: Config) -> int:
-    """Return how many models of a node are trained, if none that they continue is left out.
-
-    >>> from raysed.config import Config
-    >>> config = Config(sts={"models": 3})
-    >>> [trainings_of(node, config) for node in ("ct", "sts", "sts-ct")]
-    [10, 60, 3]
-    """
-    return models_of(node, config) * (len(config.sts.lower_bounds) if last_stage(node).is_grid else 1)
 
 
 def node_of(teacher: TeacherConfig, recipes: list[Recipe]) -> str:

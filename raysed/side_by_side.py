@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysed.config import Config, CorpusConfig, EncoderConfig, ResourcesConfig
-from raysed.data.corpus import CorpusReport, sentence_chunks
+from raysed.config import EncoderConfig, ResourcesConfig
 from raysed.model.load import load_model
 from raysed.report.findings import Difference
 from raysed.report.scores import display_name
 from raysed.report.sections.unlabelled import neighbours_table, unlabelled_table
 from raysed.score.intervals import resample
-from raysed.score.leaderboard import load_mteb, score_mteb
+from raysed.score.leaderboard import score_mteb
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation, main_score, mean_score
 from raysed.score.unlabelled import CANNOT_BE_TOLD, unlabelled_scores
@@ -35,17 +34,8 @@ class Benchmark:
     encoder: EncoderConfig
     resources: ResourcesConfig
     sentences: list[str]
-    """Without labels, for what can be said about a model without any."""
+    """Unlabelled ones, for the scores that need no labels."""
     mteb: list[Any]
-
-
-def load_benchmark(config: Config, texts: Sequence[str], mteb: Sequence[str]) -> Benchmark:
-    """Read the tasks of a config, files of sentences without labels, and tasks of MTEB by their names."""
-    evaluation = Evaluation.load(config.evaluation, config.seed)
-    chunks = sentence_chunks(CorpusConfig(source=list(texts)), 0, CorpusReport()) if texts else []
-    sentences = [s for _, chunk in chunks for s in chunk]
-    about = evaluation, config.report_tasks(), config.encoder, config.resources
-    return Benchmark(*about, sentences, load_mteb(mteb))
 
 
 def score_model(name: str, benchmark: Benchmark) -> Row:

@@ -351,7 +351,7 @@ def test_the_unsupervised_config_has_the_numbers_of_sed():
     assert (max(config.ct.learning_rates), min(config.ct.learning_rates)) == (1e-5, 2e-6)
     assert (config.sed.batch_size, config.sed.learning_rate, config.sed.warmup) == (32, 2e-5, 0.1)
     assert (config.flow.learning_rate, config.flow.epochs, config.flow.variant) == (1e-3, 1.0, "paper")
-    assert config.report_tasks() == [f"sts{year}" for year in range(12, 17)]
+    assert config.evaluation.report_tasks() == [f"sts{year}" for year in range(12, 17)]
 
 
 def test_dump_and_load_round_trip(tmp_path):
@@ -381,10 +381,10 @@ def test_settings_are_frozen():
 
 def test_report_tasks():
     tasks = {"a": TASK, "b": TASK, "c": TASK}
-    assert make_config({"evaluation": {"tasks": tasks, "dev": "a"}}).report_tasks() == ["b", "c"]
-    assert make_config({"evaluation": {"tasks": tasks, "dev": None}}).report_tasks() == ["a", "b", "c"]
-    assert make_config({"evaluation": {"tasks": {"a": TASK}, "dev": "a"}}).report_tasks() == ["a"]
-    assert make_config({"evaluation": {"tasks": tasks, "dev": "a", "report": ["a"]}}).report_tasks() == ["a"]
+    assert make_config({"evaluation": {"tasks": tasks, "dev": "a"}}).evaluation.report_tasks() == ["b", "c"]
+    assert make_config({"evaluation": {"tasks": tasks, "dev": None}}).evaluation.report_tasks() == ["a", "b", "c"]
+    assert make_config({"evaluation": {"tasks": {"a": TASK}, "dev": "a"}}).evaluation.report_tasks() == ["a"]
+    assert make_config({"evaluation": {"tasks": tasks, "dev": "a", "report": ["a"]}}).evaluation.report_tasks() == ["a"]
 
 
 _values = st.recursive(

@@ -50,10 +50,22 @@ def job(arguments: argparse.Namespace) -> None:
     from raysed.cluster.process import prepare_process
 
     prepare_process()
+    from raysed.config import CorpusConfig
+    from raysed.data.corpus import CorpusReport, sentence_chunks
     from raysed.model.load import check_layers
-    from raysed.side_by_side import describe, load_benchmark, score_model, score_words
+    from raysed.score.leaderboard import load_mteb
+    from raysed.score.tasks import Evaluation
+    from raysed.side_by_side import Benchmark, describe, score_model, score_words
 
-    benchmark = load_benchmark(config, texts, arguments.mteb)
+    chunks = sentence_chunks(CorpusConfig(source=texts), 0, CorpusReport()) if texts else []
+    benchmark = Benchmark(
+        Evaluation.load(config.evaluation, config.seed),
+        config.evaluation.report_tasks(),
+        config.encoder,
+        config.resources,
+        [sentence for _, chunk in chunks for sentence in chunk],
+        load_mteb(arguments.mteb),
+    )
     for name in arguments.models:
         check_layers(name, (config.encoder.layers,), asked_for="layers" in config.encoder.model_fields_set)
     models = [score_model(name, benchmark) for name in dict.fromkeys(arguments.models)]
@@ -62,7 +74,7 @@ def job(arguments: argparse.Namespace) -> None:
         print(f"\n{text}")
     if arguments.output:
         document = {
-            "tasks": config.report_tasks(),
+            "tasks": config.evaluation.report_tasks(),
             "aggregation": config.evaluation.aggregation,
             "max_length": config.encoder.max_length,
             "models": [{k: v for k, v in row.items() if k != "outcomes"} for row in [*words, *models]],

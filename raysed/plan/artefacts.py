@@ -47,11 +47,6 @@ class ScoredModel:
     model: Input | None = field(default=None, repr=False)
 
 
-def first_healthy(models: Sequence[ScoredModel], recipe: str) -> ScoredModel | None:
-    """Return the first model of a recipe that has not collapsed, or the first one; None where there is none."""
-    return min((model for model in models if model.recipe == recipe), key=lambda model: model.left_out, default=None)
-
-
 @dataclass(frozen=True)
 class Facts:
     """What the stages know apart from scores.

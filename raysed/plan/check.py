@@ -15,6 +15,7 @@ from raysed.model.teacher import Teacher, load_teacher
 from raysed.model.views import KINDS
 from raysed.model.views.synonyms import wordnet_version
 from raysed.plan.consistency import check_depths, check_settings, check_width
+from raysed.plan.needs import reads_corpus, view_kinds
 from raysed.recipe import Recipe
 from raysed.registry import stages
 from raysed.score.tasks import Evaluation
@@ -84,7 +85,7 @@ def check(config: Config) -> Job:
     inputs = {"encoder": encoder, "corpus": corpus, "tasks": tasks}
     pairs = _labelled_pairs(config, recipes)
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
-    kinds = dict.fromkeys(kind for recipe in recipes for kind in recipe.view_kinds(config))
+    kinds = dict.fromkeys(kind for recipe in recipes for kind in view_kinds(recipe, config))
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
     if config.flow.fit_on not in FIT_ON:
@@ -171,8 +172,7 @@ def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, PairRows
 
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
-    fits_on_it = config.flow.fit_on == "corpus" and any(recipe.calibration for recipe in recipes)
-    return fits_on_it or config.encoder.static is not None or any(r.trains_on_corpus(config) for r in recipes)
+    return config.encoder.static is not None or any(reads_corpus(recipe, config) for recipe in recipes)
 
 
 def _other_text(source: str) -> dict[str, Any]:

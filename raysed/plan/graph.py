@@ -21,20 +21,9 @@ from raysed.model.teacher import Teacher
 from raysed.model.views import weights_bytes
 from raysed.plan.artefacts import TOGETHER, ScoredModel, choices, outcome_of, teachers_left_out
 from raysed.plan.check import Job
+from raysed.plan.needs import models_of, trainings_of, trains_on_corpus
 from raysed.plan.size import known_rows, largest_need, need_of_learner, plan_run
-from raysed.recipe import (
-    BASE,
-    SED,
-    TEACHERS,
-    WHITEN,
-    Recipe,
-    last_stage,
-    member_nodes,
-    models_of,
-    node_of,
-    parse_recipe,
-    trainings_of,
-)
+from raysed.recipe import BASE, SED, TEACHERS, WHITEN, Recipe, last_stage, member_nodes, node_of, parse_recipe
 from raysed.registry import stages
 from raysed.score.tasks import DevTask, Evaluation
 from raysed.store.storage import Entry
@@ -166,7 +155,7 @@ class Plan:
     def _say_corpus(self, entry: Entry) -> Iterator[str]:
         yield f"corpus: {entry.meta['summary']}"
         yield f"tokens: {entry.meta['length_summary']}"
-        is_trained_on = any(recipe.trains_on_corpus(self.config) for recipe in self.job.recipes)
+        is_trained_on = any(trains_on_corpus(recipe, self.config) for recipe in self.job.recipes)
         sed = self.config.sed if self._distilling else None
         for warning in text.small_corpus(entry.meta["rows"], is_trained_on, sed):
             log.warning(warning)

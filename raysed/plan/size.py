@@ -25,7 +25,8 @@ from raysed.data.targets import TARGET_TYPES
 from raysed.errors import UserError
 from raysed.model.shape import Shape, shape_of
 from raysed.plan.check import Job, check
-from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes, trainings_of
+from raysed.plan.needs import trainings_of
+from raysed.recipe import SED, TEACHERS, Recipe, last_stage, member_nodes
 from raysed.store.text import Table, size
 from raysed.train.memory import checkpoint_bytes, learner_need, member_need
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from raysed.bundled import PREFIX
 from raysed.config import PACKAGE, package_folder, sources, stable_hash
 from raysed.errors import UserError
+from raysed.plan.needs import view_kinds
 from raysed.recipe import parse_recipes
 from raysed.store.files import sha256_of
 from raysed.store.status import is_complete
@@ -28,7 +29,7 @@ def fingerprint(config: Config) -> str | None:
     Where runs lie and what they are given is left out, as in `Job.depends`. None where that does not say it all: an
     input is a URI, a glob or a hub id, or large. The checks decide then.
     """
-    kinds = {kind for recipe in parse_recipes(config.recipes) for kind in recipe.view_kinds(config)}
+    kinds = {kind for recipe in parse_recipes(config.recipes) for kind in view_kinds(recipe, config)}
     if "synonym" in kinds:
         return None  # WordNet is no setting
     unused = {"mlm_model": "mlm" not in kinds, "pivots": "back_translation" not in kinds}

@@ -1,4 +1,4 @@
-"""The model card of a run's exported model (`README.md`), and what is too long for it (`raysed.json`)."""
+"""The model card of the exported model (`README.md`), and its settings and scores for programs (`raysed.json`)."""
 
 import json
 import platform
@@ -13,6 +13,7 @@ import yaml
 from raysed.config import Config
 from raysed.model.calibration import Flow
 from raysed.model.formats import FILES, has_own_code
+from raysed.plan.needs import reads_corpus
 from raysed.recipe import BASE, SED, TEACHERS, Recipe, parse_recipe
 from raysed.registry import calibrations, stages
 from raysed.report.findings import worth
@@ -41,8 +42,7 @@ def write_card(run: Run, path: Path) -> None:
     teachers = [title for name, title in names.items() if name not in facts.left_out]
     teachers = " and ".join(filter(None, [", ".join(teachers[:-1]), *teachers[-1:]]))
     sources = [config.corpus.source] if isinstance(config.corpus.source, str) else config.corpus.source
-    reads_corpus = recipe.trains_on_corpus(config) or (recipe.calibration and config.flow.fit_on == "corpus")
-    corpus = ", ".join(map(public_name, sources)) if reads_corpus else ""
+    corpus = ", ".join(map(public_name, sources)) if reads_corpus(recipe, config) else ""
     text = render(
         "model_card.md",
         run=run,
@@ -77,7 +77,7 @@ def write_card(run: Run, path: Path) -> None:
 
 
 def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Table:
-    """Return a model's score beside those of its base, the best that costs no training, and its best teacher."""
+    """Return a model's score beside those of its base, of the best untrained row, and of its best teacher."""
     groups, own = scores.groups, (recipe, kind)
     best = scores.best_untrained(own, _UNTOUCHED)
     names = {_UNTOUCHED: "the encoder before any training"}
@@ -92,13 +92,13 @@ def rows_that_matter(scores: Scores, recipe: str, kind: str, index: int) -> Tabl
 
 
 def base_model(base: str) -> str:
-    """Return the line that tells model hubs the base; empty where that is no hub id."""
+    """Return the card's line `base_model`, for model hubs; empty unless the base is a hub id."""
     is_hub_id = re.fullmatch(r"[\w.-]+(/[\w.-]+)?", base) and not Path(base).exists()
     return yaml.safe_dump({"base_model": base}, allow_unicode=True) if is_hub_id else ""
 
 
 def story(recipe: Recipe, base: str, members: int, teachers: str = "", is_static: bool = False) -> str:
-    """Return the recipe in one sentence, for someone who knows none of its names."""
+    """Describe the recipe in one sentence, without its names."""
     learner = f"one new copy of {base}"
     parts = [f"The encoder is {base} as it is"]
     if is_static:

@@ -15,17 +15,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from raysed.score.metrics import spearman
-
 Colour = Literal["blue", "orange", "green", "grey", "pink", "sky"]
 LINES: tuple[tuple[Colour, str], ...] = (("blue", "-"), ("orange", "-."), ("green", ":"), ("grey", "--"))
 """Colours and styles of up to four lines that may lie on each other."""
 _REFERENCES: tuple[Colour, ...] = ("grey", "pink", "sky")
 _HEX = dict(blue="#0072B2", orange="#D55E00", green="#009E73", grey="#6E6E6E", pink="#CC79A7", sky="#56B4E9")
-_MOST_DOTS, _MOST_RECORDS = 500, 80
-"""On the page, dots of a scatter plot, and records of a curve: of more an even sample is shown."""
+MOST_DOTS, _MOST_RECORDS = 500, 80
+"""The page shows an even sample of at most so many dots of a scatter plot, and records of a curve."""
 _GLYPH = 0.58
-"""Width of a character by the size of its font; that of most text is less."""
+"""Upper estimate of the mean width of a character, in units of the font size."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +31,9 @@ class Series:
     """Dots of one colour.
 
     Attributes:
-        name: for the legend; without one it is not there.
-        texts: what is shown of each dot; none: the line alone is drawn.
-        line: style of the line that joins the dots, as matplotlib has it; empty: none.
-        is_faint: whether it steps back behind others.
+        name: in the legend; empty: not in it.
+        texts: tooltip of each dot; empty: only the line is drawn.
+        line: matplotlib's style of the line that joins the dots; empty: none.
     """
 
     x: np.ndarray
@@ -87,9 +84,8 @@ class Panel:
     """A pair of axes.
 
     Attributes:
-        title: where there are several panels side by side.
         references: names and values of up to three horizontal lines.
-        bands: names of horizontal bands from the top to the bottom; the axis y then counts them from 0.
+        bands: names of horizontal bands, from the top; the axis y then counts them from 0.
     """
 
     x: Axis
@@ -113,7 +109,7 @@ class Panel:
 
     def dots(self, series: Series) -> list[tuple[float, float, str]]:
         """Return places from the left and from the top in percent, with texts; of very many dots a sample."""
-        most = _MOST_RECORDS if series.line else _MOST_DOTS
+        most = _MOST_RECORDS if series.line else MOST_DOTS
         rows = np.unique(np.linspace(0, len(series.x) - 1, most).round().astype(int))
         places = [(self.x.place(series.x[i]), round(100 - self.y.place(series.y[i]), 2)) for i in rows]
         return [(x, y, series.texts[i] if series.texts else "") for (x, y), i in zip(places, rows)]
@@ -124,7 +120,7 @@ class Chart:
     """Panels side by side, with a title that says what they show.
 
     Attributes:
-        name: of its file, without the ending.
+        name: of its file in `plots/`, without the ending.
         note: on what the page leaves out.
     """
 
@@ -132,44 +128,6 @@ class Chart:
     title: str
     panels: Sequence[Panel]
     note: str = ""
-
-    @property
-    def path(self) -> str:
-        """Where the picture lies in the run directory."""
-        return f"plots/{self.name}.png"
-
-
-def pairs_chart(
-    name: str, about: str, x: tuple[str, np.ndarray], label: str, models: Mapping[str, np.ndarray], texts: Sequence[str]
-) -> Chart | None:
-    """Return similarities of pairs against what they are compared with, a panel per model, with the means of ten bins.
-
-    Args:
-        x: a label, and a number of each pair [P].
-        label: of the similarities.
-        models: by name the similarities [P]; those that are not finite are left out.
-        texts: of the pairs, for those who point at them.
-    """
-    models = {model: y_P for model, y_P in models.items() if np.isfinite(y_P).all()}
-    if not models:
-        return None
-    x_label, x_P = x
-    # Few values are possible: moved apart a little, equal ones do not hide each other.
-    moved_P = x_P + np.random.default_rng(0).uniform(-0.006, 0.006, len(x_P)) * np.ptp(x_P)
-    bin_P = np.minimum(np.searchsorted(np.linspace(x_P.min(), x_P.max(), 11), x_P, side="right") - 1, 9)
-    filled = [bin_P == i for i in np.unique(bin_P)]
-    x_axis, y_axis = Axis.of(x_label, moved_P), Axis.of(label, np.concatenate(list(models.values())))
-    panels = []
-    for model, y_P in models.items():
-        shown = [f"{text}, {label} {y:.2f}" for text, y in zip(texts, y_P)]
-        ends, means = (np.array([of_P[in_P].mean() for in_P in filled]) for of_P in (x_P, y_P))
-        mean = [f"mean {label} {y:.2f}" for y in means]
-        series = [Series(moved_P, y_P, "blue", texts=shown, is_faint=True)]
-        series.append(Series(ends, means, "orange", f"mean {label}", mean, line="-"))
-        panels.append(Panel(x_axis, y_axis, series, model))
-    correlations = ", ".join(f"{model} {100 * spearman(y_P, x_P):.1f}" for model, y_P in models.items())
-    many = f"{_MOST_DOTS} of {len(x_P):,} pairs; lines are of all."
-    return Chart(name, f"{about}; Spearman: {correlations}", panels, many if len(x_P) > _MOST_DOTS else "")
 
 
 # -- pictures --------------------------------------------------------------------------------------------------------
@@ -197,7 +155,15 @@ def draw(chart: Chart, path: Path) -> None:
 
 def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
     for series in panel.series:
-        _draw_series(axes, series)
+        style: dict[str, Any] = {"color": _HEX[series.colour], "label": series.name or None}
+        if series.line:
+            style |= {"linewidth": 1.0, "alpha": 0.45} if series.is_faint else {"linewidth": 1.8}
+            axes.plot(series.x, series.y, series.line, marker="o" if series.mark == "dot" else None, ms=3, **style)
+        elif series.mark == "bar":
+            axes.vlines(series.x, series.y - 0.2, series.y + 0.2, color="#222222", linewidth=1.6, zorder=4)
+        else:
+            size, alpha = (8, min(0.5, 400 / max(len(series.x), 1))) if series.is_faint else (30, 0.8)
+            axes.scatter(series.x, series.y, s=size, alpha=alpha, linewidths=0, zorder=3, **style)
     for (name, value, colour), dashes in zip(panel.lines, ((0, (5, 3)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))):
         axes.axhline(value, color=_HEX[colour], linestyle=dashes, linewidth=1.4, zorder=1, label=name)
     axes.set(xscale="log" if panel.x.is_logarithmic else "linear", yscale="log" if panel.y.is_logarithmic else "linear")
@@ -214,19 +180,6 @@ def _draw_panel(axes: Axes, panel: Panel, width: float) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_axisbelow(True)
     axes.grid(axis="x" if panel.bands else "y", color="#E9E9E9")
-
-
-def _draw_series(axes: Axes, series: Series) -> None:
-    colour, label = _HEX[series.colour], series.name or None
-    if series.line:
-        width, alpha = (1.0, 0.45) if series.is_faint else (1.8, 1.0)
-        style = {"linewidth": width, "alpha": alpha, "marker": "o" if series.mark == "dot" else None, "ms": 3}
-        axes.plot(series.x, series.y, series.line, color=colour, label=label, **style)
-    elif series.mark == "bar":
-        axes.vlines(series.x, series.y - 0.2, series.y + 0.2, color="#222222", linewidth=1.6, zorder=4)
-    else:
-        size, alpha = (8, min(0.5, 400 / max(len(series.x), 1))) if series.is_faint else (30, 0.8)
-        axes.scatter(series.x, series.y, s=size, alpha=alpha, color=colour, linewidths=0, zorder=3, label=label)
 
 
 def _wrapped(text: str, inches: float, size: float = 10) -> str:

@@ -74,10 +74,8 @@ def choose(
 
     With `export.recipe` these are that recipe's models. Otherwise they are all of the run, the untouched encoder and
     its calibrated versions among them, except those that were trained and are no better than the untouched encoder
-    under the same calibration. Without a dev task it is the first model of the last of `recipes` that has one.
-
-    Args:
-        per_task: whether calibrations are of single tasks, so that none can be exported.
+    under the same calibration. Without a dev task it is the first model of the last of `recipes` that has one. A
+    calibration of single tasks (`per_task`) cannot be exported.
 
     Raises:
         UserError: `export.recipe` names what could not be made.

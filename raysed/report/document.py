@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,7 @@ class Report:
                 run.begin(f"section {section.name}")
                 data[section.name] = section.data(run)
             if section.charts and (not section.data or data[section.name]):
-                charts[section.name] = _listed(section.charts(run, data.get(section.name)))
+                charts[section.name] = [chart for chart in section.charts(run, data.get(section.name)) if chart]
         return cls(run.config.run, run.scores, data, charts)
 
     @property
@@ -96,14 +96,8 @@ class Report:
         if section.data and not data:
             return []
         words = section.words if isinstance(section.words, str) else section.words(data, self)
-        tables = section.tables(data, self) if section.tables else None
-        return [block for block in (words, *self.charts.get(section.name, ()), *_listed(tables)) if block]
-
-
-def _listed(found: Chart | Table | Iterable | None) -> list:
-    """Return a list of what a section made, which may be one thing, without what is not there."""
-    one = found is None or isinstance(found, (Chart, Table))
-    return [part for part in ([found] if one else found) if part is not None]
+        tables = section.tables(data, self) if section.tables else ()
+        return [block for block in (words, *self.charts.get(section.name, ()), *tables) if block]
 
 
 def _plain(value: Any) -> Any:

@@ -54,10 +54,7 @@ def conclusions(
 ) -> list[list[Finding]]:
     """Return what a run shows, in paragraphs of sentences: on the base, on each ensemble, and on all of them.
 
-    Args:
-        dev: the task that choices are made on.
-        exported: recipe of the exported model.
-        left_out: data of the report's section `members`.
+    `exported` is the recipe of the exported model, and `left_out` the data of the report's section `members`.
     """
     families = list(dict.fromkeys(family_of(recipe) for recipe, kind in scores.groups if kind not in UNTRAINED))
     paragraphs = [_sentence_of(_calibrated(BASE, scores))]

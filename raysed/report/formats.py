@@ -1,4 +1,4 @@
-"""The formats of an exported model side by side: whether they say the same, their size, speed and dev score."""
+"""The formats of an exported model side by side: whether their vectors agree, their size, speed and dev score."""
 
 import time
 from collections.abc import Sequence

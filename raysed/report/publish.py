@@ -1,4 +1,4 @@
-"""From finished artefacts to what people look at: the exported model, the report, its pictures, the last words."""
+"""From finished artefacts to the exported model, the report with its pictures, and the summary on the terminal."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from raysed.report.formats import compare_formats
 from raysed.report.results import Run
 from raysed.report.section import all_sections
 from raysed.report.sections.exported import formats_table, sanity_words
-from raysed.report.sections.scores import by_width, headline_table, layers_table
+from raysed.report.sections.scores import headline_table, layers_table, widths_table
 from raysed.report.sections.teachers import teachers_table
 from raysed.store.progress import emit, steps
 from raysed.store.storage import Storage
 
 _FURTHER_STEPS = 4
-"""Beside one for each model and section, for the progress: words alone, intervals, export, pictures."""
+"""Steps of the progress beside models and sections: lexical baselines, intervals, export, pictures."""
 _PARITY_SENTENCES = 64
 _PARITY, _CALIBRATED_PARITY = 1e-4, 1e-3
 """Whitening enlarges the rounding of weak directions: by 1e2 and more where it was fitted on few sentences."""
@@ -54,7 +54,7 @@ def publish(
         def write(path: Path) -> None:
             path.mkdir(parents=True, exist_ok=True)
             for chart in (chart for charts in report.charts.values() for chart in charts):
-                draw(chart, path / Path(chart.path).name)
+                draw(chart, path / f"{chart.name}.png")
             storage.write_text("report.html", report.to_html())
             storage.write_text("report.md", report.to_markdown())
             storage.write_text("report.json", report.to_json())
@@ -100,7 +100,7 @@ def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
     say(f"\n{headline_table(report.scores).plain()}")
     tables = {
         "by pooled layers": layers_table(report.scores),
-        "by width": by_width(report),
+        "by width": widths_table(report),
         "teachers and the exported model": teachers_table(report.data["teachers"]),
         "formats of the exported model": formats_table(run.formats, report.dev),
     }
@@ -112,11 +112,11 @@ def _summarize(run: Run, report: Report, say: Callable[[str], None]) -> None:
     if not choice.refusal:
         say(f"model: {storage.uri('model')}: {choice.words()}; {sanity_words(run.sanity)}")
     say(f"TensorBoard: tensorboard --logdir {storage.uri('logs')}")
-    say(f"\n{choice.refusal or _example(report, choice.model.recipe)}")
-
-
-def _example(report: Report, recipe: str) -> str:
-    found = report.data["analysis.unlabelled"][recipe]
+    if choice.refusal:
+        say(f"\n{choice.refusal}")
+        return
+    found = report.data["analysis.unlabelled"][choice.model.recipe]
     example = found["neighbours"][0]
-    about = f"Of {found['sentences']:,} sentences, the model finds these nearest to: {example['sentence']}"
-    return "\n  ".join([about, *(f"{near['cosine']:.2f}  {near['sentence']}" for near in example["nearest"])])
+    say(f"\nOf {found['sentences']:,} sentences, the model finds these nearest to: {example['sentence']}")
+    for near in example["nearest"]:
+        say(f"  {near['cosine']:.2f}  {near['sentence']}")

@@ -1,4 +1,4 @@
-"""What a report is made from: a finished run; only this file of the report knows where its artefacts lie."""
+"""A finished run, as the sections of the report read it. Only this file of the report knows where artefacts lie."""
 
 import importlib.metadata
 import json
@@ -20,7 +20,7 @@ from raysed.model.calibration import CalibrationMap, load_calibration
 from raysed.model.encoder import Encoder
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start
-from raysed.plan.artefacts import Facts, ScoredModel, first_healthy
+from raysed.plan.artefacts import Facts, ScoredModel
 from raysed.plan.check import Job
 from raysed.recipe import BASE, TEACHERS, parse_recipe
 from raysed.report.choice import Choice, choose
@@ -28,14 +28,14 @@ from raysed.report.scores import Draws, Group, Row, Scores, stage_labels
 from raysed.score.intervals import resample
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Embeddings, Evaluation, Outcomes, mean_embeddings
-from raysed.score.unlabelled import MOST_SENTENCES, Embed, answered_by, answered_by_words, triples
+from raysed.score.unlabelled import MOST_SENTENCES, answered_by, answered_by_words, triples
 from raysed.store.storage import Storage
 
 _PACKAGES = "raysed ray torch transformers datasets deepspeed safetensors pyarrow scipy numpy".split()
 _FEWEST_SENTENCES = 20
-"""A corpus of fewer is too small to look at without labels; the tasks' sentences are taken instead."""
+"""From a smaller corpus nothing can be seen without labels; the tasks' sentences are taken instead."""
 _TIMED = 500
-"""Sentences on which the exported model's speed is measured, and a few more: they are embedded for that alone."""
+"""About how many sentences measure the exported model's speed."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Run:
-    """What the report's sections read; each thing is computed when it is first asked for, and once."""
+    """A finished run. Each property is computed once, when it is first read."""
 
     job: Job
     storage: Storage
@@ -78,7 +78,7 @@ class Run:
     """In reading order."""
     facts: Facts
     begin: Callable[[str], None] = lambda step: None
-    """Is told the name of each step of the scoring."""
+    """Called with the name of each step, for the progress."""
     formats: list[dict[str, Any]] = field(default_factory=list)
     """What `raysed.report.formats.compare_formats` found, when the model is exported."""
 
@@ -105,7 +105,7 @@ class Run:
     @cached_property
     def scores(self) -> Scores:
         """Every model at every pooling, every ensemble by its mean embedding, grid models and words alone."""
-        tasks, main = self.config.report_tasks(), self.config.encoder.layers
+        tasks, main = self.config.evaluation.report_tasks(), self.config.encoder.layers
         rows: list[Row] = []
         headline: dict[Group, list[Outcomes]] = {}
         for row, outcomes in self._scored():
@@ -117,33 +117,29 @@ class Run:
         labels = stage_labels()
         labels |= {stage: labels["nli"] for stage, kinds in views.items() if "entailment" in kinds}
         known, fitted_on = self.evaluation.tasks, public_name(self.config.flow.fit_on)
-        measures, sizes = (
-            {known[name].measure for name in tasks},
-            {n: f"{t.size}, {t.measure}" for n, t in known.items()},
-        )
+        measures = {known[name].measure for name in tasks}
         measure = f"{measures.pop() if len(measures) == 1 else 'Score'}, x100, mean over {', '.join(tasks)}"
+        sizes = {name: f"{task.size}, {task.measure}" for name, task in known.items()}
         scores = Scores(rows, tasks, main, labels, fitted_on=fitted_on, measure=measure, sizes=sizes)
         self.begin("intervals")
         return replace(scores, draws=self._resampled(scores, headline))
 
     def _scored(self) -> Iterator[tuple[Row, Outcomes]]:
+        evaluation, main = self.evaluation, self.config.encoder.layers
         self.begin("words alone")
-        for name, outcomes in baselines(self.evaluation).items():
-            yield self._row(name, "baseline", 0, 0, outcomes)
+        for name, outcomes in baselines(evaluation).items():
+            yield Row(name, "baseline", 0, None, 0, evaluation.score_outcomes(outcomes)), outcomes
         yield from self._grid_models()
         for recipe in dict.fromkeys(model.recipe for model in self.models):
             for model in (model for model in self.models if model.recipe == recipe):
                 self.begin(recipe)
                 for layers in model.poolings:
-                    outcomes = self.evaluation.outcomes(self.embeddings(model, layers))
-                    yield self._row(recipe, model.kind, model.index, layers, outcomes, model.left_out)
+                    outcomes = evaluation.outcomes(self.embeddings(model, layers))
+                    about = (recipe, model.kind, model.index, None, layers)
+                    yield Row(*about, evaluation.score_outcomes(outcomes), model.left_out), outcomes
             if (combined := self._combined(recipe)) is not None:
-                yield self._row(recipe, "ensemble", 0, self.config.encoder.layers, self.evaluation.outcomes(combined))
-
-    def _row(
-        self, recipe: str, kind: str, index: int, layers: Layers, outcomes: Outcomes, left_out: bool = False
-    ) -> tuple[Row, Outcomes]:
-        return Row(recipe, kind, index, None, layers, self.evaluation.score_outcomes(outcomes), left_out), outcomes
+                outcomes = evaluation.outcomes(combined)
+                yield Row(recipe, "ensemble", 0, None, main, evaluation.score_outcomes(outcomes)), outcomes
 
     def _grid_models(self) -> Iterator[tuple[Row, Outcomes]]:
         """Those that were trained to the end: their dev score is all that was measured of them."""
@@ -157,7 +153,7 @@ class Run:
                     yield Row(*about, {grid["task"]: metrics}), {}
 
     def _combined(self, recipe: str) -> Embeddings | None:
-        """What an ensemble says as one; None of teachers that were not combined, or of one that says the same alone."""
+        """The embeddings of an ensemble; None for teachers that were not combined, or for one that is its own mean."""
         members = [model for model in self.of(recipe) if model.kind == "member"]
         if members and recipe != TEACHERS:
             return mean_embeddings([self.embeddings(member) for member in members])
@@ -204,20 +200,15 @@ class Run:
         start = load_start(self.config.encoder, model.weights and self.storage.fetch(model.weights))
         return Loaded(*start, calibration, self.config.encoder, self.config.resources.encode_token_budget)
 
-    @property
-    def embedders(self) -> dict[str, Embed]:
-        """The untouched encoder and the chosen model, by recipe."""
-        return {BASE: self.untouched.embed, self.choice.model.recipe: self.exported.embed}
-
     @cached_property
     def sanity(self) -> dict[str, int]:
-        """How many triples of the sanity list the two, and words alone, answer as a person does."""
+        """How many triples of the sanity list the chosen model, the untouched encoder and TF-IDF answer correctly."""
         found = {"triples": len(triples()), "exported": answered_by(self.exported.embed)}
         return found | {"base": answered_by(self.untouched.embed), "words": answered_by_words()}
 
     @cached_property
     def speed(self) -> float:
-        """How many sentences per second the chosen model embeds in this process."""
+        """Sentences per second that the chosen model embeds in this process."""
         sentences = self.evaluation.sentences
         timed = sentences[:: max(len(sentences) // _TIMED, 1)]  # evenly spread: as long as all of them
         began = time.monotonic()
@@ -238,7 +229,7 @@ class Run:
     # -- what the stages left ----------------------------------------------------------------------------------------
 
     def meta(self, name: str) -> Mapping[str, Any]:
-        """Return the facts that the manifest has about an artefact; none where it is not there."""
+        """Return the manifest's facts about an artefact; an empty mapping if it does not exist."""
         entry = self.storage.entry(name)
         return entry.meta if entry else {}
 
@@ -258,12 +249,6 @@ class Run:
         rows = table.rows(first, min(first + MOST_SENTENCES, len(table)), ("sentence",))
         return rows.column("sentence").to_pylist()
 
-    def pictured(self) -> dict[str, ScoredModel]:
-        """Return a healthy model each of the base and of the last recipe, without and with its calibration."""
-        last = parse_recipe(self.config.recipes[-1])
-        wanted = dict.fromkeys([BASE, "-".join([BASE, *last.calibration]), last.uncalibrated, last.text])
-        return {text: model for text in wanted if (model := first_healthy(self.models, text))}
-
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that decide a run's numbers."""
@@ -271,5 +256,5 @@ def versions() -> dict[str, str]:
 
 
 def public_name(path: str) -> str:
-    """Return what a reader elsewhere should call a source: of a local path its last part."""
+    """Return the name of a source for readers elsewhere: of a local path only its last part."""
     return Path(path).name if Path(path).is_absolute() or Path(path).exists() else path

@@ -1,8 +1,8 @@
-"""Scored models: one row per model, the statistics of groups of like models, and what tables call them."""
+"""Scored models: one row per model, statistics of groups of like models, and their names in tables."""
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -14,7 +14,6 @@ from raysed.registry import calibration_names, stages
 from raysed.score.intervals import interval
 from raysed.score.lexical import BM25, TF_IDF, WORD_OVERLAP
 from raysed.score.tasks import main_score, mean_score
-from raysed.store.text import Table, number
 
 AVERAGE = "sts-avg"
 """Name of the mean over the headline tasks among the tasks of a summary."""
@@ -63,7 +62,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scored models of a run, and what has to be known to speak of them."""
+    """The scored models of a run, with what tables and sentences about them need."""
 
     rows: Sequence[Row]
     tasks: Sequence[str]
@@ -74,11 +73,11 @@ class Scores:
     draws: Draws = field(default_factory=dict)
     """Resampled scores; with them scores and differences have 95 % intervals."""
     fitted_on: str | None = None
-    """What calibrations have seen: `tasks`, `corpus`, `nli`, or a name for people."""
+    """What calibrations were fitted on: `tasks`, `corpus`, `nli`, or the name of a source."""
     measure: str = "Score x100"
     """What the headline numbers are."""
     sizes: Mapping[str, str] = field(default_factory=dict)
-    """By task what there is to be scored on and by which measure, in words."""
+    """By task its size and its measure, in words."""
 
     @cached_property
     def counted(self) -> list[Row]:
@@ -152,28 +151,6 @@ class Scores:
 def task_names(rows: Iterable[Row]) -> list[str]:
     """Return the tasks that rows were scored on, in first-seen order."""
     return list(dict.fromkeys(task for row in rows for task in row.metrics))
-
-
-def means_table(
-    found: Iterable[tuple[tuple[str, ...], Mapping[Hashable, float | None]]],
-    heads: Sequence[str] = (),
-) -> Table:
-    """Return the means over like models.
-
-    Args:
-        found: of every model recipe, kind and further cells, and its numbers by column.
-        heads: of the further cells.
-    """
-    groups: dict[tuple[str, ...], list[Mapping[Hashable, float | None]]] = {}
-    for group, numbers in found:
-        groups.setdefault(group, []).append(numbers)
-    columns = dict.fromkeys(column for models in groups.values() for numbers in models for column in numbers)
-    lines = []
-    for (recipe, kind, *more), models in groups.items():
-        values = [[m[column] for m in models if m.get(column) is not None] for column in columns]
-        means = [number(statistics.fmean(some) if some else None) for some in values]
-        lines.append([display_name(recipe, kind, len(models)), recipe, *more, *means])
-    return Table(["models", "recipe", *heads, *map(str, columns)], lines, text=2 + len(heads))
 
 
 def stage_labels() -> dict[str, str]:

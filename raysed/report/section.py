@@ -54,7 +54,7 @@ class Section:
         order: sections stand in the order of these numbers.
         data: computes its data from a run, of plain types.
         words: a paragraph, or what makes one of the data.
-        tables: makes of the data what follows the charts: a table, or several and texts between them.
+        tables: makes of the data what follows the charts: tables, and texts between them.
         is_part: whether it belongs to the section before it.
         empty: what report.json has where there are no data; None: nothing.
     """
@@ -64,8 +64,8 @@ class Section:
     order: int
     data: "Callable[[Run], Any] | None" = None
     words: "str | Callable[[Any, Report], str]" = ""
-    charts: "Callable[[Run, Any], Chart | Iterable[Chart | None] | None] | None" = None
-    tables: "Callable[[Any, Report], Table | Iterable[Block]] | None" = None
+    charts: "Callable[[Run, Any], Iterable[Chart | None]] | None" = None
+    tables: "Callable[[Any, Report], Iterable[Block]] | None" = None
     is_part: bool = False
     empty: Any = None
 

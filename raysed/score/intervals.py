@@ -1,4 +1,4 @@
-"""How sure a score is: 95 % intervals over the draw of what it is measured on and of the models' seeds.
+"""95 % intervals of scores, over the sampling of test items and of the models' seeds.
 
 A resample draws as many pairs (queries, texts) as there are, within each subset where a task is a mean over subsets.
 All models are scored on the same ones, so the difference of two is far surer than either.

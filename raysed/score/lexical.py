@@ -1,4 +1,4 @@
-"""Baselines of words alone, which cost no model: a gain over nothing is no gain.
+"""Lexical baselines: a model that is no better than counting words is not worth its cost.
 
 Word overlap and TF-IDF score tasks of every kind, BM25 retrieval. Frequencies are those of a task's own texts.
 Scikit-learn is imported where it is used: it takes a second, and most processes need none of it.
@@ -38,18 +38,13 @@ LEXICAL: Mapping[str, Vectors] = {WORD_OVERLAP: count_vectors, TF_IDF: tf_idf_ve
 """The baselines that fit every kind of task, by the name of their row."""
 
 
-def fit_rows(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
-    """Return what a vectorizer of scikit-learn makes of texts; zeros where there is not one word in them."""
-    try:
-        return vectorizer.fit_transform(texts)
-    except ValueError:
-        return csr_matrix((len(texts), 1), dtype=vectorizer.dtype)
-
-
 def _unit(vectorizer: Any, texts: Sequence[str]) -> csr_matrix:
     from sklearn.preprocessing import normalize
 
-    return normalize(fit_rows(vectorizer, texts))
+    try:
+        return normalize(vectorizer.fit_transform(texts))
+    except ValueError:  # there is not one word in them
+        return csr_matrix((len(texts), 1), dtype=vectorizer.dtype)
 
 
 def word_cosines(vectors: Vectors, first: Sequence[str], second: Sequence[str]) -> np.ndarray:

@@ -4,7 +4,7 @@ A probe is a function of features, labels, settings and seed only.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +28,11 @@ class Labelled(NamedTuple):
         """Return the rows at these positions."""
         return Labelled(self.features[rows], self.labels[rows])
 
+    def folds(self, seed: int | None, count: int) -> "Iterator[tuple[Labelled, Labelled]]":
+        """Yield what to train on and what to test on, see `stratified_folds`."""
+        for fit, held_out in stratified_folds(self.labels, seed, count):
+            yield self.at(fit), self.at(held_out)
+
 
 class Classified(NamedTuple):
     """The classes of test rows by the C that had the accuracy `dev` (x100), and whether its last fit converged."""
@@ -49,23 +54,12 @@ def stratified_folds(labels_N: np.ndarray, seed: int | None, folds: int) -> list
     return list(splitter.split(np.zeros((len(labels_N), 1)), labels_N))
 
 
-def classify_by_folds(
-    train: Labelled, test_ND: Features, grid: Sequence[float], seed: int | None, folds: int
-) -> Classified:
-    """Choose C by cross-validation on `train`, fit on all of it, and predict the test rows."""
-    parts = stratified_folds(train.labels, seed, folds)
-    return _choose(train, test_ND, grid, ((train.at(fit), train.at(held_out)) for fit, held_out in parts))
-
-
-def classify_by_dev(train: Labelled, dev: Labelled, test_ND: Features, grid: Sequence[float]) -> Classified:
-    """Choose C by the accuracy on `dev`, fit on `train` alone, and predict the test rows."""
-    return _choose(train, test_ND, grid, [(train, dev)])
-
-
-def _choose(
+def classify(
     train: Labelled, test_ND: Features, grid: Sequence[float], parts: Iterable[tuple[Labelled, Labelled]]
 ) -> Classified:
-    """The fit on `train` with the C whose fits on the first of each part have the best mean accuracy on the second.
+    """Predict the test rows by a fit on `train`, with the best C of a grid.
+
+    That is the one whose fits on the first of each of `parts` have the best mean accuracy on the second.
 
     Dense features are centred and divided by one number s, which makes a fit several times faster; its solution stays
     that of the plain features, because the intercept, which is not penalised, takes in the shift, and C is multiplied

@@ -1,6 +1,6 @@
-"""What can be told of a model without labels: the shape of its space, and whether small changes of a sentence matter.
+"""Scores without labels: the shape of the embedding space, and whether near-duplicates are found.
 
-It shows what is broken, not what is good. Source: Wang and Isola, "Understanding Contrastive Representation Learning
+They show what is broken, not what is good. Source: Wang and Isola, "Understanding Contrastive Representation Learning
 through Alignment and Uniformity", 2020. And a sanity list of fifty triples that a person answers at once.
 """
 
@@ -101,7 +101,7 @@ def _change(sentence: str, generator: np.random.Generator) -> str:
 
 
 def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> dict[str, Any]:
-    """Return what can be told of one model on distinct sentences without labels.
+    """Score one model on distinct sentences without labels.
 
     Returns:
         `found`, the share in % of near-duplicates whose nearest of all sentences is the one that they were made of;
@@ -116,7 +116,12 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
     changed = near_duplicates([sentences[row] for row in of_C], seed)
     x_ND, near_CD = (unit(np.asarray(embed(texts), np.float64)) for texts in (sentences, changed))
     cosine_NN = x_ND @ x_ND.T
-    others, shape = ~np.eye(len(sentences), dtype=bool), isotropy(x_ND, seed)
+    others, shape, neighbours = ~np.eye(len(sentences), dtype=bool), isotropy(x_ND, seed), []
+    shown = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in sentences]
+    for row in generator.choice(len(sentences), min(_SHOWN, len(sentences)), replace=False).tolist():
+        nearest = [i for i in np.argsort(-cosine_NN[row], kind="stable").tolist() if i != row][:_NEAREST]
+        near = [{"sentence": shown[i], "cosine": float(cosine_NN[row, i])} for i in nearest]
+        neighbours.append({"sentence": shown[row], "nearest": near})
     return {
         "sentences": len(sentences),
         "found": 100 * float(np.mean((near_CD @ x_ND.T).argmax(1) == of_C)),
@@ -124,17 +129,8 @@ def unlabelled_scores(sentences: Sequence[str], embed: Embed, seed: int = 0) -> 
         "uniformity": float(np.log(np.exp(-2 * (2 - 2 * cosine_NN[others])).mean())),
         "cosine": shape["cosine"],
         "effective_rank": shape["effective_rank"],
-        "neighbours": _neighbours(sentences, np.where(others, cosine_NN, -np.inf), generator),
+        "neighbours": neighbours,
     }
-
-
-def _neighbours(sentences: Sequence[str], cosine_NN: np.ndarray, generator: np.random.Generator) -> list[dict]:
-    shown, found = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…" for text in sentences], []
-    for row in generator.choice(len(sentences), min(_SHOWN, len(sentences)), replace=False).tolist():
-        nearest = np.argsort(-cosine_NN[row], kind="stable")[:_NEAREST].tolist()
-        near = [{"sentence": shown[i], "cosine": float(cosine_NN[row, i])} for i in nearest]
-        found.append({"sentence": shown[row], "nearest": near})
-    return found
 
 
 @lru_cache

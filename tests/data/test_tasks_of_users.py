@@ -7,8 +7,6 @@ import pytest
 
 from raysed.config import TaskConfig
 from raysed.errors import UserError
-from raysed.score.kinds.classification import load_classes
-from raysed.score.kinds.retrieval import load_retrieval
 from raysed.score.tasks import kind_of, load_any_task
 
 REAL = Path(__file__).parents[3] / "shared/data/retrieval/trecqa-dev"
@@ -33,10 +31,10 @@ def beir(tmp_path):
 
 
 def test_a_directory_in_beirs_layout(beir):
-    task = load_retrieval("t", beir())
+    task = load_any_task("t", beir())
     assert task.documents == ["Rain It rains.", "Sun."] and task.document_ids == ["d1", "d2"]
     assert task.queries == ["Does it rain?"] and task.left_out == 1
-    assert (task.starts.tolist(), task.relevant.tolist(), task.gains.tolist()) == ([0, 1], [0], [2.0])
+    assert task.gains == [{0: 2.0}]
 
 
 def test_three_files_of_any_format(tmp_path):
@@ -51,7 +49,7 @@ def test_three_files_of_any_format(tmp_path):
     )
     task = load_any_task("t", config)
     assert task.kind == "retrieval" and task.sentences == ["query: Does it rain?", "Rain, and wind.", "Sun."]
-    assert task.task.gains.tolist() == [1.0]
+    assert task.gains == [{0: 1.0}]
 
 
 @pytest.mark.parametrize(
@@ -70,26 +68,26 @@ def test_three_files_of_any_format(tmp_path):
 def test_mistakes_name_file_and_line(beir, files, sentence):
     config = beir(**files)
     if sentence is None:  # the only file of judgements is taken, whatever it is called
-        assert load_retrieval("t", config).queries
+        assert load_any_task("t", config).queries
         return
     with pytest.raises(UserError, match=sentence):
-        load_retrieval("t", config)
+        load_any_task("t", config)
 
 
 def test_an_empty_corpus_and_missing_files_are_refused(beir, tmp_path):
     config = beir()
     (tmp_path / "corpus.jsonl").write_text("")
     with pytest.raises(UserError, match=r"evaluation\.tasks\.t: .*corpus\.jsonl has no document"):
-        load_retrieval("t", config)
+        load_any_task("t", config)
     config = beir()
     (tmp_path / "queries.jsonl").unlink()
     with pytest.raises(UserError, match=r"has no queries\.jsonl"):
-        load_retrieval("t", config)
+        load_any_task("t", config)
     with pytest.raises(UserError, match=r"has no train\.tsv; there are test"):
-        load_retrieval("t", beir().model_copy(update={"split": "train"}))
+        load_any_task("t", beir().model_copy(update={"split": "train"}))
     (tmp_path / "docs.tsv").write_text("id\ttext\na\tb\n")
     with pytest.raises(UserError, match=r"evaluation\.tasks\.t\.qrels is missing"):
-        load_retrieval("t", TaskConfig(source=str(tmp_path / "docs.tsv"), queries=str(tmp_path / "docs.tsv")))
+        load_any_task("t", TaskConfig(source=str(tmp_path / "docs.tsv"), queries=str(tmp_path / "docs.tsv")))
 
 
 def labelled(tmp_path, rows, header="text\tlabel"):
@@ -100,14 +98,14 @@ def labelled(tmp_path, rows, header="text\tlabel"):
 
 def test_labelled_texts(tmp_path):
     rows = [f"text {i}\t{'ab'[i % 2]}" for i in range(12)] + ["\ta", "no label\t"]
-    task = load_classes("t", labelled(tmp_path, rows))
-    assert task.classes == ["a", "b"] and task.labels.tolist() == [0, 1] * 6 and task.test is None
+    task = load_any_task("t", labelled(tmp_path, rows))
+    assert task.classes == ["a", "b"] and task.labels.tolist() == [0, 1] * 6 and task.scored.all()
 
 
 def test_a_column_split_says_what_is_predicted(tmp_path):
     rows = [f"text {i}\t{'ab'[i % 2]}\t{'test' if i >= 8 else 'train'}" for i in range(12)]
-    task = load_classes("t", labelled(tmp_path, rows, "utterance\tintent\tsplit"))
-    assert task.test.tolist() == [False] * 8 + [True] * 4
+    task = load_any_task("t", labelled(tmp_path, rows, "utterance\tintent\tsplit"))
+    assert task.scored.tolist() == [False] * 8 + [True] * 4
 
 
 @pytest.mark.parametrize(
@@ -120,7 +118,7 @@ def test_a_column_split_says_what_is_predicted(tmp_path):
 )
 def test_labels_that_nothing_can_be_made_of_are_refused(tmp_path, rows, sentence):
     with pytest.raises(UserError, match=sentence):
-        load_classes("t", labelled(tmp_path, rows))
+        load_any_task("t", labelled(tmp_path, rows))
 
 
 def test_the_kind_of_a_task_is_seen_from_its_files(beir, tmp_path):

@@ -357,7 +357,7 @@ def test_papers_read_the_whole_of_their_data(paper_data):
     target = configs["nli-large-target"]
     assert target.nli == configs["nli-large-nli"].nli and len(target.nli.train) == 4
     own = load_config(CONFIGS / "bert-base-flow.yaml")
-    assert list(own.evaluation.tasks) == [*own.report_tasks(), "stsb", "sickr"], "scored beside the headline"
+    assert list(own.evaluation.tasks) == [*own.evaluation.report_tasks(), "stsb", "sickr"], "scored beside the headline"
     for task, splits, updates in (("stsb", [5749, 1500, 1379], 269), ("sickr", [4500, 500, 4927], 310)):
         source = target.evaluation.tasks[task].source
         found = load_task(task, own.evaluation.tasks[task].model_copy(update={"source": source}))
@@ -448,7 +448,7 @@ def test_missing_data_at_the_small_scale_leaves_out_what_needs_it(small_data):
     assert set(plan.missing) == plan.missing_tasks == {"sts14", "sts16"}
     config = plan.configs["sed-bert-large"]
     assert list(config.evaluation.tasks) == ["sts12", "sts13", "sts15", "stsb-dev"]
-    assert config.flow.fit_tasks == config.report_tasks() == ["sts12", "sts13", "sts15"]
+    assert config.flow.fit_tasks == config.evaluation.report_tasks() == ["sts12", "sts13", "sts15"]
     (small_data / "data/nli/snli-sample.tsv").unlink()
     plan = plan_of(small_data, "sed-table-2")
     assert plan.configs == {} and "nli" in plan.missing
@@ -474,7 +474,7 @@ def test_the_users_settings_go_over_all_others_and_are_not_looked_for(small_data
     overrides = ("evaluation.tasks.sts14=mteb/sts14-sts", "corpus.source=my.txt", "ct.steps=7")
     plan = plan_of(small_data, "sed-table-1", encoder="my-encoder", overrides=overrides)
     config = plan.configs["sed-bert-large"]
-    assert plan.missing_tasks == {"sts16"} and "sts14" in config.report_tasks()
+    assert plan.missing_tasks == {"sts16"} and "sts14" in config.evaluation.report_tasks()
     assert config.evaluation.tasks["sts14"].source == "mteb/sts14-sts" and config.corpus.source == "my.txt"
     assert (config.encoder.path, config.ct.steps) == ("my-encoder", 7)
     assert config.members.count == RUNS["small"]["set"]["members.count"] == 2
@@ -827,7 +827,7 @@ class FakeRuns:
 
     def run(self, config: Config) -> Result:
         self.done.append((config.run, config.recipes))
-        return Result(config.storage, report_of(list(self.rows(config)), config.report_tasks()))
+        return Result(config.storage, report_of(list(self.rows(config)), config.evaluation.report_tasks()))
 
     def measure(self, config: Config, further) -> dict:
         return {}

@@ -356,7 +356,7 @@ def test_a_nested_search_never_sees_its_test_fold():
     first, second = score_transfer([task], embeddings_UD)["MR"]["folds"][:2]
     assert first < 80
     everything = probes.Labelled(embeddings_UD, labels_N)
-    leaky = probes.classify_by_folds(everything, embeddings_UD[held_out], probes.SPLIT_GRID, 1111, 10)
+    leaky = probes.classify(everything, embeddings_UD[held_out], probes.SPLIT_GRID, everything.folds(1111, 10))
     assert np.mean(leaky.predicted == labels_N[held_out]) == 1, "the leak would show"
     assert second < 80
 

@@ -11,7 +11,7 @@ from made_up import full_run, grid, report_of, row, scored, trainings
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from raysed.report.charts import Axis, draw, pairs_chart
+from raysed.report.charts import Axis, draw
 from raysed.report.document import Report
 from raysed.report.results import Judged
 from raysed.report.scores import Scores
@@ -53,7 +53,7 @@ CHARTS = {
     "one gold score": agreement_chart(judged(np.array([3.0, 3.0]), np.array([0.1, 0.2]))),
     "grid": grid_chart(grid({0.0: [79.0, 79.4], 0.5: [80.0, 80.2]})),
     "stopped": grid_chart(grid({0.0: [79.0], 0.5: [80.0], 0.6: [50.0]}, stopped=[0.0, 0.6])),
-    "distances": pairs_chart("x", "Cosines", ("edits", np.arange(50)), "cosine", {"base": -np.arange(50)}, ["a"] * 50),
+    "disagreement": agreement_chart(judged(np.arange(50.0), -np.arange(50.0))),
     "long scores": scores_chart(Scores([row(LONG, kind, 60.0) for kind in ("member", "learner")], ["sts12"] * 9, 2)),
     "long agreement": agreement_chart(judged(GRADED, COSINES, f"{LONG} (exported)", LONG_TASK)),
     "long training": training_chart(LONG, trainings(9), {"base": 55.0, "members, mean": 61.0}),
@@ -111,7 +111,7 @@ def test_a_picture_is_a_file(tmp_path):
         "training": "Training of ct, on average: loss 1 to 0.0244, dev 61 to 65",
         "learner": "Training of ct-sed: loss 1 to 0.0244, dev 60 to 64",
         "grid": "sts: lower bound 0.5 wins, mean 80.10",
-        "distances": "Cosines; Spearman: base -100.0",
+        "disagreement": "Cosines and graded scores on dev; Spearman: base -100.0, ct (exported) -100.0",
     }.items(),
 )
 def test_titles_say_what_there_is_to_see(name, title):

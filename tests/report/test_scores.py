@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up import entry, full_run, row, scored
+from made_up import entry, full_run, report_of, row, scored
 
+from raysed.report.document import Report
+from raysed.report.scores import Scores
 from raysed.report.sections.scores import headline_table, layers_table, widths_table
 
 
@@ -80,8 +82,10 @@ def test_widths_table_has_means_of_like_learners():
         for i in range(2)
         for width in (8, 16)
     ]
-    assert widths_table(scores, ["dev"]).lines == [["learners (2)", "teachers-sed", "dev", "13.00", "21.00"]]
-    assert not widths_table([], ["dev"])
+    data = {"widths": scores, "config": {"evaluation": {"dev": "dev"}}}
+    table = widths_table(Report("r", Scores([], [], 2), data))
+    assert table.lines == [["learners (2)", "teachers-sed", "dev", "13.00", "21.00"]]
+    assert not widths_table(report_of())
 
 
 def test_layers_table_shows_models_scored_at_several_depths():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, v_measure_score
 
 from raysed.score import probes
-from raysed.score.kinds.classification import Classification, LabelledTexts
+from raysed.score.kinds.classification import Classification
 from raysed.score.kinds.clustering import SEEDS, Clustering
 from raysed.score.metrics import v_measure
 from raysed.score.tasks import Evaluation
@@ -15,16 +15,16 @@ from raysed.score.tasks import Evaluation
 WORDS = ("rain cloud wind storm", "bread cheese soup apple", "goal team ball match")
 
 
-def texts_of(rng, count=90, test=None):
+def texts_of(rng, kind=Classification, count=90, test=None):
     """Texts of three topics, in words and, up to noise, in a given space."""
     labels = rng.integers(0, 3, count)
     texts = [" ".join(rng.choice(WORDS[label].split(), 5)) + f" {i}" for i, label in enumerate(labels)]
-    return LabelledTexts("topics", texts, labels, ["weather", "food", "sport"], test)
+    return kind("topics", texts, labels, ["weather", "food", "sport"], test)
 
 
-def embeddings(rng, data, noise):
+def embeddings(rng, task, noise):
     centres = np.eye(3, 8) * 3
-    return centres[data.labels] + noise * rng.normal(size=(len(data.labels), 8))
+    return centres[task.labels] + noise * rng.normal(size=(len(task.labels), 8))
 
 
 @settings(max_examples=30, deadline=None)
@@ -37,21 +37,21 @@ def test_v_measure_is_that_of_scikit_learn(seed):
     assert v_measure(table) == pytest.approx(v_measure_score(gold, found), abs=1e-9)
 
 
-@pytest.mark.parametrize("task", [Classification, Clustering])
-def test_clear_topics_are_found_and_noise_is_not(task):
+@pytest.mark.parametrize("kind", [Classification, Clustering])
+def test_clear_topics_are_found_and_noise_is_not(kind):
     rng = np.random.default_rng(0)
-    data = texts_of(rng)
-    evaluation = Evaluation([task(data)])
-    clear, noise = (evaluation.score(embeddings(rng, data, n))["topics"][task.main] for n in (0.3, 100.0))
+    task = texts_of(rng, kind)
+    evaluation = Evaluation([task])
+    clear, noise = (evaluation.score(embeddings(rng, task, n))["topics"][task.main] for n in (0.3, 100.0))
     assert clear == pytest.approx(100) and noise < 60
 
 
 def test_metrics_are_those_of_the_predictions():
     rng = np.random.default_rng(1)
-    data = texts_of(rng, test=np.arange(90) % 3 == 0)
-    task = Classification(data)
-    predicted = task.outcome(embeddings(rng, data, 3.0))
-    gold = data.labels[data.test]
+    test = np.arange(90) % 3 == 0
+    task = texts_of(rng, test=test)
+    predicted = task.outcome(embeddings(rng, task, 3.0))
+    gold = task.labels[test]
     found = task.metrics(predicted)
     assert found["texts"] == len(predicted) == 30
     assert found["accuracy"] == pytest.approx(100 * accuracy_score(gold, predicted))
@@ -59,24 +59,22 @@ def test_metrics_are_those_of_the_predictions():
 
 
 def test_no_text_is_predicted_by_a_probe_that_has_seen_it(monkeypatch):
-    data = texts_of(np.random.default_rng(2))
-    seen = []
+    task, seen = texts_of(np.random.default_rng(2)), []
 
     def classify(train, test_ND, *about):
         seen.append(set(train.features[:, 0]) & set(test_ND[:, 0]))
         return probes.Classified(np.zeros(len(test_ND), int), 1.0, 0.0, True)
 
-    monkeypatch.setattr(probes, "classify_by_folds", classify)
-    Classification(data).outcome(np.arange(90.0)[:, None])
+    monkeypatch.setattr(probes, "classify", classify)
+    task.outcome(np.arange(90.0)[:, None])
     assert seen == [set()] * 5
 
 
 def test_the_mean_over_runs_of_k_means_counts():
     rng = np.random.default_rng(3)
-    data = texts_of(rng)
-    task = Clustering(data)
-    outcome = task.outcome(embeddings(rng, data, 1.5))
-    each = [100 * v_measure_score(data.labels, outcome[:, run]) for run in range(SEEDS)]
+    task = texts_of(rng, Clustering)
+    outcome = task.outcome(embeddings(rng, task, 1.5))
+    each = [100 * v_measure_score(task.labels, outcome[:, run]) for run in range(SEEDS)]
     assert task.metrics(outcome)["v_measure"] == pytest.approx(np.mean(each))
     assert task.metrics(outcome)["std"] == pytest.approx(np.std(each, ddof=1))
 
@@ -84,16 +82,15 @@ def test_the_mean_over_runs_of_k_means_counts():
 @pytest.mark.parametrize("kind", [Classification, Clustering])
 def test_a_resample_scores_as_the_drawn_texts_do(kind):
     rng = np.random.default_rng(4)
-    data = texts_of(rng)
-    task = kind(data)
-    outcome = task.outcome(embeddings(rng, data, 1.5))
+    task = texts_of(rng, kind)
+    outcome = task.outcome(embeddings(rng, task, 1.5))
     counts_RN = rng.multinomial(90, np.full(90, 1 / 90), 4)
     found_MR = task.resampled(slice(0, 90), [outcome, outcome[::-1]], counts_RN.T.astype(np.float32))
     for one, found_R in zip((outcome, outcome[::-1]), found_MR):
         for counts_N, found in zip(counts_RN, found_R):
             rows = np.repeat(np.arange(90), counts_N)
             if kind is Classification:
-                expected = accuracy_score(data.labels[rows], one[rows])
+                expected = accuracy_score(task.labels[rows], one[rows])
             else:
-                expected = np.mean([v_measure_score(data.labels[rows], one[rows, run]) for run in range(SEEDS)])
+                expected = np.mean([v_measure_score(task.labels[rows], one[rows, run]) for run in range(SEEDS)])
             assert found == pytest.approx(100 * expected, abs=1e-4)

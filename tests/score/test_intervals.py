@@ -8,9 +8,9 @@ from scipy.stats import rankdata, spearmanr
 
 from raysed.data.graded import StsTask
 from raysed.score.intervals import _over_seeds, interval, resample
-from raysed.score.kinds.classification import Classification, LabelledTexts
+from raysed.score.kinds.classification import Classification
 from raysed.score.kinds.clustering import Clustering
-from raysed.score.kinds.retrieval import Retrieval, RetrievalTask
+from raysed.score.kinds.retrieval import Retrieval
 from raysed.score.metrics import Order
 from raysed.score.tasks import Evaluation, main_score
 
@@ -128,8 +128,7 @@ def test_equal_models_differ_at_most_one_time_in_twenty():
 def searched(rng, queries=200):
     """One relevant document among 30, which a model puts 1.5 deviations above the others."""
     texts = [[f"{kind}{i}" for i in range(count)] for kind, count in (("q", queries), ("d", 30))]
-    relevant = np.zeros(queries, int)
-    found = Retrieval(RetrievalTask("t", *texts, texts[1], np.arange(queries + 1), relevant, np.ones(queries)))
+    found = Retrieval("t", *texts, texts[1], [{0: 1.0}] * queries)
     return found, [ndcg(1.5 + rng.normal(size=(queries, 1)), rng.normal(size=(queries, 29))) for _ in range(2)]
 
 
@@ -140,19 +139,19 @@ def ndcg(relevant_Q1, others_QN):
 
 def labelled(kind, rng, texts, classes):
     names = [str(i) for i in range(max(texts, classes))]
-    return kind(LabelledTexts("t", names[:texts], rng.integers(classes, size=texts), names[:classes]))
+    return kind("t", names[:texts], rng.integers(classes, size=texts), names[:classes])
 
 
 def classified(rng, texts=200):
     """Three of four texts are predicted as they are labelled."""
     found = labelled(Classification, rng, texts, 10)
-    return found, [(found.data.labels + (rng.random(texts) > 0.75)) % 10 for _ in range(2)]
+    return found, [(found.labels + (rng.random(texts) > 0.75)) % 10 for _ in range(2)]
 
 
 def clustered(rng, texts=400, classes=4):
     """Six of ten texts are in the cluster of their class, the others in any."""
     found = labelled(Clustering, rng, texts, classes)
-    models = [np.where(rng.random(texts) < 0.6, found.data.labels, rng.integers(classes, size=texts)) for _ in range(2)]
+    models = [np.where(rng.random(texts) < 0.6, found.labels, rng.integers(classes, size=texts)) for _ in range(2)]
     return found, [np.repeat(cluster_N[:, None], 2, axis=1) for cluster_N in models]
 
 

@@ -54,16 +54,16 @@ def test_more_features_than_rows(count):
     x_ND[:, 7] *= 30
     train, test = parted(Labelled(x_ND, rng.integers(0, count, 220)), 120, 100)
     for c in FOLD_GRID:
-        found = probes.classify_by_dev(train, test, test.features, [c])
+        found = probes.classify(train, test.features, [c], [(train, test)])
         assert found.converged
         assert (found.predicted == exact(train, c).predict(test.features.astype(np.float64))).mean() > 0.95
 
 
 def test_memory_is_that_of_a_few_copies_however_many_folds():
     train, test = parted(classes(4200, 300, 2, noise=9.0, size=0.05), 4000, 200)
-    probes.classify_by_folds(train, test.features, [1.0], 1, folds=10)  # what is imported or kept
+    probes.classify(train, test.features, [1.0], train.folds(1, 10))  # what is imported or kept
     tracemalloc.start()
-    probes.classify_by_folds(train, test.features, [1.0, 2.0], 1, folds=10)
+    probes.classify(train, test.features, [1.0, 2.0], train.folds(1, 10))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 5 * train.features.nbytes
@@ -80,7 +80,7 @@ def test_c_by_folds_equals_brute_force(seed, sparse):
     ]
     given, test_ND = (Labelled(csr_matrix(train.features), train.labels), csr_matrix(test.features))
     given, test_ND = (given, test_ND) if sparse else (train, test.features)
-    found = probes.classify_by_folds(given, test_ND, FOLD_GRID, seed, folds=4)
+    found = probes.classify(given, test_ND, FOLD_GRID, given.folds(seed, 4))
     assert len(set(table)) > 1, "nothing to choose"
     assert found.c == FOLD_GRID[int(np.argmax(table))]
     assert found.dev == pytest.approx(max(table))
@@ -92,7 +92,7 @@ def test_c_by_folds_equals_brute_force(seed, sparse):
 def test_c_by_dev_equals_brute_force(seed):
     train, dev, test = parted(classes(300, 40, 3, noise=12.0, seed=seed, size=0.03), 100, 100, 100)
     table = [accuracy(train, dev, c) for c in SPLIT_GRID]
-    found = probes.classify_by_dev(train, dev, test.features, SPLIT_GRID)
+    found = probes.classify(train, test.features, SPLIT_GRID, [(train, dev)])
     assert len(set(table)) > 1, "nothing to choose"
     assert found.c == SPLIT_GRID[int(np.argmax(table))]
     assert found.dev == pytest.approx(max(table))
@@ -101,18 +101,18 @@ def test_c_by_dev_equals_brute_force(seed):
 
 def test_of_equal_values_the_smallest_is_taken():
     train, dev, test = parted(classes(120, 4, 2, noise=0.01), 60, 30, 30)
-    assert probes.classify_by_dev(train, dev, test.features, SPLIT_GRID).c == SPLIT_GRID[0]
+    assert probes.classify(train, test.features, SPLIT_GRID, [(train, dev)]).c == SPLIT_GRID[0]
 
 
 def test_a_fit_that_was_cut_says_so(monkeypatch):
     monkeypatch.setattr(probes, "_MAX_ITERATIONS", 1)
     train, dev, test = parted(classes(120, 4, 2, noise=5.0), 60, 30, 30)
-    assert not probes.classify_by_dev(train, dev, test.features, SPLIT_GRID).converged
+    assert not probes.classify(train, test.features, SPLIT_GRID, [(train, dev)]).converged
 
 
 def test_constant_features_do_no_harm():
     train, dev, test = parted(Labelled(np.ones((30, 3), np.float32), np.arange(30) % 2), 10, 10, 10)
-    assert set(probes.classify_by_dev(train, dev, test.features, SPLIT_GRID).predicted) <= {0, 1}
+    assert set(probes.classify(train, test.features, SPLIT_GRID, [(train, dev)]).predicted) <= {0, 1}
 
 
 @given(st.integers(0, 10**6), st.integers(2, 4), st.integers(2, 6))

@@ -7,29 +7,19 @@ from hypothesis import strategies as st
 
 from raysed.score.intervals import interval, resample
 from raysed.score.kinds import retrieval
-from raysed.score.kinds.retrieval import MEASURES, Retrieval, RetrievalTask
+from raysed.score.kinds.retrieval import MEASURES, Retrieval
 from raysed.score.lexical import baselines
 from raysed.score.tasks import Evaluation
 
 
-def random_task(rng, queries=7, documents=40, graded=True, texts=None):
+def random_task(rng, queries=7, documents=40, graded=True, texts=None, **prompts):
     texts = texts or [f"document {i}" for i in range(documents)]
     ids = [f"d{i}" for i in rng.permutation(len(texts))]
-    starts, relevant, gains = [0], [], []
+    gains = []
     for _ in range(queries):
-        mine = rng.choice(len(texts), rng.integers(1, 15), replace=False)
-        relevant += mine.tolist()
-        gains += rng.integers(1, 4 if graded else 2, len(mine)).tolist()
-        starts.append(len(relevant))
-    return RetrievalTask(
-        "toy",
-        [f"query {i}" for i in range(queries)],
-        texts,
-        ids,
-        np.array(starts),
-        np.array(relevant),
-        np.array(gains, float),
-    )
+        mine = rng.choice(len(texts), rng.integers(1, 15), replace=False).tolist()
+        gains.append(dict(zip(mine, rng.integers(1, 4 if graded else 2, len(mine)).astype(float).tolist())))
+    return Retrieval("toy", [f"query {i}" for i in range(queries)], texts, ids, gains, **prompts)
 
 
 def by_trec_eval(task, scores_QN):
@@ -39,8 +29,7 @@ def by_trec_eval(task, scores_QN):
 
     qrels, run = [], []
     for q in range(len(task.queries)):
-        mine = slice(task.starts[q], task.starts[q + 1])
-        for row, gain in zip(task.relevant[mine], task.gains[mine]):
+        for row, gain in task.gains[q].items():
             qrels.append(ir_measures.Qrel(f"q{q}", task.document_ids[row], int(gain)))
         run += [ir_measures.ScoredDoc(f"q{q}", i, float(s)) for i, s in zip(task.document_ids, scores_QN[q])]
     measures = [nDCG @ 10, RR, AP, R @ 10, R @ 100]  # of RR @ 10 the library has another, with other ties
@@ -57,15 +46,14 @@ def test_measures_are_those_of_trec_eval(seed, with_ties, documents):
     task = random_task(rng, documents=max(documents, 15))
     scores_QN = rng.normal(size=(7, len(task.documents))).astype(np.float32)
     scores_QN = scores_QN.round(0) if with_ties else scores_QN
-    scorer = Retrieval(task)
-    found = scorer.metrics(scorer.outcome_of(lambda block: scores_QN[block]))
+    found = task.metrics(task.outcome_of(lambda block: scores_QN[block]))
     expected = by_trec_eval(task, scores_QN)
     assert {name: found[name] for name in MEASURES} == pytest.approx(expected, abs=1e-6)
 
 
 def test_blocks_of_queries_do_not_matter(monkeypatch):
     rng = np.random.default_rng(1)
-    evaluation = Evaluation([Retrieval(random_task(rng, 30, 200))])
+    evaluation = Evaluation([random_task(rng, 30, 200)])
     x_UD = rng.normal(size=(len(evaluation.sentences), 5))
     whole = evaluation.outcome(x_UD, "toy")
     monkeypatch.setattr(retrieval, "_BLOCK_CELLS", 400)
@@ -74,21 +62,20 @@ def test_blocks_of_queries_do_not_matter(monkeypatch):
 
 def test_equal_documents_tie_and_prompts_are_embedded():
     rng = np.random.default_rng(2)
-    task = random_task(rng, texts=[f"document {i // 2}" for i in range(30)])
-    task = RetrievalTask(**{**vars(task), "query_prompt": "query: ", "document_prompt": "passage: "})
-    scorer = Retrieval(task)
-    assert len(scorer.sentences) == 7 + 15
-    assert scorer.sentences[0] == "query: query 0" and scorer.sentences[-1] == "passage: document 14"
+    prompts = {"query_prompt": "query: ", "document_prompt": "passage: "}
+    task = random_task(rng, texts=[f"document {i // 2}" for i in range(30)], **prompts)
+    assert len(task.sentences) == 7 + 15
+    assert task.sentences[0] == "query: query 0" and task.sentences[-1] == "passage: document 14"
     x_UD = rng.normal(size=(22, 4)).astype(np.float32)
     unit_UD = x_UD / np.linalg.norm(x_UD, axis=1, keepdims=True)
     scores_QN = (unit_UD[:7] @ unit_UD[7:].T)[:, np.arange(30) // 2]
-    assert scorer.metrics(scorer.outcome(x_UD))["map"] == pytest.approx(by_trec_eval(task, scores_QN)["map"], abs=1e-6)
+    assert task.metrics(task.outcome(x_UD))["map"] == pytest.approx(by_trec_eval(task, scores_QN)["map"], abs=1e-6)
 
 
 def test_between_two_models_one_embeds_queries_and_the_other_documents():
     rng = np.random.default_rng(0)
     task = random_task(rng)
-    evaluation = Evaluation([Retrieval(task)])
+    evaluation = Evaluation([task])
     x_UD, y_UD = rng.normal(size=(2, len(evaluation.sentences), 6))
     row = {sentence: i for i, sentence in enumerate(evaluation.sentences)}
     mixed_UD = x_UD.copy()
@@ -103,8 +90,8 @@ def test_bm25_is_what_its_formula_says():
     """Lucene's: idf log(1 + (N - n + 0.5) / (n + 0.5)), k1 1.5, b 0.75."""
     documents = ["the cat sat on the mat", "a dog barked", "cats and dogs", "the dog and the cat played on and on"]
     queries = ["the cat", "dog barked loudly", "zebra"]
-    task = RetrievalTask("toy", queries, documents, list("abcd"), np.arange(4), np.array([3, 1, 2]), np.ones(3))
-    evaluation = Evaluation([Retrieval(task)])
+    task = Retrieval("toy", queries, documents, list("abcd"), [{3: 1.0}, {1: 1.0}, {2: 1.0}])
+    evaluation = Evaluation([task])
     words = [text.split() for text in documents]
     length = np.mean([len(w) for w in words])
     scores_QN = np.zeros((3, 4))
@@ -121,7 +108,7 @@ def test_bm25_is_what_its_formula_says():
 
 def test_resamples_are_means_over_the_drawn_queries():
     rng = np.random.default_rng(4)
-    evaluation = Evaluation([Retrieval(random_task(rng, 200, 300))])
+    evaluation = Evaluation([random_task(rng, 200, 300)])
     x_UD = rng.normal(size=(len(evaluation.sentences), 6))
     outcome = evaluation.outcome(x_UD, "toy")
     counts_RQ = rng.multinomial(200, np.full(200, 1 / 200), 3)

@@ -10,7 +10,7 @@ from raysed.store.text import Table, number, sentence, size
 
 
 def sanity_words(sanity: Mapping[str, int]) -> str:
-    """Return what the sanity list says of the exported model.
+    """Return the exported model's result on the sanity list, in words.
 
     >>> sanity_words({"triples": 50, "exported": 48, "base": 40, "words": 23})
     'it answers 48 of 50 English triples correctly (untouched encoder 40, TF-IDF 23, guessing 25)'
@@ -34,14 +34,11 @@ def formats_table(formats: Sequence[Mapping[str, Any]], dev: str | None) -> Tabl
     return Table.of(formats, columns, text=3)
 
 
-def _about(run: Run, is_refused: bool) -> dict[str, str]:
+def _choice(run: Run) -> dict[str, str]:
     choice = run.choice
-    if bool(choice.refusal) != is_refused:
-        return {}
-    worth_ = worth(run.scores, choice.model.recipe, choice.model.kind)
-    if choice.refusal:
-        return {"chosen": choice.words(), "why": choice.refusal, "worth": worth_}
-    return {"recipe": choice.model.recipe, "why": choice.words(), "worth": worth_}
+    about = {"chosen": choice.words()} if choice.refusal else {"recipe": choice.model.recipe}
+    value = worth(run.scores, choice.model.recipe, choice.model.kind)
+    return {**about, "why": choice.refusal or choice.words(), "worth": value}
 
 
 SECTIONS = [
@@ -49,14 +46,14 @@ SECTIONS = [
         "exported",
         "The export",
         20,
-        lambda run: _about(run, is_refused=False),
+        lambda run: {} if run.choice.refusal else _choice(run),
         lambda exported, _: f"Exported: {exported['why']}. {exported.get('worth', '')}".strip(),
     ),
     Section(
         "refused",
         "",
         21,
-        lambda run: _about(run, is_refused=True),
+        lambda run: _choice(run) if run.choice.refusal else {},
         lambda no, _: f"{sentence(no['why'])} The model would be: {no['chosen']}. {no.get('worth', '')}".strip(),
         is_part=True,
     ),
@@ -75,7 +72,7 @@ SECTIONS = [
         lambda run: run.formats,
         "Its formats: speed on this machine's processor, score on the dev task, and the mean cosine with the trained "
         "model's vectors.",
-        tables=lambda formats, report: formats_table(formats, report.dev),
+        tables=lambda formats, report: [formats_table(formats, report.dev)],
         is_part=True,
     ),
 ]

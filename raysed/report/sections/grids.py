@@ -15,7 +15,17 @@ _CRITERIA = {"spearman": "Spearman correlation", "pearson": "Pearson correlation
 
 def _tables(grids: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
     for grid in grids:
-        yield _words(grid)
+        score = (
+            f"{grid['statistic']} {_CRITERIA[grid['criterion']]} of its models on {grid['task']}, {grid['score']:.2f}"
+        )
+        words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
+        if grid["runner_up"] is not None:
+            words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}"
+        words += "."
+        if grid["scheduler"] != "none":
+            words += f" Bounds that fell behind were stopped early: {grid['updates']:,} updates were made instead of "
+            words += f"{grid['updates_full']:,} ({grid['updates'] / grid['updates_full']:.0%})."
+        yield words
         notes = {grid["runner_up"]: "next", grid["winner"]: "chosen"}
         columns = {
             "lower bound": lambda bound: f"{bound['lower_bound']:g}",
@@ -30,18 +40,6 @@ def _tables(grids: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Bloc
             ),
         }
         yield Table.of(sorted(grid["bounds"], key=lambda bound: bound["lower_bound"]), columns)
-
-
-def _words(grid: Mapping[str, Any]) -> str:
-    score = f"{grid['statistic']} {_CRITERIA[grid['criterion']]} of its models on {grid['task']}, {grid['score']:.2f}"
-    words = f"`{grid['recipe']}`: the lower bound {grid['winner']:g} was chosen for the {score}"
-    if grid["runner_up"] is not None:
-        words += f"; that is {grid['margin']:.2f} above the next bound, {grid['runner_up']:g}{_noise(grid)}"
-    words += "."
-    if grid["scheduler"] != "none":
-        words += f" Bounds that fell behind were stopped early: {grid['updates']:,} updates were made instead of "
-        words += f"{grid['updates_full']:,} ({grid['updates'] / grid['updates_full']:.0%})."
-    return words
 
 
 def _noise(grid: Mapping[str, Any]) -> str:

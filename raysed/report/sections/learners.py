@@ -1,11 +1,13 @@
-"""How far learners are from the members' mean: what a learner has learnt."""
+"""How far learners are from the members' mean, which they learn."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
+from raysed.report.document import Report
 from raysed.report.results import Run
-from raysed.report.section import Section
+from raysed.report.section import Block, Section
 from raysed.store.text import Table
 
 
@@ -16,9 +18,9 @@ def _learners(run: Run) -> list[dict[str, Any]]:
     `sed.target: centred_mean` leaves out.
     """
     found = []
-    for recipe in {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils}.values():
-        if not recipe.members:  # teachers have other widths, and a pooling of their own
-            continue
+    # Not of external teachers, which have other widths, and a pooling of their own.
+    recipes = {recipe.uncalibrated: recipe for recipe in run.job.recipes if recipe.distils and recipe.members}
+    for recipe in recipes.values():
         learners, members = run.of(recipe.uncalibrated), run.of(recipe.ensemble)
         layers = 1 if 1 in learners[0].poolings else None
         centred = []
@@ -32,6 +34,16 @@ def _learners(run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def _tables(learners: list[dict[str, Any]], report: Report) -> Iterator[Block]:
+    columns = {
+        "recipe": lambda learner: learner["recipe"],
+        "updates": lambda learner: f"{learner['updates']:,}",
+        "distance": lambda learner: f"{learner['distance']:.2g}",
+        "distance of the members": lambda learner: f"{learner['members_distance']:.2g}",
+    }
+    yield Table.of(learners, columns, text=1)
+
+
 SECTIONS = [
     Section(
         "learners",
@@ -40,15 +52,6 @@ SECTIONS = [
         _learners,
         "Mean squared distance of the learners from the members' mean, which they learn, and that of the members "
         "themselves. A learner that is farther away than the members had too few updates.",
-        tables=lambda learners, report: Table.of(
-            learners,
-            {
-                "recipe": lambda one: one["recipe"],
-                "updates": lambda one: f"{one['updates']:,}",
-                "distance": lambda one: f"{one['distance']:.2g}",
-                "distance of the members": lambda one: f"{one['members_distance']:.2g}",
-            },
-            text=1,
-        ),
+        tables=_tables,
     )
 ]

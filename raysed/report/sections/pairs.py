@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from raysed.recipe import BASE
-from raysed.report.charts import Chart, pairs_chart
+from raysed.report.charts import MOST_DOTS, Axis, Chart, Panel, Series
 from raysed.report.document import Report
 from raysed.report.results import Judged, Run
 from raysed.report.section import Block, Section
-from raysed.score.metrics import ranks
+from raysed.score.metrics import ranks, spearman
 from raysed.store.text import Table, shortened
 
 _LONGEST = 80
@@ -61,29 +61,24 @@ def _ranks(values_P: np.ndarray) -> np.ndarray:
     return (ranks(values_P) - 1) / max(len(values_P) - 1, 1) * 100
 
 
+def _changes(run: Run) -> dict[str, Any]:
+    pairs = changed_pairs(run.judged) if run.judged else {}
+    return {"task": run.judged.task, "model": run.judged.model, **pairs} if any(pairs.values()) else {}
+
+
+def _failures(run: Run) -> dict[str, Any]:
+    pairs = run.judged and worst_pairs(run.judged)
+    return {"task": run.judged.task, "model": run.judged.model, "pairs": pairs} if pairs else {}
+
+
 def pairs_table(pairs: Sequence[Mapping[str, Any]]) -> Table:
     """Return pairs from `worst_pairs` or `changed_pairs` as a table."""
-    columns = {
-        "sentence": lambda pair: pair["sentence1"],
-        "other sentence": lambda pair: pair["sentence2"],
-    }
+    columns = {"sentence": lambda pair: pair["sentence1"], "other sentence": lambda pair: pair["sentence2"]}
     for key in pairs[0]:
         if not key.startswith("sentence"):
             style = ".0f" if key.startswith("rank") else ".2f"
             columns[key.replace("_", " ")] = lambda pair, key=key, style=style: format(pair[key], style)
     return Table.of(pairs, columns, text=2, is_stacked=True)
-
-
-def _changes(run: Run) -> dict[str, Any]:
-    judged = run.judged
-    pairs = changed_pairs(judged) if judged else {}
-    return {"task": judged.task, "model": judged.model, **pairs} if any(pairs.values()) else {}
-
-
-def _failures(run: Run) -> dict[str, Any]:
-    judged = run.judged
-    pairs = worst_pairs(judged) if judged else []
-    return {"task": judged.task, "model": judged.model, "pairs": pairs} if pairs else {}
 
 
 def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Block]:
@@ -95,13 +90,31 @@ def _changes_tables(changes: Mapping[str, Any], report: Report) -> Iterator[Bloc
 
 
 def agreement_chart(judged: Judged) -> Chart | None:
-    """Return the cosines of both models against the graded scores."""
-    pairs = zip(judged.gold_P, judged.first, judged.second)
-    texts = [f"{shortened(a, _LONGEST)}\n{shortened(b, _LONGEST)}\ngraded {gold:.2f}" for gold, a, b in pairs]
-    about, graded = f"Cosines and graded scores on {judged.task}", (f"graded score of {judged.task}", judged.gold_P)
-    return pairs_chart(
-        "agreement", about, graded, "cosine", {BASE: judged.before_P, judged.model: judged.after_P}, texts
-    )
+    """Return cosines against graded scores, a panel per model whose cosines are finite, with the means of ten bins."""
+    gold_P, cosines = judged.gold_P, {BASE: judged.before_P, judged.model: judged.after_P}
+    cosines = {model: cosine_P for model, cosine_P in cosines.items() if np.isfinite(cosine_P).all()}
+    if not cosines:
+        return None
+    # Few scores are possible: moved apart a little, equal ones do not hide each other.
+    moved_P = gold_P + np.random.default_rng(0).uniform(-0.006, 0.006, len(gold_P)) * np.ptp(gold_P)
+    edges = np.linspace(gold_P.min(), gold_P.max(), 11)
+    bin_P = np.minimum(np.searchsorted(edges, gold_P, side="right") - 1, 9)
+    filled = [bin_P == i for i in np.unique(bin_P)]
+    x = Axis.of(f"graded score of {judged.task}", moved_P)
+    y = Axis.of("cosine", np.concatenate(list(cosines.values())))
+    pairs = [f"{shortened(a, _LONGEST)}\n{shortened(b, _LONGEST)}" for a, b in zip(judged.first, judged.second)]
+    panels = []
+    for model, cosine_P in cosines.items():
+        shown = zip(pairs, gold_P, cosine_P)
+        texts = [f"{pair}\ngraded {gold:.2f}, cosine {cosine:.2f}" for pair, gold, cosine in shown]
+        golds, means = (np.array([of_P[in_P].mean() for in_P in filled]) for of_P in (gold_P, cosine_P))
+        series = [Series(moved_P, cosine_P, "blue", texts=texts, is_faint=True)]
+        texts = [f"mean cosine {mean:.2f}" for mean in means]
+        series.append(Series(golds, means, "orange", "mean cosine", texts, line="-"))
+        panels.append(Panel(x, y, series, model))
+    correlations = ", ".join(f"{model} {100 * spearman(found_P, gold_P):.1f}" for model, found_P in cosines.items())
+    note = f"{MOST_DOTS} of {len(gold_P):,} pairs; lines are of all." if len(gold_P) > MOST_DOTS else ""
+    return Chart("agreement", f"Cosines and graded scores on {judged.task}; Spearman: {correlations}", panels, note)
 
 
 SECTIONS = [
@@ -110,7 +123,7 @@ SECTIONS = [
         "Pairs",
         50,
         words="Ranks go from 0, the least alike of all pairs, to 100, the most alike.",
-        charts=lambda run, _: agreement_chart(run.judged) if run.judged else None,
+        charts=lambda run, _: [agreement_chart(run.judged)] if run.judged else [],
     ),
     Section("changes", "What got better and worse", 51, _changes, tables=_changes_tables, is_part=True),
     Section(
@@ -119,7 +132,7 @@ SECTIONS = [
         52,
         _failures,
         lambda found, _: f"The pairs that {found['model']} on {found['task']} ranks most differently than people do.",
-        tables=lambda failures, report: pairs_table(failures["pairs"]),
+        tables=lambda failures, report: [pairs_table(failures["pairs"])],
         is_part=True,
     ),
 ]

@@ -22,11 +22,11 @@ def _members(run: Run) -> list[dict[str, Any]]:
     return [{"recipe": recipe, "index": int(index), "reason": reason} for recipe, *_, index, reason in named]
 
 
-def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Table:
-    return Table(["recipe", "member", "reason"], [[str(value) for value in member.values()] for member in members])
+def _members_tables(members: Sequence[Mapping[str, Any]], report: Report) -> Iterator[Block]:
+    yield Table(["recipe", "member", "reason"], [[str(value) for value in member.values()] for member in members])
 
 
-def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Table:
+def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> Iterator[Block]:
     total = sum(took["seconds"] for took in timings.values())
     columns = {
         "stage": lambda line: line[0],
@@ -34,22 +34,19 @@ def _time_tables(timings: Mapping[str, Mapping[str, float]], report: Report) -> 
         "share": lambda line: f"{line[1]['seconds'] / (total or 1):.0%}",
     }
     if any(took.get("sentences") for took in timings.values()):
-        columns["sentences/s"] = lambda line: _per_second(line[1])
-    return Table.of([*timings.items(), ("total", {"seconds": total})], columns, has_total=True)
-
-
-def _per_second(took: Mapping[str, float]) -> str:
-    return f"{took['sentences'] / max(took['seconds'], 0.1):.0f}" if "sentences" in took else "-"
+        columns["sentences/s"] = lambda line: (
+            f"{line[1]['sentences'] / max(line[1]['seconds'], 0.1):.0f}" if "sentences" in line[1] else "-"
+        )
+    yield Table.of([*timings.items(), ("total", {"seconds": total})], columns, has_total=True)
 
 
 def _environment(run: Run) -> dict[str, Any]:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU ({platform.machine()})"
-    more = {"python": platform.python_version(), "cluster": run.facts.cluster, "device": device}
-    return {**versions(), **more}
+    return {**versions(), "python": platform.python_version(), "cluster": run.facts.cluster, "device": device}
 
 
-def _facts_table(facts: Mapping[str, Any], report: Report) -> Table:
-    return Table(["what", "value"], [[what.replace("_", " "), str(value)] for what, value in facts.items()])
+def _facts_tables(facts: Mapping[str, Any], report: Report) -> Iterator[Block]:
+    yield Table(["what", "value"], [[what.replace("_", " "), str(value)] for what, value in facts.items()])
 
 
 def how_to_repeat(location: str, run: str, job: Sequence[str] = ("python", "jobs/ensemble_then_distill.py")) -> str:
@@ -78,36 +75,17 @@ def _repeat_tables(repeat: Mapping[str, str], report: Report) -> Iterator[Block]
     yield Code(repeat["command"])
 
 
+def _corpus(run: Run) -> dict[str, Any]:
+    return {**run.facts.corpus.get("report", {}), **run.facts.corpus.get("lengths", {})}
+
+
 SECTIONS = [
     Section("run", "The run", 120),
     Section("members", "Left out", 121, _members, tables=_members_tables, is_part=True, empty=[]),
-    Section(
-        "corpus",
-        "Corpus",
-        122,
-        lambda run: {**run.facts.corpus.get("report", {}), **run.facts.corpus.get("lengths", {})},
-        tables=_facts_table,
-        is_part=True,
-        empty={},
-    ),
-    Section(
-        "views",
-        "Views",
-        123,
-        lambda run: run.facts.views,
-        tables=_facts_table,
-        is_part=True,
-    ),
+    Section("corpus", "Corpus", 122, _corpus, tables=_facts_tables, is_part=True, empty={}),
+    Section("views", "Views", 123, lambda run: run.facts.views, tables=_facts_tables, is_part=True),
     Section("timings", "Time", 124, lambda run: read_timings(run.storage), tables=_time_tables, is_part=True, empty={}),
-    Section(
-        "environment",
-        "Environment",
-        125,
-        _environment,
-        tables=_facts_table,
-        is_part=True,
-        empty={},
-    ),
+    Section("environment", "Environment", 125, _environment, tables=_facts_tables, is_part=True, empty={}),
     Section("config", "", 126, lambda run: run.config.model_dump(mode="json"), is_part=True, empty={}),
     Section("started", "Repeat", 127, _repeat, tables=_repeat_tables, is_part=True),
 ]

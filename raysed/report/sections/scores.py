@@ -1,7 +1,8 @@
 """The scores: the headline table with its chart, and the same by task, pooled layers, width and aggregation."""
 
+import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,9 @@ from raysed.report.document import Report
 from raysed.report.results import Run
 from raysed.report.scores import (
     NO_LABELS,
-    Group,
     Scores,
     display_name,
     labels_of,
-    means_table,
     stages_of,
     task_names,
     titled,
@@ -68,24 +67,31 @@ def layers_table(scores: Scores) -> Table:
             average = row.average(scores.tasks)
             if row.layers == depth and row.kind in ("base", "member", "learner") and not row.left_out:
                 models.setdefault((row.recipe, row.kind, row.index), {})[_depth_name(depth)] = average
-    found = [((recipe, kind), by_depth) for (recipe, kind, _), by_depth in models.items() if len(by_depth) > 1]
-    return means_table(found)
+    return _means_table({model: by_depth for model, by_depth in models.items() if len(by_depth) > 1})
 
 
-def by_width(report: Report) -> Table:
-    """Return the scores of learners by width, on the dev task and the headline tasks."""
-    tasks = dict.fromkeys(filter(None, [report.dev, *report.scores.tasks]))
-    return widths_table(report.data.get("widths", ()), list(tasks))
+def _means_table(models: Mapping[tuple, Mapping[Hashable, float | None]], *heads: str) -> Table:
+    """Return means over like models, from numbers by model: recipe, kind, cells under further `heads`, and index."""
+    groups: dict[tuple, list[Mapping[Hashable, float | None]]] = {}
+    for (*group, _), numbers in models.items():
+        groups.setdefault(tuple(group), []).append(numbers)
+    columns = dict.fromkeys(column for numbers in models.values() for column in numbers)
+    lines = []
+    for (recipe, kind, *more), found in groups.items():
+        values = [[one[column] for one in found if one.get(column) is not None] for column in columns]
+        means = [number(statistics.fmean(some) if some else None) for some in values]
+        lines.append([display_name(recipe, kind, len(found)), recipe, *more, *means])
+    return Table(["models", "recipe", *heads, *map(str, columns)], lines, text=2 + len(heads))
 
 
-def widths_table(widths: Sequence[Mapping[str, Any]], tasks: Sequence[str]) -> Table:
-    """Return the mean score of a recipe's learners by width, a line per task."""
+def widths_table(report: Report) -> Table:
+    """Return the mean score of a recipe's learners by width, a line for the dev task and each headline task."""
     models: dict[tuple, dict[int, float | None]] = {}
-    for entry in sorted(widths, key=lambda entry: entry["width"]):
-        for task in tasks:
-            by_width = models.setdefault((entry["recipe"], task, entry["index"]), {})
+    for entry in sorted(report.data.get("widths", ()), key=lambda entry: entry["width"]):
+        for task in dict.fromkeys(filter(None, [report.dev, *report.scores.tasks])):
+            by_width = models.setdefault((entry["recipe"], "learner", task, entry["index"]), {})
             by_width[entry["width"]] = main_score(entry["metrics"][task])
-    return means_table([((recipe, "learner", task), found) for (recipe, task, _), found in models.items()], ["task"])
+    return _means_table(models, "task")
 
 
 def _widths(run: Run) -> list[dict[str, Any]]:
@@ -106,20 +112,25 @@ def _depth_name(layers: int | str) -> str:
     return f"{layers} layer{'s' * (layers > 1)}"
 
 
-def _words(data: None, report: Report) -> str:
-    return (
-        f"{report.scores.measure}; {_depth_name(report.scores.main_layers)} pooled. Labels are those that a recipe was "
-        "trained on. 95 %: the interval of the mean over the sampling of pairs and of seeds."
-    )
-
-
 def scores_chart(scores: Scores) -> Chart | None:
     """Return a band per group with a dot per model, the mean as a bar, and its interval as a line."""
     if not scores.groups:
         return None
     series: list[Series] = []
     for place, (group, entry) in enumerate(scores.groups.items()):
-        series += _band(scores, group, entry, place + 0.68)
+        y = place + 0.68
+        if "low" in entry:
+            ends = np.array([entry["low"], entry["high"]])
+            series.append(Series(ends, np.array([y, y]), "grey", mark="none", line="-", is_faint=True))
+        found = [(row.average(scores.tasks), row.index) for row in scores.of(group)]
+        found = sorted((score, f"{group[0]} {index}: {score:.2f}") for score, index in found if score is not None)
+        values, texts = zip(*found)
+        # Equal ones do not hide each other.
+        spread_M = y + np.linspace(-0.1, 0.1, len(values)) if len(values) > 1 else np.array([y])
+        series.append(Series(np.array(values), spread_M, _COLOURS[group[1]], texts=texts))
+        if len(values) > 1:
+            mean = f"{display_name(*group, entry['n'])}, mean: {entry['mean']:.2f}"
+            series.append(Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar"))
     bands = [f"{titled(*group, entry['n'])}  {entry['mean']:.1f}" for group, entry in scores.groups.items()]
     x = Axis.of(f"{scores.measure}; bar: mean, line: its 95 % interval", np.concatenate([one.x for one in series]))
     means = {group: entry["mean"] for group, entry in scores.groups.items()}
@@ -127,20 +138,6 @@ def scores_chart(scores: Scores) -> Chart | None:
     title = f"Best: {titled(*best)} {means[best]:.1f}"
     title += "" if base is None or best == ("base", "base") else f", base encoder {base:.1f}"
     return Chart("scores", title, [Panel(x, Axis("", len(bands), 0), series, bands=bands)])
-
-
-def _band(scores: Scores, group: Group, entry: Mapping[str, Any], y: float) -> Iterator[Series]:
-    if "low" in entry:
-        ends = np.array([entry["low"], entry["high"]])
-        yield Series(ends, np.array([y, y]), "grey", mark="none", line="-", is_faint=True)
-    found = [(row.average(scores.tasks), row.index) for row in scores.of(group)]
-    found = sorted((score, f"{group[0]} {index}: {score:.2f}") for score, index in found if score is not None)
-    values, texts = zip(*found)
-    spread = y + np.linspace(-0.1, 0.1, len(values)) if len(values) > 1 else [y]  # equal ones do not hide each other
-    yield Series(np.array(values), np.array(spread), _COLOURS[group[1]], texts=texts)
-    if len(values) > 1:
-        mean = f"{display_name(*group, entry['n'])}, mean: {entry['mean']:.2f}"
-        yield Series(np.array([entry["mean"]]), np.array([y]), "grey", texts=[mean], mark="bar")
 
 
 def _by_task(data: None, report: Report) -> Iterator[Block]:
@@ -162,12 +159,15 @@ SECTIONS = [
         "scores",
         "Scores",
         30,
-        words=_words,
-        charts=lambda run, _: scores_chart(run.scores),
-        tables=lambda _, report: headline_table(report.scores),
+        words=lambda _, report: (
+            f"{report.scores.measure}; {_depth_name(report.scores.main_layers)} pooled. Labels are those that a recipe "
+            "was trained on. 95 %: the interval of the mean over the sampling of pairs and of seeds."
+        ),
+        charts=lambda run, _: [scores_chart(run.scores)],
+        tables=lambda _, report: [headline_table(report.scores)],
     ),
     Section("by-task", "By task", 31, tables=_by_task, is_part=True),
-    Section("layers", "By pooled layers", 32, tables=lambda _, report: layers_table(report.scores), is_part=True),
+    Section("layers", "By pooled layers", 32, tables=lambda _, report: [layers_table(report.scores)], is_part=True),
     Section(
         "widths",
         "By width",
@@ -175,7 +175,7 @@ SECTIONS = [
         _widths,
         'Embeddings of which only the first coordinates are kept, as `SentenceTransformer("model", truncate_dim=…)` '
         "does; learners were trained for these widths.",
-        tables=lambda _, report: by_width(report),
+        tables=lambda _, report: [widths_table(report)],
         is_part=True,
     ),
 ]

@@ -1,32 +1,42 @@
 """The embedding space: how evenly embeddings fill it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from raysed.recipe import BASE, parse_recipe
 from raysed.report.charts import LINES, Axis, Chart, Panel, Series
 from raysed.report.document import Report
 from raysed.report.results import Run
-from raysed.report.section import Section
+from raysed.report.section import Block, Section
 from raysed.score.unlabelled import effective_rank, isotropy, singular_values
 from raysed.store.text import Table
 
 
 def _of_task(run: Run) -> dict[str, np.ndarray]:
-    """Embeddings of a task's sentences by the base and the last recipe; of graded pairs where there are."""
-    names = [name for name in (run.config.evaluation.dev, *run.config.report_tasks()) if name]
+    """Embeddings of a task's sentences by the base and the last recipe, without and with its calibration.
+
+    The task is the first one of graded pairs where there is one. Of each recipe the first model that has not collapsed
+    counts, or the first one.
+    """
+    names = [name for name in (run.config.evaluation.dev, *run.config.evaluation.report_tasks()) if name]
     task = next((name for name in names if name in run.evaluation.pair_tasks), names[0])
-    return {label: run.evaluation.of_task(run.embeddings(model), task) for label, model in run.pictured().items()}
+    last, found = parse_recipe(run.config.recipes[-1]), {}
+    for text in (BASE, "-".join([BASE, *last.calibration]), last.uncalibrated, last.text):
+        if models := [model for model in run.models if model.recipe == text]:
+            model = min(models, key=lambda model: model.left_out)
+            found[text] = run.evaluation.of_task(run.embeddings(model), task)
+    return found
 
 
-def _isotropy_tables(models: Mapping[str, Mapping[str, float]], report: Report) -> Table:
+def _tables(models: Mapping[str, Mapping[str, float]], report: Report) -> Iterator[Block]:
     columns = {
         "models": lambda model: model[0],
         "cosine of random pairs": lambda model: f"{model[1]['cosine']:.3f}",
         "effective rank": lambda model: f"{model[1]['effective_rank']:.1f}",
         "share of the first direction": lambda model: f"{model[1]['first_direction']:.1%}",
     }
-    return Table.of(models.items(), columns)
+    yield Table.of(models.items(), columns)
 
 
 def spectrum_chart(spectra: Mapping[str, np.ndarray]) -> Chart | None:
@@ -54,7 +64,7 @@ SECTIONS = [
         lambda run: {label: isotropy(x_ND, run.config.seed) for label, x_ND in _of_task(run).items()},
         "How evenly the embeddings fill their space: in an even one, the mean cosine of random pairs is near 0, the "
         "effective rank is near the number of dimensions, and no direction has a large share of the squared lengths.",
-        lambda run, _: spectrum_chart({label: singular_values(x_ND) for label, x_ND in _of_task(run).items()}),
-        _isotropy_tables,
+        lambda run, _: [spectrum_chart({label: singular_values(x_ND) for label, x_ND in _of_task(run).items()})],
+        _tables,
     ),
 ]

@@ -32,24 +32,16 @@ def _teachers(run: Run) -> list[dict[str, Any]]:
     size = sum(tensor.numel() for tensor in encoder.parameters())
     own = {"model": run.choice.title, "width": encoder.width, "parameters": size, "sentences_per_second": run.speed}
     own["score"] = run.scores.average_of(model.recipe, model.kind, model.index)
-    return [*found, *_searches(run), own]
-
-
-def _searches(run: Run) -> list[dict[str, Any]]:
-    """Return how well the learners' queries find what their only teacher has embedded, whose space they share.
-
-    Nothing where the teacher was not scored, or where a headline task is neither of graded pairs nor retrieval.
-    """
+    # How well the learners' queries find what their only teacher has embedded, whose space they share.
     teacher, documents = run.facts.shares_space_of, [model for model in run.models if model.recipe == TEACHERS]
-    if not teacher or not documents:
-        return []
-    learners = [model for model in run.models if model.recipe == _LEARNT]
-    x_UD, *others = (np.asarray(run.embeddings(model)) for model in [*documents, *learners])
-    scores = [run.evaluation.score_between(y_UD, x_UD, run.scores.tasks) for y_UD in others]
-    if None in scores:
-        return []
-    about = {"score": statistics.fmean(scores), "searches": teacher}
-    return [{"model": f"{_LEARNT} searching {teacher}", **_NOTHING, **about}]
+    if teacher and documents:
+        learners = [model for model in run.models if model.recipe == _LEARNT]
+        x_UD, *others = (np.asarray(run.embeddings(model)) for model in [*documents, *learners])
+        scores = [run.evaluation.score_between(y_UD, x_UD, run.scores.tasks) for y_UD in others]
+        if None not in scores:  # as where a headline task is neither of graded pairs nor retrieval
+            about = {"score": statistics.fmean(scores), "searches": teacher}
+            found.append({"model": f"{_LEARNT} searching {teacher}", **_NOTHING, **about})
+    return [*found, own]
 
 
 def teachers_table(models: Models) -> Table:
@@ -84,7 +76,7 @@ SECTIONS = [
         "What is kept of each teacher's score, and at which size and speed; sentences per second on one process of "
         f"this machine. In a line `{_LEARNT} searching …`, the learner embeds queries, the teacher documents; of "
         "graded pairs either sentence once.",
-        tables=lambda models, report: teachers_table(models),
+        tables=lambda models, report: [teachers_table(models)],
     ),
     Section(
         "choices",

@@ -1,5 +1,6 @@
 """The trainings of members and learners: losses, dev scores and the directions of embeddings over the updates."""
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -27,13 +28,16 @@ _MEASURES = {
 def training_chart(node: str, curves: Curves, references: Mapping[str, float] | None = None) -> Chart | None:
     """Return the curves of the members or learners of a node, a panel for each thing that was measured.
 
-    Args:
-        references: dev scores of up to three models to compare with.
+    The panel of dev scores has lines at `references`, the scores of up to three models.
     """
     panels, ends = [], []
     for key, label in _MEASURES.items():
-        points = {name: _points(records, key) for name, records in curves.items()}
-        points = {name: xy_2R for name, xy_2R in points.items() if xy_2R.size}
+        points = {}
+        for name, records in curves.items():
+            found = [(record["step"], record[key]) for record in records if record.get(key) is not None]
+            xy_2R = np.array([xy for xy in found if math.isfinite(xy[1])], np.float64).T
+            if xy_2R.size:
+                points[name] = xy_2R
         if not points:
             continue
         are_many, series = len(points) > len(LINES), []
@@ -50,13 +54,6 @@ def training_chart(node: str, curves: Curves, references: Mapping[str, float] | 
         ends.append(f"{key} {first:.3g} to {last:.3g}")
     average = ", on average" * (len(curves) > 1)
     return Chart(f"training-{node}", f"Training of {node}{average}: {', '.join(ends)}", panels) if panels else None
-
-
-def _points(records: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Updates and values [2, R], as far as they are numbers."""
-    points = [(record["step"], record[key]) for record in records if record.get(key) is not None]
-    xy_2R = np.array(points, np.float64).reshape(-1, 2).T
-    return xy_2R[:, np.isfinite(xy_2R[1])]
 
 
 def _charts(run: Run, data: None) -> Iterator[Chart | None]:

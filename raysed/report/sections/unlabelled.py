@@ -1,8 +1,9 @@
-"""What can be told of a model without labels: its neighbours, near-duplicates, and the shape of its space."""
+"""What unlabelled sentences show: nearest neighbours, near-duplicates, and the shape of the embedding space."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from raysed.recipe import BASE
 from raysed.report.document import Report
 from raysed.report.results import Run
 from raysed.report.section import Block, Cards, Section
@@ -14,7 +15,7 @@ Models = Mapping[str, Mapping[str, Any]]
 
 
 def unlabelled_table(models: Models) -> Table:
-    """Return what can be told without labels, a line per model."""
+    """Return the scores that need no labels, a line per model."""
     columns = {
         "models": lambda model: model[0],
         "near-duplicates found": lambda model: f"{model[1]['found']:.1f}%",
@@ -27,7 +28,7 @@ def unlabelled_table(models: Models) -> Table:
 
 
 def neighbours_table(models: Models) -> Table:
-    """Return some sentences with the nearest other by each model."""
+    """Return some sentences with their nearest neighbour by each model."""
     lines = []
     for entries in zip(*(found["neighbours"] for found in models.values())):
         firsts = [entry["nearest"][0] for entry in entries]
@@ -52,18 +53,9 @@ def _neighbours(data: None, report: Report) -> Iterator[Block]:
         yield Cards(lists, neighbours_table(models))
 
 
-def _words(models: Models, report: Report) -> str:
-    return (
-        f"On {next(iter(models.values()))['sentences']:,} sentences: the share of near-duplicates (a typing mistake, "
-        "another case, a repeated word; of 400 sentences at most) whose nearest sentence is the one they were made of; "
-        "alignment, the mean squared distance of the two, and uniformity, how evenly all of them are spread (both "
-        f"better the lower they are); and the shape of the space. {CANNOT_BE_TOLD}"
-    )
-
-
 def _unlabelled(run: Run) -> Models:
-    sentences = run.some_sentences()
-    return {name: unlabelled_scores(sentences, embed) for name, embed in run.embedders.items()}
+    sentences, models = run.some_sentences(), {BASE: run.untouched, run.choice.model.recipe: run.exported}
+    return {name: unlabelled_scores(sentences, model.embed) for name, model in models.items()}
 
 
 SECTIONS = [
@@ -73,7 +65,12 @@ SECTIONS = [
         "Without labels",
         110,
         _unlabelled,
-        _words,
-        tables=lambda models, report: unlabelled_table(models),
+        lambda models, report: (
+            f"On {next(iter(models.values()))['sentences']:,} sentences: the share of near-duplicates (a typing "
+            "mistake, another case, a repeated word; of 400 sentences at most) whose nearest sentence is the one they "
+            "were made of; alignment, the mean squared distance of the two, and uniformity, how evenly all of them are "
+            f"spread (both better the lower they are); and the shape of the space. {CANNOT_BE_TOLD}"
+        ),
+        tables=lambda models, report: [unlabelled_table(models)],
     ),
 ]

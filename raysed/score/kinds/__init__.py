@@ -23,9 +23,9 @@ class Task(ABC):
     Attributes:
         kind: as in `evaluation.tasks.NAME.kind`.
         main: the key of `metrics` that is the score.
-        rises_when_resampled: whether resamples score above the whole on average, by the nature of the score.
+        rises_when_resampled: whether resamples score higher than the whole on average.
         sentences: the U distinct texts that a model has to embed.
-        size: what there is, in words.
+        size: in words.
     """
 
     kind: ClassVar[str]
@@ -63,19 +63,11 @@ class Task(ABC):
         raise NotImplementedError
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        """Return the scores x100 of M models in R resamples, [M, R].
-
-        Args:
-            rows: one of `strata`, of P rows.
-            counts_PR: how often each of them occurs in each resample, float32.
-        """
+        """Return the scores x100 of M models, [M, R], where each of P `rows` counts so often in each of R resamples."""
         raise NotImplementedError
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
-        """Return the score x100 where x embeds queries and y documents; None where there is no such score.
-
-        Of graded pairs, each sentence is the query once, and the mean of both ways counts.
-        """
+        """Return the score x100 where x embeds queries and y documents; None where there is no such score."""
         return None
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:

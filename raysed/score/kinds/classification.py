@@ -1,9 +1,8 @@
 """Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -22,23 +21,6 @@ FOLDS = 5
 """Of a classification without a test part: each text is predicted by a probe that has not seen it."""
 _LEXICAL_GRID = tuple(2.0**exponent for exponent in range(-2, 8, 2))
 """Unit vectors of words need weaker regularisation than embeddings."""
-
-
-@dataclass(frozen=True)
-class LabelledTexts:
-    """N texts with one label each.
-
-    Attributes:
-        labels: class ids, int64 [N].
-        classes: names of the classes, by id.
-        test: which texts are to be predicted, bool [N]; None where the source does not divide them.
-    """
-
-    name: str
-    texts: list[str]
-    labels: np.ndarray
-    classes: list[str]
-    test: np.ndarray | None = None
 
 
 TEXT_COLUMNS = ("text", "sentence", "utterance", "title")
@@ -65,27 +47,6 @@ def classes_schema(config: TaskConfig, setting: str) -> Schema:
     )
 
 
-def load_classes(name: str, config: TaskConfig) -> LabelledTexts:
-    """Read texts with a label: a file or a hub dataset with a column for each.
-
-    Where a column `split` has rows of `test` and of another name, the test rows are what is predicted; `config.split`
-    takes the rows of one split alone. Rows without text or label are left out. At least two labels are needed, and
-    five texts of each.
-    """
-    setting = f"evaluation.tasks.{name}"
-    rows = read_source(config, classes_schema(config, setting), "test")
-    labels = ["" if value is None else str(value).strip() for value in rows.columns["label"]]
-    texts = rows.texts("text")
-    kept = [i for i, (text, label) in enumerate(zip(texts, labels)) if text.strip() and label]
-    classes, ids = np.unique([labels[i] for i in kept], return_inverse=True) if kept else ([], np.zeros(0, np.int64))
-    classes = list(map(str, classes))
-    _check_classes(classes, ids, rows.name, setting)
-    splits = [rows.columns["split"][i] for i in kept] if config.split is None else []
-    test = np.array([split == "test" for split in splits], bool)
-    is_divided = test.any() and not test.all()
-    return LabelledTexts(name, [texts[i] for i in kept], ids.astype(np.int64), classes, test if is_divided else None)
-
-
 def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting: str) -> None:
     if len(classes) < 2:
         found = f"all {len(ids):,} texts of {source} have the label {classes[0]!r}" if classes else ""
@@ -101,26 +62,60 @@ def _check_classes(classes: Sequence[str], ids: np.ndarray, source: str, setting
 
 
 class LabelledTask(Task):
-    """Texts with a label."""
+    """N texts with one label each.
 
-    def __init__(self, data: LabelledTexts, seed: int = 0):
-        self.data, self.name, self._seed = data, data.name, seed
-        self.size = f"{len(data.texts):,} texts, {len(data.classes)} classes"
-        self.sentences = list(dict.fromkeys(data.texts))
+    Attributes:
+        labels: class ids, int64 [N].
+        classes: names of the classes, by id.
+        scored: which texts are scored, bool [N].
+    """
+
+    has_test_part: ClassVar[bool] = False
+    """Whether only the test part of texts that have one is scored."""
+
+    def __init__(
+        self,
+        name: str,
+        texts: list[str],
+        labels: np.ndarray,
+        classes: list[str],
+        test: np.ndarray | None = None,
+        seed: int = 0,
+    ):
+        self.name, self.texts, self.labels, self.classes, self._seed = name, texts, labels, classes, seed
+        self.size = f"{len(texts):,} texts, {len(classes)} classes"
+        self.sentences = list(dict.fromkeys(texts))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
-        self.rows = np.array([row[text] for text in data.texts])
+        self.rows = np.array([row[text] for text in texts])
         """Where in `sentences` each text is, int64 [N]."""
-        self._tested = np.ones(len(data.texts), bool)
+        self.scored = test if self.has_test_part and test is not None else np.ones(len(texts), bool)
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "LabelledTask":
-        return cls(load_classes(name, config), seed)
+        """Read texts with a label: a file or a hub dataset with a column for each.
+
+        Where a column `split` has rows of `test` and of another name, the test rows are what is predicted;
+        `config.split` takes the rows of one split alone. Rows without text or label are left out. At least two labels
+        are needed, and five texts of each.
+        """
+        setting = f"evaluation.tasks.{name}"
+        rows = read_source(config, classes_schema(config, setting), "test")
+        labels = ["" if value is None else str(value).strip() for value in rows.columns["label"]]
+        texts = rows.texts("text")
+        kept = [i for i, (text, label) in enumerate(zip(texts, labels)) if text.strip() and label]
+        classes, ids = np.unique([labels[i] for i in kept], return_inverse=True) if kept else ([], np.zeros(0, int))
+        classes = list(map(str, classes))
+        _check_classes(classes, ids, rows.name, setting)
+        splits = [rows.columns["split"][i] for i in kept] if config.split is None else []
+        test = np.array([split == "test" for split in splits], bool)
+        is_divided = test.any() and not test.all()
+        return cls(name, [texts[i] for i in kept], ids.astype(np.int64), classes, test if is_divided else None, seed)
 
     def content(self) -> list[Any]:
-        return [self.kind, self.data.texts, self.data.labels.tolist(), self._tested.tolist(), self._seed]
+        return [self.kind, self.texts, self.labels.tolist(), self.scored.tolist(), self._seed]
 
     def strata(self) -> list[tuple[slice, float]]:
-        return [(slice(0, int(self._tested.sum())), 1.0)]
+        return [(slice(0, int(self.scored.sum())), 1.0)]
 
 
 class Classification(LabelledTask):
@@ -131,11 +126,7 @@ class Classification(LabelledTask):
     """
 
     kind, main, measure = "classification", "accuracy", "accuracy of a linear probe"
-
-    def __init__(self, data: LabelledTexts, seed: int = 0):
-        super().__init__(data, seed)
-        if data.test is not None:
-            self._tested = data.test
+    has_test_part = True
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
@@ -156,33 +147,32 @@ class Classification(LabelledTask):
         return self._predict(np.asarray(x_UD, np.float32)[self.rows], probes.SPLIT_GRID, self._seed, FOLDS)
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        return self._predict(vectors(self.data.texts), _LEXICAL_GRID, None, 3)
+        return self._predict(vectors(self.texts), _LEXICAL_GRID, None, 3)
 
-    def _predict(self, features: Features, *how: Any) -> np.ndarray:
-        """The predicted classes from the features of all texts; `how` is what `probes.classify_by_folds` takes."""
-        labels_N, test = self.data.labels, self.data.test
-        predicted_N = np.zeros_like(labels_N)
-        if test is None:
+    def _predict(self, features: Features, grid: Sequence[float], seed: int | None, count: int) -> np.ndarray:
+        """The predicted classes, from the features of all texts; `count` folds, drawn by the seed, choose C."""
+        labels_N, predicted_N = self.labels, np.zeros_like(self.labels)
+        folds = [(np.flatnonzero(~self.scored), np.flatnonzero(self.scored))]
+        if self.scored.all():
             folds = probes.stratified_folds(labels_N, self._seed, FOLDS)
-        else:
-            folds = [(np.flatnonzero(~test), np.flatnonzero(test))]
         for rows, held_out in folds:
             train = Labelled(features[rows], labels_N[rows])
-            predicted_N[held_out] = probes.classify_by_folds(train, features[held_out], *how).predicted
-        return predicted_N[self._tested]
+            parts = train.folds(seed, count)
+            predicted_N[held_out] = probes.classify(train, features[held_out], grid, parts).predicted
+        return predicted_N[self.scored]
 
     def metrics(self, outcome: np.ndarray) -> dict[str, float | int]:
         """Return accuracy and the mean F1 of the classes, x100, and the number of texts that were predicted."""
         from sklearn.metrics import f1_score  # takes a second, and most processes need none of it
 
-        gold = self.data.labels[self._tested]
+        gold = self.labels[self.scored]
         return {
             "accuracy": 100 * float(np.mean(outcome == gold)),
             "macro_f1": 100 * float(f1_score(gold, outcome, average="macro")),
             "texts": len(gold),
-            "classes": len(self.data.classes),
+            "classes": len(self.classes),
         }
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
-        gold = self.data.labels[self._tested]
+        gold = self.labels[self.scored]
         return 100 * np.stack([outcome == gold for outcome in outcomes]) @ counts_PR / counts_PR.sum(0)

@@ -26,7 +26,7 @@ class Clustering(LabelledTask):
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
         from sklearn.cluster import KMeans  # takes a second, and most processes need none of it
 
-        features, count = vectors(self.data.texts), len(self.data.classes)
+        features, count = vectors(self.texts), len(self.classes)
         runs = [KMeans(count, n_init=1, random_state=self._seed + run).fit(features) for run in range(SEEDS)]
         return np.stack([run.labels_.astype(np.int64) for run in runs], axis=1)
 
@@ -37,7 +37,7 @@ class Clustering(LabelledTask):
             "v_measure": 100 * statistics.fmean(values),
             "std": 100 * statistics.stdev(values),
             "texts": len(outcome_NS),
-            "classes": len(self.data.classes),
+            "classes": len(self.classes),
         }
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
@@ -45,10 +45,10 @@ class Clustering(LabelledTask):
 
     def _tables(self, outcome_NS: np.ndarray, counts_NR: np.ndarray) -> np.ndarray:
         """How often class and cluster meet, [R, S, classes, clusters]."""
-        count = len(self.data.classes)
+        count = len(self.classes)
         tables = np.zeros((counts_NR.shape[1], outcome_NS.shape[1], count * count))
         for run, cluster_N in enumerate(outcome_NS.T):
-            cells, place_N = np.unique(self.data.labels * count + cluster_N, return_inverse=True)
+            cells, place_N = np.unique(self.labels * count + cluster_N, return_inverse=True)
             met_CN = np.zeros((len(cells), len(place_N)), np.float32)
             met_CN[place_N, np.arange(len(place_N))] = 1
             tables[:, run, cells] = (met_CN @ counts_NR).T

@@ -72,6 +72,7 @@ class Pairs(Task):
         return sparse_pair_cosines(vectors(self.sentences), self.pair_rows)
 
     def score_between(self, x_UD: np.ndarray, y_UD: np.ndarray) -> float | None:
+        """Return the mean of both ways: each sentence of a pair is the query once."""
         ways = [pair_cosines(a_UD, b_UD, self.pair_rows) for a_UD, b_UD in ((x_UD, y_UD), (y_UD, x_UD))]
         scores = [self.metrics(similarity_P)[self.main] for similarity_P in ways]
         return None if None in scores else sum(scores) / 2

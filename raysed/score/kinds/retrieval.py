@@ -5,7 +5,6 @@ linear gains (Järvelin and Kekäläinen 2002), ties broken by falling document 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +24,6 @@ _DEPTH = 10
 _BLOCK_CELLS = 2**24
 
 
-@dataclass(frozen=True)
-class RetrievalTask:
-    """Q queries over N documents; a model embeds both with their prompts before them.
-
-    Attributes:
-        queries: texts, Q; each has at least one relevant document.
-        document_ids: N ids; documents that score alike are ranked by them, the last one first (as trec_eval does).
-        starts: int64 [Q + 1]; the relevant documents of query q are `relevant[starts[q]:starts[q + 1]]`.
-        relevant: rows of `documents`, int64 [J].
-        gains: how relevant they are, float64 [J], all above 0.
-        left_out: queries without a relevant document.
-    """
-
-    name: str
-    queries: list[str]
-    documents: list[str]
-    document_ids: list[str]
-    starts: np.ndarray
-    relevant: np.ndarray
-    gains: np.ndarray
-    left_out: int = 0
-    query_prompt: str = ""
-    document_prompt: str = ""
-
-
 _ID = [("_id",), ("id",)]
 _QUERY = [("query-id",), ("query_id",), ("query",)]
 _DOCUMENT = [("corpus-id",), ("corpus_id",), ("document-id",), ("document_id",), ("document",)]
@@ -61,80 +35,29 @@ _COLUMNS = {
 """By the setting that names a file: what it holds, its columns, those that it may lack, and those that hold text."""
 
 
-def is_retrieval(source: str) -> bool:
-    """Return whether a source is a directory in BEIR's layout."""
-    return any((Path(source).expanduser() / f"corpus.jsonl{end}").is_file() for end in ("", ".gz"))
-
-
-def load_retrieval(name: str, config: TaskConfig) -> RetrievalTask:
-    """Read a retrieval task: a directory in BEIR's layout, or three files.
-
-    A directory has `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/SPLIT.tsv` (query-id,
-    corpus-id, score). Three files, of any format that has names for its columns, are the documents (`source`), the
-    `queries` and the judgements (`qrels`). A document's title stands before its text. A judgement of 0 or less says
-    that a document is not relevant. Queries without a relevant document are left out and counted.
-    """
-    setting = f"evaluation.tasks.{name}"
-    documents, queries, judgements = (
-        _read(key, place, config, setting) for key, place in _places(config, setting).items()
-    )
-    document_of, query_of = _by_id(documents), _by_id(queries)
-    if not document_of:
-        raise UserError(f"{setting}: {documents.name} has no document; it must hold at least one")
-    _check_ids(judgements, "query", query_of, queries.name)
-    _check_ids(judgements, "document", document_of, documents.name)
-    gains = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
-    relevant: dict[str, dict[int, float]] = {}
-    for query, document, gain in zip(judgements.columns["query"], judgements.columns["document"], gains):
-        if gain is None or gain > 0:  # of a pair that is judged twice the last counts
-            relevant.setdefault(str(query), {})[document_of[str(document)]] = 1.0 if gain is None else gain
-    kept = [query for query in query_of if query in relevant]
-    if not kept:
-        raise UserError(f"{setting}: {judgements.name} names no relevant document for any query of {queries.name}")
-    titles, texts, query_texts = documents.texts("title"), documents.texts("text"), queries.texts("text")
-    return RetrievalTask(
-        name,
-        [query_texts[query_of[query]] for query in kept],
-        [f"{title} {text}".strip() for title, text in zip(titles, texts)],
-        list(document_of),
-        np.cumsum([0, *(len(relevant[query]) for query in kept)]),
-        np.array([row for query in kept for row in relevant[query]], np.int64),
-        np.array([gain for query in kept for gain in relevant[query].values()], np.float64),
-        len(query_of) - len(kept),
-        config.query_prompt,
-        config.document_prompt,
-    )
+def _file(folder: Path, name: str) -> Path | None:
+    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def _places(config: TaskConfig, setting: str) -> dict[str, str]:
     """Return the files by the settings that name them: documents, queries and judgements."""
-    places = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
-    if is_retrieval(config.source):
-        folder = Path(config.source).expanduser()
-        places["source"] = _present(folder, "corpus.jsonl", setting)
-        places["queries"] = config.queries or _present(folder, "queries.jsonl", setting)
-        places["qrels"] = config.qrels or _judgements(folder / "qrels", config.split, setting)
+    places: dict[str, Any] = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
+    folder = Path(config.source).expanduser()
+    if documents := _file(folder, "corpus.jsonl"):
+        places["source"], places["queries"] = documents, config.queries or _file(folder, "queries.jsonl")
+        if places["queries"] is None:
+            raise UserError(f"{setting}: {folder} has no queries.jsonl; BEIR's layout has it beside corpus.jsonl")
+        if config.qrels is None:
+            splits = {path.name.removesuffix(".tsv"): path for path in sorted((folder / "qrels").glob("*.tsv"))}
+            wanted = config.split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
+            if wanted not in splits:
+                known = f"there are {', '.join(splits)}" if splits else "there is none"
+                raise UserError(f"{setting}: {folder}/qrels has no {wanted}.tsv; {known} (split names another)")
+            places["qrels"] = splits[wanted]
     for key, place in places.items():
         if place is None:
             raise UserError(f"{setting}.{key} is missing; a retrieval task needs documents, queries and qrels")
     return {key: str(place) for key, place in places.items()}
-
-
-def _present(folder: Path, name: str, setting: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise UserError(f"{setting}: {folder} has no {name}; a directory in BEIR's layout has it beside corpus.jsonl")
-
-
-def _judgements(folder: Path, split: str | None, setting: str) -> Path:
-    """Return the file of the split that is asked for, or else of the test split, or of the only one there is."""
-    splits = {path.name.removesuffix(".tsv"): path for path in sorted(folder.glob("*.tsv"))}
-    wanted = split or ("test" if "test" in splits or len(splits) != 1 else next(iter(splits)))
-    if wanted not in splits:
-        known = f"there are {', '.join(splits)}" if splits else "there is none"
-        raise UserError(f"{setting}: {folder} has no {wanted}.tsv; {known} (split names another)")
-    return splits[wanted]
 
 
 def _read(key: str, place: str, config: TaskConfig, setting: str) -> Rows:
@@ -163,37 +86,81 @@ def _check_ids(judgements: Rows, column: str, known: Mapping[str, int], file: st
 
 
 class Retrieval(Task):
-    """Scores models on one retrieval task."""
+    """Scores models by how they rank the documents that answer a query; prompts stand before what a model embeds.
+
+    Attributes:
+        document_ids: documents that score alike are ranked by them, the last one first (as trec_eval does).
+        gains: for each query how relevant documents are, by their place among `documents`; one at least, all above 0.
+        left_out: how many queries have no relevant document.
+    """
 
     kind, main = "retrieval", "ndcg@10"
     measure = "nDCG@10"
 
-    def __init__(self, task: RetrievalTask):
-        self.task, self.name = task, task.name
-        without = f" ({task.left_out:,} more have no relevant document)" if task.left_out else ""
-        self.size = f"{len(task.queries):,} queries{without}, {len(task.documents):,} documents"
-        queries = [task.query_prompt + query for query in task.queries]
-        documents = [task.document_prompt + document for document in task.documents]
-        self.sentences = list(dict.fromkeys([*queries, *documents]))
+    def __init__(
+        self,
+        name: str,
+        queries: Sequence[str],
+        documents: Sequence[str],
+        document_ids: Sequence[str],
+        gains: Sequence[Mapping[int, float]],
+        left_out: int = 0,
+        query_prompt: str = "",
+        document_prompt: str = "",
+    ):
+        self.name, self.queries, self.documents, self.document_ids = name, queries, documents, document_ids
+        self.gains, self.left_out = gains, left_out
+        without = f" ({left_out:,} more have no relevant document)" if left_out else ""
+        self.size = f"{len(queries):,} queries{without}, {len(documents):,} documents"
+        asked, found = [query_prompt + query for query in queries], [document_prompt + text for text in documents]
+        self.sentences = list(dict.fromkeys([*asked, *found]))
         row = {sentence: i for i, sentence in enumerate(self.sentences)}
-        self._query_rows = np.array([row[text] for text in queries])
+        self._query_rows = np.array([row[text] for text in asked])
         # Equal documents share one row, so that their scores tie exactly.
-        self._texts, self._text_of = np.unique([row[text] for text in documents], return_inverse=True)
-        falling = sorted(range(len(documents)), key=task.document_ids.__getitem__, reverse=True)
+        self._texts, self._text_of = np.unique([row[text] for text in found], return_inverse=True)
+        falling = sorted(range(len(documents)), key=document_ids.__getitem__, reverse=True)
         self._place_N = np.argsort(falling)  # which inverts a permutation
 
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
-        return bool(config.queries or config.qrels) or is_retrieval(config.source)
+        return (
+            bool(config.queries or config.qrels) or _file(Path(config.source).expanduser(), "corpus.jsonl") is not None
+        )
 
     @classmethod
     def load(cls, name: str, config: TaskConfig, seed: int, aggregation: str) -> "Retrieval":
-        return cls(load_retrieval(name, config))
+        """Read a directory in BEIR's layout, or three files.
+
+        A directory has `corpus.jsonl` (_id, title, text), `queries.jsonl` (_id, text) and `qrels/SPLIT.tsv` (query-id,
+        corpus-id, score). Three files, of any format that has names for its columns, are the documents (`source`), the
+        `queries` and the judgements (`qrels`). A document's title stands before its text. A judgement of 0 or less says
+        that a document is not relevant. Queries without a relevant document are left out and counted.
+        """
+        setting = f"evaluation.tasks.{name}"
+        documents, queries, judgements = (
+            _read(key, place, config, setting) for key, place in _places(config, setting).items()
+        )
+        document_of, query_of = _by_id(documents), _by_id(queries)
+        if not document_of:
+            raise UserError(f"{setting}: {documents.name} has no document; it must hold at least one")
+        _check_ids(judgements, "query", query_of, queries.name)
+        _check_ids(judgements, "document", document_of, documents.name)
+        scores = judgements.numbers_of("score", "write 1 for relevant and 0 for not")
+        gains: dict[str, dict[int, float]] = {}
+        for query, document, gain in zip(judgements.columns["query"], judgements.columns["document"], scores):
+            if gain is None or gain > 0:  # of a pair that is judged twice the last counts
+                gains.setdefault(str(query), {})[document_of[str(document)]] = 1.0 if gain is None else gain
+        kept = [query for query in query_of if query in gains]
+        if not kept:
+            raise UserError(f"{setting}: {judgements.name} names no relevant document for any query of {queries.name}")
+        texts = [f"{title} {text}".strip() for title, text in zip(documents.texts("title"), documents.texts("text"))]
+        asked = queries.texts("text")
+        asked, judged = [asked[query_of[query]] for query in kept], [gains[query] for query in kept]
+        left_out, prompts = len(query_of) - len(kept), (config.query_prompt, config.document_prompt)
+        return cls(name, asked, texts, list(document_of), judged, left_out, *prompts)
 
     def content(self) -> list[Any]:
-        task = self.task
-        judged = [task.starts.tolist(), task.relevant.tolist(), task.gains.tolist()]
-        return [self.kind, self.sentences, task.document_ids, *judged]
+        return [self.kind, self.sentences, self.document_ids, [list(gains.items()) for gains in self.gains]]
 
     def outcome(self, x_UD: np.ndarray) -> np.ndarray:
         """Return every measure for every query, float64 [Q, 5] of 0 to 1, columns as in `MEASURES`."""
@@ -209,28 +176,27 @@ class Retrieval(Task):
 
     def outcome_of(self, scores: Callable[[slice], np.ndarray]) -> np.ndarray:
         """Return the outcome of any scores [B, N] of some queries and all documents; higher is better."""
-        task, found = self.task, []
-        step = max(1, _BLOCK_CELLS // len(task.documents))
-        for start in range(0, len(task.queries), step):
-            for query, scores_N in enumerate(scores(slice(start, start + step)), start=start):
-                mine = slice(task.starts[query], task.starts[query + 1])
-                found.append(_measures(_ranks(scores_N, task.relevant[mine], self._place_N), task.gains[mine]))
+        step, found = max(1, _BLOCK_CELLS // len(self.documents)), []
+        for start in range(0, len(self.queries), step):
+            for gains, scores_N in zip(self.gains[start : start + step], scores(slice(start, start + step))):
+                rank_J = _ranks(scores_N, list(gains), self._place_N)
+                found.append(_measures(rank_J, np.array(list(gains.values()))))
         return np.array(found)
 
     def metrics(self, outcome_QM: np.ndarray) -> dict[str, float | int]:
         """Return the means over queries, x100, and the counts of queries, documents and what was left out."""
         means = dict(zip(MEASURES, (100 * outcome_QM.mean(0)).tolist()))
-        counts = {"queries": len(self.task.queries), "documents": len(self.task.documents)}
-        return {**means, **counts, **({"left_out": self.task.left_out} if self.task.left_out else {})}
+        counts = {"queries": len(self.queries), "documents": len(self.documents)}
+        return {**means, **counts, **({"left_out": self.left_out} if self.left_out else {})}
 
     def strata(self) -> list[tuple[slice, float]]:
-        return [(slice(0, len(self.task.queries)), 1.0)]
+        return [(slice(0, len(self.queries)), 1.0)]
 
     def resampled(self, rows: slice, outcomes: Sequence[np.ndarray], counts_PR: np.ndarray) -> np.ndarray:
         return 100 * np.stack([outcome_QM[:, 0] for outcome_QM in outcomes]) @ counts_PR / counts_PR.sum(0)
 
     def lexical_outcome(self, vectors: Vectors) -> np.ndarray:
-        count, x_NV = len(self.task.documents), vectors([*self.task.documents, *self.task.queries])
+        count, x_NV = len(self.documents), vectors([*self.documents, *self.queries])
         documents_VN, queries_QV = x_NV[:count].T.tocsr(), x_NV[count:]
         # Equal texts must tie: rounding noise has no rank.
         return self.outcome_of(lambda block: (queries_QV[block] @ documents_VN).toarray().round(12))
@@ -245,15 +211,15 @@ class Retrieval(Task):
         def words(texts: Sequence[str]) -> list[list[str]]:
             return bm25s.tokenize(list(texts), stopwords=[], return_ids=False, show_progress=False)
 
-        index, queries = bm25s.BM25(), words(self.task.queries)
-        index.index(words(self.task.documents), show_progress=False)
+        index, queries = bm25s.BM25(), words(self.queries)
+        index.index(words(self.documents), show_progress=False)
         return self.outcome_of(lambda block: np.stack([index.get_scores(query) for query in queries[block]]))
 
 
-def _ranks(scores_N: np.ndarray, relevant_J: np.ndarray, place_N: np.ndarray) -> np.ndarray:
+def _ranks(scores_N: np.ndarray, relevant: Sequence[int], place_N: np.ndarray) -> np.ndarray:
     """The ranks of some documents among all, from 1; nothing is sorted, because only few of them are asked for."""
     ranks = []
-    for row in relevant_J:
+    for row in relevant:
         level = scores_N == scores_N[row]
         ranks.append(1 + (scores_N > scores_N[row]).sum() + (place_N[level] < place_N[row]).sum())
     return np.array(ranks)

@@ -1,0 +1,53 @@
+"""What recipes need under a run's settings: tables to learn from, and how many models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from raysed.recipe import Recipe, last_stage
+from raysed.registry import stages
+
+if TYPE_CHECKING:
+    from raysed.config import Config
+
+_GIVEN_VIEWS = {"files", "entailment"}
+"""Kinds of views that are read; the others are made of the corpus."""
+
+
+def view_kinds(recipe: Recipe, config: Config) -> list[str]:
+    """Return the kinds of views that its stages learn from and that have a table, each once."""
+    return [name.removeprefix("views/") for name in _tables(recipe, config) if name.startswith("views/")]
+
+
+def trains_on_corpus(recipe: Recipe, config: Config) -> bool:
+    """Return whether a stage of its training reads the corpus, as it is or rewritten."""
+    is_rewritten = not _GIVEN_VIEWS.issuperset(view_kinds(recipe, config))
+    return recipe.distils or is_rewritten or "corpus" in _tables(recipe, config)
+
+
+def reads_corpus(recipe: Recipe, config: Config) -> bool:
+    """Return whether its training, or the fit of its calibration, reads the corpus."""
+    return trains_on_corpus(recipe, config) or (bool(recipe.calibration) and config.flow.fit_on == "corpus")
+
+
+def _tables(recipe: Recipe, config: Config) -> list[str]:
+    """The artefacts that its members learn from, each once: `corpus`, `pairs/nli`, `views/mlm`, ..."""
+    names = [name for stage in recipe.members for name in stages()[stage].tables(getattr(config, stage))]
+    return list(dict.fromkeys(names))
+
+
+def models_of(node: str, config: Config) -> int:
+    """Return how many models an ensemble has, if none is left out."""
+    has_grid = any(stages()[name].is_grid for name in node.split("-"))
+    return config.sts.models if has_grid else config.members.count
+
+
+def trainings_of(node: str, config: Config) -> int:
+    """Return how many models of a node are trained, if none that they continue is left out.
+
+    >>> from raysed.config import Config
+    >>> config = Config(sts={"models": 3})
+    >>> [trainings_of(node, config) for node in ("ct", "sts", "sts-ct")]
+    [10, 60, 3]
+    """
+    return models_of(node, config) * (len(config.sts.lower_bounds) if last_stage(node).is_grid else 1)
