@@ -10,9 +10,7 @@ import pyarrow.compute as pc
 
 def pearson(a_P: np.ndarray, b_P: np.ndarray) -> float:
     """Return the linear correlation, -1 to 1; 0 where a side is constant (as SentEval reports it)."""
-    if np.ptp(a_P) == 0 or np.ptp(b_P) == 0:
-        return 0.0
-    return float(np.clip(np.corrcoef(a_P, b_P)[0, 1], -1.0, 1.0))
+    return float(np.clip(_standardise(a_P) @ _standardise(b_P), -1.0, 1.0))
 
 
 def spearman(a_P: np.ndarray, b_P: np.ndarray) -> float:
@@ -27,6 +25,15 @@ def ranks(values_P: np.ndarray) -> np.ndarray:
     values = pa.array(values_P)
     first_P, last_P = (pc.rank(values, tiebreaker=which).to_numpy() for which in ("min", "max"))
     return (first_P + last_P) / 2
+
+
+def _standardise(values_P: np.ndarray) -> np.ndarray:
+    """Mean 0 and length 1, so that a dot product is a correlation; zeros for a constant."""
+    values_P = np.asarray(values_P, dtype=np.float64)
+    if np.ptp(values_P) == 0:
+        return np.zeros_like(values_P)
+    centred_P = values_P - values_P.mean()
+    return centred_P / np.linalg.norm(centred_P)
 
 
 def unit(x_ND: np.ndarray) -> np.ndarray:
