@@ -162,13 +162,13 @@ class Work:
         # Its documentation advises to try: on a CPU no size is faster than its default.
         total, batch_size = 0.0, 32 if self.options.device == "cpu" else 256
         for name in self.names:
-            model = peers.load(Path(self.location, "run", name), self.options.device)
+            model = peers.load(Storage(self.location, "run").fetch(name), self.options.device)
             total = total + model.encode(texts, batch_size=batch_size, show_progress_bar=False)
         return total / len(self.names)
 
     def _mean_of_raysed(self, bf16: bool, texts: list[str]) -> np.ndarray:
         _, tokenizer = load_encoder(ENCODER)
-        paths = [Path(self.location, "run", name) for name in self.names]
+        paths = [Storage(self.location, "run").fetch(name) for name in self.names]
         sums = teacher_sums([paths], None, self.options.device, bf16=bf16)
         return sums(tokenize(tokenizer, texts, MAX_LENGTH))[0] / len(self.names)
 

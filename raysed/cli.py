@@ -51,7 +51,7 @@ def main_of(
 ) -> int:
     """Run a job; return 0 or its own code (such as `NO_MODEL`), 1 for a failed run, 2 for a user's mistake.
 
-    Ctrl-C gives 130 and SIGTERM 143.
+    Ctrl-C gives 130, SIGTERM 143 and a closed terminal 129.
 
     Args:
         after_stop: what Ctrl-C has left behind, for the user.

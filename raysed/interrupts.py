@@ -1,4 +1,4 @@
-"""Ctrl-C and a polite kill: repeated until the job has noticed, and carried out for it where it cannot.
+"""Ctrl-C, a polite kill, a closed terminal: repeated until the job has noticed, and carried out where it cannot.
 
 Python drops a KeyboardInterrupt that is raised inside a destructor or a callback of a C library, of which Ray has many.
 And where every process gets the signal at once (`timeout`, systemd), Ray is gone before the job has cleaned up, which
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
+NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _AGAIN_AFTER = 1.0
 _PATIENCE = 6.0
 """Seconds for a job to clean up in."""
@@ -54,7 +54,7 @@ _wakeup: tuple[socket.socket, socket.socket] | None = None
 
 
 def listen(last_words: Callable[[], None] | None = None) -> None:
-    """Turn SIGINT and SIGTERM into KeyboardInterrupt, in the main thread, again and again until `notice` is called.
+    """Turn `NUMBERS` into KeyboardInterrupt, in the main thread, again and again until `notice` is called.
 
     Args:
         last_words: called before the process of a job that has not ended in time is ended; without them it never is.
@@ -75,7 +75,8 @@ def listen_again() -> None:
         threading.Thread(target=_watch, args=(_wakeup[0],), daemon=True).start()
     signal.set_wakeup_fd(_wakeup[1].fileno(), warn_on_full_buffer=False)
     for number in NUMBERS:
-        signal.signal(number, _interrupt)
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # by `nohup`
+            signal.signal(number, _interrupt)
 
 
 def listening() -> bool:

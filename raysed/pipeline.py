@@ -9,8 +9,8 @@ at any point. `publish` writes the report and the model.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from raysed.cluster.process import prepare_process
 from raysed.cluster.session import is_ray_given, session
 from raysed.plan.unchanged import fingerprint, is_unchanged
 from raysed.recipe import parse_recipes
+from raysed.store import cache
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit
 from raysed.store.status import Status, is_complete, refusal, refuse_at_work, status_of
@@ -84,9 +85,9 @@ def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]
     with session(engine) as dashboard:
         if dashboard:
             say(f"Ray dashboard: {dashboard}")
-        native = Path(storage.uri("logs") if storage.is_local else tempfile.mkdtemp(prefix="raysed-")) / "native.log"
+        logs = nullcontext(Path(storage.uri("logs"))) if storage.is_local else cache.half_written()
         try:
-            with native_output_to(native), interrupts.errors_are_stops():
+            with logs as place, native_output_to(place / "native.log"), interrupts.errors_are_stops():
                 plan = Plan(job)
                 emit(totals=plan.totals(), titles=plan.titles())
                 state, cluster = execute(plan.graph, storage, plan.how(engine), say)

@@ -64,6 +64,10 @@ def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]
         say(note)
     for batch in graph.batches():
         executor.make(batch)
+    storage.remove("checkpoints")  # of bounds that were stopped, and what a job that was killed has left
+    for artefact in graph.artefacts.values():
+        if artefact.needs.by == "blocks":
+            storage.remove(f"{artefact.name}.blocks")
     return executor.state, str(executor.cluster)
 
 

@@ -139,9 +139,11 @@ def _started(options: dict[str, Any]) -> Iterator[str | None]:
     with interrupts.when_stopped(interrupts.Stopping(hold=own.hold, is_hopeless=own.is_lost, at_last=own.kill)):
         try:
             with _noticing():
-                context = _connected(options)
+                hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN) if listening else None
+                context = _connected(options)  # whose processes stay when the terminal is closed, until they are told
                 own.has_started()
                 if listening:  # Ray has put its own handler of SIGTERM, which ends the process with exit code 1
+                    signal.signal(signal.SIGHUP, hangup)
                     interrupts.listen_again()
                 with interrupts.errors_are_stops():
                     yield f"http://{context.dashboard_url}{_how_to_log_in()}" if context.dashboard_url else None

@@ -157,12 +157,12 @@ class Trial:
     def train(self, tasks: Sequence[Task], until: int, bench: Bench) -> list[Ended]:
         """Train some of the tasks to an update.
 
-        Errors that another start would not mend, a storage that keeps failing among them, are failures of all tasks.
+        Errors that another start would not mend are failures of all tasks; of a storage that keeps failing, the user's.
         """
         try:
             return [self.worker(task, until, bench) for task in tasks]
         except (UserError, RunFailed, OSError) as error:
-            return [Ended(failed=(last_line(error), isinstance(error, UserError))) for _ in tasks]
+            return [Ended(failed=(last_line(error), not isinstance(error, RunFailed))) for _ in tasks]
 
 
 class TrainingLine:

@@ -276,15 +276,15 @@ def _train_learner(task: Task, bench: Bench) -> None:
 def ensemble(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """List the members that were trained, and those that others may build on; refuse too few of them."""
     node, found, asked = settings["node"], inputs["members"], settings["min_members"]
+    _refuse_mistakes(found)
     there, failed = [f for f in found if f.meta is not None], [f for f in found if f.meta is None]
     left_out = {f.name: f.reason or "it ended without a result" for f in failed}
     needed = _needed(asked, len(found))
     if len(there) < needed:
         name, reason = next(iter(left_out.items()))
-        _refuse(
+        raise RunFailed(
             f"only {len(there)} of {len(found)} members of {node} could be trained, but {needed} are needed "
-            f"(members.min_members); {name}: {reason}",
-            failed,
+            f"(members.min_members); {name}: {reason}"
         )
     collapsed = {f.name: f.meta["collapsed"] for f in there if "collapsed" in f.meta}
     healthy, needed = len(there) - len(collapsed), _needed(asked, len(there)) if asked else 1
@@ -301,6 +301,7 @@ def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Make the models of the best lower bound the ensemble; refuse where no bound has as many as it needs."""
     node, sts, steps = settings["node"], settings["sts"], inputs["trained"]["steps"]
     by_bound: dict[float, list[Found]] = {}
+    _refuse_mistakes(inputs["members"])
     for found in inputs["members"]:
         if found.meta is not None:
             by_bound.setdefault(settings["bounds"][found.name], []).append(found)
@@ -309,7 +310,7 @@ def grid_choice(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     failed = [found for found in inputs["members"] if found.reason]
     if not complete:
         name, reason = (failed[0].name, failed[0].reason) if failed else (node, "no model was trained to the end")
-        _refuse(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}", failed)
+        raise RunFailed(f"no lower bound of {node} has the {needed} models it needs; {name}: {reason}")
     scores = {bound: [found.meta["dev"] for found in group] for bound, group in complete.items()}
     reached = {bound: (steps, [found.meta["dev"] for found in group]) for bound, group in by_bound.items()}
     for stopped in inputs["trained"]["stopped"]:
@@ -363,5 +364,8 @@ def _needed(min_members: int | None, count: int) -> int:
     return min(min_members or count, count)
 
 
-def _refuse(message: str, failed: Sequence[Found]) -> None:
-    raise UserError(message) if any(found.is_mistake for found in failed) else RunFailed(message)
+def _refuse_mistakes(found: Sequence[Found]) -> None:
+    """What the user can correct, such as a full disk, is no reason to go on without a member."""
+    for each in found:
+        if each.is_mistake:
+            raise UserError(f"{each.name}: {each.reason}")

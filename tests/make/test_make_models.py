@@ -1,13 +1,19 @@
 """Members and learners are made by plain functions of their inputs and settings, in this process and without Ray."""
 
+import errno
+from dataclasses import replace
+
 import pyarrow.parquet as pq
+import pytest
 import ray
 from started_jobs import tiny_settings
 
-from raysed.cluster.work import Work
+from raysed.cluster.work import Ended, Trial, Work
 from raysed.config import make_config
 from raysed.data.parquet import SentenceTable
-from raysed.graph import State
+from raysed.errors import UserError, last_line
+from raysed.graph import Found, State
+from raysed.make.models import ensemble
 from raysed.make.targets import MeanBlocks, mean_targets
 from raysed.model.pretrained import load_checkpoint
 from raysed.plan.check import check
@@ -44,3 +50,20 @@ def test_a_member_and_a_learner_are_made_without_ray(tmp_path):
         load_checkpoint(storage.fetch("ct-sed/learners/00")).width == load_checkpoint(storage.fetch(MEMBERS[0])).width
     )
     assert not ray.is_initialized()
+
+
+def test_a_full_disk_is_no_member_that_can_be_left_out(tmp_path):
+    settings = {"node": "ct", "min_members": 1, "is_used": True}
+    members = [Found("ct/members/00", "a", {"dev": 1.0}), Found("ct/members/01", "b", None, "no space left", True)]
+    with pytest.raises(UserError, match=r"^ct/members/01: no space left$"):
+        ensemble(tmp_path, {"members": members}, settings, Work())
+    ensemble(tmp_path, {"members": [members[0], replace(members[1], is_mistake=False)]}, settings, Work())
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), UserError("no space left")])
+def test_an_error_of_the_storage_is_the_users_and_not_the_members(error):
+    def worker(*arguments):
+        raise error
+
+    trial = Trial("ct", "ct/members/00", ["a task"], worker, (1,), 1)
+    assert trial.train(["a task"], 1, None) == [Ended(failed=(last_line(error), True))]

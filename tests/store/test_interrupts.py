@@ -62,7 +62,7 @@ def state(directory: Path) -> str:
     return json.loads((directory / "mine/status.json").read_text())["state"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
 def test_a_job_that_cannot_clean_up_is_ended(tmp_path, number, code):
     """Because nobody answers it any more, or because it has had its time."""
     for words in ({"hopeless": True}, {"patience": 1.0}):

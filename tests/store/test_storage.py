@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
+from planned_faults import ERRORS, every_fault, wipe
 from s3 import CREDENTIALS, below, s3_bucket
 
 from raysed.config import stable_hash
@@ -109,118 +110,6 @@ def remote(bucket) -> Storage:
 
 
 # -- faults ----------------------------------------------------------------------------------------------------------
-
-_WRITES = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "shutil.rmtree", "os.truncate"}
-ERRORS = {name: getattr(errno, name) for name in ("EIO", "ENOSPC", "EMFILE", "ESTALE")}
-
-
-class Killed(BaseException):
-    """The end of the process, as far as `Storage` is concerned."""
-
-
-def fault_at(point: int, fault: str, storage: Storage, action) -> bool:
-    """Does an action whose n-th call of the storage fails; whether it came that far."""
-    return (_fault_on_disk if storage.is_local else _fault_on_s3)(point, fault, action)
-
-
-def _fault_on_disk(point: int, fault: str, action) -> bool:
-    """In a child. Python tells audit hooks of all changes to the disk; `os.fsync` is the exception."""
-    pid = os.fork()
-    if pid == 0:
-        calls = 0
-
-        def count(*_) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == point:
-                if fault == "kill":
-                    os._exit(9)
-                raise OSError(ERRORS[fault], os.strerror(ERRORS[fault]))
-
-        def hook(event: str, arguments: tuple) -> None:
-            if event in _WRITES or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)):
-                count()
-
-        fsync = os.fsync
-        os.fsync = lambda descriptor: (count(), fsync(descriptor))
-        sys.addaudithook(hook)
-        try:
-            action()
-        except (OSError, UserError):
-            pass
-        finally:
-            os._exit(9 if calls >= point else 0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
-
-
-class _Failing:
-    """A filesystem whose n-th call fails; a killed one fails for ever."""
-
-    def __init__(self, fs: pafs.FileSystem, point: int, fault: str):
-        self._fs, self._point, self._fault, self.calls = fs, point, fault, 0
-
-    def fail(self) -> None:
-        self.calls += 1
-        if self._fault == "kill" and self.calls >= self._point:
-            raise Killed
-        if self.calls == self._point:
-            raise OSError(ERRORS[self._fault], os.strerror(ERRORS[self._fault]))
-
-    def __getattr__(self, name: str):
-        found = getattr(self._fs, name)
-        return (lambda *arguments, **named: (self.fail(), found(*arguments, **named))[1]) if callable(found) else found
-
-
-def _fault_on_s3(point: int, fault: str, action) -> bool:
-    made = []
-
-    def failing(location: str):
-        fs, base = filesystem(location)
-        made.append(_Failing(fs, point, fault))
-        return made[-1], base
-
-    def torn(source, target, source_filesystem=None, destination_filesystem=None) -> None:
-        """Copies one file, then the rest."""
-        proxy = source_filesystem or destination_filesystem
-        if destination_filesystem:
-            path = next(path for path in Path(source).rglob("*") if path.is_file())
-            with proxy._fs.open_output_stream(f"{target}/{path.relative_to(source)}") as stream:
-                stream.write(path.read_bytes())
-        proxy.fail()
-        copy_files(
-            source,
-            target,
-            source_filesystem=source_filesystem and proxy._fs,
-            destination_filesystem=destination_filesystem and proxy._fs,
-        )
-
-    filesystem, copy_files = files.filesystem, pafs.copy_files
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "filesystem", failing)
-        patch.setattr(pafs, "copy_files", torn)
-        try:
-            action()
-        except (Killed, OSError, UserError):
-            pass
-    return made[-1].calls >= point
-
-
-def every_fault(fault: str, storage: Storage, prepare, action, check) -> int:
-    """An action fails at its first call, at its second, and so on; returns how many there were."""
-    for point in range(1, 200):
-        prepare()
-        failed = fault_at(point, fault, storage, action)
-        check(failed)
-        if not failed:
-            return point - 1
-    raise AssertionError("the action never ends")
-
-
-def wipe(storage: Storage) -> None:
-    for path in storage.files(""):
-        storage._files.delete(path)
-    if storage.is_local:
-        shutil.rmtree(storage.uri(""), ignore_errors=True)
 
 
 @pytest.mark.parametrize("fault, name", [("kill", "model"), *((fault, NAME) for fault in ("kill", *ERRORS))])
@@ -554,20 +443,6 @@ def test_a_start_that_cannot_be_counted_is_no_reason_to_try_for_ever(disk, monke
         assert checkpoints.begin("monday") == 0
         with pytest.raises(UserError, match="no disk space left"):
             checkpoints.save(10, lambda path: (path / "state").write_text("x"))
-
-
-@pytest.mark.parametrize("fault", ["kill", "ENOSPC"])
-def test_a_fault_while_saving_leaves_a_checkpoint_to_continue_from(disk, fault):
-    def prepare() -> None:
-        wipe(disk)
-        save(Storage(disk.location, "run"), 5, 10)
-
-    def check(failed: bool) -> None:
-        assert newest(disk) in (10, 15)
-        save(Storage(disk.location, "run"), 20)
-        assert newest(disk) == 20
-
-    every_fault(fault, disk, prepare, lambda: save(Storage(disk.location, "run"), 15), check)
 
 
 # -- disk ------------------------------------------------------------------------------------------------------------
