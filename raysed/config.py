@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
+from urllib.parse import quote
 
 import yaml
 from pydantic import (
@@ -49,6 +50,9 @@ CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
 
+_LONGEST_NAME = 200
+MOST = 1000
+"""Models that are trained alike: each is listed, so that a number with too many digits would take all memory."""
 NO_EFFECT = "no effect on results"
 """Marks a setting that changes how many results are made, where, when or how fast, but none of them."""
 CHOICE = "chooses among results"
@@ -182,7 +186,8 @@ class EncoderConfig(Block):
     @field_validator("model_kwargs")
     @classmethod
     def _no_secret_among_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        if secret := next(filter(names_secret, map(str, options)), None):
+        names = re.findall(r'"([^"]*)": ', json.dumps(options, default=str))  # at any depth
+        if secret := next(filter(names_secret, names), None):
             problem = f"{secret} may hold a secret; remove it, because settings are written into the run directory"
             raise PydanticCustomError(SECRET, f"{problem}; the hub's own tools find credentials in the environment")
         return options
@@ -325,6 +330,9 @@ class EvaluationConfig(Block):
     def _names_are_tasks(self) -> "EvaluationConfig":
         if not self.tasks:
             raise ValueError("evaluation.tasks is empty; name at least one file of graded sentence pairs")
+        for name in self.tasks:  # a directory may be called so
+            if name in ("", ".", "..") or not name.isprintable() or len(quote(name)) > _LONGEST_NAME:
+                raise ValueError(f"evaluation.tasks has the name {name[:99]!r}; use a short one that can be printed")
         there = f"which is not in evaluation.tasks; name one of {', '.join(self.tasks)}"
         if self.dev is not None and self.dev not in self.tasks:
             raise ValueError(f"evaluation.dev names {self.dev!r}, {there}, or use null for none")
@@ -341,7 +349,7 @@ class EvaluationConfig(Block):
 class MembersConfig(Block):
     """The ensemble."""
 
-    count: int = Field(10, ge=1)
+    count: int = Field(10, ge=1, le=MOST)
     """Number of members."""
     min_members: int | None = Field(None, ge=1)
     """Go on with this many when others keep failing; the report names those left out. `null`: all are needed."""
@@ -492,7 +500,7 @@ class FlowConfig(Block):
     per_task: bool = False
     """`true`: one fit for each task on its own sentences (BERT-flow), also of the affine calibrations, instead of one
     on all together (SED). It cannot be exported, and needs `flow.fit_on: tasks`."""
-    fits: Annotated[int, NO_EFFECT] = Field(1, ge=1)
+    fits: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
     """Flows fitted to a model that is alone in its row, such as the base, to show what a seed does."""
 
 
@@ -616,7 +624,7 @@ if TYPE_CHECKING:
 def find_config(name: str, directory: Path = CONFIGS) -> Path:
     """Return the file behind `--config`: a path, or the name of a config that comes with the package."""
     for path in (Path(name), directory / f"{name}.yaml"):
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     known = ", ".join(sorted(path.stem for path in directory.glob("*.yaml")))
     raise UserError(

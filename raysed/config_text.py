@@ -8,7 +8,7 @@ from typing import Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from raysed.errors import UserError, public
+from raysed.errors import UserError, first_line, public
 
 SECRET = "secret"
 """Kind of an error about a value that must not be repeated."""
@@ -58,7 +58,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"config file {path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise UserError(f"config file {path} is not UTF-8 text") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f", line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -89,7 +89,10 @@ def _parse(text: str) -> Any:
     if node is None:
         return None
     _check_size(node, _MOST_VALUES, _DEEPEST)
-    return loader.construct_document(node)
+    try:
+        return loader.construct_document(node)
+    except (ValueError, LookupError, AttributeError) as error:  # of a value that is not what its tag says
+        raise yaml.YAMLError(first_line(error)) from None
 
 
 def _check_size(node: yaml.Node, values: int, depth: int) -> int:
@@ -109,11 +112,11 @@ def _check_size(node: yaml.Node, values: int, depth: int) -> int:
 def apply_override(data: dict[str, Any], item: str) -> None:
     """Change one setting in place: `block.key=value`, the value in YAML."""
     key, equals, text = item.partition("=")
-    if not equals or not all(key.split(".")):
-        raise UserError(f"--set {item!r}: write it as block.key=value, for example --set ct.steps=1000")
+    if not equals or not all(key.split(".")) or key.count(".") > _DEEPEST:
+        raise UserError(f"--set {_short(item)}: write it as block.key=value, for example --set ct.steps=1000")
     try:
         value = _parse(text)
-    except (yaml.YAMLError, ValueError):
+    except yaml.YAMLError:
         raise UserError(f"--set {_short(item)}: the value is not valid YAML") from None
     *parents, leaf = key.split(".")
     for depth, parent in enumerate(parents):

@@ -61,4 +61,4 @@ def public(text: str) -> str:
     >>> public("s3://key:secret@bucket/a.tsv?token=1 does not exist")
     's3://bucket/a.tsv does not exist'
     """
-    return re.sub(r"(\w://)(?:[^\s@]*:[^\s@]*@|[^\s@/]*@)?([^\s?']*)(?:\?[^\s']*)?", r"\1\2", text)
+    return re.sub(r"(\w://)(?:[^\s@:]*:[^\s@]*@|[^\s@/]*@)?([^\s?']*)(?:\?[^\s']*)?", r"\1\2", text)

@@ -15,6 +15,8 @@ _SECRET = re.compile(
 )
 """Names of parameters, in lower case: those of S3, Google and Azure, and what users of other tools try."""
 
+_LONGEST = 2_000
+
 
 def refuse_secret(uri: str, setting: str) -> None:
     """Refuse a path or URI that holds credentials, with a message that does not repeat the value."""
@@ -34,7 +36,7 @@ def secret_in(value: Any) -> str | None:
     >>> secret_in("hdfs://user@host:8020/b@c.tsv")
     """
     if isinstance(value, str):
-        return _secret_in_uri(value)
+        return "it holds a zero byte, which no name can" if "\0" in value else _secret_in_uri(value)
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
     return next(filter(None, map(secret_in, parts)), None)
 
@@ -49,6 +51,8 @@ def _secret_in_uri(text: str) -> str | None:
     _, separator, rest = text.partition("://")
     if not separator:
         return None
+    if len(text) > _LONGEST:
+        return f"a URI has at most {_LONGEST:,} characters"
     if _has_password(rest):
         return f"the URI contains a password; {_REMEDY}"
     for name, value in parse_qsl(rest.partition("?")[2], keep_blank_values=True):

@@ -60,109 +60,6 @@ def test_defaults_are_the_papers(setting):
     assert getattr(getattr(Config(), block), name) == PAPERS[setting]
 
 
-# -- mistakes --------------------------------------------------------------------------------------------------------
-
-TASK = {"source": "bundled:dev"}
-WRONG = [
-    # unknown settings, anywhere
-    ({"ct": {"step": 5}}, r"^unknown setting ct\.step: did you mean ct\.steps\?$"),
-    ({"recipe": []}, r"^unknown setting recipe: did you mean recipes\?$"),
-    ({"members": {"cuont": 1, "max_retries": "x"}}, r"^unknown setting members\.cuont: did you mean members\.count\?$"),
-    (
-        {"evaluation": {"tasks": {"mine": {"sorce": "x"}}}},
-        r"^unknown setting evaluation\.tasks\.mine\.sorce: did you mean evaluation\.tasks\.mine\.source\?$",
-    ),
-    ({"encoder": {"static": {"widht": 2}}}, r"^unknown .*: did you mean encoder\.static\.width\?$"),
-    (
-        {"export": {"zzz": 1}},
-        r"^unknown setting export\.zzz; the settings here are export\.recipe, export\.allow_worse, export\.formats$",
-    ),
-    ({"zzz": 1}, r"^unknown setting zzz; the settings here are run, storage, seed, recipes, "),
-    # wrong types
-    ({"ct": 5}, r"^ct is a block of settings: ct\.dropout, ct\.steps, ct\.negatives, "),
-    ({"ct": None}, r"^ct is a block of settings: "),
-    ({"evaluation": {"tasks": {"mine": 5}}}, r"^evaluation\.tasks\.mine is a block of settings: "),
-    ({"evaluation": {"tasks": {"mine": {}}}}, r"^setting evaluation\.tasks\.mine\.source: field required$"),
-    ({"members": {"count": "ten"}}, r"^setting members\.count: input should be a valid integer.* \(got 'ten'\)$"),
-    ({"members": {"count": 1.5}}, r"^setting members\.count: .*fractional part \(got 1\.5\)$"),
-    ({"members": {"count": True}}, r"^setting members\.count: yes, no, true and false .* \(got True\)$"),
-    ({"evaluation": {"layers": [True]}}, r"^setting evaluation\.layers: yes, no, true and false"),
-    ({"sed": {"dropout": "maybe"}}, r"^setting sed\.dropout: input should be a valid boolean.* \(got 'maybe'\)$"),
-    ({"recipes": "ct-sed"}, r"^setting recipes: input should be a valid list \(got 'ct-sed'\)$"),
-    ({"recipes": ["ct", 5]}, r"^setting recipes\.1: input should be a valid string \(got 5\)$"),
-    ({"corpus": {"source": 5}}, r"^setting corpus\.source: .*valid string, or .*valid list \(got 5\)$"),
-    (
-        {"encoder": {"layers": "last"}},
-        r"^setting encoder\.layers: .*integer.*, or input should be 'first_last' \(got 'l",
-    ),
-    ({"storage": None}, r"^setting storage: input should be a valid string \(got None\)$"),
-    ({5: 1}, r"^setting 5: keys should be strings"),
-    # wrong ranges
-    ({"members": {"count": 0}}, r"^setting members\.count: input should be greater than or equal to 1 \(got 0\)$"),
-    ({"seed": -1}, r"^setting seed: input should be greater than or equal to 0"),
-    ({"sed": {"learning_rate": 0}}, r"^setting sed\.learning_rate: input should be greater than 0"),
-    ({"sed": {"learning_rate": float("nan")}}, r"^setting sed\.learning_rate: input should be a finite number"),
-    ({"flow": {"epochs": float("inf")}}, r"^setting flow\.epochs: input should be a finite number"),
-    ({"sed": {"warmup": 1.1}}, r"^setting sed\.warmup: input should be less than or equal to 1"),
-    ({"sed": {"zero_stage": 3}}, r"^setting sed\.zero_stage: input should be 0, 1 or 2 \(got 3\)$"),
-    ({"sed": {"target": "median"}}, r"^setting sed\.target: input should be 'mean' or 'centred_mean'"),
-    ({"ct": {"learning_rates": [1, 1, 1, 1, -1]}}, r"^setting ct\.learning_rates\.4: input should be greater than 0"),
-    ({"encoder": {"max_length": 2}}, r"^setting encoder\.max_length: input should be greater than or equal to 3"),
-    ({"resources": {"gpus_per_member": 0}}, r"^setting resources\.gpus_per_member: input should be greater than 0"),
-    (
-        {"evaluation": {"tasks": {"mine": {**TASK, "score_range": [5, 0]}}}},
-        r"^setting evaluation\.tasks\.mine\.score_range: write the lowest score first, then .* \(got \[5, 0\]\)$",
-    ),
-    # settings that do not go together
-    ({"ct": {"learning_rates": [1e-5]}}, r"^ct\.boundaries must increase, and ct\.learning_rates must have exactly"),
-    ({"ct": {"boundaries": [4, 3, 2, 1]}}, r"^ct\.boundaries must increase"),
-    (
-        {"sed": {"batch_size": 10, "workers": 11}},
-        r"^sed\.workers is 11, which is more than sed\.batch_size \(10\); set it to at most 10$",
-    ),
-    (
-        {"members": {"count": 3, "min_members": 4}},
-        r"^members\.min_members is 4, which is more than members\.count \(3\); lower it$",
-    ),
-    ({"evaluation": {"tasks": {}}}, r"^evaluation\.tasks is empty; name at least one file"),
-    (
-        {"evaluation": {"tasks": {"mine": "x.tsv"}}},
-        r"^evaluation\.dev names 'everyday-dev', which is not in .*; name one of mine, or use null for none$",
-    ),
-    (
-        {"evaluation": {"report": ["x"]}},
-        r"^evaluation\.report names 'x', which is not in .* everyday-dev, everyday-test$",
-    ),
-    (
-        {"resources": {"gpus_per_member": 1.5}},
-        r"^resources\.gpus_per_member is 1\.5; above 1 it must be a whole number$",
-    ),
-    (
-        {"resources": {"gpus_per_member": 1, "gpu": False}},
-        r"^resources\.gpus_per_member is set but resources\.gpu is f",
-    ),
-]
-
-
-@pytest.mark.parametrize(("data", "sentence"), WRONG, ids=[str(data)[:60] for data, _ in WRONG])
-def test_every_mistake_is_one_sentence_that_names_the_setting(data, sentence):
-    with pytest.raises(UserError, match=sentence) as caught:
-        make_config(data)
-    assert "\n" not in str(caught.value) and "pydantic" not in str(caught.value)
-
-
-@pytest.mark.parametrize("run", ["", "..", "../x", "a/b", "/a", ".hidden", "-x", "a b", "a\n", "ä", "x" * 101, "a\\b"])
-def test_run_names_cannot_leave_the_storage(run):
-    with pytest.raises(UserError, match=r"^setting run: use only letters, digits, '\.', '_' and '-'"):
-        make_config({"run": run})
-
-
-def test_long_values_are_shortened():
-    with pytest.raises(UserError) as caught:
-        make_config({"members": {"count": "9" * 5000 + "x"}})
-    assert len(str(caught.value)) < 250
-
-
 # -- overrides -------------------------------------------------------------------------------------------------------
 
 
@@ -207,59 +104,7 @@ def test_overrides_reach_into_tasks_and_the_last_one_wins(tmp_path):
     assert config.ct.steps == 2
 
 
-@pytest.mark.parametrize("item", ["ct.steps", "=5", "ct.=5", ".steps=5", "ct..steps=5", ""])
-def test_malformed_overrides_show_how_to_write_them(item):
-    with pytest.raises(
-        UserError, match=r"^--set '.*': write it as block\.key=value, for example --set ct\.steps=1000$"
-    ):
-        load_config(None, [item])
-
-
-@pytest.mark.parametrize(
-    ("item", "sentence"),
-    [
-        ("ct.steps=[1", r"^--set 'ct\.steps=\[1': the value is not valid YAML$"),
-        ("seed.x=1", r"^setting seed: input should be a valid integer \(got \{'x': 1\}\)$"),
-        ("ct.step=1", r"did you mean ct\.steps\?$"),
-    ],
-)
-def test_wrong_overrides(item, sentence):
-    with pytest.raises(UserError, match=sentence):
-        load_config(None, [item])
-    with pytest.raises(UserError, match=r"^--set 'ct\.steps\.x=1': steps is a value, not a block of settings$"):
-        load_config(None, ["ct.steps=1", "ct.steps.x=1"])
-
-
 # -- files -----------------------------------------------------------------------------------------------------------
-
-
-ENTITY_BOMB = "a0: &a0 x\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        (b"ct:\n  steps: [1\nseed: 2\n", r", line 3 is not valid YAML: expected ',' or '\]', but got ':'"),
-        (b"a: 1\n\tb: 2\n", r", line 2 is not valid YAML: found character '\\t' that cannot start any token$"),
-        (b"a: b: c\n", r", line 1 is not valid YAML: mapping values are not allowed here$"),
-        (b"a: \x00\n", r" is not valid YAML: unacceptable character #x0000"),
-        (b"a: \xff\n", r" is not UTF-8 text$"),
-        (b"- ct\n", r" must hold settings as 'key: value', not a list$"),
-        (b"ct\n", r" must hold settings as 'key: value', not a str$"),
-        (b"run: &a [*a]\n", r" is not valid YAML: one of its aliases contains itself$"),
-        (b"run: " + 50_000 * b"[", r" is not valid YAML: it is nested too deeply$"),
-        (ENTITY_BOMB.encode(), r" is not valid YAML: its aliases stand for more than 100,000 values$"),
-        (100_000 * b"# \n", r" is not valid YAML: it has more than 200,000 characters$"),
-        (b"run: " + 5000 * b"1", r" is not valid YAML: Exceeds the limit \(4300 digits\) "),
-    ],
-)
-@pytest.mark.timeout(5)
-def test_unreadable_files_are_named_with_the_line(tmp_path, text, sentence):
-    path = tmp_path / "c.yaml"
-    path.write_bytes(text)
-    with pytest.raises(UserError, match=rf"^config file {path}{sentence}") as caught:
-        load_config(path)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):
@@ -289,26 +134,6 @@ def test_a_config_based_on_another_has_its_settings_but_for_its_own(tmp_path):
     (tmp_path / "named.yaml").write_text("based_on: quickstart\nrun: mine\n")
     quickstart = load_config(ROOT / "raysed/configs/quickstart.yaml", ["run=mine"])
     assert load_config(tmp_path / "named.yaml") == quickstart != Config(run="mine")
-
-
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("gone", r"based_on names 'gone', which is not a config; the configs are .*other, own, .*quickstart"),
-        ("[a]", r"based_on names \['a'\], which is not a config; "),
-        ("own", "based_on names the file itself; name another config$"),
-        ("other", "based_on names 'other', which is itself based on 'own'; name a config without based_on$"),
-        (
-            "bert-base-unsupervised",
-            "which is itself based on 'bert-large-unsupervised'; name a config without based_on$",
-        ),
-    ],
-)
-def test_a_config_stands_on_one_that_stands_by_itself(tmp_path, name, sentence):
-    (tmp_path / "own.yaml").write_text(f"based_on: {name}\n")
-    (tmp_path / "other.yaml").write_text("based_on: own\n")
-    with pytest.raises(UserError, match=rf"^config file {tmp_path}/own\.yaml:? .*{sentence}"):
-        load_config(tmp_path / "own.yaml")
 
 
 def test_an_empty_file_is_the_defaults(tmp_path):
@@ -380,10 +205,11 @@ def test_settings_are_frozen():
 
 
 def test_report_tasks():
-    tasks = {"a": TASK, "b": TASK, "c": TASK}
+    task = {"source": "bundled:dev"}
+    tasks = {"a": task, "b": task, "c": task}
     assert make_config({"evaluation": {"tasks": tasks, "dev": "a"}}).evaluation.report_tasks() == ["b", "c"]
     assert make_config({"evaluation": {"tasks": tasks, "dev": None}}).evaluation.report_tasks() == ["a", "b", "c"]
-    assert make_config({"evaluation": {"tasks": {"a": TASK}, "dev": "a"}}).evaluation.report_tasks() == ["a"]
+    assert make_config({"evaluation": {"tasks": {"a": task}, "dev": "a"}}).evaluation.report_tasks() == ["a"]
     assert make_config({"evaluation": {"tasks": tasks, "dev": "a", "report": ["a"]}}).evaluation.report_tasks() == ["a"]
 
 
@@ -456,11 +282,3 @@ def test_identities_leave_out_what_has_no_effect():
         assert getattr(one, block).identity() == getattr(other, block).identity()
     assert one.ct.identity() != Config(ct={"steps": 3}).ct.identity()
     assert one.sts.choices() != other.sts.choices()
-
-
-def test_options_of_models_hold_no_secret():
-    with pytest.raises(
-        UserError, match=r"^setting encoder\.model_kwargs: token may hold a secret; remove it"
-    ) as caught:
-        make_config({"encoder": {"model_kwargs": {"token": "hf_abc"}}})
-    assert "hf_abc" not in str(caught.value)

@@ -74,38 +74,6 @@ def test_a_file_that_is_there_stays_unless_force_is_given(called, text, tmp_path
     assert called(text, "--force")[0] == 0 and load_config(tmp_path / "raysed.yaml").run == "tickets"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            ["nothing.txt"],
-            "corpus.source: nothing.txt does not exist; name an existing file, directory or pattern, or a",
-        ),
-        (
-            ["tickets.txt", "--pairs", "no.csv"],
-            "--pairs: no.csv does not exist; name an existing file or a hub dataset",
-        ),
-        (
-            ["tickets.txt", "--pairs", "same.tsv"],
-            "--pairs: all 5 pairs of same.tsv have the score 3, so no correlation",
-        ),
-        (
-            ["tickets.txt", "--encoder", "no/model"],
-            "encoder.path: 'no/model' is neither a model directory nor a hub id ",
-        ),
-        (["tickets.txt", "--output", "no/raysed.yaml"], "--output no/raysed.yaml: no file can be written there; name"),
-        (["tickets.txt", "--output", "."], "--output .: no file can be written there; name one in a directory that "),
-    ],
-    ids=["corpus", "pairs", "scores", "encoder", "output", "directory"],
-)
-def test_a_mistake_is_one_sentence(called, text, tmp_path, words, sentence):
-    (tmp_path / "same.tsv").write_text("score\tsentence1\tsentence2\n" + "3\tA cat.\tA dog.\n" * 5)
-    before = sorted(tmp_path.iterdir())
-    code, _, wrong = called(*words)
-    assert code == 2 and wrong.startswith(f"error: {sentence}") and wrong.count("\n") == 1
-    assert sorted(tmp_path.iterdir()) == before
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("blank_pictures")
 @pytest.mark.parametrize("teachers", [False, True], ids=["members", "teachers"])

@@ -4,7 +4,6 @@ from itertools import permutations
 
 import pytest
 
-from raysed.errors import UserError
 from raysed.recipe import Recipe, member_nodes, member_stages, parse_recipe, parse_recipes
 from raysed.registry import calibration_names
 
@@ -42,44 +41,8 @@ def test_every_order_of_affine_calibrations_is_allowed():
             assert parse_recipe("-".join(["base", *stages])).calibration == stages
 
 
-BAD = {
-    "teachers-whiten": "what follows teachers is sed",
-    "": r"'' is not a stage; the stages are base, teachers, bsl, contrastive, ct, mlm, nli, sts, sed, "
-    r"flow, natsv, sn, whiten$",
-    "-": r"'' is not a stage",
-    "ct-": r"'' is not a stage",
-    "ct--sed": r"'' is not a stage",
-    " ct": r"' ct' is not a stage",
-    "CT-SED": r"'CT' is not a stage; the stages are base, teachers, bsl",
-    "ct_sed": r"'ct_sed' is not a stage",
-    "ct-sde-flow": r"'sde' is not a stage",
-    "../ct": r"'../ct' is not a stage",
-    "sed": r"sed needs an ensemble before it, for example ct-sed$",
-    "base-sed": r"sed needs an ensemble before it",
-    "sed-ct": r"sed needs an ensemble before it",
-    "flow": r"'flow' needs a model before it, for example base-flow$",
-    "sn-natsv": r"'sn' needs a model before it, for example base-sn-natsv$",
-    "ct-flow-sed": r"'sed' is in the wrong place; the order is member stages, sed, calibration$",
-    "ct-sed-sed": r"'sed' is in the wrong place",
-    "ct-sed-ct": r"'ct' is in the wrong place",
-    "base-ct": r"'ct' is in the wrong place",
-    "ct-nli-ct": r"'ct' appears twice; use each stage once$",
-    "ct-sed-nli": r"'nli' is in the wrong place",
-    "ct-base": r"'base' is in the wrong place",
-    "ct-flow-flow": r"use one flow, or a chain of different calibrations from natsv, sn, whiten$",
-    "ct-sn-flow": r"use one flow, or a chain",
-    "base-sn-sn": r"use one flow, or a chain",
-}
-
-
-@pytest.mark.parametrize("text", BAD)
-def test_bad_recipes_name_the_stage_that_is_wrong(text):
-    with pytest.raises(UserError, match=f"^recipe {text!r}: {BAD[text]}"):
-        parse_recipe(text)
-
-
 def test_all_stages_are_known_to_the_table_above():
-    """A new stage belongs into the tables."""
+    """A new stage belongs into it."""
     assert {stage for text in GOOD for stage in text.split("-")} == {
         "base",
         "sed",
@@ -88,10 +51,8 @@ def test_all_stages_are_known_to_the_table_above():
     }
 
 
-def test_the_same_recipe_twice_is_one_and_an_empty_list_is_refused():
+def test_the_same_recipe_twice_is_one():
     assert [recipe.text for recipe in parse_recipes(["ct-sed", "ct", "ct-sed"])] == ["ct-sed", "ct"]
-    with pytest.raises(UserError, match=r"^recipes is empty; name at least one, for example ct-sed-flow$"):
-        parse_recipes([])
 
 
 @pytest.mark.parametrize(

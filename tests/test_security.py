@@ -248,12 +248,6 @@ def test_what_does_not_come_from_settings_is_checked_too(read):
     assert "hush" not in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["../other", "/etc", "a/b", "..", ".", "", ".hidden", "a\x00b", "a\nb", "C:\\x"])
-def test_a_run_name_is_no_path(name):
-    with pytest.raises(UserError, match=r"^setting run: "):
-        make_config({"run": name})
-
-
 @pytest.mark.parametrize("address", [("198.51.100.1", 80), ("huggingface.co", 443)])
 def test_tests_reach_no_other_machine(address):
     """What the fixture of all tests promises."""

@@ -12,6 +12,7 @@ and `resources` count.
 
 import argparse
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,5 +106,5 @@ def _has_sentences_only(source: str) -> bool:
     from raysed.data.rows import column_names
     from raysed.data.sources import ending, local_file
 
-    path = Path(source).expanduser()
-    return path.is_file() and ending(source) == ".txt" and len(column_names(local_file(path))) < 2
+    path = os.path.expanduser(source)
+    return os.path.isfile(path) and ending(source) == ".txt" and len(column_names(local_file(path))) < 2

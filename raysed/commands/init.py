@@ -11,7 +11,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from raysed.cli import check_output, write_output
+from raysed.cli import check_output, one_line, write_output
 from raysed.commands import parser_of
 from raysed.errors import UserError
 
@@ -89,4 +89,4 @@ def job(arguments: argparse.Namespace) -> None:
 
 
 def _show(name: str, text: str) -> None:
-    print(f"{name:10} {text}", flush=True)
+    print(f"{name:10} {one_line(text)}", flush=True)

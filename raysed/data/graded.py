@@ -1,6 +1,7 @@
 """Sentence pairs with a gold score: read from files, directories, the package or the hub, and checked."""
 
 import math
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -139,7 +140,7 @@ def _check_range(gold_P: np.ndarray, score_range: tuple[float, float], source: s
 
 def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
     """Yield the parts of a source, with the columns subset, score, first and second."""
-    path = Path(config.source).expanduser()
+    path = Path(os.path.expanduser(config.source))
     if config.source.startswith("bundled:"):
         from raysed import bundled
 
@@ -149,7 +150,7 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
             raise UserError(problem, setting=setting)
         file = replace(local_file(bundled.pairs_file(split)), name=config.source)
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
-    elif path.is_dir():
+    elif os.path.isdir(path):
         arguments = sorted(path.glob("ArgPairs_*.csv"))
         # Some copies of SentEval have a file of all subsets together beside the subsets.
         graded = sorted(file for file in path.glob("STS.input.*.txt") if file.name != "STS.input.ALL.txt")

@@ -107,8 +107,6 @@ def load_nli(sources: Sequence[PairSource]) -> PairRows:
     A class is a name or the id of the hub (0 entailment, 1 neutral, 2 contradiction); where a dataset names its ids,
     these names count. Rows without a class ('-', -1, blank, null) or with an empty sentence are left out.
     """
-    if not sources:
-        raise UserError("nli.train is empty; name at least one file or hub dataset of labelled sentence pairs")
     found: list[tuple[str, str, int]] = []
     left_out = {"without a label": 0, "with an empty sentence": 0}
     for source in sources:
@@ -149,8 +147,6 @@ def load_graded(sources: Sequence[TaskConfig]) -> PairRows:
 
     Errors call the first source `sts.train[0]`.
     """
-    if not sources:
-        raise UserError("sts.train is empty; name at least one file or hub dataset of graded sentence pairs")
     first, second, scores, dropped = [], [], [], 0
     for place, source in enumerate(sources):
         setting = f"sts.train[{place}]"
@@ -172,8 +168,6 @@ def load_views(config: ViewsConfig) -> PairRows:
     Tab-separated text of two columns needs no header: a first line without known names is a pair like the others, as
     in the released `back_translated_nli.txt` of BSL.
     """
-    if not config.files:
-        raise UserError("views.files is empty; name at least one file or hub dataset of pairs of views")
     first, second = [], []
     for source in config.files:
         schema = _VIEWS

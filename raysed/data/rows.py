@@ -15,7 +15,6 @@ import codecs
 import csv
 import io
 import json
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,9 @@ _BUFFER_BYTES = 1 << 22
 """Object stores answer one request per buffer."""
 _MAX_LINE_BYTES = 1 << 26
 _ROWS = 4096
-_MAX_SHOWN = 40
+_MAX_SHOWN, _MAX_NAMED = 40, 15
+_LARGEST = 1e30
+"""Of scores; the squares of larger ones are not finite."""
 _HALF_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -121,9 +122,9 @@ class Rows:
         if not text:
             return None
         try:
-            if math.isfinite(number := float(text)):
+            if abs(number := float(text)) <= _LARGEST:
                 return number
-            problem = f"is not finite; {remedy}"
+            problem = f"is too large or not finite; {remedy}"
         except ValueError:
             problem = f"is not a number; {remedy}"
             if re.fullmatch(r"[+-]?\d*,\d+", text):
@@ -199,8 +200,10 @@ def _check_text(block: Rows, name: str, remedy: str) -> None:
 
 
 def _listed(names: Collection[str]) -> str:
-    """Return names, shortened: where a header is missing they are sentences."""
-    return ", ".join(n if len(n) <= _MAX_SHOWN else f"{n[:_MAX_SHOWN]}..." for n in names) or "none"
+    """Return some names, shortened: where a header is missing they are sentences."""
+    shown = [n if len(n) <= _MAX_SHOWN else f"{n[:_MAX_SHOWN]}..." for n in islice(names, _MAX_NAMED)]
+    more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return (", ".join(shown) or "none") + more
 
 
 # -- text ------------------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def find(item: str, setting: str, kind: str, hub: Hub, several: bool = False) ->
             plain = list(takewhile(lambda part: not re.search(r"[*?[]", part), parts))
             root = "/".join(plain) or ("/" if path.startswith("/") else ".")
             infos = _list(filesystem, root, parts[len(plain) :])
-    known = [i for i in infos if i.type != pafs.FileType.Directory and ending(i.path) in ENDINGS]
+    known = [i for i in infos if i.type == pafs.FileType.File and ending(i.path) in ENDINGS]
     if known:
         files = [File(scheme + i.path, filesystem, i.path, i.size, i.mtime_ns) for i in known]
         return sorted(files, key=lambda file: file.path)

@@ -170,7 +170,7 @@ def _load_modules(directory: Path, token_budget: int | None, device: str) -> Nat
         return library.take_apart(directory, token_budget, device)
     except UserError:
         raise
-    except (*LOAD_ERRORS, AttributeError, IndexError) as error:
+    except (*LOAD_ERRORS, IndexError) as error:
         raise UserError(
             f"its modules cannot be read: {type(error).__name__}: {first_line(error)}; check that modules.json belongs "
             "to a sentence-transformers model"

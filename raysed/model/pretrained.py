@@ -28,7 +28,7 @@ from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
 LOAD_ERRORS = (
-    *(OSError, ValueError, TypeError, KeyError, RuntimeError, ImportError),
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
 """What transformers raises for a path, a file or a setting that does not fit."""
@@ -48,7 +48,7 @@ def load_encoder(config: EncoderConfig) -> tuple[Encoder, PreTrainedTokenizerBas
             **config.model_kwargs,
         )
     except LOAD_ERRORS as error:
-        raise _unloadable(config, error) from None
+        raise unloadable(config, error) from None
     finally:
         transformers_logging.set_verbosity(verbosity)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key)
@@ -79,7 +79,7 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
     try:
         tokenizer = AutoTokenizer.from_pretrained(encoder_path(config), trust_remote_code=config.trust_remote_code)
     except LOAD_ERRORS as error:
-        raise _unloadable(config, error) from None
+        raise unloadable(config, error) from None
     if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a missing vocabulary
         problem = f"{config.path!r} has no tokenizer; add its files, such as tokenizer.json"
         raise UserError(problem, setting="encoder.path")
@@ -92,7 +92,8 @@ def load_tokenizer(config: EncoderConfig, start: Path | None = None) -> PreTrain
     return tokenizer
 
 
-def _unloadable(config: EncoderConfig, error: Exception) -> UserError:
+def unloadable(config: EncoderConfig, error: Exception) -> UserError:
+    """Return what a user is told of one of `LOAD_ERRORS`."""
     return UserError(f"{config.path!r} cannot be loaded: {first_line(error)}", setting="encoder.path")
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from transformers import AutoModel, PretrainedConfig
 
 from raysed.config import EncoderConfig
-from raysed.model.pretrained import configuration_of, kept_layers
+from raysed.model.pretrained import LOAD_ERRORS, configuration_of, kept_layers, unloadable
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,10 @@ def shape_of(config: EncoderConfig) -> Shape:
         return Shape(found.vocab_size * width, 0, 0, width, 0, 0, found.vocab_size)
     if config.keep_layers is not None:
         found.num_hidden_layers = len(kept_layers(config.keep_layers, found.num_hidden_layers))
-    return shape_of_model(found, config.trust_remote_code)
+    try:
+        return shape_of_model(found, config.trust_remote_code)
+    except LOAD_ERRORS as error:
+        raise unloadable(config, error) from None
 
 
 def shape_of_model(found: PretrainedConfig, trust_remote_code: bool = False) -> Shape:

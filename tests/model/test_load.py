@@ -141,14 +141,6 @@ def refusal(name: object, poolings: tuple = (1,), max_length: int = MAX_LENGTH) 
     return message
 
 
-def test_models_that_are_not_there_are_refused(tmp_path):
-    assert "no such directory" in refusal(tmp_path / "absent")
-    assert "no such directory" in refusal("./absent")
-    assert "neither a directory nor a hub id that can be reached" in refusal("somebody/something-that-is-not-cached")
-    assert "nor a hub id" in refusal("no such name!")
-    assert "pip install" in refusal("package:no_such_package_here/model")
-
-
 def test_directories_that_are_no_models_are_refused(tmp_path, exports, tiny_encoder_dir):
     assert "cannot be loaded" in refusal(tmp_path)
     assert "5 layers cannot be pooled: the encoder has 3" in refusal(tiny_encoder_dir, (5,))

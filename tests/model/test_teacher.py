@@ -76,53 +76,6 @@ def checked(config: TeacherConfig) -> tuple[int, str]:
     return teacher.width, teacher.identity
 
 
-def column(kind: pa.DataType, *values) -> pa.Array:
-    return pa.array(values, kind)
-
-
-@pytest.mark.parametrize(
-    ("sentences", "embeddings", "message"),
-    [
-        (["a", "a"], [[1.0], [2.0]], "rows 1 and 2 of .* have the same sentence and different embeddings"),
-        (["a", "b"], [[1.0], [2.0, 3.0]], "must all have the same width"),
-        (["a", "b"], [[1.0, 2.0, 3.0], [4.0]], "must all have the same width"),
-        (["a", "b"], [[1.0], None], "must all have the same width, with none missing"),
-        (["a", "b"], [[1.0], [float("nan")]], "row 2 of .* has an embedding that is not finite"),
-        (["a", "b"], [[1.0], [float("inf")]], "row 2 of .* has an embedding that is not finite"),
-        (["a", "b"], [[1.0], [1e300]], "row 2 of .* has an embedding that is not finite"),
-        (["a", "b"], [[1.0], [None]], "row 2 of .* has an embedding that is not finite"),
-        (["a", "b"], column(pa.list_(pa.float32()), [], []), "has embeddings of width 0"),
-        (column(pa.string()), column(pa.list_(pa.float32())), "has no rows"),
-        ([1, 2], [[1.0], [2.0]], "needs text in its column sentence, which has the type int64"),
-        (["a", "b"], [1.0, 2.0], "must hold lists of numbers"),
-        (["a", "b"], ["1", "2"], "must hold lists of numbers"),
-        (["a", "b"], [["1"], ["2"]], "must hold lists of numbers"),
-        (["a", "b"], [{"x": 1.0}, {"x": 2.0}], "must hold lists of numbers"),
-        (["a", "b"], [[[1.0]], [[2.0]]], "must hold lists of numbers"),
-        (["a", "b"], [[True], [False]], "must hold lists of numbers"),
-        (["a", "b"], column(pa.list_(pa.decimal128(5, 2)), [1], [2]), "must hold lists of numbers"),
-        (["a", "b"], column(pa.list_(pa.timestamp("s")), [1], [2]), "must hold lists of numbers"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_refused(written, sentences, embeddings, message):
-    with pytest.raises(UserError, match=message):
-        checked(written(sentences, embeddings))
-
-
-def test_columns_of_a_file_are_named(written, tmp_path):
-    with pytest.raises(UserError, match=r"needs the columns sentence .or text. and embedding; it has line, embedding"):
-        checked(written(["a"], [[1.0]], sentence="line"))
-    (tmp_path / "text.parquet").write_text("no table")
-    with pytest.raises(UserError, match="cannot be read as a Parquet file"):
-        checked(TeacherConfig(path=str(tmp_path / "text.parquet")))
-
-
-@pytest.mark.parametrize("path", ["/nowhere/model", "bundled:other"])
-def test_a_model_that_is_not_there_is_named_as_a_teacher(path):
-    with pytest.raises(UserError, match=f"^teachers: '{path}'"):
-        checked(TeacherConfig(path=path))
-
-
 @pytest.mark.parametrize(
     ("path", "title"),
     [

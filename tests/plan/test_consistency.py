@@ -143,25 +143,6 @@ def imported(done: subprocess.CompletedProcess) -> set[str]:
     return {name.split(".")[0] for name in found}
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"recipes": ["ct-sedd"]}, r"^recipe 'ct-sedd': 'sedd' is not a stage; the stages are "),
-        ({"export": {"recipe": "bsl"}}, r"^export\.recipe is 'bsl', which is not in recipes \("),
-        ({"recipes": ["nli"]}, r"^recipe 'nli': nli needs labelled sentence pairs; name them in"),
-        (
-            {"recipes": ["sts"], "evaluation": {"dev": None}, "sts": {"train": "bundled:train"}},
-            r"^recipe 'sts': sts chooses its lower bound on evaluation\.dev; name a dev task$",
-        ),
-        ({"encoder": {"static": {}}}, r"^encoder\.layers is 2, but encoder\.static has no layers"),
-        ({"corpus": {"min_characters": 3000}}, r"^corpus\.min_characters is 3000, which is more than"),
-    ],
-)
-def test_settings_that_lack_something(settings, message):
-    with pytest.raises(UserError, match=message):
-        check_settings(make_config(settings))
-
-
 COMMANDS = {
     "ensemble_then_distill": ["--storage", "runs"],
     "evaluate": ["--model", "bundled:encoder"],

@@ -117,19 +117,6 @@ def test_several_gpus_are_worth_a_ray(monkeypatch):
     assert raysed.pipeline._engine_of(make_config({"recipes": ["base-whiten"]})) == "ray"
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"sed": {"workers": 2}}, "sed.workers needs Ray, but resources.engine is local; leave one of them out"),
-        (
-            {"recipes": ["sts"], "sts": {"scheduler": "asha", "train": "bundled:train"}},
-            "sts.scheduler: asha needs Ray, but resources.engine is local; leave one of them out",
-        ),
-    ],
-)
-def test_what_needs_ray_is_refused_without_it(changes, sentence):
-    with pytest.raises(UserError, match=sentence):
-        check(make_config({**changes, "resources": {"engine": "local"}}))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -162,25 +162,6 @@ def test_a_file_that_lacks_a_sentence_of_the_corpus_is_named(settings, tmp_path)
         combined(settings(teachers=[str(file)]))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"teachers": []}, "recipe 'teachers-sed': teachers names no model"),
-        ({"recipes": ["ct-sed"]}, "teachers is set, but no recipe uses it"),
-        ({"combination": {"weights": [1.0]}}, "combination.weights has 1 weights for 2 teachers"),
-        ({"combination": {"how": "mean"}}, "combination.how is mean, which needs teachers of one width, but"),
-        ({"teachers": ["/nowhere"]}, "teachers: '/nowhere'"),
-        ({"teachers": ["members"]}, "teachers: members needs a recipe that trains members; add one to recipes, such"),
-        (
-            {"teachers": ["members"], "recipes": ["ct", "mlm", "teachers-sed"]},
-            "teachers: members names no ensemble of the recipes; write members:ct or members:mlm",
-        ),
-        ({"sed": {"loss": "l1"}}, "sed.loss: input should be 'mse' or 'unit_mse'"),
-    ],
-)
-def test_what_does_not_go_together_is_refused_before_anything_is_trained(settings, changes, message):
-    with pytest.raises(UserError, match=message):
-        check(make_config(settings(**changes)))
 
 
 def test_python_does_what_a_config_does(settings, tmp_path):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from raysed.config import make_config
-from raysed.errors import UserError
 from raysed.score import kinds
 from raysed.score.intervals import interval, resample
 from raysed.score.lexical import baselines
@@ -39,11 +38,3 @@ def test_the_example_is_found_scored_and_resampled(tmp_path, monkeypatch):
     finally:
         kinds.kinds.cache_clear()
         sys.modules.pop(f"{kinds.__name__}.odd_one_out", None)
-
-
-def test_an_unknown_kind_is_refused_with_the_known_ones():
-    config = make_config({"evaluation": {"tasks": {"t": {"source": "bundled:dev", "kind": "pears"}}, "dev": None}})
-    with pytest.raises(
-        UserError, match=r"evaluation\.tasks\.t\.kind: .*'pears'; write one of classification, clustering"
-    ):
-        Evaluation.load(config.evaluation, 0)

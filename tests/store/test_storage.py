@@ -476,14 +476,6 @@ def test_other_errors_of_a_writer_stay_what_they_are(disk, error):
     assert disk.entry("x") is None
 
 
-@pytest.mark.parametrize("place", ["{}/file", "{}/file/below", "/proc", "/dev/full", "{}/" + "x" * 300])
-def test_a_place_that_cannot_be_written_is_a_sentence(tmp_path, place):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"^storage: .* cannot be written: [^\n]+$"):
-        with Storage(place.format(tmp_path), "r").lock():
-            pass
-
-
 def test_a_disk_on_which_nothing_can_be_written_is_a_sentence_at_once(disk, monkeypatch):
     def full(*arguments) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -596,12 +588,6 @@ def test_uris_keep_their_options_behind_the_path(monkeypatch):
     monkeypatch.setattr(files, "filesystem", lambda location: (pafs._MockFileSystem(), "bucket/runs"))
     assert Storage("s3://bucket/runs/", "a").uri("ct/members/00") == "s3://bucket/runs/a/ct/members/00"
     assert Storage("s3://bucket/runs?region=eu-west-1", "a").uri("x") == "s3://bucket/runs/a/x?region=eu-west-1"
-
-
-@pytest.mark.parametrize("location", ["nosuch://bucket/runs", "file://relative/runs", "s3://[", "http://example.org/x"])
-def test_an_unusable_uri_is_a_sentence(location):
-    with pytest.raises(UserError, match=r"^storage: .* is not a usable directory or URI: [^\n]*$"):
-        Storage(location, "run")
 
 
 # -- S3 --------------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 It may be larger than memory: 16 bytes per sentence are held, and vectors are read when asked for, by row groups.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +45,8 @@ class EmbeddingFile(Teacher):
 
     @cached_property
     def _file(self) -> pq.ParquetFile:
+        if not os.path.isfile(self.config.path):
+            raise self._refused("is not a file")
         try:
             file = open_table(Path(self.config.path))
         except (OSError, pa.ArrowException) as error:

@@ -1,7 +1,7 @@
 """Labelled texts: how well SentEval's linear probe tells the labels, see `probes`."""
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -131,10 +131,9 @@ class Classification(LabelledTask):
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
         """Return whether there is a column of texts and one of labels, and no pair of sentences with a score."""
-        path = Path(config.source).expanduser()
         if config.queries or config.qrels or config.source.startswith(PREFIX):
             return False
-        if path.is_dir() or ending(config.source) == ".txt":
+        if os.path.isdir(os.path.expanduser(config.source)) or ending(config.source) == ".txt":
             return False
         (source,) = find(config.source, setting, "a task", Hub(config.source, config.name, config.split or "test"))
         if isinstance(source, Hub):

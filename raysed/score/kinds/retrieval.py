@@ -4,6 +4,7 @@ Documents are ranked exactly, in blocks of queries that bound memory. The measur
 linear gains (Järvelin and Kekäläinen 2002), ties broken by falling document id.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,13 +37,13 @@ _COLUMNS = {
 
 
 def _file(folder: Path, name: str) -> Path | None:
-    return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    return next((path for path in (folder / name, folder / f"{name}.gz") if os.path.isfile(path)), None)
 
 
 def _places(config: TaskConfig, setting: str) -> dict[str, str]:
     """Return the files by the settings that name them: documents, queries and judgements."""
     places: dict[str, Any] = {"source": config.source, "queries": config.queries, "qrels": config.qrels}
-    folder = Path(config.source).expanduser()
+    folder = Path(os.path.expanduser(config.source))
     if documents := _file(folder, "corpus.jsonl"):
         places["source"], places["queries"] = documents, config.queries or _file(folder, "queries.jsonl")
         if places["queries"] is None:
@@ -124,7 +125,8 @@ class Retrieval(Task):
     @classmethod
     def recognises(cls, config: TaskConfig, setting: str) -> bool:
         return (
-            bool(config.queries or config.qrels) or _file(Path(config.source).expanduser(), "corpus.jsonl") is not None
+            bool(config.queries or config.qrels)
+            or _file(Path(os.path.expanduser(config.source)), "corpus.jsonl") is not None
         )
 
     @classmethod

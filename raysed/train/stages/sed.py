@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from raysed.config import NO_EFFECT, Precision, TargetPrecision, ascending
+from raysed.config import MOST, NO_EFFECT, Precision, TargetPrecision, ascending
 from raysed.train.objective import EncoderObjective
 from raysed.train.optimizers import make_moments
 from raysed.train.stage import Plan, Setup, Start, TunedStage, TuningConfig, log_every
@@ -49,7 +49,7 @@ class SedConfig(TuningConfig):
     target_precision: TargetPrecision = "fp32"
     """In which targets are kept and moved: `fp32`, or `fp16` for half of the storage and network, which rounds each
     number by at most 1/2048 of itself."""
-    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1)
+    learners: Annotated[int, NO_EFFECT] = Field(1, ge=1, le=MOST)
     """Number of learners, with different seeds, on the same targets."""
     start: Literal["encoder", "mlm"] = "encoder"
     """What learners start from: the pre-trained `encoder` (the paper), or `mlm`, the first member after that stage, for

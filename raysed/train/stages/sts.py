@@ -9,7 +9,7 @@ import torch
 from pydantic import BeforeValidator, Field, model_validator
 from torch.nn import functional as F
 
-from raysed.config import CHOICE, TaskConfig, as_blocks
+from raysed.config import CHOICE, MOST, TaskConfig, as_blocks
 from raysed.train.objective import Siamese
 from raysed.train.stage import Start, TunedStage, TuningConfig
 
@@ -28,7 +28,7 @@ class StsConfig(TuningConfig):
     lower_bounds: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], CHOICE] = [round(0.05 * i, 2) for i in range(20)]
     """The grid: different values of at least 0 and below 1. For a lower bound b, a pair's target is b + (1 - b) *
     score, with the score between 0 and 1. The best bound's models are the ensemble."""
-    models: Annotated[int, CHOICE] = Field(10, ge=1)
+    models: Annotated[int, CHOICE] = Field(10, ge=1, le=MOST)
     """Models per lower bound."""
     criterion: Literal["spearman", "pearson"] = "spearman"
     """Correlation on the dev task that decides: `spearman` or `pearson`."""
