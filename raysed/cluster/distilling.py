@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +60,8 @@ def distill(learners: Sequence[Task], worker: Callable[..., None], bench: Bench,
     with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
         bench = replace(bench, watchdog=watchdog)
         _fit(title, [partial(_trainer, lane, worker, bench) for lane in lanes], learners, storage)
-    said: dict[str, dict[str, str]] = {task.name: {} for task in learners}
-    for task, what in product(learners, ("failed", "gave_up", "error")):
-        if text := _note(storage, task, what):
-            said[task.name][what] = text
+    ends = ("failed", "gave_up", "error")
+    said = {task.name: {what: _note(storage, task, what) for what in ends} for task in learners}
     refuse_unfinished(learners, said, storage)
     storage.remove(_NOTES)
 
@@ -142,21 +139,38 @@ def _every(storage: Storage) -> float:
 
 
 def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -> None:
-    """One Ray Train worker."""
+    """One Ray Train worker; all of a learner report equally often."""
     prepare_worker(bench.share.threads)
     context, storage = ray.train.get_context(), bench.storage
+    rank, latest, noted_at = context.get_world_rank(), {}, 0.0
 
     def say(name: str, facts: dict[str, Any]) -> None:
         for what, value in facts.items():
             storage.write_text(f"{_NOTES}/{name}/{what}", str(value))
 
-    reporter = _Reporter(bench, context.get_world_rank(), say)
+    def report(name: str, words: dict[str, Any]) -> None:
+        nonlocal latest, noted_at
+        latest, is_told = {"learner": name, **words}, words["step"] == words["total"] or words["dev"] is not None
+        if rank == 0 and (is_told or time.monotonic() - noted_at > _every(storage)):
+            noted_at = time.monotonic()
+            say(name, {"progress": json.dumps(words)})
+        if is_told:
+            ray.train.report(latest)  # waits until the one before is fetched, so not of every entry
+
+    def published(name: str) -> None:
+        """Hand over the learner as a checkpoint that names its place: its files are where they belong already."""
+        with tempfile.TemporaryDirectory() as directory:
+            place = storage.uri(storage.entry(name).place) if rank == 0 else ""
+            Path(directory, "learner.json").write_text(json.dumps({"learner": name, "place": place}))
+            checkpoint = Checkpoint.from_directory(directory) if rank == 0 else None
+            ray.train.report({**latest, "learner": name}, checkpoint)
+
     bench = replace(
         bench,
-        report=reporter,
-        published=reporter.published,
+        report=report,
+        published=published,
         warned=lambda: ray.train.get_preemption_info() is not None,
-        rank=context.get_world_rank(),
+        rank=rank,
         world=context.get_world_size(),
         broadcast=broadcast_from_rank_zero,
         say=say,
@@ -164,31 +178,3 @@ def _work(learners: Sequence[Task], worker: Callable[..., None], bench: Bench) -
     )
     with bench.watchdog.guard(", ".join(learner.name for learner in learners)):
         worker(learners, bench)
-
-
-class _Reporter:
-    """Reports the history to Ray Train and to the driver; every worker calls it equally often."""
-
-    def __init__(self, bench: Bench, rank: int, say: Callable[[str, dict[str, Any]], None]):
-        self._bench, self._rank, self._say = bench, rank, say
-        self._latest: dict[str, Any] = {}
-        self._noted_at = 0.0
-
-    def __call__(self, name: str, words: dict[str, Any]) -> None:
-        is_last, is_evaluated = words["step"] == words["total"], words["dev"] is not None
-        self._latest = {"learner": name, **words}
-        if self._rank == 0:
-            if is_last or is_evaluated or time.monotonic() - self._noted_at > _every(self._bench.storage):
-                self._noted_at = time.monotonic()
-                self._say(name, {"progress": json.dumps(words)})
-        if is_evaluated or is_last:
-            ray.train.report(self._latest)  # waits until the one before is fetched, so not of every entry
-
-    def published(self, name: str) -> None:
-        """Hand over the learner as a checkpoint that names its place: its files are where they belong already."""
-        storage = self._bench.storage
-        with tempfile.TemporaryDirectory() as directory:
-            place = storage.uri(storage.entry(name).place) if self._rank == 0 else ""
-            Path(directory, "learner.json").write_text(json.dumps({"learner": name, "place": place}))
-            checkpoint = Checkpoint.from_directory(directory) if self._rank == 0 else None
-            ray.train.report({**self._latest, "learner": name}, checkpoint)

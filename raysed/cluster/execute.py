@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, zip_longest
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Cluster, Need, Share, plan_members, uses_gpu
@@ -26,9 +26,6 @@ from raysed.graph import Artefact, Graph, Ref, State, Task
 from raysed.store.progress import Progress, emit, listening
 from raysed.store.status import read_timings
 from raysed.store.storage import Storage
-
-if TYPE_CHECKING:
-    from raysed.cluster.nodes import HubModels
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +47,7 @@ class How:
     engine: Engine = "ray"
     members: int = 1
     learner_workers: int | None = None
-    hub_models: HubModels | None = None
+    hub_models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     check_room: Callable[[Cluster, int | None, int | None], None] = lambda cluster, rows, free: None
     settings: str = ""
     notes: Sequence[str] = ()
@@ -115,8 +112,10 @@ class Executor:
             with self._timed(wanted[0].needs.stage):
                 {"task": self._by_task, "train": self._by_train, "blocks": self._by_blocks}[by](wanted, batch)
         for artefact in batch:
-            if by == "driver":
-                self._by_driver(artefact)
+            if by == "driver" and self.state.is_wanted(artefact):
+                more = {"trained": self._trained.get(artefact.needs.group)} if artefact.needs.is_outcome else {}
+                with self._timed(artefact.needs.stage):
+                    self._task(artefact, **more).run(self._storage, self._work())
             if artefact.needs.say and (entry := self.state.entry(artefact.name)):
                 for line in artefact.needs.say(entry):
                     self._say(line)
@@ -187,17 +186,7 @@ class Executor:
         share = share or self.share
         return Work(share.device if share else "cpu", self._res.encode_token_budget, self._res.encode_precision)
 
-    def _bench(self, share: Share) -> Bench:
-        return Bench(self._storage, self._res, share)
-
     # in this process
-
-    def _by_driver(self, artefact: Artefact) -> None:
-        if not self.state.is_wanted(artefact):
-            return
-        more = {"trained": self._trained.get(artefact.needs.group)} if artefact.needs.is_outcome else {}
-        with self._timed(artefact.needs.stage):
-            self._task(artefact, **more).run(self._storage, self._work())
 
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
         """Make artefacts, those of a group one after the other; yield why some cannot be made, by name."""
@@ -250,7 +239,7 @@ class Executor:
             for in_turn in experiments:
                 missing = sum(not self.state.entry(task.name) for trial in in_turn for task in trial.tasks)
                 log.info("training %d of %d members: %s", missing, len(batch), share)
-                failed, stopped = self._train_members(in_turn, self._bench(share))
+                failed, stopped = self._train_members(in_turn, Bench(self._storage, self._res, share))
                 self.failures |= failed
                 for trial in in_turn:
                     if trial.name in stopped:
@@ -288,10 +277,7 @@ class Executor:
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
             stream = self._streamed(tasks, options)
             joined = [self._task(a, blocks=blocks_of(stream, a.name, self._storage)) for a in group]
-            if options.get("joins_here"):
-                outcomes: Iterable[dict[str, str]] = [make_group(joined, self._storage, self._work(), None)]
-            else:
-                outcomes = self._made_groups("join", [[task] for task in joined], on_cpus=True)
+            outcomes = self._made_groups("join", [[task] for task in joined], on_cpus=True)
             for name, reason in (item for failed in outcomes for item in failed.items()):
                 raise UserError(f"{name}: {reason}")
             for task in tasks:

@@ -79,7 +79,7 @@ class LocalExecutor(Executor):
         line = TrainingLine(f"distil {wanted[0].needs.stage}", "learners", len(tasks))
         said: dict[str, dict[str, Any]] = {}
         bench = replace(
-            self._bench(share),
+            Bench(self._storage, self._res, share),
             report=line.report,
             say=lambda name, words: said.setdefault(name, {}).update(words),
             has_failed=lambda: any("failed" in words for words in said.values()),

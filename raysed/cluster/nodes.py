@@ -9,7 +9,6 @@ import logging
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,6 @@ log = logging.getLogger(__name__)
 ANSWER_S = 60.0
 """For all nodes to answer: a node that has had no work yet first unpacks the job and starts a process."""
 LIBRARIES = ("ray", "torch", "transformers")
-HubModels = Mapping[str, Mapping[str, Any]]
-"""The ids of models, each with the options that choose its files, such as `revision`."""
 _MODEL = "the model "
 _REMEDIES = {
     _MODEL: "fetch the same commit on all nodes, or name one with encoder.model_kwargs: {revision: COMMIT}",
@@ -57,11 +54,14 @@ def ask_nodes(question: Any, nodes: Sequence[str], *arguments: Any) -> dict[str,
     return answers
 
 
-def check_versions(models: HubModels) -> None:
+def check_versions(models: Mapping[str, Mapping[str, Any]]) -> None:
     """Compare what every node runs with what this process runs; on a single node there is nothing to compare.
 
     A node that is lost meanwhile, or does not answer, is left out with a warning. Models of the hub are compared where
     a node has them already.
+
+    Args:
+        models: by id, the options that choose a model's files, such as `revision`.
 
     Raises:
         UserError: names the first node that differs, what differs, and both versions.
@@ -94,23 +94,20 @@ def difference(here: Mapping[str, str | None], there: Mapping[str, str | None]) 
     return None
 
 
-def versions(models: HubModels) -> dict[str, str | None]:
-    """Return what this process runs: versions, a digest of raysed's own code, and commits of models as far as known."""
-    of_python = ".".join(platform.python_version_tuple()[:2])
-    commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
-    libraries = {name: metadata.version(name).partition("+")[0] for name in LIBRARIES}  # without builds such as +cpu
-    return {"Python": of_python, **libraries, "raysed": _code_digest(), **commits}
+def versions(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
+    """Return what this process runs: versions, a digest of raysed's own code, and commits of models as far as known.
 
-
-@cache
-def _code_digest() -> str:
-    """The code travels with the job, so no version that is installed describes it."""
+    The code travels with the job, so no version that is installed describes it.
+    """
     digest = hashlib.sha256()
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return f"code {digest.hexdigest()[:8]}"
+    of_python = ".".join(platform.python_version_tuple()[:2])
+    commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
+    libraries = {name: metadata.version(name).partition("+")[0] for name in LIBRARIES}  # without builds such as +cpu
+    return {"Python": of_python, **libraries, "raysed": f"code {digest.hexdigest()[:8]}", **commits}
 
 
 @ray.remote(num_cpus=0, max_retries=0)
-def _versions_there(models: HubModels) -> dict[str, str | None]:
+def _versions_there(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
     return versions(models)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -36,7 +36,7 @@ class RayExecutor(Executor):
 
     def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
         cluster = gather(self._res, need, learners, self._say, workers, self._how.learner_workers)
-        check_versions(self._how.hub_models or {})
+        check_versions(self._how.hub_models)
         if self._storage.is_local and len(cluster.nodes) > 1:
             log.warning("storage %s must be a directory that all nodes share; otherwise use a URI", self._storage)
         return cluster
@@ -51,17 +51,13 @@ class RayExecutor(Executor):
 
     def _to_workers(self, task: Task) -> Task:
         """Return a task whose large inputs go to the object store, each of them once."""
-        return replace(task, inputs={role: self._as_shared(value) for role, value in task.inputs.items()})
-
-    def _as_shared(self, value: Any) -> Any:
-        if isinstance(value, Ref | list | dict | str | int | float | None):
-            return value
-        if id(value) not in self._shared:
-            self._shared[id(value)] = value, Shared(partial(ray.get, ray.put(value)))
-        return self._shared[id(value)][1]
-
-    def _watched(self, function: Callable[..., Any], jobs: Sequence[Any], *arguments: Any, **about: Any) -> Iterable:
-        return watched_tasks(function, jobs, *arguments, seconds=self._res.silence_seconds, **about)
+        inputs = dict(task.inputs)
+        for role, value in task.inputs.items():
+            if not isinstance(value, Ref | list | dict | str | int | float | None):
+                if id(value) not in self._shared:
+                    self._shared[id(value)] = value, Shared(partial(ray.get, ray.put(value)))
+                inputs[role] = self._shared[id(value)][1]
+        return replace(task, inputs=inputs)
 
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
         """Make artefacts in tasks; on one machine without GPUs this process is as good, and has imported everything."""
@@ -71,7 +67,8 @@ class RayExecutor(Executor):
         share = replace(share, gpus=0.0) if on_cpus else share
         groups = [[self._to_workers(task) for task in group] for group in groups]
         arguments = self._storage, self._work(share), share.threads
-        return self._watched(make_group, groups, *arguments, work=title, share=share)
+        seconds = self._res.silence_seconds
+        return watched_tasks(make_group, groups, *arguments, work=title, share=share, seconds=seconds)
 
     def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
         from raysed.cluster.tuning import train_members
@@ -85,7 +82,7 @@ class RayExecutor(Executor):
             self._now(), self._res, len(batch), self._memory(wanted[:1]), self._how.learner_workers
         )
         tasks = [self._to_workers(self._task(artefact)) for artefact in wanted]
-        distill(tasks, wanted[0].needs.options["worker"], self._bench(share), at_once)
+        distill(tasks, wanted[0].needs.options["worker"], Bench(self._storage, self._res, share), at_once)
 
     def _streamed(self, tasks: Sequence[Task], options: Mapping[str, Any]) -> Stream:
         rows, cluster, groups = self.state.entry("corpus").meta["rows"], self._now(), 1

@@ -2,7 +2,6 @@
 
 import ctypes
 import gc
-import logging
 import os
 import time
 
@@ -15,7 +14,6 @@ _OBJECTS = 20_000
 """New objects after which Python looks for garbage: with 700, its default, imports take longer."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _KEPT_BYTES = -1, -3, 2**30
 """Of glibc's malloc.h: blocks of up to a gigabyte come from the heap, which keeps a gigabyte of free ones."""
-
 
 last_progress: float | None = None
 """When this process last made progress, for its watchdog; None while nobody expects it to."""
@@ -34,18 +32,16 @@ def expect_no_progress() -> None:
 
 
 def prepare_process() -> None:
-    """Do what every process of a run does first, also the driver: best before it imports the heavy libraries."""
+    """Do what every process of a run does first, also the driver: best before it imports the heavy libraries.
+
+    oneDNN reads its limit at the first product.
+    """
     gc.set_threshold(_OBJECTS, *gc.get_threshold()[1:])
-    keep_few_programs()
+    for name in PROGRAM_LIMITS:
+        os.environ.setdefault(name, _PROGRAMS)
     from raysed.store.metrics import quiet_libraries
 
     quiet_libraries()
-
-
-def keep_few_programs() -> None:
-    """Limit oneDNN's memory; to be called before the first product, at which it reads the environment."""
-    for name in PROGRAM_LIMITS:
-        os.environ.setdefault(name, _PROGRAMS)
 
 
 def prepare_worker(threads: int) -> None:
@@ -64,13 +60,3 @@ def prepare_worker(threads: int) -> None:
     if mallopt:
         for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
             mallopt(option, _KEPT_BYTES)
-
-
-def quiet_ray_data() -> None:
-    """Keep Ray Data from printing, because the driver shows one line of its own."""
-    from ray.data import DataContext
-
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
-    context = DataContext.get_current()
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False

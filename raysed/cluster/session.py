@@ -11,15 +11,12 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from raysed import interrupts
 from raysed.errors import UserError
-
-log = logging.getLogger(__name__)
 
 VARIABLES = {
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -62,14 +59,18 @@ def session(engine: str) -> Iterator[str | None]:
     is_elsewhere = bool(os.environ.get("RAY_ADDRESS"))
     for name, value in {**VARIABLES, **(_ELSEWHERE if is_elsewhere else {})}.items():
         os.environ.setdefault(name, value)
-    with _full_disks_said():
+    try:
         if (ray := sys.modules.get("ray")) and ray.is_initialized():
             yield None
-            return
-        if not is_elsewhere:
-            _say_what_is_not_used()
-        with _started({} if is_elsewhere else _HERE) as dashboard:
-            yield dashboard
+        else:
+            with _started({} if is_elsewhere else _HERE) as dashboard:
+                yield dashboard
+    except Exception as error:  # such as objects that neither memory nor a node's disk has room for
+        if (ray := sys.modules.get("ray")) and isinstance(error, ray.exceptions.OutOfDiskError):
+            what = "no disk space left for what Ray moves out of memory"
+            remedy = "free some space, or set RAY_TMPDIR to another disk where Ray is started"
+            raise UserError(f"{what}; {remedy}") from None
+        raise
 
 
 @contextmanager
@@ -82,45 +83,14 @@ def _noticing() -> Iterator[None]:
         raise
 
 
-def _say_what_is_not_used() -> None:
-    """Say how to use a cluster that was started on this machine, as on the head of one, and that still lives."""
-    place = os.environ.get("RAY_TMPDIR", os.environ.get("TMPDIR", "/tmp"))  # Ray, not imported yet, says the same
-    file = Path(place, "ray", "ray_current_cluster")
-    try:
-        address = file.read_text().strip()
-        _knock(address, 1)
-    except (OSError, ValueError):
-        return
-    log.info("starting a Ray of its own; to use the one at %s, name it by --address or RAY_ADDRESS", address)
-
-
-def _knock(address: str, seconds: float) -> None:
-    """Return if somebody listens at `HOST:PORT`; OSError, ValueError or OverflowError if not."""
-    host, _, port = address.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=seconds).close()
-
-
-@contextmanager
-def _full_disks_said() -> Iterator[None]:
-    """Say in a sentence that objects which memory has no room for do not fit on a node's disk either."""
-    try:
-        yield
-    except Exception as error:
-        if (ray := sys.modules.get("ray")) and isinstance(error, ray.exceptions.OutOfDiskError):
-            what = "no disk space left for what Ray moves out of memory"
-            remedy = "free some space, or set RAY_TMPDIR to another disk where Ray is started"
-            raise UserError(f"{what}; {remedy}") from None
-        raise
-
-
 def _connected(options: dict[str, Any]) -> Any:
     """Start or join Ray; UserError where a cluster that was named does not answer, or not without a token."""
     import ray  # takes a second that a run with nothing to do can save
 
     address = os.environ.get("RAY_ADDRESS", "")
     try:
-        if not options and re.fullmatch(r"[^/]+:\d+", address):
-            _knock(address, 10)  # Ray would try for minutes
+        if not options and (named := re.fullmatch(r"([^/]+):(\d+)", address)):  # Ray would try for minutes
+            socket.create_connection((named[1].strip("[]"), int(named[2])), timeout=10).close()
         return ray.init(logging_level=logging.ERROR, log_to_driver=False, **options)
     except (OSError, RuntimeError, ValueError, OverflowError) as error:
         if options:

@@ -5,6 +5,7 @@ teachers: O(D) per sentence. Readers need no CPU: they would wait for ever where
 do when a node is lost.
 """
 
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -13,7 +14,7 @@ import pyarrow as pa
 import ray
 
 from raysed.cluster.blocks import BlockWorker, Place, Stream, make_missing
-from raysed.cluster.process import prepare_worker, quiet_ray_data
+from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import Share
 from raysed.cluster.watchdog import Watchdog, watched_workers
 from raysed.data.parquet import SentenceTable
@@ -35,8 +36,9 @@ def make_blocks(stream: Stream, storage: Storage, share: Share, silence: float) 
 def _published(
     stream: Stream, storage: Storage, share: Share, watchdog: Watchdog, places: Sequence[Place]
 ) -> Iterator[pa.Table]:
-    quiet_ray_data()
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its errors are raised as well
     context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = context.print_on_execution_start = False  # the driver shows one line of its own
     context.target_max_block_size = None  # a block of this file is one of Ray's
     context.raise_original_map_exception = True
     about = {"batch_format": "pyarrow", "batch_size": None}
@@ -47,16 +49,17 @@ def _published(
         num_cpus=0,
         **about,
     )
-    job = uuid.uuid4().hex
+    job, tries = uuid.uuid4().hex, f"{stream.tasks[0].name}.blocks"
     for number in range(len(stream.chain)):
         rows = rows.map_batches(
             MakeBlocks,
-            fn_constructor_args=(stream, number, storage, share, watchdog, job),
+            fn_constructor_args=(stream, number, storage, share, watchdog, f"{tries}/{number}", job),
             compute=ray.data.ActorPoolStrategy(size=min(share.workers, len(places))),
             num_cpus=share.cpus,
             num_gpus=share.gpus,
             **about,
         )
+    rows.set_name(stream.title.replace("/", "-"))  # Ray Data names a log file after it
     try:
         yield from rows.iter_batches(prefetch_batches=0, **about)
     except ray.exceptions.RayError as error:
@@ -64,11 +67,7 @@ def _published(
             raise cause from None
         raise RunFailed(f"{stream.title}: {last_line(error)}") from error
     finally:
-        storage.remove(f"checkpoints/{_tries_of(stream)}")
-
-
-def _tries_of(stream: Stream) -> str:
-    return f"{stream.tasks[0].name}.blocks"
+        storage.remove(f"checkpoints/{tries}")
 
 
 class ReadSentences:
@@ -88,13 +87,15 @@ class ReadSentences:
 class MakeBlocks(BlockWorker):
     """A stage of the stream in an actor, which counts how often each block was begun."""
 
-    def __init__(self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: Watchdog, job: str):
+    def __init__(
+        self, stream: Stream, number: int, storage: Storage, share: Share, watchdog: Watchdog, tries: str, job: str
+    ):
         prepare_worker(share.threads)
         super().__init__(stream, number, storage)
         self._what = stream.chain[number][-1]
         self._guard = watchdog.guard(self._what)
         self._guard.__enter__()
-        self._tries = lambda first: storage.checkpoints(f"{_tries_of(stream)}/{number}/{first}", {}).begin(job)
+        self._tries = lambda first: storage.checkpoints(f"{tries}/{first}", {}).begin(job)
 
     def added(self, rows: pa.Table) -> pa.Table:
         """Return what `BlockWorker` does; Ray Data does again without a limit what was lost with a worker."""

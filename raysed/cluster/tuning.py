@@ -9,10 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
-import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
@@ -21,7 +19,6 @@ from raysed.cluster.resources import MOST_RESTARTS
 from raysed.cluster.watchdog import watched_workers
 from raysed.cluster.work import Bench, Failures, Stopped, TrainingLine, Trial
 from raysed.errors import last_line
-from raysed.graph import Shared, Task
 from raysed.store.progress import emit
 
 log = logging.getLogger(__name__)
@@ -33,9 +30,36 @@ def train_members(trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict
     by_name = {trial.name: trial for trial in trials}
     count, updates = sum(len(t.tasks) for t in trials), sum(len(t.tasks) * t.rungs[-1] for t in trials)
     line, res = TrainingLine(f"train {title}", "members", count, updates), bench.resources
+    (reduction, rungs) = next(((t.reduction, t.rungs) for t in trials if t.reduction), (0, ()))
+    asha = reduction and ASHAScheduler(
+        # Rungs count as powers of the reduction, because their updates are rounded to where a score is known.
+        time_attr="rung",
+        metric="dev",
+        mode="max",
+        max_t=reduction ** (len(rungs) - 1),
+        reduction_factor=reduction,
+    )
     with watched_workers(res.silence_seconds, bench.share, stall=res.stall_seconds) as watchdog:
-        workplace = ray.put((replace(bench, watchdog=watchdog), by_name))
-        results = _tuner(title, trials, bench, Shared(partial(ray.get, workplace)), line).fit()
+        train = tune.with_parameters(_train, bench=replace(bench, watchdog=watchdog), trials=by_name)
+        tuner = tune.Tuner(
+            tune.with_resources(train, tune.PlacementGroupFactory([bench.share.resources])),
+            param_space={"member": tune.grid_search(list(by_name))},
+            tune_config=tune.TuneConfig(
+                scheduler=asha or None,
+                max_concurrent_trials=bench.share.workers,
+                reuse_actors=True,  # importing torch and transformers costs seconds: pay it once per worker
+                trial_name_creator=_trial_name,
+                trial_dirname_creator=_trial_name,
+            ),
+            run_config=tune.RunConfig(
+                name=title,
+                storage_path=bench.storage.uri("tune"),
+                failure_config=tune.FailureConfig(max_failures=MOST_RESTARTS),
+                callbacks=[_Progress(line)],
+                verbose=0,
+            ),
+        )
+        results = tuner.fit()
     line.close()
     failed: Failures = {}
     stopped: dict[str, Stopped] = {}
@@ -51,38 +75,6 @@ def train_members(trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict
             about = {"lower_bound": found["lower_bound"], "updates": found["reached"], "scores": found["scores"]}
             stopped[trial.name] = about
     return failed, stopped
-
-
-def _tuner(title: str, trials: Sequence[Trial], bench: Bench, workplace: Shared, line: TrainingLine) -> tune.Tuner:
-    (reduction, rungs) = next(((t.reduction, t.rungs) for t in trials if t.reduction), (0, ()))
-    asha = reduction and ASHAScheduler(
-        # Rungs count as powers of the reduction, because their updates are rounded to where a score is known.
-        time_attr="rung",
-        metric="dev",
-        mode="max",
-        max_t=reduction ** (len(rungs) - 1),
-        reduction_factor=reduction,
-    )
-    return tune.Tuner(
-        tune.with_resources(
-            tune.with_parameters(_train, workplace=workplace), tune.PlacementGroupFactory([bench.share.resources])
-        ),
-        param_space={"member": tune.grid_search([trial.name for trial in trials])},
-        tune_config=tune.TuneConfig(
-            scheduler=asha or None,
-            max_concurrent_trials=bench.share.workers,
-            reuse_actors=True,  # importing torch and transformers costs seconds: pay it once per worker
-            trial_name_creator=_trial_name,
-            trial_dirname_creator=_trial_name,
-        ),
-        run_config=tune.RunConfig(
-            name=title,
-            storage_path=bench.storage.uri("tune"),
-            failure_config=tune.FailureConfig(max_failures=MOST_RESTARTS),
-            callbacks=[_Progress(line)],
-            verbose=0,
-        ),
-    )
 
 
 def _trial_name(trial: Any) -> str:
@@ -106,24 +98,21 @@ class _Progress(tune.Callback):
 # -- the trial's side ------------------------------------------------------------------------------------------------
 
 
-class _Named:
-    """Gives a trial's actor the name of the first member that it trains in Ray's list of actors."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self._name = config["member"]
-
-
-def _train(config: dict[str, Any], workplace: Shared) -> None:
+def _train(config: dict[str, Any], bench: Bench, trials: Mapping[str, Trial]) -> None:
     """One trial; what another start would not mend is reported, not raised."""
-    bench, trials = workplace.get()
-    trial: Trial = trials[config["member"]]
+    trial = trials[config["member"]]
     prepare_worker(bench.share.threads)
-    reporters = {task.name: _Reporter(task) for task in trial.tasks}
-    bench = replace(
-        bench,
-        report=lambda name, words: reporters[name].report(words),
-    )
+    latest = {}
+    for task in trial.tasks:
+        about = {"member": task.name, "lower_bound": task.settings.get("lower_bound"), "seed": task.settings["seed"]}
+        latest[task.name] = {**about, "step": 0, "total": 0, "dev": None}
+
+    def report(name: str, words: Mapping[str, Any]) -> None:
+        """Send the history of a member to Tune; the last dev score stands until there is another."""
+        latest[name] |= {key: value for key, value in words.items() if key != "dev" or value is not None}
+        tune.report(dict(latest[name]))
+
+    bench = replace(bench, report=report)
     tasks, failed, updates = trial.tasks, [], 0
     with bench.watchdog.guard(trial.name):
         for rung, until in enumerate(trial.rungs):
@@ -136,23 +125,6 @@ def _train(config: dict[str, Any], workplace: Shared) -> None:
             about = {"reached": until, "updates": updates, "failed": failed, "scores": scores}
             if trial.reduction and len(tasks) >= trial.least:
                 about["rung"] = trial.reduction**rung
-            tune.report({**reporters[trial.tasks[0].name].latest, "dev": score, **about})
+            tune.report({**latest[trial.tasks[0].name], "dev": score, **about})
             if len(tasks) < trial.least:
                 return
-
-
-_train.__mixins__ = (_Named,)
-
-
-class _Reporter:
-    """Sends the history of a member to Tune; the last dev score stands until there is another."""
-
-    def __init__(self, task: Task):
-        settings = task.settings
-        about = {"member": task.name, "lower_bound": settings.get("lower_bound"), "seed": settings["seed"]}
-        self.latest = {**about, "step": 0, "total": 0, "dev": None}
-
-    def report(self, words: Mapping[str, Any]) -> None:
-        known = {name: value for name, value in words.items() if name != "dev" or value is not None}
-        self.latest |= known
-        tune.report(dict(self.latest))

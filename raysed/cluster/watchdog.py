@@ -129,10 +129,14 @@ def watched_tasks(
         RunFailed: a task has failed, or was lost too often.
     """
     count = min(share.workers, len(jobs)) if share.gpus else len(jobs)
-    task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(_guarded).options(name=work)
     with watched_workers(seconds, share) as watchdog:
-        dealt = [jobs[start::count] for start in range(count)]
-        waiting = [task.remote(function, watchdog, work, some, *arguments) for some in dealt]
+
+        def guarded(some: Sequence[Any], *arguments: Any) -> list[Any]:
+            with watchdog.guard(work):
+                return [function(job, *arguments) for job in some]
+
+        task = ray.remote(num_cpus=share.cpus, num_gpus=share.gpus)(guarded).options(name=work)
+        waiting = [task.remote(jobs[start::count], *arguments) for start in range(count)]
         while waiting:
             (done,), waiting = ray.wait(waiting, num_returns=1)
             try:
@@ -140,10 +144,3 @@ def watched_tasks(
             except ray.exceptions.RayError as error:
                 raise RunFailed(f"{work}: {last_line(error)}") from error
             yield from results
-
-
-def _guarded(
-    function: Callable[..., Any], watchdog: Watchdog, work: str, jobs: Sequence[Any], *arguments: Any
-) -> list[Any]:
-    with watchdog.guard(work):
-        return [function(job, *arguments) for job in jobs]

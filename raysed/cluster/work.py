@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from raysed.cluster.process import expect_no_progress
 from raysed.config import Precision, ResourcesConfig
 from raysed.errors import RunFailed, UserError, last_line
 from raysed.graph import Task
@@ -100,14 +99,6 @@ class Bench:
             return
         with MetricsLog(self.storage, task.name) as log:
             yield replace(work, log=log)
-
-    @contextmanager
-    def steps_are_counted(self) -> Iterator[None]:
-        """In this `with`, a training that makes no steps for long is ended."""
-        try:
-            yield
-        finally:
-            expect_no_progress()
 
 
 @dataclass(frozen=True)
@@ -206,7 +197,7 @@ def refuse_unfinished(learners: Sequence[Task], said: Mapping[str, Mapping[str, 
         if failure := words.get("failed"):
             raise UserError(f"{name}: {failure}")
         if words.get("gave_up"):
-            error = words.get("error", "its workers were lost")
+            error = words.get("error") or "its workers were lost"
             raise RunFailed(f"{name}: {error}; gave up after {words['gave_up']} attempts")
     for task in learners:
         if not task.is_there(storage):

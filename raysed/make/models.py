@@ -4,7 +4,7 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import distributed, nn
 
-from raysed.cluster.process import made_progress
+from raysed.cluster.process import expect_no_progress, made_progress
 from raysed.cluster.work import Bench, Ended, Work
 from raysed.config import MembersConfig
 from raysed.data.tokens import tokenize
@@ -23,6 +23,7 @@ from raysed.model.encoder import Encoder
 from raysed.model.head import fold
 from raysed.model.pretrained import load_start, write_checkpoint
 from raysed.registry import stages
+from raysed.store.storage import Storage
 from raysed.train.collapse import collapse
 from raysed.train.deepspeed import prepare_deepspeed
 from raysed.train.grid import STATISTICS, choose_bound, rungs_of
@@ -51,8 +52,8 @@ class _Training:
         self.start = Start(encoder.to(work.device), tokenizer, data, settings["seed"], bound)
         self._first: list[Metrics] = []
 
-    def run(self, until: int | None = None) -> Run:
-        """Return the training from the newest checkpoint on; it logs the history."""
+    def run(self, until: int | None = None) -> Result:
+        """Train from the newest checkpoint on, and log the history."""
         setup, work, dev = self.setup, self.work, self.inputs.get("dev")
         if dev and dev.tokens is None:  # they depend on an encoder that the run makes
             max_length = self.inputs["encoder"].max_length
@@ -85,7 +86,7 @@ class _Training:
         def everywhere(module: nn.Module) -> float:
             return broadcast_from_rank0(evaluate(module), next(module.parameters()).device)
 
-        return Run(
+        training = Run(
             setup.objective,
             batch_at,
             setup.plan,
@@ -97,23 +98,25 @@ class _Training:
             until=until,
             warned=work.warned,
         )
+        try:
+            return training.train()
+        finally:
+            expect_no_progress()
 
-    def write_model(self, out: Path, encoder: Encoder, result: Result, description: Named, meta: Named) -> Named:
+    def write_model(
+        self, out: Path, kind: str, encoder: Encoder, result: Result, description: Named, meta: Named
+    ) -> Named:
         """Write the trained model and what it is made of; return the facts for the manifest."""
-        depends = self.work.task.depends if self.work.task else {}
-        description = {**depends, "start": depends.get("start") or None, **description}
+        task = self.work.task
+        depends, name = (task.depends, task.name) if task else ({}, None)
+        description = {**depends, "start": depends.get("start") or None, kind: name, **description}
         seconds = round(time.monotonic() - self._began, 1)
         write_checkpoint(encoder, self.start.tokenizer, out, description, [*self._first, *result.history])
         return {**meta, "seconds": seconds, "resumed_at": result.resumed_at}
 
-    @property
-    def name(self) -> str | None:
-        """The artefact, for the model's description."""
-        return self.work.task and self.work.task.name
-
-    def publish(self, bench: Bench, write: Callable[[Path], Named]) -> None:
+    def publish(self, storage: Storage, result: Result) -> None:
         """Commit the trained model and remove its checkpoints."""
-        self.work.task.publish(bench.storage, write)
+        self.work.task.publish(storage, lambda out: self.write(out, result))
         self.work.checkpoints.clear()
 
 
@@ -123,7 +126,7 @@ class _Training:
 def member(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Train one model of an ensemble."""
     training = _Member(inputs, settings, work)
-    return training.write(out, training.run().train())
+    return training.write(out, training.run())
 
 
 class _Member(_Training):
@@ -138,17 +141,8 @@ class _Member(_Training):
         meta = {"kept": result.kept, "kept_step": result.kept_step, "dev": result.score}
         if reason := collapse(entry for entry in result.history if entry["step"] <= result.kept_step):
             meta["collapsed"] = reason
-        description = {"member": self.name, "stage": self.settings["stage"], **meta}
         encoder = self.setup.objective.candidates()[result.kept]
-        return self.write_model(out, encoder, result, description, meta)
-
-    def ended(self, result: Result, until: int, bench: Bench) -> Ended:
-        """Publish the member where that was all of its training."""
-        updates = result.steps - result.resumed_at
-        if result.steps < self.setup.plan.steps:
-            return Ended(result.score_by(until), updates)
-        self.publish(bench, lambda out: self.write(out, result))
-        return Ended(result.score, updates)
+        return self.write_model(out, "member", encoder, result, {"stage": self.settings["stage"], **meta}, meta)
 
 
 def member_updates(recipe: str, settings: Named, rows: Mapping[str, int]) -> int:
@@ -175,9 +169,14 @@ def train_member(task: Task, until: int, bench: Bench) -> Ended:
     if starts > retries:
         return Ended(failed=(f"its worker was lost {starts} times without a new checkpoint in between", False))
     try:
-        with bench.work(task) as work, bench.steps_are_counted():
-            member = _Member(task.received(bench.storage), task.settings, work)
-            return member.ended(member.run(until).train(), until, bench)
+        with bench.work(task) as work:
+            training = _Member(task.received(bench.storage), task.settings, work)
+            result = training.run(until)
+            updates = result.steps - result.resumed_at
+            if result.steps < training.setup.plan.steps:
+                return Ended(result.score_by(until), updates)
+            training.publish(bench.storage, result)
+            return Ended(result.score, updates)
     except UserError as error:
         return Ended(failed=(str(error), True))
     except Exception as error:
@@ -204,7 +203,7 @@ def _already_ended(task: Task, bench: Bench, until: int) -> Ended | None:
 def learner(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
     """Distil one learner in this process alone."""
     training = _Learner(inputs, settings, work)
-    return training.write(out, training.trained())
+    return training.write(out, training.run())
 
 
 class _Learner(_Training):
@@ -212,9 +211,9 @@ class _Learner(_Training):
         super().__init__(["targets"], inputs, settings, work)
         self.setup = STAGE.set_up_worker(settings["sed"], self.start, work.rank, work.world)
 
-    def trained(self) -> Result:
-        """Train to the end."""
-        result = self.run().train()
+    def run(self, until: int | None = None) -> Result:
+        """Train, and give the engine's memory back."""
+        result = super().run(until)
         self.setup.engine.close()
         return result
 
@@ -227,10 +226,10 @@ class _Learner(_Training):
         Distillation(encoder).load_state_dict(weights)
         if sed.head == "fold":
             encoder.set_head(fold(encoder.head_weight()))
-        description = {"learner": self.name, "seed": settings["seed"], "steps": result.steps}
+        description = {"seed": settings["seed"], "steps": result.steps}
         meta = {"dev": result.score, "held_out": result.held_out, "steps": result.steps, "kept_step": result.kept_step}
         meta["sentences"] = (result.steps - result.resumed_at) * sed.batch_size
-        return self.write_model(out, encoder, result, description, meta)
+        return self.write_model(out, "learner", encoder, result, description, meta)
 
 
 def train_learners(tasks: Sequence[Task], bench: Bench) -> None:
@@ -256,10 +255,9 @@ def _train_learner(task: Task, bench: Bench) -> None:
     try:
         with bench.work(task) as work:
             training = _Learner(task.received(bench.storage), task.settings, work)
-            with bench.steps_are_counted():
-                result = training.trained()
+            result = training.run()
             if bench.rank == 0:
-                training.publish(bench, lambda out: training.write(out, result))
+                training.publish(bench.storage, result)
             bench.published(task.name)
     except UserError as error:
         bench.say(task.name, {"failed": str(error)})

@@ -140,7 +140,6 @@ class Plan:
                 "worker": text.ViewBlocks,
                 "rows": lambda rows: 512,
                 "weights": partial(weights_bytes, kind, config.views, config.encoder),
-                "joins_here": True,
             }
             inputs = {"corpus": "corpus", "source": source, "encoder": self._encoder}
             settings = {"kind": kind, "seed": derive_seed(config.seed, "views", kind)}
@@ -302,7 +301,7 @@ class Plan:
 
     def _add_rows(self, teacher: Teacher) -> str:
         name, title = f"{TEACHERS}/rows/{teacher.identity}", f"embeddings of the corpus by {teacher.title}"
-        options = {"worker": targets.TeacherBlocks, "rows": lambda rows: targets.ROWS_PER_GROUP, "joins_here": True}
+        options = {"worker": targets.TeacherBlocks, "rows": lambda rows: targets.ROWS_PER_GROUP}
         about = {"by": "blocks", "group": name, "is_intermediate": True, "options": options}
         inputs = {"corpus": "corpus", "teacher": Given(teacher.identity, teacher.config)}
         settings = {"precision": self.config.resources.encode_precision}

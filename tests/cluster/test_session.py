@@ -1,6 +1,5 @@
 """The Ray of a run, where somebody has started it before."""
 
-import logging
 import os
 import re
 import socket
@@ -22,23 +21,6 @@ def test_a_ray_that_runs_already_gets_the_same_variables(monkeypatch):
     with session.session("ray") as dashboard:
         found = {name: os.environ.get(name) for name in session.VARIABLES}
     assert dashboard is None and found == {**session.VARIABLES, "RAY_AIR_NEW_OUTPUT": "1"}
-
-
-@pytest.mark.parametrize("variable", ["RAY_TMPDIR", "TMPDIR"])
-def test_a_cluster_on_this_machine_that_is_not_used_is_named_while_it_lives(variable, tmp_path, monkeypatch, caplog):
-    """Jobs that find the file of one that is gone start as ever: see test_stopped_job.py."""
-    monkeypatch.delenv("RAY_TMPDIR", raising=False)
-    monkeypatch.setenv(variable, str(tmp_path))
-    assert ray._private.utils.read_ray_address() is None
-    (tmp_path / "ray").mkdir()
-    said = "starting a Ray of its own; to use the one at 127.0.0.1:{0}, name it by --address or RAY_ADDRESS"
-    with caplog.at_level(logging.INFO, "raysed"), socket.create_server(("127.0.0.1", 0)) as server:
-        session._say_what_is_not_used()
-        port = server.getsockname()[1]
-        ray._private.utils.write_ray_address(f"127.0.0.1:{port}")
-        session._say_what_is_not_used()
-    session._say_what_is_not_used()
-    assert [record.getMessage() for record in caplog.records] == [said.format(port)]
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nobody.invalid:6379", "127.0.0.1:99999"])
