@@ -155,7 +155,7 @@ class Work:
         starts = range(0, len(self.texts), block_rows(len(self.texts)))
         stream = stream_of([task], options, starts, work.Work(share.device, None, precision), groups)
         make_blocks(stream, storage, share, res.silence_seconds)
-        replace(task, inputs={**inputs, "blocks": blocks_of(stream, "targets", storage)}).run(storage, work.Work())
+        replace(task, inputs={**inputs, "blocks": blocks_of(stream, task, storage)}).run(storage, work.Work())
         storage.remove("targets.blocks")
 
     def _mean_of_peer(self, texts: list[str]) -> np.ndarray:

@@ -118,8 +118,8 @@ class Work:
         members = [artefact for artefact in graph.artefacts.values() if artefact.needs.by == "tune"]
         with timed() as seconds:
             executor.make(members)
-        if executor.failures:
-            sys.exit(f"members failed: {executor.failures}")
+        if executor.state.failures:
+            sys.exit(f"members failed: {executor.state.failures}")
         self.busy[side].append(sum(storage.entry(artefact.name).meta["seconds"] for artefact in members))
         return Sample(seconds[0], count * self.options.updates)
 

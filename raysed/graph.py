@@ -211,9 +211,9 @@ class Graph:
 class State:
     """What is there of a graph, in the run's storage; why the rest is not, and whether the user can correct that."""
 
-    def __init__(self, graph: Graph, storage: Storage, failures: Mapping[str, tuple[str, bool]] | None = None):
+    def __init__(self, graph: Graph, storage: Storage):
         self.graph, self.storage = graph, storage
-        self.failures = {} if failures is None else failures
+        self.failures: dict[str, tuple[str, bool]] = {}
         self._finished: dict[str, Entry] = {}
         self._tasks: dict[str, Task] = {}
 

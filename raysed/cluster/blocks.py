@@ -47,11 +47,6 @@ class Stream:
     starts: range
     keyed: bool = False
 
-    @property
-    def columns(self) -> Sequence[str]:
-        """The columns of the sentence table that the first stage takes."""
-        return self.chain[0][0].columns
-
     def block(self, task: Task, start: int) -> str:
         """Return the artefact of the block that begins with a row."""
         if self.keyed:
@@ -120,21 +115,32 @@ def make_missing(
 
 def publish_here(stream: Stream, storage: Storage, places: Sequence[Place]) -> Iterator[pa.Table]:
     """Make blocks in this process; the stream has one stage."""
-    table, worker = SentenceTable(storage.fetch("corpus")), BlockWorker(stream, 0, storage)
+    worker = BlockWorker(stream, 0, storage)
     for place in places:
-        yield worker(table.rows(place["start"], place["stop"], stream.columns))
+        yield worker(pa.Table.from_pylist([place]))
 
 
 class BlockWorker:
-    """One stage of a stream; the last one publishes."""
+    """One stage of a stream: the first one reads the rows of a block, and the last one publishes them."""
 
     def __init__(self, stream: Stream, number: int, storage: Storage):
-        self._stream, self._storage, self._is_last = stream, storage, number + 1 == len(stream.chain)
+        self._stream, self._storage = stream, storage
+        self._is_first, self._is_last = number == 0, number + 1 == len(stream.chain)
         self._kind, self._task, self._work, _ = stream.chain[number]
+        self._corpus: SentenceTable | None = None
         self._worker: Any = None
 
     def __call__(self, rows: pa.Table) -> pa.Table:
-        """Return the rows with what this stage adds; in the end their ids, and whether they were made or there."""
+        """Add to the rows of a block, of which the first stage gets the place.
+
+        Returns:
+            The rows; of the last stage their ids, and whether they were made or there.
+        """
+        if self._is_first:
+            (place,) = rows.to_pylist()
+            if self._corpus is None:
+                self._corpus = SentenceTable(self._storage.fetch("corpus"))
+            rows = self._corpus.rows(place["start"], place["stop"], self._kind.columns)
         if not self._is_last:
             return self.added(rows)
         first = rows.column("id")[0].as_py()
@@ -153,9 +159,8 @@ class BlockWorker:
         return self._worker(rows)
 
 
-def blocks_of(stream: Stream, name: str, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:
+def blocks_of(stream: Stream, task: Task, storage: Storage) -> list[tuple[Callable[[], Path], dict[str, Any]]]:
     """Return the blocks of an artefact: what fetches the file, and the meta data."""
-    (task,) = [task for task in stream.tasks if task.name == name]
     blocks = [stream.block(task, start) for start in stream.starts]
     return [(partial(block_file, storage, block), storage.entry(block).meta) for block in blocks]
 

@@ -36,8 +36,6 @@ _ENDING_S = 120.0
 _MOST_CONTROLLERS = 3
 """Starts of a training's controller. On a machine with too much to do, Ray Train takes a controller that lives for dead
 and removes its workers' place; learners go on from their checkpoints."""
-_LOOK_FOR_NODES_EVERY_S = 30.0
-"""Seconds after which learners that have lost a node look for another one; to go on with it means a new start."""
 _LOCAL_EVERY_S, _REMOTE_EVERY_S = 1.0, 15.0
 """Between two notes, and two looks at them: on an object store each is a request."""
 
@@ -73,7 +71,7 @@ def _trainer(learners: Sequence[Task], worker: Callable[..., None], bench: Bench
         scaling_config=ScalingConfig(
             # With fewer than planned where nodes are lost, and with all again when others come.
             num_workers=(1, share.workers) if share.workers > 1 else 1,
-            elastic_resize_monitor_interval_s=_LOOK_FOR_NODES_EVERY_S,
+            elastic_resize_monitor_interval_s=30.0,  # to go on with another node means a new start
             use_gpu=share.gpus > 0,
             resources_per_worker=share.resources,
         ),

@@ -71,31 +71,33 @@ def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]
 def make_executor(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> Executor:
     """Return the executor of the engine that is asked for."""
     if how.engine == "local":
-        from raysed.cluster.local import LocalExecutor as chosen
-    else:
-        from raysed.cluster.on_ray import RayExecutor as chosen
-    return chosen(graph, storage, how, say)
+        from raysed.cluster import local
+
+        return local.LocalExecutor(graph, storage, how, say, local.this_machine(how.resources.gpu))
+    from raysed.cluster import on_ray
+
+    return on_ray.RayExecutor(graph, storage, how, say, on_ray.current_cluster())
 
 
 class Executor:
     """Makes batches of artefacts.
 
-    An engine adds `_look` and `_gathered` (the machines, at first and to plan for), `_train_members`, `_by_train`
-    (learners) and `_streamed` (blocks of the corpus).
+    An engine adds `_gathered` (the machines to plan for), `_train_members`, `_by_train` (learners) and `_streamed`
+    (blocks of the corpus).
 
     Attributes:
+        cluster: what there is, at first; more may come.
         share: of the machine that this process takes for what it makes.
     """
 
     where = "cluster"
     share: Share | None = None
 
-    def __init__(self, graph: Graph, storage: Storage, how: How, say: Callable[[str], None]):
+    def __init__(self, graph: Graph, storage: Storage, how: How, say: Callable[[str], None], cluster: Cluster):
         self._graph, self._storage, self._how, self._say = graph, storage, how, say
         self._res = how.resources
-        self.failures: dict[str, tuple[str, bool]] = {}
-        self.state = State(graph, storage, self.failures)
-        self.cluster, self._is_gathered = self._look(), False
+        self.state = State(graph, storage)
+        self.cluster, self._is_gathered = cluster, False
         self.gpu = uses_gpu(self._res, self.cluster)
         self._trained: dict[str, dict[str, Any]] = {}
         if not self.cluster.autoscaling:
@@ -186,13 +188,11 @@ class Executor:
         share = share or self.share
         return Work(share.device if share else "cpu", self._res.encode_token_budget, self._res.encode_precision)
 
-    # in this process
+    # tasks
 
     def _made_groups(self, title: str, groups: Sequence[Sequence[Task]], on_cpus: bool) -> Iterable[dict[str, str]]:
         """Make artefacts, those of a group one after the other; yield why some cannot be made, by name."""
         return (make_group(group, self._storage, self._work(), None) for group in groups)
-
-    # tasks
 
     def _by_task(self, wanted: Sequence[Artefact], batch: Sequence[Artefact]) -> None:
         """Make artefacts as tasks, those of one group one after the other."""
@@ -208,7 +208,7 @@ class Executor:
             for name, reason in failed.items():
                 if not self._graph.artefacts[name].needs.may_fail:
                     raise UserError(f"{name}: {reason}")
-                self.failures[name] = reason, True
+                self.state.failures[name] = reason, True
                 self._say(f"left out: {name}: {reason}")
             progress.update(round(done * len(wanted) / len(groups)), f"{done} of {len(groups)}")
         progress.close()
@@ -240,7 +240,7 @@ class Executor:
                 missing = sum(not self.state.entry(task.name) for trial in in_turn for task in trial.tasks)
                 log.info("training %d of %d members: %s", missing, len(batch), share)
                 failed, stopped = self._train_members(in_turn, Bench(self._storage, self._res, share))
-                self.failures |= failed
+                self.state.failures |= failed
                 for trial in in_turn:
                     if trial.name in stopped:
                         self._trained[trial.node]["stopped"].append(stopped[trial.name])
@@ -276,7 +276,7 @@ class Executor:
         for group in groups.values():
             tasks, options = [self._task(artefact) for artefact in group], group[0].needs.options
             stream = self._streamed(tasks, options)
-            joined = [self._task(a, blocks=blocks_of(stream, a.name, self._storage)) for a in group]
+            joined = [self._task(a, blocks=blocks_of(stream, task, self._storage)) for a, task in zip(group, tasks)]
             outcomes = self._made_groups("join", [[task] for task in joined], on_cpus=True)
             for name, reason in (item for failed in outcomes for item in failed.items()):
                 raise UserError(f"{name}: {reason}")

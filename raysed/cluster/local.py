@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,7 +18,6 @@ from raysed.cluster.blocks import Stream, make_missing, publish_here, stream_of
 from raysed.cluster.execute import Executor
 from raysed.cluster.process import prepare_worker
 from raysed.cluster.resources import (
-    MOST_RESTARTS,
     Cluster,
     Need,
     Share,
@@ -41,9 +39,6 @@ class LocalExecutor(Executor):
 
     where = "this machine"
 
-    def _look(self) -> Cluster:
-        return this_machine(self._res.gpu)
-
     def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
         if missing := what_is_missing(self.cluster, self._res):
             raise UserError(missing)
@@ -52,12 +47,22 @@ class LocalExecutor(Executor):
         prepare_worker(cpus)
         return self.cluster
 
-    @contextmanager
-    def _threads(self, share: Share) -> Iterator[None]:
-        """Train with as many threads as a worker of Ray has, which makes the same sums."""
+    def _until_it_ends(self, train: Callable[[], Any], name: str, share: Share) -> Any:
+        """Train, and again after a failure: it is the training that counts its starts, and gives up.
+
+        It has as many threads as a worker of Ray, which makes the same sums.
+        """
         prepare_worker(share.threads)
-        yield
-        prepare_worker(self.share.threads)
+        try:
+            while True:
+                try:
+                    return train()
+                except (UserError, RunFailed):
+                    raise
+                except Exception as error:
+                    log.warning("%s is tried again: %s", name, last_line(error))
+        finally:
+            prepare_worker(self.share.threads)
 
     def _train_members(self, trials: Sequence[Trial], bench: Bench) -> tuple[Failures, dict[str, Stopped]]:
         names = [task.name for trial in trials for task in trial.tasks]
@@ -66,8 +71,8 @@ class LocalExecutor(Executor):
         line = TrainingLine(f"train {nodes}", "members", len(names), updates)
         bench, failed = replace(bench, report=line.report), {}
         for trial in trials:
-            with self._threads(bench.share):
-                ended = _until_it_ends(lambda trial=trial: trial.train(trial.tasks, trial.rungs[-1], bench), trial.name)
+            train = partial(trial.train, trial.tasks, trial.rungs[-1], bench)
+            ended = self._until_it_ends(train, trial.name, bench.share)
             emit(sentences=sum(each.updates for each in ended) * trial.rows_per_update)
             failed |= {task.name: each.failed for task, each in zip(trial.tasks, ended) if each.failed}
         line.close()
@@ -84,8 +89,7 @@ class LocalExecutor(Executor):
             say=lambda name, words: said.setdefault(name, {}).update(words),
             has_failed=lambda: any("failed" in words for words in said.values()),
         )
-        with self._threads(share):
-            _until_it_ends(partial(wanted[0].needs.options["worker"], tasks, bench), wanted[0].needs.stage)
+        self._until_it_ends(partial(wanted[0].needs.options["worker"], tasks, bench), wanted[0].needs.stage, share)
         refuse_unfinished(tasks, said, self._storage)
         line.close()
 
@@ -106,15 +110,3 @@ def this_machine(gpu: bool | None = None) -> Cluster:
     return Cluster(
         ((float(cpus), float(gpus)),), node_bytes=memory, gpu_bytes=(gpus and smallest_gpu_here()) or Cluster.gpu_bytes
     )
-
-
-def _until_it_ends(train: Callable[[], Any], name: str) -> Any:
-    """Train, and again after a failure: it is the training that counts its starts, and gives up."""
-    for _ in range(MOST_RESTARTS):
-        try:
-            return train()
-        except (UserError, RunFailed):
-            raise
-        except Exception as error:
-            log.warning("%s is tried again: %s", name, last_line(error))
-    return train()

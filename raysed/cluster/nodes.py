@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 60.0
 """For all nodes to answer: a node that has had no work yet first unpacks the job and starts a process."""
-LIBRARIES = ("ray", "torch", "transformers")
 _MODEL = "the model "
 _REMEDIES = {
     _MODEL: "fetch the same commit on all nodes, or name one with encoder.model_kwargs: {revision: COMMIT}",
@@ -104,7 +103,8 @@ def versions(models: Mapping[str, Mapping[str, Any]]) -> dict[str, str | None]:
         digest.update(path.relative_to(_PACKAGE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
     of_python = ".".join(platform.python_version_tuple()[:2])
     commits = {f"{_MODEL}{name}": cached_commit(name, options) for name, options in models.items()}
-    libraries = {name: metadata.version(name).partition("+")[0] for name in LIBRARIES}  # without builds such as +cpu
+    names = ("ray", "torch", "transformers")
+    libraries = {name: metadata.version(name).partition("+")[0] for name in names}  # without builds such as +cpu
     return {"Python": of_python, **libraries, "raysed": f"code {digest.hexdigest()[:8]}", **commits}
 
 

@@ -31,9 +31,6 @@ class RayExecutor(Executor):
         self._shared: dict[int, tuple[Any, Shared]] = {}
         super().__init__(*arguments)
 
-    def _look(self) -> Cluster:
-        return current_cluster()
-
     def _gathered(self, need: Need, learners: int, workers: int) -> Cluster:
         cluster = gather(self._res, need, learners, self._say, workers, self._how.learner_workers)
         check_versions(self._how.hub_models)
@@ -43,9 +40,7 @@ class RayExecutor(Executor):
 
     def _now(self) -> Cluster:
         """Return what to plan a stage for: lost nodes of a cluster without an autoscaler may never come back."""
-        if self.cluster.autoscaling:
-            return self.cluster
-        now = current_cluster()
+        now = self.cluster if self.cluster.autoscaling else current_cluster()
         is_enough = now.largest_cpus >= 1 and (now.gpus > 0 or not self.gpu)
         return now if is_enough else self.cluster  # else the stage waits, and says for what
 

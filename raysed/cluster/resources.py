@@ -7,9 +7,7 @@ import logging
 import math
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from raysed.config import ResourcesConfig
 from raysed.errors import UserError
@@ -24,11 +22,6 @@ _GPU_PART = 0.85
 """The part of a GPU's memory that is planned for."""
 _SMALL_MEMBER = 1.5e9
 """What a member takes of a GPU where that is not known."""
-_GPU_GB = {
-    **{"K80": 12, "P4": 8, "P100": 12, "T4": 16, "V100": 16, "L4": 24, "A10G": 24, "L40S": 48, "A100": 40},
-    **{"A100-40G": 40, "A100-80G": 80, "H20": 96, "H100": 80, "H200": 141, "B200": 180},
-}
-"""Memory of GPUs whose driver does not say it, by Ray's accelerator type: of the smallest sold under the name."""
 NO_BF16 = ("K80", "P4", "P100", "T4", "V100")
 """GPUs whose hardware has no bf16."""
 
@@ -128,19 +121,35 @@ class Share:
 
 
 def current_cluster() -> Cluster:
-    """Ask the connected Ray cluster."""
+    """Ask the connected Ray cluster, and nodes with GPUs for their memory; one that does not say it has small ones."""
     import ray
+
+    from raysed.cluster.nodes import ask_nodes
 
     alive = [node for node in ray.nodes() if node["Alive"]]
     has = [node["Resources"] for node in alive]
     memory = [node.get("memory", Cluster.node_bytes) for node in has if node.get("CPU")]
+    with_gpu = {node["NodeID"]: node["Resources"] for node in alive if node["Resources"].get("GPU")}
+    question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
+    said = ask_nodes(question, [name for name in with_gpu if name not in _bytes_of_gpus])
+    _bytes_of_gpus.update({name: None if isinstance(size, Exception) else size for name, size in said.items()})
+    gpus = []
+    for name, node in with_gpu.items():
+        kinds = (key.partition(":")[2] for key in node if key.startswith("accelerator_type:"))
+        gpus.append((_bytes_of_gpus[name] or Cluster.gpu_bytes, next(kinds, "")))
+    gpu_bytes, kind = min(gpus, default=(Cluster.gpu_bytes, ""))
     return Cluster(
         nodes=tuple((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in has),
         # Cluster launchers and Kubernetes name the group of every node that they start; a Ray started by hand has none.
         autoscaling=any(node.get("Labels", {}).get("ray.io/node-group") for node in alive),
         node_bytes=min(memory, default=Cluster.node_bytes),
-        **_smallest_gpu([node for node in alive if node["Resources"].get("GPU")]),
+        gpu_bytes=gpu_bytes,
+        gpu=kind,
     )
+
+
+_bytes_of_gpus: dict[str, float | None] = {}
+"""By node: a node is asked once, because the cluster is looked at again and again."""
 
 
 def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int | None = None) -> str | None:
@@ -153,9 +162,8 @@ def what_is_missing(cluster: Cluster, res: ResourcesConfig, learner_workers: int
         return f"resources.gpu is true, but the cluster has no GPU ({cluster}); set it to false, or add a GPU node"
     if res.gpus_per_member and not gpu:
         return f"resources.gpus_per_member is {gpus:g}, but the cluster has no GPU ({cluster}); leave it out"
-    if cpus > cluster.largest_cpus:
-        largest = f"the largest node has {cluster.largest_cpus:g} CPUs"
-        return f"resources.cpus_per_member is {cpus:g}, but {largest}; lower it"
+    if cpus > (largest := cluster.largest_cpus):
+        return f"resources.cpus_per_member is {cpus:g}, but the largest node has {largest:g} CPUs; lower it"
     if not cluster.fit(cpus, gpus):
         asked = f"{cpus:g} CPU (resources.cpus_per_member) and {gpus:g} GPU (resources.gpus_per_member)"
         return f"a member needs {asked} on one node, but no node has both ({cluster}); lower them"
@@ -222,7 +230,7 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
     else:  # one per node, on as many nodes as gives the most CPUs in all
         rooms = sorted((c for c, _ in cluster.nodes if c >= 1), reverse=True)
         places, cpus = max(enumerate(rooms, start=1), key=lambda option: option[0] * option[1], default=(1, 1))
-    cpus = _rounded_down(cpus)
+    cpus = math.floor(1000 * cpus) / 1000  # in Ray's units: what is rounded up would not fit
     needed = math.ceil(count * teacher_bytes / (memory / 2))
     if needed > places:
         log.warning(
@@ -236,7 +244,7 @@ def plan_teachers(cluster: Cluster, res: ResourcesConfig, count: int, teacher_by
     threads = max(1, int(cpus))
     actors = int(memory / 2 // (PROCESS_BYTES + math.ceil(count / groups) * teacher_bytes))
     actors = max(1, min(actors, threads))
-    return Share(places // groups * actors, _rounded_down(cpus / actors), 0.0, threads // actors), groups
+    return Share(places // groups * actors, math.floor(1000 * cpus / actors) / 1000, 0.0, threads // actors), groups
 
 
 def plan_learners(
@@ -267,28 +275,6 @@ def plan_learners(
     return Share(workers, cpus, gpus, cpus, int(need.host)), at_once
 
 
-def _smallest_gpu(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Memory and type of the smallest GPU: as its node says, else by the type that Ray found, else a small one."""
-    import ray
-
-    from raysed.cluster.nodes import ask_nodes
-
-    names = [node["NodeID"] for node in nodes]
-    question = ray.remote(num_cpus=0, max_retries=0)(smallest_gpu_here)
-    said = ask_nodes(question, [name for name in names if name not in _bytes_of_gpus])
-    _bytes_of_gpus.update({name: None if isinstance(size, Exception) else size for name, size in said.items()})
-    found = []
-    for name, node in zip(names, nodes):
-        kind = next((key.partition(":")[2] for key in node["Resources"] if key.startswith("accelerator_type:")), "")
-        found.append((_bytes_of_gpus[name] or 1e9 * _GPU_GB.get(kind, 0) or Cluster.gpu_bytes, kind))
-    size, kind = min(found, default=(Cluster.gpu_bytes, ""))
-    return {"gpu_bytes": size, "gpu": kind}
-
-
-_bytes_of_gpus: dict[str, float | None] = {}
-"""By node: a node is asked once, because the cluster is looked at again and again."""
-
-
 def smallest_gpu_here() -> float | None:
     """Return the bytes of this machine's smallest GPU by its driver."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
@@ -313,8 +299,3 @@ def _whole_cpus(cluster: Cluster, workers: int, gpus: float, memory: float = 0.0
     """The most CPUs that each of so many workers, or of all that there is memory for, can have at once, at least 1."""
     most, workers = range(int(cluster.largest_cpus), 1, -1), min(workers, cluster.fit(1, gpus, memory))
     return next((cpus for cpus in most if cluster.fit(cpus, gpus, memory) >= workers), 1)
-
-
-def _rounded_down(cpus: float) -> float:
-    """In Ray's units: what is rounded up would not fit."""
-    return int(cpus) if cpus == int(cpus) else math.floor(cpus * 1000) / 1000

@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOOKS = 6
-"""Within the time after which a worker counts as standing still."""
 _LONGEST_PAUSE_S = 15.0
 """Between two looks."""
-_STDERR = 2
 
 # -- in the worker ---------------------------------------------------------------------------------------------------
 
@@ -60,12 +57,12 @@ class Watchdog:
             last = process.last_progress
             if last is not None and time.monotonic() - last > self.stall:
                 log.error("%s: no step for %g s; this process ends", work, self.stall)
-                faulthandler.dump_traceback(_STDERR)
+                faulthandler.dump_traceback(2)  # stderr
                 os.kill(os.getpid(), signal.SIGKILL)
 
         look()
         try:
-            with repeating(look, min(min(self.seconds, self.stall) / _LOOKS, _LONGEST_PAUSE_S)):
+            with repeating(look, min(self.seconds / 6, self.stall / 6, _LONGEST_PAUSE_S)):
                 yield
         finally:
             _kill_after(0)

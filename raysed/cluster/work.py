@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from raysed.config import Precision, ResourcesConfig
@@ -20,10 +20,6 @@ from raysed.store.storage import Storage
 if TYPE_CHECKING:
     from raysed.cluster.resources import Share
     from raysed.cluster.watchdog import Watchdog
-
-
-def _nothing(*arguments: Any) -> None:
-    return None
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ class Work:
     task: Task | None = None
     checkpoints: Checkpoints | None = None
     log: MetricsLog | None = None
-    report: Callable[[dict[str, Any]], None] = _nothing
+    report: Callable[[dict[str, Any]], None] = lambda *arguments: None
     warned: Callable[[], bool] = lambda: False
 
 
@@ -72,33 +68,30 @@ class Bench:
     share: Share | None = None
     watchdog: Watchdog | None = None
     job: str = field(default_factory=lambda: uuid.uuid4().hex)
-    report: Callable[[str, dict[str, Any]], None] = _nothing
-    published: Callable[[str], None] = _nothing
+    report: Callable[[str, dict[str, Any]], None] = lambda *arguments: None
+    published: Callable[[str], None] = lambda *arguments: None
     warned: Callable[[], bool] = lambda: False
     rank: int = 0
     world: int = 1
     broadcast: Callable[[Any], Any] = lambda value: value
-    say: Callable[[str, dict[str, Any]], None] = _nothing
+    say: Callable[[str, dict[str, Any]], None] = lambda *arguments: None
     has_failed: Callable[[], bool] = lambda: False
 
     @contextmanager
     def work(self, task: Task) -> Iterator[Work]:
         """Yield what the training of an artefact gets; its log is open in this `with`, on the first worker."""
-        work = Work(
-            self.share.device,
-            self.resources.encode_token_budget,
-            rank=self.rank,
-            world=self.world,
-            task=task,
-            checkpoints=task.checkpoints(self.storage),
-            report=lambda words: self.report(task.name, words),
-            warned=self.warned,
-        )
-        if self.rank:
-            yield work
-            return
-        with MetricsLog(self.storage, task.name) as log:
-            yield replace(work, log=log)
+        with nullcontext() if self.rank else MetricsLog(self.storage, task.name) as log:
+            yield Work(
+                self.share.device,
+                self.resources.encode_token_budget,
+                rank=self.rank,
+                world=self.world,
+                task=task,
+                checkpoints=task.checkpoints(self.storage),
+                log=log,
+                report=lambda words: self.report(task.name, words),
+                warned=self.warned,
+            )
 
 
 @dataclass(frozen=True)

@@ -328,7 +328,7 @@ class Plan:
             beside["base"] = _BASE_EMBEDDINGS
         (inputs if keep == "best_on_dev" else beside)["dev"] = self._dev
         memory = partial(need_of_learner, config, self.shape)
-        about = {"by": "train", "options": {"worker": models.train_learners, "memory": memory, "workers": sed.workers}}
+        about = {"by": "train", "options": {"worker": models.train_learners, "memory": memory}}
         name, title = f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}"
         self._add(name, title, models.learner, stage, inputs, settings, beside, **about)
 

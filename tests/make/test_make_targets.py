@@ -86,7 +86,7 @@ def average(storage: Storage, tasks: list[Task], groups: int = 1, workers: int =
     flow = stream(storage, tasks, groups, worker)
     make_blocks(flow, storage, Share(workers, 0.3, 0.0, 1), 300)
     for task in tasks:
-        inputs = {**task.inputs, "blocks": blocks_of(flow, task.name, storage)}
+        inputs = {**task.inputs, "blocks": blocks_of(flow, task, storage)}
         Task(task.name, "", mean_targets, task.depends, task.settings, inputs).run(storage, Work())
 
 
