@@ -89,7 +89,7 @@ def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]
         try:
             with logs as place, native_output_to(place / "native.log"), interrupts.errors_are_stops():
                 plan = Plan(job)
-                emit(totals=plan.totals(), titles=plan.titles())
+                emit(totals=plan.totals())
                 state, cluster = execute(plan.graph, storage, plan.how(engine), say)
                 publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say, made_from)
         except Exception as error:

@@ -66,7 +66,7 @@ def test_the_report_has_every_row_and_says_it_is_complete(finished):
 def test_a_finished_run_is_described_in_words_and_counts(finished):
     lines, code = describe(Storage(str(finished.parent), "tiny"))
     assert code == 0 and lines[1:] == [
-        "finished: corpus, model, plots, 3 of 3 members of ct, 1 of 1 learners of ct-sed, base-flow/calibrations, "
+        "finished: corpus, model, plots, 3 of 3 ct/members, 1 of 1 ct-sed/learners, base-flow/calibrations, "
         "base-whiten/calibrations, base/embeddings, ct-sed-flow/calibrations, ct-sed/embeddings, ct-sed/targets, "
         "3 ct/embeddings, ct/ensemble"
     ]

@@ -40,7 +40,6 @@ class How:
         members: of an ensemble, which is how many are planned for where nothing else is known.
         check_room: refuses a storage that is too small, given the cluster, the corpus' rows if known, and free bytes.
         settings: what `config.yaml` says.
-        notes: lines for the user before anything is made.
     """
 
     resources: ResourcesConfig
@@ -50,15 +49,12 @@ class How:
     hub_models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     check_room: Callable[[Cluster, int | None, int | None], None] = lambda cluster, rows, free: None
     settings: str = ""
-    notes: Sequence[str] = ()
 
 
 def execute(graph: Graph, storage: Storage, how: How, say: Callable[[str], None]) -> tuple[State, str]:
     """Make what is missing; return what is there, and the cluster in words."""
     executor = make_executor(graph, storage, how, say)
     storage.write_text("config.yaml", how.settings)  # from here on an earlier run of that name is changed
-    for note in how.notes:
-        say(note)
     for batch in graph.batches():
         executor.make(batch)
     storage.remove("checkpoints")  # of bounds that were stopped, and what a job that was killed has left

@@ -6,7 +6,6 @@ ensemble are computed from files and never encoded twice.
 """
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -93,11 +92,12 @@ def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
         parts = [{task: x_UD[rows] for task, rows in rows_of.items()} for x_UD in of.values()]
     else:
         parts, flow = _rows_of_text(inputs, settings, work)
-    ks, failed = {}, {}
+    ks, failed, seed = {}, {}, settings["seed"]
     for layers, rows in zip(poolings, parts):
         try:
             ks[layers] = _natsv_k(inputs.get("dev"), settings, of[layers], rows)
-            fitted = _fit(stages, rows, flow, ks[layers], settings["seed"])
+            seeds = {task: seed if task is None else derive_seed(seed, task) for task in rows}
+            fitted = {task: fit_calibration(stages, x_ND, flow, ks[layers], seeds[task]) for task, x_ND in rows.items()}
         except UserError as error:
             if layers == poolings[settings["main"]]:
                 raise
@@ -113,11 +113,6 @@ def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
 def poolings_without_fit(meta: Named) -> str:
     """Return why side tables lack a calibration, by what `calibration` returned; nothing where none does."""
     return "; ".join(f"no fit with {layers} pooled layers: {why}" for layers, why in meta.get("failed", {}).items())
-
-
-def _fit(stages: Sequence[str], parts: Parts, flow: FlowConfig, k: int | None, seed: int) -> dict:
-    seeds = {task: seed if task is None else derive_seed(seed, task) for task in parts}
-    return {task: fit_calibration(list(stages), rows, flow, k, seeds[task]) for task, rows in parts.items()}
 
 
 def _natsv_k(dev: DevTask | None, settings: Named, x_UD: np.ndarray, parts: Parts) -> int | None:

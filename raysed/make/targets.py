@@ -255,20 +255,20 @@ class _Taught:
     def __init__(self, inputs: Named, widths: Sequence[int]):
         self.widths = widths
         self.corpus = SentenceTable(inputs["corpus"])
-        self._readers = [self._reader(inputs[f"teacher {index}"]) for index in range(len(widths))]
+        self._teachers = [inputs[f"teacher {index}"] for index in range(len(widths))]
+        self._teachers = [SentenceTable(of) if isinstance(of, Path) else of for of in self._teachers]
 
     def parts(self, rows: int) -> Iterator[tuple[int, list[np.ndarray]]]:
         """Yield the first row and the teachers' embeddings of block after block."""
         for start in range(0, rows, ROWS_PER_GROUP):
             stop = min(start + ROWS_PER_GROUP, len(self.corpus))
-            yield start, [read(start, stop)[: rows - start] for read in self._readers]
-
-    @staticmethod
-    def _reader(teacher: Path | Sequence[Block]) -> Callable[[int, int], np.ndarray]:
-        if isinstance(teacher, Path):
-            table = SentenceTable(teacher)
-            return lambda start, stop: matrix(table.rows(start, stop, ("target",)).column("target"))
-        return lambda start, _: matrix(open_table(teacher[start // ROWS_PER_GROUP][0]()).read().column("target"))
+            tables = [
+                teacher.rows(start, stop, ("target",))
+                if isinstance(teacher, SentenceTable)
+                else open_table(teacher[start // ROWS_PER_GROUP][0]()).read()
+                for teacher in self._teachers
+            ]
+            yield start, [matrix(table.column("target"))[: rows - start] for table in tables]
 
 
 def _fitted(

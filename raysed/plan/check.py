@@ -81,9 +81,16 @@ def check(config: Config) -> Job:
         corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
     evaluation = Evaluation.load(config.evaluation, config.seed)
     tasks = {name: stable_hash(task.content()) for name, task in evaluation.tasks.items()}
-    encoder = _encoder_identity(config.encoder, corpus)
+    # What the weights are, not where they lie: a digest of local files, the commit of a hub model.
+    without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.encoder.static is None else set())
+    encoder = {**_model_identity(config.encoder), **config.encoder.model_dump(mode="json", exclude=without)}
+    encoder |= {"corpus": corpus} if config.encoder.static else {}
     inputs = {"encoder": encoder, "corpus": corpus, "tasks": tasks}
-    pairs = _labelled_pairs(config, recipes)
+    names = {name for recipe in recipes for name in recipe.members}
+    if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
+        names.add("nli")
+    loaded = {name: stages()[name].load_pairs(getattr(config, name)) for name in sorted(names)}
+    pairs = {name: rows for name, rows in loaded.items() if rows is not None}
     inputs |= {kind: rows.identity() for kind, rows in pairs.items()}
     kinds = dict.fromkeys(kind for recipe in recipes for kind in view_kinds(recipe, config))
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
@@ -99,13 +106,6 @@ def check(config: Config) -> Job:
         )
     _check_masks(config, recipes)
     return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
-
-
-def _encoder_identity(config: EncoderConfig, corpus: dict[str, Any] | None) -> dict[str, Any]:
-    """What the weights are, not where they lie: a digest of local files, the commit of a hub model."""
-    without = {"path", "layers", "trust_remote_code"} | ({"static"} if config.static is None else set())
-    identity = {**_model_identity(config), **config.model_dump(mode="json", exclude=without)}
-    return {**identity, "corpus": corpus} if config.static else identity
 
 
 def _check_masks(config: Config, recipes: list[Recipe]) -> None:
@@ -161,14 +161,6 @@ def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Ma
     models = {name: _model_identity(EncoderConfig(path=name)) for name in names}
     pivots = [[models[name] for name in pair] for pair in views.pivots]
     return {**common, "pivots": pivots, "max_length": config.encoder.max_length}
-
-
-def _labelled_pairs(config: Config, recipes: list[Recipe]) -> dict[str, PairRows]:
-    names = {name for recipe in recipes for name in recipe.members}
-    if config.flow.fit_on == "nli" and any(recipe.calibration for recipe in recipes):
-        names.add("nli")
-    loaded = {name: stages()[name].load_pairs(getattr(config, name)) for name in sorted(names)}
-    return {name: rows for name, rows in loaded.items() if rows is not None}
 
 
 def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:

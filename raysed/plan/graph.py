@@ -1,6 +1,7 @@
 """From a checked configuration to the graph of everything that the run makes."""
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -34,18 +35,6 @@ _START = "encoder/start"
 """Tokenizer and vectors that a static learner starts from."""
 _BASE_EMBEDDINGS = f"{BASE}/embeddings/00"
 _TARGETS_OF_TEACHERS = f"{TEACHERS}-{SED}/targets"
-_TITLES = {
-    "corpus": "reading the corpus",
-    "pairs": "reading labelled pairs",
-    "views": "making views",
-    "encoder": "making the encoder",
-    "evaluation": "embedding the sentences of the evaluation",
-    "teachers": "asking the teachers",
-    "combination": "combining the teachers",
-    "calibration": "fitting calibrations",
-    "report": "scores, export and report",
-}
-"""What people call stages; those of recipes are named after them."""
 
 
 class Plan:
@@ -53,22 +42,27 @@ class Plan:
 
     Attributes:
         scored: the models that may be scored, by recipe.
-        notes: lines for the user before anything is made.
     """
 
     def __init__(self, job: Job):
         config = job.config
         self.job, self.config, self.shape = job, config, shape_of(config.encoder)
         self.artefacts: dict[str, Artefact] = {}
-        self.scored: dict[str, list[ScoredModel]] = {}
-        self.notes: list[str] = []
+        self.scored: dict[str, list[ScoredModel]] = defaultdict(list)
         self._encoder = Given(job.inputs["encoder"], config.encoder)
         self._start = _START if config.encoder.static else None
         self._learners_start = Pick(outcome_of("mlm"), 0) if config.sed.start == "mlm" else self._start
         self._poolings = tuple(dict.fromkeys([*config.evaluation.layers, config.encoder.layers]))
-        tokens = self._tokens(job.evaluation.sentences)
-        self._sentences = Given(job.inputs["tasks"], Sentences(job.evaluation.sentences, tokens, job.evaluation))
-        self._dev = self._dev_task(tokens)
+        sentences, tokens, self._dev = job.evaluation.sentences, None, None
+        if not self._start:  # else the tokenizer is yet to be made
+            tokens = tokenize(load_tokenizer(config.encoder), sentences, config.encoder.max_length)
+        self._sentences = Given(job.inputs["tasks"], Sentences(sentences, tokens, job.evaluation))
+        if config.evaluation.dev is not None:
+            own = Evaluation([job.evaluation.tasks[config.evaluation.dev]])
+            row = {sentence: i for i, sentence in enumerate(sentences)}
+            rows = np.array([row[sentence] for sentence in own.sentences])
+            dev = DevTask(own, tokens and tokens.take(rows), rows, config.encoder.layers)
+            self._dev = Given(dev.identity, dev)
         # One of those that differ in their calibration only.
         self._distilling = list({recipe.uncalibrated: recipe for recipe in job.recipes if recipe.distils}.values())
         self._make_inputs()
@@ -100,21 +94,6 @@ class Plan:
         return name
 
     # what is learnt from
-
-    def _tokens(self, sentences: Sequence[str]) -> Any:
-        if self._start:
-            return None  # the tokenizer is yet to be made
-        return tokenize(load_tokenizer(self.config.encoder), sentences, self.config.encoder.max_length)
-
-    def _dev_task(self, tokens: Any) -> Given | None:
-        evaluation, name = self.job.evaluation, self.config.evaluation.dev
-        if name is None:
-            return None
-        own = Evaluation([evaluation.tasks[name]])
-        row = {sentence: i for i, sentence in enumerate(evaluation.sentences)}
-        rows = np.array([row[sentence] for sentence in own.sentences])
-        dev = DevTask(own, tokens and tokens.take(rows), rows, self.config.encoder.layers)
-        return Given(dev.identity, dev)
 
     def _make_inputs(self) -> None:
         """Encoder, corpus, labelled pairs and views."""
@@ -165,16 +144,13 @@ class Plan:
         inputs = {"encoder": self._encoder, "model": model, "sentences": self._sentences}
         name, kept = f"{recipe}/embeddings/{index:02d}", (inputs, {"layers": self._poolings})
         self._add(name, f"embeddings by {what}", scores.embeddings, "evaluation", *kept, by="task")
-        self._score(ScoredModel(recipe, kind, index, name, self._poolings, model=model))
-
-    def _score(self, scored: ScoredModel) -> None:
-        self.scored.setdefault(scored.recipe, []).append(scored)
+        self.scored[recipe].append(ScoredModel(recipe, kind, index, name, self._poolings, model=model))
 
     def _embed_by_teachers(self) -> None:
         """External teachers; those that are members follow when these are trained."""
         for index, teacher in enumerate(self.job.teachers):
             if index in self.job.unscored:
-                self.notes.append(f"not scored: {teacher.title} has no embeddings of the evaluation's sentences")
+                log.info("not scored: %s has no embeddings of the evaluation's sentences", teacher.title)
             elif not teacher.is_made_by_run:
                 inputs = {"teacher": Given(teacher.identity, teacher), "sentences": self._sentences}
                 self._add_teacher(index, scores.teacher_embeddings, inputs)
@@ -184,7 +160,8 @@ class Plan:
         title = f"embeddings by {self.job.teachers[index].title}"
         self._add(name, title, make, "teachers", inputs, {"layers": layers})
         label = f"{TEACHERS}/members/{index:02d}"
-        self._score(ScoredModel(TEACHERS, "member", index, name, (layers,), model=Given(label, label)))
+        scored = ScoredModel(TEACHERS, "member", index, name, (layers,), model=Given(label, label))
+        self.scored[TEACHERS].append(scored)
 
     # members
 
@@ -269,18 +246,17 @@ class Plan:
         nodes = [recipe.ensemble for recipe in self._distilling if recipe.members]
         nodes += of_members.values() if teaching else []
         names = {node: f"{node}-{SED}/targets" for node in dict.fromkeys(nodes)}
-        for node, name in names.items():
-            self._add_mean(node, name, "+".join(names.values()))
-        if teaching:
-            self._combine({index: names[node] for index, node in of_members.items()})
-
-    def _add_mean(self, node: str, name: str, stage: str) -> None:
-        config = self.config
-        inputs = {"corpus": "corpus", "encoder": self._encoder, "teachers": Pick(outcome_of(node), None, "healthy")}
-        settings = {"precision": config.resources.encode_precision, "target_precision": config.sed.target_precision}
+        precision, kept_in = self.config.resources.encode_precision, self.config.sed.target_precision
         options = {"worker": targets.MeanBlocks, "rows": targets.block_rows, "title": "average teachers"}
         about = {"by": "blocks", "group": "mean", "is_intermediate": True, "options": options}
-        self._add(name, f"targets of {node}-{SED}", targets.mean_targets, stage, inputs, settings, **about)
+        for node, name in names.items():
+            members = Pick(outcome_of(node), None, "healthy")
+            inputs = {"corpus": "corpus", "encoder": self._encoder, "teachers": members}
+            settings = {"precision": precision, "target_precision": kept_in}
+            stage, title = "+".join(names.values()), f"targets of {node}-{SED}"
+            self._add(name, title, targets.mean_targets, stage, inputs, settings, **about)
+        if teaching:
+            self._combine({index: names[node] for index, node in of_members.items()})
 
     def _combine(self, means: Mapping[int, str]) -> None:
         """One target of what all teachers say, and what they say together of the evaluation's sentences."""
@@ -309,28 +285,25 @@ class Plan:
 
     def _make_learners(self) -> None:
         stage = "+".join(recipe.uncalibrated for recipe in self._distilling)
-        places = [(recipe, index) for recipe in self._distilling for index in range(self.config.sed.learners)]
-        for recipe, index in places:
-            self._add_learner(recipe, index, stage)
-        for recipe, index in places:
-            of = recipe.uncalibrated
-            self._embed(of, "learner", index, f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}")
-
-    def _add_learner(self, recipe: Recipe, index: int, stage: str) -> None:
-        config, sed, of = self.config, self.config.sed, recipe.uncalibrated
-        keep = "best_on_dev" if any(stages()[name].is_grid for name in recipe.members) else sed.keep
-        # What counts for targets is part of these.
-        block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder", "keep": keep})
-        settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, of, "learner", index)}
-        inputs = {"encoder": self._encoder, "start": self._learners_start, "targets": f"{of}/targets"}
-        beside: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
-        if self._dev and sed.start == "encoder" and not sed.head:
-            beside["base"] = _BASE_EMBEDDINGS
-        (inputs if keep == "best_on_dev" else beside)["dev"] = self._dev
+        config, sed, names = self.config, self.config.sed, {}
         memory = partial(need_of_learner, config, self.shape)
         about = {"by": "train", "options": {"worker": models.train_learners, "memory": memory}}
-        name, title = f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}"
-        self._add(name, title, models.learner, stage, inputs, settings, beside, **about)
+        for recipe, index in ((recipe, index) for recipe in self._distilling for index in range(sed.learners)):
+            of = recipe.uncalibrated
+            keep = "best_on_dev" if any(stages()[name].is_grid for name in recipe.members) else sed.keep
+            # What counts for targets is part of these.
+            block = sed.model_copy(update={"target_precision": "fp32", "start": "encoder", "keep": keep})
+            settings = {"sed": block, "keep": keep, "seed": derive_seed(config.seed, of, "learner", index)}
+            inputs = {"encoder": self._encoder, "start": self._learners_start, "targets": f"{of}/targets"}
+            beside: dict[str, Any] = {"how": {"max_retries": sed.max_retries}}
+            if self._dev and sed.start == "encoder" and not sed.head:
+                beside["base"] = _BASE_EMBEDDINGS
+            (inputs if keep == "best_on_dev" else beside)["dev"] = self._dev
+            name, title = f"{of}/learners/{index:02d}", f"learner {index:02d} of {of}"
+            self._add(name, title, models.learner, stage, inputs, settings, beside, **about)
+            names[name] = of, index, title
+        for name, (of, index, title) in names.items():
+            self._embed(of, "learner", index, name, title)
 
     # calibrations
 
@@ -339,7 +312,8 @@ class Plan:
 
         Whitening is left out where nothing else would read the text that it is fitted on.
         """
-        texts, fit_on = [on_base(recipe) for recipe in self.job.recipes if recipe.calibration], self.config.flow.fit_on
+        calibrations, fit_on = [r.calibration for r in self.job.recipes if r.calibration], self.config.flow.fit_on
+        texts = ["-".join([BASE, *calibration]) for calibration in calibrations]
         if texts or fit_on == "tasks" or (fit_on == "corpus" and self.job.needs_corpus):
             texts.append(f"{BASE}-{WHITEN}")
         return [parse_recipe(text) for text in dict.fromkeys(texts)]
@@ -382,7 +356,7 @@ class Plan:
         kept = inputs, settings, {"poolings": list(of.poolings)}
         about = {"by": "task", "group": of.embeddings, "may_fail": may_fail, "options": options, "say": _say_unfitted}
         self._add(name, title, scores.calibration, "calibration", *kept, **about)
-        self._score(ScoredModel(recipe.text, of.kind, index, name, poolings, model=of.model))
+        self.scored[recipe.text].append(ScoredModel(recipe.text, of.kind, index, name, poolings, model=of.model))
 
     # what executes it, and what the report reads
 
@@ -397,13 +371,12 @@ class Plan:
             hub_models=self.job.hub_models,
             check_room=self._check_room,
             settings=dump_config(config),
-            notes=self.notes,
         )
 
     def _check_room(self, cluster: Cluster, sentences: int | None, free: int | None) -> None:
         """Refuse a disk that is too small, and a training that fits on no node."""
         rows, job = known_rows(self.job, sentences), self.job
-        bytes_ = plan_run(self.config, job.recipes, self.shape, rows, cluster, widths=job.widths).storage
+        _, bytes_ = plan_run(self.config, job.recipes, self.shape, rows, cluster, job.widths)
         needed = sum(bytes_.values())
         if free is not None and free < needed:
             most = max(bytes_, key=bytes_.__getitem__)
@@ -421,33 +394,16 @@ class Plan:
         return list(dict.fromkeys(texts))
 
     def totals(self) -> dict[str, int]:
-        """Return how many trainings of each kind the run has, by the directory that they lie in."""
+        """Return how many trainings the run has, by the directory that they lie in."""
         nodes = [node for depth in member_nodes(self.job.recipes) for node in depth]
         kinds = {node: "grid" if last_stage(node).is_grid else "members" for node in nodes}
         found = {f"{node}/{kind}": trainings_of(node, self.config) for node, kind in kinds.items()}
         return found | {f"{recipe.uncalibrated}/learners": self.config.sed.learners for recipe in self._distilling}
 
-    def titles(self) -> dict[str, str]:
-        """Return what people call stages, and the directories of `totals`."""
-        titles = dict(_TITLES)
-        kinds = {"tune": "members of", "train": "learners of", "blocks": "mean of the members for"}
-        for needs in (artefact.needs for artefact in self.artefacts.values() if artefact.needs.by in kinds):
-            recipes = " and ".join(part.removesuffix("/targets") for part in needs.stage.split("+"))
-            titles.setdefault(needs.stage, f"{kinds[needs.by]} {recipes}")
-        for place in self.totals():
-            node, _, kind = place.rpartition("/")
-            titles.setdefault(place, f"{'grid models' if kind == 'grid' else kind} of {node}")
-        return titles
-
     def _say_choices(self, taught: Entry) -> Iterator[str]:
         yield from choices(self.job, taught)
         for name, reason in teachers_left_out(self.job, taught).items():
             yield f"left out: {name}: {reason}"
-
-
-def on_base(recipe: Recipe) -> str:
-    """Return the recipe of the untouched encoder with the same calibration."""
-    return "-".join([BASE, *recipe.calibration])
 
 
 def _say_summary(what: str, entry: Entry) -> Iterator[str]:

@@ -54,14 +54,6 @@ class Step:
     storage: float
 
 
-@dataclass(frozen=True)
-class RunSize:
-    """What a run needs: its trainings in order, and the bytes of its directory at its fullest, by what they are."""
-
-    steps: Sequence[Step]
-    storage: Mapping[str, float]
-
-
 def show_plan(config: Config) -> str:
     """Check a configuration as a run does, and return what it needs in words; nothing is trained or written.
 
@@ -78,7 +70,7 @@ def show_plan(config: Config) -> str:
     if job.needs_corpus and not config.corpus.sentences:
         for _ in sentence_chunks(config.corpus, config.seed, report):
             pass
-    plan = plan_run(config, job.recipes, shape, known_rows(job, report.kept), cluster, job.widths)
+    steps, storage = plan_run(config, job.recipes, shape, known_rows(job, report.kept), cluster, job.widths)
     header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "storage"]
     cells = [
         [
@@ -92,16 +84,16 @@ def show_plan(config: Config) -> str:
             size(step.need.host),
             size(step.storage),
         ]
-        for step in plan.steps
+        for step in steps
     ]
     gpu = f", {cluster.gpu or 'GPUs'} of {size(cluster.gpu_bytes)}" if uses_gpu(config.resources, cluster) else ""
-    parts = ", ".join(f"{size(count)} of {what}" for what, count in plan.storage.items() if count)
+    parts = ", ".join(f"{size(count)} of {what}" for what, count in storage.items() if count)
     return f"""plan of {config.run} for {cluster}{gpu}
 encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.width:,}; {size(4 * shape.parameters)}
 
 {Table(header, cells, text=2).plain() if cells else "nothing is trained"}
 
-storage: about {size(sum(plan.storage.values()))}: {parts}
+storage: about {size(sum(storage.values()))}: {parts}
 a sentence counts as {tokens_of_sentence(config)} tokens; memory is that of a worker, storage that of all in the line"""
 
 
@@ -119,8 +111,8 @@ def plan_run(
     rows: Mapping[str, int],
     cluster: Cluster,
     widths: Sequence[int] = (),
-) -> RunSize:
-    """Plan a run.
+) -> tuple[list[Step], dict[str, float]]:
+    """Return a run's trainings in order, and the bytes of its directory at its fullest, by what they are.
 
     Args:
         rows: sizes of the tables that are learnt from, by artefact: `corpus`, `pairs/nli`, `views/mlm`, ….
@@ -143,7 +135,7 @@ def plan_run(
         "targets": bytes_ * corpus * (len(ensembles) * shape.width + of_teachers),
         "teachers' embeddings": 4.0 * corpus * sum(widths),
     }
-    return RunSize(steps, storage)
+    return steps, storage
 
 
 def _steps(

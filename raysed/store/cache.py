@@ -76,25 +76,19 @@ def make_room() -> None:
     """Remove what nobody uses, as far as needed."""
     place = directory()
     with _locked(place):
-        used = _used(place)
+        used: set[str] = set()
+        for path in (place / _LEASES).glob("*"):
+            with open(path) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    path.unlink()  # its process is gone
+                except BlockingIOError:
+                    used.update(file.read().split())
         unused = [path for path in place.iterdir() if path.name not in used and not path.name.startswith(".")]
         for path in sorted(unused, key=lambda path: path.stat().st_mtime):
             disk = shutil.disk_usage(place)
             if path.suffix == _HALF or disk.free < _FREE * disk.total:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def _used(place: Path) -> set[str]:
-    """Return the names in leases of processes that live; those of others go."""
-    used: set[str] = set()
-    for path in (place / _LEASES).glob("*"):
-        with open(path) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                path.unlink()
-            except BlockingIOError:
-                used.update(file.read().split())
-    return used
 
 
 @contextmanager

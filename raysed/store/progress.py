@@ -30,7 +30,7 @@ def emit(**facts: Any) -> None:
     """Report where the run is, or what a stage took.
 
     Where it is: `stage`; the `line` of the progress, its `share` and the seconds `left`; how many `trainings` are
-    `trained`. What it took: `sentences`. Once: `totals` of trainings by directory, and `titles`.
+    `trained`. What it took: `sentences`. Once: `totals` of trainings by directory.
     """
     for listener in _listeners:
         listener(facts)

@@ -36,7 +36,7 @@ _SHAPE: dict[str, Any] = {
     **dict.fromkeys(("state", "host", "stage", "line", "error"), str),
     **dict.fromkeys(("since", "every", "told", "stage_since", "left", "share"), _NUMBER),
     **dict.fromkeys(("pid", "trained", "trainings"), int),
-    **dict.fromkeys(("totals", "titles"), dict),
+    "totals": dict,
 }
 """What may stand in the file."""
 _ALWAYS = {"state", "since", "every", "told", "host", "pid"}
@@ -84,7 +84,7 @@ class Status:
                 self._has_begun = True
                 state = "running" if self._facts["state"] == "starting" else self._facts["state"]
                 self._facts.update(facts, state=state, stage_since=time.time(), **_NOTHING_YET)
-            elif facts.keys() & {"line", "trained", "totals", "titles"}:
+            elif facts.keys() & {"line", "trained", "totals"}:
                 self._facts.update(facts)
 
     def write(self, **facts: Any) -> None:
@@ -171,14 +171,14 @@ def describe(storage: Storage) -> tuple[list[str], int]:
     lines = [f"{storage.run}: {_in_words(status)}"]
     if status["state"] == "running" and "stage" in status:
         seconds = status["told"] + status["silent"] - status.get("stage_since", status["told"])
-        lines.append(f"stage: {_title_of(status, status['stage'])}, for {duration(seconds)}")
+        lines.append(f"stage: {status['stage']}, for {duration(seconds)}")
         lines += filter(None, [status.get("line")])
     if status["state"] == "complete":
         lines += filter(None, [refusal(storage)])
     finished = [name for name in names if not name.startswith("checkpoints/")]
     lines += [f"finished: {', '.join(_summary(finished, status)) or 'nothing yet'}"]
     newest: dict[str, int] = {}  # names are sorted
-    for name in names:
+    for name in names if status["state"] != "complete" else ():  # then only bounds that were stopped have some
         training, _, step = name.rpartition("/step-")
         if training.startswith("checkpoints/") and step.isdigit():
             newest[training.removeprefix("checkpoints/")] = int(step)
@@ -218,11 +218,6 @@ def _in_words(status: Mapping[str, Any]) -> str:
     return f"{status['state']} after {ran}, {silent} ago{error}"
 
 
-def _title_of(status: Mapping[str, Any], key: str) -> str:
-    """What people call a stage or a directory of artefacts, as the run itself has said."""
-    return str(status.get("titles", {}).get(key, key))
-
-
 def _summary(names: list[str], status: Mapping[str, Any]) -> list[str]:
     """Count what is finished by directory, of all that there will be where that is known.
 
@@ -237,6 +232,7 @@ def _summary(names: list[str], status: Mapping[str, Any]) -> list[str]:
         counts[place] += 1
     words = []
     for place, count in sorted(counts.items(), key=lambda item: "/" in item[0]):  # stable
-        known = f"{count} of {totals[place]} {_title_of(status, place)}" if place in totals else None
-        words.append(known or f"{count} {place}".removeprefix("1 "))
+        words.append(
+            f"{count} of {totals[place]} {place}" if place in totals else f"{count} {place}".removeprefix("1 ")
+        )
     return words

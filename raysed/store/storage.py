@@ -15,7 +15,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -166,9 +166,19 @@ class Storage:
         if found := changes(entry.depends, _plain(depends)):
             self._log_once(logging.INFO, f"{name} is made again: {found}")
             return None
-        if not self._is_complete(entry):
+        if self.is_local:
+            is_complete = self.intact(entry) is not None
+        else:  # asked for the sizes of its files, and not read
+            sizes = self._files.sizes([f"{entry.place}/{file}" for file in entry.files])
+            is_complete = sizes == [entry.sizes.get(file, -1) for file in entry.files]
+        if not is_complete:
             self._log_once(logging.WARNING, f"{name} is made again: its files are missing or damaged")
             return None
+        if name in _OPENED:
+            sizes = {f"{name}/{file}": size for file, size in entry.sizes.items()}
+            is_of_attempt = self.read_text(f"{_attempts(name)}/{_IS_OPEN}") == entry.attempt
+            if not is_of_attempt or self._files.sizes_below(name) != sizes:
+                self._open(entry)
         return entry
 
     def _log_once(self, level: int, message: str) -> None:
@@ -206,20 +216,6 @@ class Storage:
     def checkpoints(self, name: str, depends: Mapping[str, Any]) -> Checkpoints:
         """Return the states of an artefact that is half done; one with other dependencies is not continued."""
         return Checkpoints(self, f"checkpoints/{name}", _plain(depends))
-
-    def _is_complete(self, entry: Entry) -> bool:
-        """Whether the files are there; remote ones are asked for their sizes, and not read."""
-        if self.is_local:
-            is_complete = self.intact(entry) is not None
-        else:
-            sizes = self._files.sizes([f"{entry.place}/{file}" for file in entry.files])
-            is_complete = sizes == [entry.sizes.get(file, -1) for file in entry.files]
-        if is_complete and entry.name in _OPENED:
-            sizes = {f"{entry.name}/{file}": size for file, size in entry.sizes.items()}
-            is_of_attempt = self.read_text(f"{_attempts(entry.name)}/{_IS_OPEN}") == entry.attempt
-            if not is_of_attempt or self._files.sizes_below(entry.name) != sizes:
-                self._open(entry)
-        return is_complete
 
     def intact(self, entry: Entry) -> Path | None:
         """Return where an artefact's files are, checked once per process; None where they are missing or damaged."""
@@ -323,35 +319,30 @@ class Storage:
 
         On a local disk a second process is refused while the first one lives.
         """
-        with self._held():
+        self._job = uuid.uuid4().hex
+        claim = json.dumps({"job": self._job, "host": socket.gethostname(), "pid": os.getpid()}).encode()
+        with ExitStack() as held:
+            if self.is_local:
+                with disk_errors(str(self), is_any=True):
+                    os.makedirs(self.uri(""), exist_ok=True)
+                    file = os.fdopen(os.open(self.uri(_CLAIM), os.O_RDWR | os.O_CREAT, 0o644), "r+b")
+                held.enter_context(file)
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    problem = f"run {self.run!r} is in use by another process; wait for it, or choose another --run"
+                    raise UserError(problem) from None
+                with disk_errors(str(self), is_any=True):
+                    os.truncate(file.fileno(), os.pwrite(file.fileno(), claim, 0))
+                    os.fsync(file)
+            else:
+                self.reach()
+                with disk_errors(str(self), is_any=True):
+                    self._files.write(_CLAIM, claim)
             self._sweep()
             yield
             if self.is_owner():  # a worker that was killed as it wrote, and replaced, has left something
                 self._sweep()
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        self._job = uuid.uuid4().hex
-        claim = json.dumps({"job": self._job, "host": socket.gethostname(), "pid": os.getpid()}).encode()
-        if not self.is_local:
-            self.reach()
-            with disk_errors(str(self), is_any=True):
-                self._files.write(_CLAIM, claim)
-            yield
-            return
-        with disk_errors(str(self), is_any=True):
-            os.makedirs(self.uri(""), exist_ok=True)
-            file = os.fdopen(os.open(self.uri(_CLAIM), os.O_RDWR | os.O_CREAT, 0o644), "r+b")
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                problem = f"run {self.run!r} is in use by another process; wait for it, or choose another --run"
-                raise UserError(problem) from None
-            with disk_errors(str(self), is_any=True):
-                os.truncate(file.fileno(), os.pwrite(file.fileno(), claim, 0))
-                os.fsync(file)
-            yield
 
     def reach(self) -> None:
         """Check that remote storage answers, and has the bucket."""

@@ -195,7 +195,7 @@ def planned(
 
 def test_ten_members_of_bert_large_on_gpus_of_24_gb():
     """Each holds one, not four: `cluster.yaml` has such machines."""
-    ct, learners = planned(cluster_of(4, 1, A10G), {"ct": {"steps": 50_000}}).steps
+    (ct, learners), _ = planned(cluster_of(4, 1, A10G), {"ct": {"steps": 50_000}})
     assert (ct.trainings, ct.updates, ct.at_once, ct.share.gpus) == (10, 50_000, 4, 1.0)
     assert ct.need.device < 0.85 * 24 * GB < 2 * ct.need.device
     assert (learners.what, learners.at_once, learners.workers) == ("learner", 1, 1)
@@ -209,7 +209,7 @@ def test_what_fits_on_no_gpu_is_refused_with_the_number():
 
 
 def test_learners_run_side_by_side():
-    learner = planned(cluster_of(1, 8, H100), {"sed": {"learners": 10, "batch_size": 32}}).steps[-1]
+    (*_, learner), _ = planned(cluster_of(1, 8, H100), {"sed": {"learners": 10, "batch_size": 32}})
     assert (learner.trainings, learner.at_once, learner.workers, learner.updates) == (10, 8, 1, 3125)
 
 
@@ -217,17 +217,16 @@ def test_a_grid_counts_every_model():
     bounds = [b / 20 for b in range(20)]
     settings = {"sts": {"lower_bounds": bounds, "models": 10, "epochs": 4, "batch_size": 16}}
     config = make_config({"recipes": ["sts"], **settings})
-    plan = plan_run(config, parse_recipes(["sts"]), LARGE, {"pairs/sts": 5749}, cluster_of(2, 8, H100))
-    (grid,) = plan.steps
+    (grid,), storage = plan_run(config, parse_recipes(["sts"]), LARGE, {"pairs/sts": 5749}, cluster_of(2, 8, H100))
     assert (grid.what, grid.trainings, grid.updates) == ("grid model", 200, 1436)
-    assert plan.storage["models"] == 4 * LARGE.parameters * 201
+    assert storage["models"] == 4 * LARGE.parameters * 201
 
 
 def test_teachers_from_outside_take_room():
-    without = planned(cluster_of(1, 1, H100), recipes=("teachers-sed",))
-    plan = planned(cluster_of(1, 1, H100), recipes=("teachers-sed",), widths=(384, 3072))
-    assert plan.storage["teachers' embeddings"] == 4 * 100_000 * (384 + 3072)
-    assert plan.storage["targets"] == 4 * 100_000 * 3072 > without.storage["targets"]
+    _, without = planned(cluster_of(1, 1, H100), recipes=("teachers-sed",))
+    _, storage = planned(cluster_of(1, 1, H100), recipes=("teachers-sed",), widths=(384, 3072))
+    assert storage["teachers' embeddings"] == 4 * 100_000 * (384 + 3072)
+    assert storage["targets"] == 4 * 100_000 * 3072 > without["targets"]
 
 
 def test_sentences_are_no_longer_than_the_encoder_takes():

@@ -69,7 +69,6 @@ def targets(directory: Path) -> tuple[list[str], np.ndarray]:
 def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
     """Makes all of a run that comes before its learners; returns what was said, too."""
     plan, said = Plan(check(make_config(settings))), []
-    said += plan.notes
     executor = make_executor(plan.graph, Storage(settings["storage"], settings["run"]), plan.how("local"), said.append)
     for batch in plan.graph.batches():
         if batch[0].needs.by == "train":
@@ -78,7 +77,7 @@ def combined(settings: dict) -> tuple[Executor, Plan, list[str]]:
     return executor, plan, said
 
 
-def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path):
+def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path, caplog):
     directory = tmp_path / "runs/taught"
     teachers = combined(settings())[1].config.teachers
     first = rows_of(directory)
@@ -94,10 +93,11 @@ def test_another_teacher_or_combination_asks_nobody_twice(settings, tmp_path):
     file = tmp_path / "vectors.parquet"
     vectors = np.random.default_rng(0).normal(size=(len(sentences), 7))
     pq.write_table(pa.table({"sentence": sentences, "embedding": vectors.tolist()}), file)
-    *_, said = combined(settings(teachers=[*settings()["teachers"], str(file)]))
+    with caplog.at_level("INFO", "raysed"):
+        combined(settings(teachers=[*settings()["teachers"], str(file)]))
     second = rows_of(directory)
     assert first.items() < second.items() and len(second) == 3
-    assert "not scored: vectors has no embeddings of the evaluation's sentences" in said
+    assert "not scored: vectors has no embeddings of the evaluation's sentences" in caplog.messages
 
     combined(settings(combination={"weights": [1.0, 2.0]}))
     assert rows_of(directory) == second

@@ -138,7 +138,7 @@ def test_a_running_run_is_described(storage):
     checkpoints = storage.checkpoints("ct/members/02", {})
     for step in (50, 100):
         checkpoints.save(step, lambda path: (path / "state").write_text("x"))
-    now, titles = time.time() - 3, {"ct+sts": "members of ct and sts", "ct/members": "members of ct"}
+    now = time.time() - 3
     storage.write_text(
         "status.json",
         json.dumps(
@@ -146,16 +146,15 @@ def test_a_running_run_is_described(storage):
                 **{"state": "running", "since": now - 127, "every": 5, "host": "head", "pid": 7, "told": now},
                 **{"stage": "ct+sts", "stage_since": now - 57, "line": "train ct+sts: 40 %", "left": 90.0},
                 "totals": {"ct/members": 10, "sts/grid": 8, "ct-sed/learners": 2},
-                "titles": titles,
             }
         ),
     )
     written(storage, age=3)
     assert describe(storage)[0] == [
         "mine: running for 2 min 7 s, about 1 min 30 s left in this stage (as of 3 s ago)",
-        "stage: members of ct and sts, for 1 min 0 s",
+        "stage: ct+sts, for 1 min 0 s",
         "train ct+sts: 40 %",
-        "finished: corpus, 2 of 10 members of ct, 1 of 8 sts/grid, 0 of 2 ct-sed/learners",
+        "finished: corpus, 2 of 10 ct/members, 1 of 8 sts/grid, 0 of 2 ct-sed/learners",
         "checkpoint: ct/members/02 after 100 updates, 0 s ago",
     ]
     written(storage, age=603)

@@ -52,7 +52,6 @@ def at_work(storage, capsys) -> Callable[[], Storage]:
     train(storage, "ct/members/00", 3, is_done=True)
     train(storage, "ct/members/01", 2)
     with status_of(storage, every=60) as status:
-        emit(titles={"corpus": "reading the corpus", "ct": "members of ct"})
         emit(stage="ct")
         Progress("train ct", 5).update(2)
         emit(trained=1, trainings=2)
@@ -73,7 +72,7 @@ def test_a_run_at_work_is_seen_with_its_stage_and_trainings_under_way(at_work, m
     with pytest.raises(KeyboardInterrupt):
         watch(at_work, console)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert lines[0].startswith("run: running for") and lines[1].startswith("stage: members of ct, for ")
+    assert lines[0].startswith("run: running for") and lines[1].startswith("stage: ct, for ")
     assert any(line.startswith("train ct: 40 %") for line in lines)
     assert "checkpoint: ct/members/01 after 10 updates, 0 s ago" in lines
     assert "training updates loss dev" in lines and "ct/members/01 10 4.0000 50.0" in lines
