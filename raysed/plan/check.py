@@ -44,7 +44,7 @@ class Job:
     @property
     def needs_corpus(self) -> bool:
         """Whether anything is trained or fitted on the corpus."""
-        return _needs_corpus(self.config, self.recipes)
+        return self.inputs["corpus"] is not None
 
     @property
     def hub_models(self) -> dict[str, dict[str, Any]]:
@@ -75,7 +75,7 @@ def check(config: Config) -> Job:
         check_width(config, width_of(config.encoder))
     check_formats(config.export.formats, config.encoder)
     corpus = None
-    if _needs_corpus(config, recipes):
+    if config.encoder.static or any(reads_corpus(recipe, config) for recipe in recipes):
         check_corpus(config.corpus)
         settings = config.corpus.model_dump(mode="json", exclude={"source"})
         corpus = {**corpus_fingerprint(config.corpus), **settings, "seed": config.seed}
@@ -161,10 +161,6 @@ def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Ma
     models = {name: _model_identity(EncoderConfig(path=name)) for name in names}
     pivots = [[models[name] for name in pair] for pair in views.pivots]
     return {**common, "pivots": pivots, "max_length": config.encoder.max_length}
-
-
-def _needs_corpus(config: Config, recipes: list[Recipe]) -> bool:
-    return config.encoder.static is not None or any(reads_corpus(recipe, config) for recipe in recipes)
 
 
 def _other_text(source: str) -> dict[str, Any]:

@@ -65,7 +65,10 @@ class MetricsLog:
                 self._events.write_event(Event(wall_time=time.time(), step=step, summary=scalar(key, value)))
             self._events.flush()
 
-    def close(self) -> None:
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Flush, and copy the files to an object store."""
         with self._ending, disk_errors(self._place):
             self._lines.close()
@@ -85,12 +88,6 @@ class MetricsLog:
                 data = path.read_bytes()
                 self._storage.write_bytes(f"{self._name}/{path.name}", data)
                 self._sizes[path.name] = len(data)
-
-    def __enter__(self) -> MetricsLog:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 @contextmanager

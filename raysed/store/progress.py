@@ -65,11 +65,10 @@ class Progress:
             self._shown = now
             self._write(line, "")
 
-    def close(self, note: str = "") -> float:
-        """Show the end; return the seconds since the start."""
+    def close(self, note: str = "") -> None:
+        """Show the end."""
         seconds = time.monotonic() - self._started
         self._write(f"{self._title}: done in {duration(seconds)}{' · ' if note else ''}{note}", "\n")
-        return seconds
 
     def _write(self, text: str, end: str) -> None:
         if self._terminal:
