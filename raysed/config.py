@@ -121,17 +121,6 @@ def replace_sources(block: _AnyBlock, replace: Callable[[str, str], str]) -> _An
     return type(block).model_validate(block.model_dump(), context=replace)
 
 
-def sources(block: Block) -> list[tuple[str, str]]:
-    """Return all sources that a block names, each with the last part of its setting's name.
-
-    >>> sources(CorpusConfig(source=["a.txt", "b.txt"]))
-    [('source', 'a.txt'), ('source', 'b.txt')]
-    """
-    found: list[tuple[str, str]] = []
-    replace_sources(block, lambda name, source: found.append((name, source)) or source)
-    return found
-
-
 def with_absolute_paths(block: _AnyBlock) -> _AnyBlock:
     """Return a block whose local files are named by absolute paths: workers have other working directories."""
     return replace_sources(block, lambda name, source: _absolute(source))

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING
 from raysed import interrupts
 from raysed.cluster.process import prepare_process
 from raysed.cluster.session import is_ray_given, session
-from raysed.plan.unchanged import fingerprint, is_unchanged
 from raysed.recipe import parse_recipes
 from raysed.store import cache
 from raysed.store.metrics import native_output_to
 from raysed.store.progress import emit
-from raysed.store.status import Status, is_complete, refusal, refuse_at_work, status_of
+from raysed.store.status import Status, finished_report, refusal, refuse_at_work, status_of
 from raysed.store.storage import Storage, check_stays
 
 if TYPE_CHECKING:
@@ -41,23 +40,20 @@ def run(config: Config, say: Callable[[str], None] = print, take_over: bool = Fa
         Why there is no model, see `export.allow_worse`; None where there is one.
     """
     check_stays(config.storage)
-    made_from, storage = fingerprint(config), Storage(config.storage, config.run)
+    storage = Storage(config.storage, config.run)
     if not (take_over or storage.is_local):
         storage.reach()
         refuse_at_work(storage)
-    with storage.lock():
-        if is_unchanged(made_from, storage):
-            say(_nothing_to_do(storage))
-            return refusal(storage)
-        with status_of(storage) as status:
-            prepare_process()
-            from raysed.plan.check import check  # takes seconds
+    with storage.lock(), status_of(storage) as status:
+        prepare_process()
+        from raysed.plan.check import check  # takes seconds
 
-            job = check(config)
-            if is_complete(storage, job.depends):
-                say(_nothing_to_do(storage))
-            else:
-                _make(job, storage, status, say, made_from)
+        job = check(config)
+        if report := finished_report(storage, job.depends):
+            done = f"nothing to do: {storage} is complete, and no setting or input has changed"
+            say("\n".join(filter(None, [done, report.meta["refusal"]])))
+            return report.meta["refusal"]
+        _make(job, storage, status, say)
         return refusal(storage)
 
 
@@ -75,7 +71,7 @@ def _engine_of(config: Config) -> Engine:
     return "ray" if config.resources.gpu is not False and device_count() > 1 else "local"
 
 
-def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None], made_from: str | None) -> None:
+def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]) -> None:
     from raysed.cluster.execute import execute
     from raysed.plan.artefacts import facts_of, scored_models
     from raysed.plan.graph import Plan
@@ -91,13 +87,8 @@ def _make(job: Job, storage: Storage, status: Status, say: Callable[[str], None]
                 plan = Plan(job)
                 emit(totals=plan.totals())
                 state, cluster = execute(plan.graph, storage, plan.how(engine), say)
-                publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say, made_from)
+                publish(job, storage, scored_models(plan, state), facts_of(plan, state, cluster), say)
         except Exception as error:
             if not status.follows_a_complete_run:
                 publish_failure(job.config.model_dump(mode="json"), storage, error)
             raise
-
-
-def _nothing_to_do(storage: Storage) -> str:
-    done = f"nothing to do: {storage} is complete, and no setting or input has changed"
-    return "\n".join(filter(None, [done, refusal(storage)]))

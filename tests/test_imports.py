@@ -136,7 +136,7 @@ def test_what_checks_a_run_is_imported_beside_the_start_of_ray():
             HEAVY,
         ),
         ("import raysed.data.corpus, raysed.bundled", HEAVY),
-        ("import raysed.pipeline, raysed.store.status, raysed.plan.unchanged", HEAVY),
+        ("import raysed.pipeline, raysed.store.status", HEAVY),
         (
             "import raysed.cluster.watchdog, raysed.store.progress",
             ("torch", "transformers", "fsspec", "raysed.config"),

@@ -33,12 +33,8 @@ def publish(
     models: Sequence[ScoredModel],
     facts: Facts,
     say: Callable[[str], None],
-    made_from: str | None = None,
 ) -> None:
-    """Score all models, export one unless that is refused, write the report and say what came out.
-
-    `made_from` is the fingerprint of `raysed.plan.unchanged`, from before the inputs were read.
-    """
+    """Score all models, export one unless that is refused, write the report and say what came out."""
     emit(stage="report")
     count = len(models) + sum(section.data is not None for section in all_sections())
     with steps("score and report", count + _FURTHER_STEPS) as begin:
@@ -60,7 +56,7 @@ def publish(
             storage.write_text("report.json", report.to_json())
 
         # The report is written before the manifest names the plots, so a run that counts as complete has one.
-        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal, "made_from": made_from})
+        storage.commit("plots", write, job.depends, {"refusal": run.choice.refusal})
     _summarize(run, report, say)
 
 

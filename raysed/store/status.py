@@ -18,7 +18,7 @@ import psutil
 from raysed import interrupts
 from raysed.errors import RunFailed, UserError
 from raysed.store.progress import listening, repeating
-from raysed.store.storage import Storage, runs_at
+from raysed.store.storage import Entry, Storage, runs_at
 from raysed.store.text import duration
 
 log = logging.getLogger(__name__)
@@ -44,15 +44,14 @@ _NOTHING_YET = {"line": None, "share": None, "left": None, "trained": None, "tra
 """Of a stage that has just begun."""
 
 
-def is_complete(storage: Storage, depends: Mapping[str, Any]) -> bool:
-    """Whether the run's report, and its model if any, are there and depend on exactly these settings and inputs."""
-    is_reported = storage.read_json("report.json").get("status") == "complete"
-    names = ("plots",) if refusal(storage) else ("plots", "model")  # which depend on everything
-    return (
-        is_reported
-        and storage.has_files("report.md", "report.html")
-        and all(storage.finished(name, depends) for name in names)
-    )
+def finished_report(storage: Storage, depends: Mapping[str, Any]) -> Entry | None:
+    """Return the entry of a report that is there, and its model if any, for exactly these settings and inputs."""
+    if storage.read_json("report.json").get("status") != "complete" or not storage.has_files(
+        "report.md", "report.html"
+    ):
+        return None
+    plots = storage.finished("plots", depends)  # which depend on everything, as the model does
+    return plots if plots and (plots.meta["refusal"] or storage.finished("model", depends)) else None
 
 
 def refusal(storage: Storage) -> str | None:

@@ -17,7 +17,15 @@ import raysed.store.files
 from raysed.config import make_config
 from raysed.errors import RunFailed, UserError
 from raysed.store.progress import Progress, emit
-from raysed.store.status import describe, describe_all, read_timings, refuse_at_work, status_of
+from raysed.store.status import (
+    describe,
+    describe_all,
+    finished_report,
+    read_timings,
+    refusal,
+    refuse_at_work,
+    status_of,
+)
 from raysed.store.storage import Storage
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,6 +195,40 @@ def test_a_job_that_was_taken_over_does_not_write_over_the_status_of_the_other(s
             pass
         storage.write_text("report.json", "{}")
     assert status(storage)["state"] == "complete"
+
+
+def complete(storage: Storage, refusal: str | None = None) -> None:
+    """Leaves a run directory as a complete run does."""
+    for name in ("plots",) if refusal else ("plots", "model"):
+        storage.commit(name, lambda path: (path / "file").write_text("x"), {"config": 1}, {"refusal": refusal})
+    for name in ("report.json", "report.md", "report.html"):
+        storage.write_text(name, json.dumps({"status": "complete"}))
+
+
+def test_a_run_whose_model_was_refused_is_complete_without_it(storage):
+    complete(storage, "no model is exported")
+    assert finished_report(storage, {"config": 1}).meta["refusal"] == refusal(storage) == "no model is exported"
+    assert finished_report(storage, {"config": 2}) is None
+    storage.remove("plots")
+    assert finished_report(storage, {"config": 1}) is None and refusal(storage) is None
+
+
+@pytest.mark.parametrize("damage", ["report", "page", "model", "entry", "others"])
+def test_a_run_that_is_not_whole_is_not_complete(storage, damage):
+    complete(storage)
+    assert finished_report(storage, {"config": 1}).name == "plots"
+    root = Path(storage.uri(""))
+    if damage == "report":
+        storage.write_text("report.json", json.dumps({"status": "failed"}))
+    elif damage == "page":
+        (root / "report.html").unlink()
+    elif damage == "model":
+        storage.remove("model")
+    elif damage == "entry":
+        (root / "manifest/plots.json").unlink()
+    else:  # made since by other settings
+        storage.commit("model", lambda path: (path / "file").write_text("x"), {"config": 2})
+    assert finished_report(storage, {"config": 1}) is None
 
 
 def written(storage: Storage, age: float) -> None:
