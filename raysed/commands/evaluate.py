@@ -93,18 +93,13 @@ def _settings(arguments: argparse.Namespace) -> tuple["Config", list[str]]:
     config = load_config(path, overrides)
     if not asked:
         return config, []
+    from raysed.data.rows import column_names
+    from raysed.data.sources import ending, local_file
     from raysed.score.tasks import tasks_of
 
-    texts = [source for source in arguments.tasks if _has_sentences_only(source)]
+    files = {source: os.path.expanduser(source) for source in arguments.tasks if ending(source) == ".txt"}
+    # One sentence per line has no labels.
+    texts = [name for name, path in files.items() if os.path.isfile(path) and len(column_names(local_file(path))) < 2]
     tasks = tasks_of([source for source in arguments.tasks if source not in texts])
     evaluation = config.evaluation.model_copy(update={"tasks": tasks, "dev": None, "report": None})
     return config.model_copy(update={"evaluation": evaluation}), texts
-
-
-def _has_sentences_only(source: str) -> bool:
-    """Whether it is a .txt of one sentence per line, which has no labels."""
-    from raysed.data.rows import column_names
-    from raysed.data.sources import ending, local_file
-
-    path = os.path.expanduser(source)
-    return os.path.isfile(path) and ending(source) == ".txt" and len(column_names(local_file(path))) < 2

@@ -74,10 +74,7 @@ def job(arguments: argparse.Namespace) -> None:
     made = draft(survey, given.corpus, pairs, arguments.teachers, given.encoder, str(output))
     half, most, longest = np.quantile(made.tokens_N, (0.5, 0.95, 1), method="higher")
     _show("tokens", f"median {half:,}, 95 % up to {most:,}, longest {longest:,}")
-    about = (
-        f"{made.shape.parameters / 1e6:.1f} million parameters, {made.shape.layers} layers, at most {made.limit} tokens"
-    )
-    _show("encoder", f"{given.encoder.path}: {about}")
+    _show("encoder", given.encoder.path)
     if not (arguments.encoder or arguments.teachers):
         _show("", "small, and made for trying things out; name a real one with --encoder")
     for text in warnings(survey, pairs, made):

@@ -162,8 +162,13 @@ def grid_halving(steps: int, sts: Any, needed: int, evaluate_every: int) -> dict
 
 def train_member(task: Task, until: int, bench: Bench) -> Ended:
     """Train a member; a failure is raised for another start unless `members.max_retries` starts were in vain."""
-    if ended := _already_ended(task, bench, until):
-        return ended
+    if task.is_there(bench.storage):
+        if "lower_bound" not in task.settings:  # finished by this trial, whose worker was lost before it could tell
+            return Ended()
+        lines = (bench.storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
+        score = Result(history=[json.loads(line) for line in lines]).score_by(until)
+        if score is not None:
+            return Ended(score)
     retries = task.inputs["how"]["max_retries"]
     starts = task.checkpoints(bench.storage).begin(bench.job)
     if starts > retries:
@@ -184,17 +189,6 @@ def train_member(task: Task, until: int, bench: Bench) -> Ended:
             raise
         log.exception("%s is given up", task.name)  # in the worker's log
         return Ended(failed=(last_line(error), False))
-
-
-def _already_ended(task: Task, bench: Bench, until: int) -> Ended | None:
-    """What is known of a finished member, of a grid model the dev score after so many updates; None if not finished."""
-    if not task.is_there(bench.storage):
-        return None
-    if "lower_bound" not in task.settings:  # finished by this trial, whose worker was lost before it could tell
-        return Ended()
-    lines = (bench.storage.fetch(task.name) / "history.jsonl").read_text().splitlines()
-    score = Result(history=[json.loads(line) for line in lines]).score_by(until)
-    return None if score is None else Ended(score)
 
 
 # -- learners --------------------------------------------------------------------------------------------------------

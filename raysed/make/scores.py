@@ -20,7 +20,7 @@ from raysed.data.targets import ROWS_PER_GROUP
 from raysed.data.tokens import TokenTable, read_tokens, tokenize
 from raysed.errors import RunFailed, UserError
 from raysed.make.work import Named, layers_file
-from raysed.model.calibration import CalibrationMap, save_calibration
+from raysed.model.calibration import save_calibration
 from raysed.model.encoding import encode
 from raysed.model.pretrained import load_start, load_tokenizer
 from raysed.model.teacher import Teacher
@@ -104,8 +104,13 @@ def calibration(out: Path, inputs: Named, settings: Named, work: Work) -> Named:
             failed[str(layers)] = str(error)
             continue
         for task, fit in fitted.items():
-            applied_to = of[layers] if task is None else evaluation.of_task(of[layers], task)
-            _write(out, layers, task, fit, applied_to)
+            folder, file, x_ND = out / f"layers-{layers}", out / layers_file(layers), of[layers]
+            if task is not None:
+                folder = folder / quote(task, safe="")
+                file, x_ND = folder / OF_TASK, evaluation.of_task(x_ND, task)
+            folder.mkdir(parents=True)
+            save_calibration(fit, folder)
+            np.save(file, fit.transform(x_ND))
     meta = {"natsv_k": {str(layers): k for layers, k in ks.items()}} if "natsv" in stages else {}
     return {**meta, "failed": failed} if failed else meta
 
@@ -172,17 +177,6 @@ def draw(table: TokenTable, flow: FlowConfig, seed: int) -> tuple[TokenTable, Fl
         return table, flow
     drawn = np.sort(np.random.default_rng(seed).choice(pairs, needed, replace=False))
     return table.take((2 * drawn[:, None] + np.arange(2)).reshape(-1)), flow.model_copy(update={"epochs": 1.0})
-
-
-def _write(directory: Path, layers: Layers, task: str | None, calibration: CalibrationMap, x_ND: np.ndarray) -> None:
-    """Write a calibration, of one task or of all, and its version of the embeddings."""
-    folder, file = directory / f"layers-{layers}", directory / layers_file(layers)
-    if task is not None:
-        folder = folder / quote(task, safe="")
-        file = folder / OF_TASK
-    folder.mkdir(parents=True)
-    save_calibration(calibration, folder)
-    np.save(file, calibration.transform(x_ND))
 
 
 def load_embeddings(directory: Path, layers: Layers) -> Embeddings:

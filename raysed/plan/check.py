@@ -96,7 +96,12 @@ def check(config: Config) -> Job:
     views = {kind: _view_rows(kind, config, pairs.get("nli")) for kind in kinds}
     inputs |= {f"views/{kind}": _views_identity(kind, rows, config, inputs) for kind, rows in views.items()}
     if config.flow.fit_on not in FIT_ON:
-        inputs["fit_on"] = _other_text(config.flow.fit_on)
+        text = CorpusConfig(source=config.flow.fit_on)
+        try:
+            check_corpus(text)
+            inputs["fit_on"] = corpus_fingerprint(text)
+        except UserError as error:
+            raise (error.at("flow.fit_on") if error.setting else error) from None
     inputs["teachers"] = [teacher.identity for teacher in teachers]
     unscored = frozenset(i for i, teacher in enumerate(teachers) if not teacher.knows(evaluation.sentences))
     if config.combination.leave_out and unscored:
@@ -104,11 +109,6 @@ def check(config: Config) -> Job:
             "combination.leave_out is chosen by the dev task, but a file of embeddings lacks its sentences; add "
             "them to the file, or leave combination.leave_out out"
         )
-    _check_masks(config, recipes)
-    return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
-
-
-def _check_masks(config: Config, recipes: list[Recipe]) -> None:
     masking = [(recipe.text, stage) for recipe in recipes for stage in recipe.members if stages()[stage].masks]
     if masking and load_tokenizer(config.encoder).mask_token_id is None:
         recipe, stage = masking[0]
@@ -116,6 +116,7 @@ def _check_masks(config: Config, recipes: list[Recipe]) -> None:
             f"recipe {recipe!r}: {stage} needs a mask token, but the tokenizer of encoder.path {config.encoder.path!r} "
             f"has none; leave {stage} out, or use an encoder that was trained with one"
         )
+    return Job(config, recipes, evaluation, inputs, pairs, views, teachers, widths, unscored)
 
 
 def _teachers(config: Config) -> tuple[list[Teacher], tuple[int, ...]]:
@@ -161,16 +162,6 @@ def _views_identity(kind: str, rows: PairRows | None, config: Config, inputs: Ma
     models = {name: _model_identity(EncoderConfig(path=name)) for name in names}
     pivots = [[models[name] for name in pair] for pair in views.pivots]
     return {**common, "pivots": pivots, "max_length": config.encoder.max_length}
-
-
-def _other_text(source: str) -> dict[str, Any]:
-    """Checks and identifies the text that calibrations are fitted on."""
-    text = CorpusConfig(source=source)
-    try:
-        check_corpus(text)
-        return corpus_fingerprint(text)
-    except UserError as error:
-        raise (error.at("flow.fit_on") if error.setting else error) from None
 
 
 def _model_identity(config: EncoderConfig) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from raysed.data.graded import StsTask
 from raysed.data.rows import column_names
 from raysed.data.sources import File
 from raysed.model.pretrained import configuration_of, load_tokenizer, longest_input
-from raysed.model.shape import Shape, shape_of
+from raysed.model.shape import shape_of
 from raysed.plan.consistency import check_settings
 from raysed.score.tasks import task_name
 from raysed.store.text import render
@@ -59,18 +59,11 @@ class Survey:
 
 @dataclass(frozen=True)
 class Draft:
-    """A configuration, which `text` has as YAML with comments.
-
-    Attributes:
-        tokens_N: of sentences of the sample, special ones included.
-        limit: tokens that the encoder takes.
-    """
+    """A configuration, which `text` has as YAML with comments, and the tokens of sentences of the sample."""
 
     text: str
     config: Config
-    shape: Shape
     tokens_N: np.ndarray
-    limit: int
 
 
 def survey_corpus(config: CorpusConfig, first: int = FIRST_ROWS) -> Survey:
@@ -101,7 +94,7 @@ def draft(
         teachers: without any, members are trained.
         output: what the file will be called, for its comments.
     """
-    tokenizer, shape = load_tokenizer(encoder), shape_of(encoder)
+    tokenizer = load_tokenizer(encoder)
     tokens_N = np.array([len(ids) for ids in tokenizer(list(survey.sample), verbose=False)["input_ids"]])
     covered = int(np.quantile(tokens_N, 0.99, method="higher"))
     limit = min(longest_input(configuration_of(encoder), 0), tokenizer.model_max_length)
@@ -130,7 +123,7 @@ def draft(
         teachers=teachers,
         encoder=encoder,
         is_bundled=encoder.path == EncoderConfig().path,
-        layers=min(2, shape.layers),
+        layers=min(2, shape_of(encoder).layers),
         covered=covered,
         limit=limit,
         max_length=max_length,
@@ -144,7 +137,7 @@ def draft(
     )
     config = make_config(yaml.safe_load(text))
     check_settings(config)
-    return Draft(text, config, shape, tokens_N, limit)
+    return Draft(text, config, tokens_N)
 
 
 def warnings(survey: Survey, pairs: Mapping[str, StsTask], made: Draft) -> Iterator[str]:

@@ -173,7 +173,23 @@ class Plan:
             places = [(bound, index) for bound in bounds for index in range(models_of(node, config))]
             tried[node] = {self._add_member(node, index, bound, stage): bound for bound, index in places}
         for node, names in tried.items():
-            self._add_outcome(node, names, stage)
+            inputs, settings = (
+                {"members": Tried(tuple(names))},
+                {"node": node, "min_members": config.members.min_members},
+            )
+            if last_stage(node).is_grid:
+                make, title, inputs["dev"] = models.grid_choice, f"lower bound of {node}", self._dev
+                sts = config.sts.model_copy(update={"train": []})
+                settings |= {"sts": sts, "choice": sts.choices(), "models": sts.models, "task": config.evaluation.dev}
+                settings["bounds"] = names
+            else:
+                make, title = models.ensemble, f"ensemble of {node}"
+                settings["is_used"] = any(
+                    (recipe.distils and recipe.ensemble == node) or recipe.ensemble.startswith(f"{node}-")
+                    for recipe in self.job.recipes
+                )
+            about = {"is_outcome": True, "group": node, "say": partial(_say_outcome, node)}
+            self._add(outcome_of(node), title, make, stage, inputs, settings, **about)
         used = {recipe.ensemble for recipe in self.job.recipes}
         for node in (node for node in nodes if node in used):
             for index in range(models_of(node, config)):
@@ -215,23 +231,6 @@ class Plan:
             beside["dev"] = self._dev
         about = {"by": "tune", "group": node, "is_intermediate": True, "options": options}
         return self._add(name, title, models.member, stage, inputs, settings, beside, **about)
-
-    def _add_outcome(self, node: str, names: Mapping[str, float | None], stage: str) -> None:
-        config, inputs = self.config, {"members": Tried(tuple(names))}
-        settings: dict[str, Any] = {"node": node, "min_members": config.members.min_members}
-        if last_stage(node).is_grid:
-            make, title, inputs["dev"] = models.grid_choice, f"lower bound of {node}", self._dev
-            sts = config.sts.model_copy(update={"train": []})
-            settings |= {"sts": sts, "choice": sts.choices(), "models": sts.models, "task": config.evaluation.dev}
-            settings["bounds"] = names
-        else:
-            make, title = models.ensemble, f"ensemble of {node}"
-            settings["is_used"] = any(
-                (recipe.distils and recipe.ensemble == node) or recipe.ensemble.startswith(f"{node}-")
-                for recipe in self.job.recipes
-            )
-        about = {"is_outcome": True, "group": node, "say": partial(_say_outcome, node)}
-        self._add(outcome_of(node), title, make, stage, inputs, settings, **about)
 
     # targets and learners
 

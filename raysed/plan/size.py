@@ -3,7 +3,7 @@
 All of it is arithmetic.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from raysed.cluster.local import this_machine
@@ -71,27 +71,24 @@ def show_plan(config: Config) -> str:
         for _ in sentence_chunks(config.corpus, config.seed, report):
             pass
     steps, storage = plan_run(config, job.recipes, shape, known_rows(job, report.kept), cluster, job.widths)
-    header = ["trains", "", "updates", "at a time", "CPUs", "GPUs", "GPU memory", "memory", "storage"]
-    cells = [
-        [
-            step.node,
-            f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
-            f"{step.updates:,}",
-            f"{step.at_once}",
-            f"{step.workers * step.share.cpus:g}",
-            f"{step.workers * step.share.gpus:g}",
-            size(step.need.device) if step.need.device else "-",
-            size(step.need.host),
-            size(step.storage),
-        ]
-        for step in steps
-    ]
+    columns: dict[str, Callable[[Step], str]] = {
+        "trains": lambda step: step.node,
+        "": lambda step: f"{step.trainings} {step.what}{'s' * (step.trainings > 1)}",
+        "updates": lambda step: f"{step.updates:,}",
+        "at a time": lambda step: f"{step.at_once}",
+        "CPUs": lambda step: f"{step.workers * step.share.cpus:g}",
+        "GPUs": lambda step: f"{step.workers * step.share.gpus:g}",
+        "GPU memory": lambda step: size(step.need.device) if step.need.device else "-",
+        "memory": lambda step: size(step.need.host),
+        "storage": lambda step: size(step.storage),
+    }
+    trained = Table.of(steps, columns, text=2).plain() if steps else "nothing is trained"
     gpu = f", {cluster.gpu or 'GPUs'} of {size(cluster.gpu_bytes)}" if uses_gpu(config.resources, cluster) else ""
     parts = ", ".join(f"{size(count)} of {what}" for what, count in storage.items() if count)
     return f"""plan of {config.run} for {cluster}{gpu}
 encoder: {shape.parameters:,} parameters, {shape.layers} layers, width {shape.width:,}; {size(4 * shape.parameters)}
 
-{Table(header, cells, text=2).plain() if cells else "nothing is trained"}
+{trained}
 
 storage: about {size(sum(storage.values()))}: {parts}
 a sentence counts as {tokens_of_sentence(config)} tokens; memory is that of a worker, storage that of all in the line"""

@@ -64,11 +64,6 @@ class Entry:
         """The directory of its files, below the run directory."""
         return f"{_attempts(self.name)}/{self.attempt}"
 
-    @property
-    def fingerprint(self) -> str:
-        """Stable hash of the dependencies."""
-        return stable_hash(self.depends)
-
 
 class Storage:
     """A run directory below a location, which is a directory or URI."""
