@@ -132,6 +132,6 @@ def every_fault(fault: str | Sequence[str], storage: Storage, prepare, action, c
 
 def wipe(storage: Storage) -> None:
     for path in storage.files(""):
-        storage._files.delete(path)
+        storage.plain.delete(path)
     if storage.is_local:
         shutil.rmtree(storage.uri(""), ignore_errors=True)

@@ -48,7 +48,8 @@ class Checkpoints:
         count = before.pop("count", 0)
         count = count + 1 if before == start and isinstance(count, int) else 0
         with suppress(UserError):  # of a full disk, which what the training writes next reports
-            self._storage.count_start(self._starts, json.dumps({**start, "count": count}))
+            # Also where another job has taken the run over: its starts have to be counted to an end.
+            self._storage.plain.write(self._starts, json.dumps({**start, "count": count}).encode())
         return count
 
     def newest(self) -> tuple[int, Path] | None:

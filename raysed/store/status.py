@@ -134,7 +134,7 @@ def refuse_at_work(storage: Storage) -> None:
     status = read_status(storage)
     if status["state"] not in AT_WORK:
         return
-    if (written := storage.modified_at(FILE)) and (now := storage.now()):
+    if (written := storage.plain.modified_at(FILE)) and (now := storage.now()):
         status["silent"] = now - written
     if _is_gone(status) or (status["host"] == socket.gethostname() and not psutil.pid_exists(status["pid"])):
         return
@@ -152,7 +152,7 @@ def read_status(storage: Storage) -> dict[str, Any]:
     known = {key: value for key, value in storage.read_json(FILE).items() if isinstance(value, _SHAPE.get(key, object))}
     if known.get("state") not in CODES or not known.keys() >= _ALWAYS:
         return {"state": "unknown"}
-    written = storage.modified_at(FILE) or known["told"]
+    written = storage.plain.modified_at(FILE) or known["told"]
     return {**known, "silent": max(time.time() - written, 0.0)}
 
 
@@ -182,7 +182,7 @@ def describe(storage: Storage) -> tuple[list[str], int]:
         if training.startswith("checkpoints/") and step.isdigit():
             newest[training.removeprefix("checkpoints/")] = int(step)
     for training, step in newest.items():
-        written = storage.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
+        written = storage.plain.modified_at(f"manifest/checkpoints/{training}/step-{step:09d}.json")
         age = f", {duration(time.time() - written)} ago" if written else ""
         lines.append(f"checkpoint: {training} after {step} updates{age}")
     return lines, CODES["gone" if _is_gone(status) else status["state"]]

@@ -66,12 +66,16 @@ class Entry:
 
 
 class Storage:
-    """A run directory below a location, which is a directory or URI."""
+    """A run directory below a location, which is a directory or URI.
+
+    Attributes:
+        plain: its files, whichever job has claimed the run.
+    """
 
     def __init__(self, location: str, run: str, job: str = ""):
         self.location, self.run = _absolute(location), run
-        self._files = Files(self.location, run)
-        self.is_local = self._files.is_local
+        self.plain = Files(self.location, run)
+        self.is_local = self.plain.is_local
         self._intact: dict[str, tuple[Entry, Path]] = {}
         self._logged: set[str] = set()
         self._job = job
@@ -85,7 +89,7 @@ class Storage:
     def uri(self, name: str) -> str:
         """Return the path of `name` on a local disk, its URI elsewhere."""
         if self.is_local:
-            return self._files.path(name)
+            return self.plain.path(name)
         base, question, query = self.location.partition("?")
         return f"{base.rstrip('/')}/{self.run}/{check_name(name)}".rstrip("/") + question + query
 
@@ -109,13 +113,13 @@ class Storage:
             before = self.entry(name)
             self._check_claim()
             if not self.is_local:
-                self._files.upload(directory, place)
+                self.plain.upload(directory, place)
         content = asdict(entry)
         self.write_text(_manifest(name), json.dumps({**content, "checksum": stable_hash(content)}, indent=1))
         if name in _OPENED:
             self._open(entry)
         if before:
-            self._files.delete(before.place)
+            self.plain.delete(before.place)
         return entry
 
     @contextmanager
@@ -125,7 +129,7 @@ class Storage:
             with cache.half_written() as directory:
                 yield directory
             return
-        path = Path(self._files.path(place))
+        path = Path(self.plain.path(place))
         path.mkdir(parents=True)
         try:
             yield path
@@ -136,10 +140,10 @@ class Storage:
     def _open(self, entry: Entry) -> None:
         """Put its files in the artefact's own directory; those that are not among them go last."""
         for file in entry.files:
-            self._files.place_copy(f"{entry.place}/{file}", f"{entry.name}/{file}")
-        for path in self._files.sizes_below(entry.name).keys() - {f"{entry.name}/{file}" for file in entry.files}:
-            self._files.delete(path)
-        self._files.write(f"{_attempts(entry.name)}/{_IS_OPEN}", entry.attempt.encode())
+            self.plain.place_copy(f"{entry.place}/{file}", f"{entry.name}/{file}")
+        for path in self.plain.sizes_below(entry.name).keys() - {f"{entry.name}/{file}" for file in entry.files}:
+            self.plain.delete(path)
+        self.plain.write(f"{_attempts(entry.name)}/{_IS_OPEN}", entry.attempt.encode())
 
     def entry(self, name: str) -> Entry | None:
         """Return the manifest's entry, whether its files are intact or not."""
@@ -164,7 +168,7 @@ class Storage:
         if self.is_local:
             is_complete = self.intact(entry) is not None
         else:  # asked for the sizes of its files, and not read
-            sizes = self._files.sizes([f"{entry.place}/{file}" for file in entry.files])
+            sizes = self.plain.sizes([f"{entry.place}/{file}" for file in entry.files])
             is_complete = sizes == [entry.sizes.get(file, -1) for file in entry.files]
         if not is_complete:
             self._log_once(logging.WARNING, f"{name} is made again: its files are missing or damaged")
@@ -172,7 +176,7 @@ class Storage:
         if name in _OPENED:
             sizes = {f"{name}/{file}": size for file, size in entry.sizes.items()}
             is_of_attempt = self.read_text(f"{_attempts(name)}/{_IS_OPEN}") == entry.attempt
-            if not is_of_attempt or self._files.sizes_below(name) != sizes:
+            if not is_of_attempt or self.plain.sizes_below(name) != sizes:
                 self._open(entry)
         return entry
 
@@ -188,14 +192,14 @@ class Storage:
         if path is None:
             # Its sizes may be right all the same. But one that was replaced meanwhile is not damaged.
             if entry and not self.is_local and self._job and self.entry(name) == entry:
-                self._files.delete(_manifest(name))
+                self.plain.delete(_manifest(name))
                 log.warning("%s is damaged; the same command makes it again", self.uri(name))
             raise FileNotFoundError(f"{self.uri(name)} is not a finished artefact of this run")
         return path
 
     def names(self, below: str = "") -> list[str]:
         """Return the names of all artefacts below a path, sorted, without reading their manifest entries."""
-        paths = self._files.sizes_below(f"manifest/{below}".rstrip("/"))
+        paths = self.plain.sizes_below(f"manifest/{below}".rstrip("/"))
         return sorted(path.removeprefix("manifest/").removesuffix(".json") for path in paths)
 
     def entries(self, below: str = "") -> list[Entry]:
@@ -206,7 +210,7 @@ class Storage:
         """Take an artefact, or all below a path, out of the manifest, then delete the files."""
         self._intact.pop(name, None)
         for path in (_manifest(name), f"manifest/{name}", name, *([_attempts(name)] if name in _OPENED else [])):
-            self._files.delete(path)
+            self.plain.delete(path)
 
     def checkpoints(self, name: str, depends: Mapping[str, Any]) -> Checkpoints:
         """Return the states of an artefact that is half done; one with other dependencies is not continued."""
@@ -218,7 +222,7 @@ class Storage:
         if known == entry and path.is_dir():
             return path
         if self.is_local:
-            path = Path(self._files.path(entry.place))
+            path = Path(self.plain.path(entry.place))
             path = path if matches(path, entry.files) else None
         else:
             path = self._download(entry)
@@ -235,13 +239,13 @@ class Storage:
                 return path
             for _ in range(2):
                 with cache.half_written() as filled, suppress(FileNotFoundError):
-                    self._files.download(entry.place, filled)
+                    self.plain.download(entry.place, filled)
                     if matches(filled, entry.files):
                         cache.install(filled, path, lambda: matches(path, entry.files))
                         cache.make_room()
                         return path
         with suppress(FileNotFoundError):
-            if all(self._files.digest(f"{entry.place}/{file}") == digest for file, digest in entry.files.items()):
+            if all(self.plain.digest(f"{entry.place}/{file}") == digest for file, digest in entry.files.items()):
                 raise OSError(f"copies of {self.uri(entry.place)} in {place} are damaged, but the files are not")
         return None
 
@@ -254,16 +258,12 @@ class Storage:
     def write_bytes(self, name: str, data: bytes) -> None:
         """Write a small file, which readers see old or new; RunFailed after another job's take-over."""
         self._check_claim()
-        self._files.write(name, data)
-
-    def count_start(self, name: str, text: str) -> None:
-        """Write a small file even if another job has taken the run over, whose starts have to be counted to an end."""
-        self._files.write(name, text.encode())
+        self.plain.write(name, data)
 
     def read_text(self, name: str) -> str | None:
         """Return a small file's text, or None where there is none."""
         try:
-            return self._files.read(name).decode()
+            return self.plain.read(name).decode()
         except FileNotFoundError:
             return None
 
@@ -280,21 +280,17 @@ class Storage:
 
     def has_files(self, *names: str) -> bool:
         """Whether all these files are there."""
-        return None not in self._files.sizes(names)
+        return None not in self.plain.sizes(names)
 
     def files(self, name: str) -> list[str]:
         """Return all files below a path, as paths below the run directory."""
-        return list(self._files.sizes_below(name))
-
-    def modified_at(self, name: str) -> float | None:
-        """Return when a file was written by the storage's clock, in seconds since 1970, if the storage knows."""
-        return self._files.modified_at(name)
+        return list(self.plain.sizes_below(name))
 
     def now(self) -> float | None:
-        """Return the time of the storage's clock, as `modified_at` has it."""
-        self._files.write(".clock", b"")
-        now = self._files.modified_at(".clock")
-        self._files.delete(".clock")
+        """Return the time of the storage's clock, as `Files.modified_at` has it."""
+        self.plain.write(".clock", b"")
+        now = self.plain.modified_at(".clock")
+        self.plain.delete(".clock")
         return now
 
     def free_bytes(self) -> int | None:
@@ -333,7 +329,7 @@ class Storage:
             else:
                 self.reach()
                 with disk_errors(str(self), is_any=True):
-                    self._files.write(_CLAIM, claim)
+                    self.plain.write(_CLAIM, claim)
             self._sweep()
             yield
             if self.is_owner():  # a worker that was killed as it wrote, and replaced, has left something
@@ -341,7 +337,7 @@ class Storage:
 
     def reach(self) -> None:
         """Check that remote storage answers, and has the bucket."""
-        fs, root = self._files.fs, self._files.root
+        fs, root = self.plain.fs, self.plain.root
         has_buckets, bucket = fs.type_name in ("s3", "gcs"), root.lstrip("/").partition("/")[0]
         try:
             found = fs.get_file_info(bucket if has_buckets else root)
@@ -364,9 +360,9 @@ class Storage:
     def _sweep(self) -> None:
         """Delete what killed processes left: attempts that no manifest entry names, and half-written files."""
         attempts: dict[str, set[str]] = {}
-        for path in list(self._files.walk()):
+        for path in list(self.plain.walk()):
             if is_temporary(path):
-                self._files.delete(path)
+                self.plain.delete(path)
             if found := re.match(rf"(.+?)/({_ATTEMPT})(/|$)", path):
                 attempts.setdefault(found[1], set()).add(found[2])
         for place, found in attempts.items():
@@ -375,7 +371,7 @@ class Storage:
                 continue  # saves a request for each artefact
             entry = self.entry(name)
             for attempt in found - ({entry.attempt} if entry else set()):
-                self._files.delete(f"{place}/{attempt}")
+                self.plain.delete(f"{place}/{attempt}")
 
 
 def runs_at(location: str) -> list[str]:

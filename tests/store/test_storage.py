@@ -52,7 +52,7 @@ def content(path: Path) -> dict[str, bytes]:
 
 
 def content_there(storage: Storage, name: str) -> dict[str, bytes]:
-    return {path.removeprefix(f"{name}/"): storage._files.read(path) for path in storage.files(name)}
+    return {path.removeprefix(f"{name}/"): storage.plain.read(path) for path in storage.files(name)}
 
 
 def seen(location: str, name: str = NAME) -> dict | None:
@@ -556,7 +556,10 @@ def test_a_job_that_is_taken_over_while_it_uploads_does_not_publish(remote, monk
 def test_ages_are_by_the_clock_of_the_storage(storage, monkeypatch):
     storage.write_text("status.json", "{}")
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert 0 <= storage.now() - storage.modified_at("status.json") < 30 and storage.modified_at("nothing") is None
+    assert (
+        0 <= storage.now() - storage.plain.modified_at("status.json") < 30
+        and storage.plain.modified_at("nothing") is None
+    )
     assert storage.files("") == ["status.json"]
 
 
@@ -615,11 +618,11 @@ def test_remote_damage_is_noticed(remote, damage):
     """Before anything is read, but for other bytes in a file of the same size; when it is read, always."""
     with remote.lock():
         commit(remote, OLD)
-        path = remote._files.path(f"{remote.entry(NAME).place}/model.bin")
+        path = remote.plain.path(f"{remote.entry(NAME).place}/model.bin")
         if damage == "missing":
-            remote._files.fs.delete_file(path)
+            remote.plain.fs.delete_file(path)
         else:
-            with remote._files.fs.open_output_stream(path) as stream:
+            with remote.plain.fs.open_output_stream(path) as stream:
                 stream.write(b"x" * 5000)
         again = pickle.loads(pickle.dumps(remote))
         assert (again.finished(NAME, OLD) is not None) == (damage == "flipped")
