@@ -171,6 +171,14 @@ def test_a_running_run_is_described(storage):
     )
 
 
+def test_a_complete_run_has_no_checkpoints_to_go_on_from(storage):
+    """Those of bounds that were stopped stay there."""
+    storage.checkpoints("sts/grid/0/00", {}).save(5, lambda path: (path / "state").write_text("x"))
+    with status_of(storage):
+        assert describe(storage)[0][-1].startswith("checkpoint: sts/grid/0/00 after 5 updates")
+    assert [line.partition(":")[0] for line in describe(storage)[0]] == ["mine", "finished"]
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "{", "[]", "null", '{"state": 3}', '{"state": "running"}', '{"state": "running", "told": "x"}', b"\xff"],
