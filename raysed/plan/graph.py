@@ -67,7 +67,12 @@ class Plan:
         self._distilling = list({recipe.uncalibrated: recipe for recipe in job.recipes if recipe.distils}.values())
         self._make_inputs()
         self._embed(BASE, "base", 0, self._start, "the untouched encoder")
-        self._embed_by_teachers()
+        for index, teacher in enumerate(job.teachers):  # those that are members follow when these are trained
+            if index in job.unscored:
+                log.info("not scored: %s has no embeddings of the evaluation's sentences", teacher.title)
+            elif not teacher.is_made_by_run:
+                inputs = {"teacher": Given(teacher.identity, teacher), "sentences": self._sentences}
+                self._add_teacher(index, scores.teacher_embeddings, inputs)
         for recipe in self._calibrations_of_base():
             self._calibrate(recipe, may_fail=recipe.calibration not in {r.calibration for r in job.recipes})
         for depth in member_nodes(job.recipes):
@@ -145,15 +150,6 @@ class Plan:
         name, kept = f"{recipe}/embeddings/{index:02d}", (inputs, {"layers": self._poolings})
         self._add(name, f"embeddings by {what}", scores.embeddings, "evaluation", *kept, by="task")
         self.scored[recipe].append(ScoredModel(recipe, kind, index, name, self._poolings, model=model))
-
-    def _embed_by_teachers(self) -> None:
-        """External teachers; those that are members follow when these are trained."""
-        for index, teacher in enumerate(self.job.teachers):
-            if index in self.job.unscored:
-                log.info("not scored: %s has no embeddings of the evaluation's sentences", teacher.title)
-            elif not teacher.is_made_by_run:
-                inputs = {"teacher": Given(teacher.identity, teacher), "sentences": self._sentences}
-                self._add_teacher(index, scores.teacher_embeddings, inputs)
 
     def _add_teacher(self, index: int, make: Callable, inputs: Mapping[str, Input]) -> None:
         layers, name = self.config.encoder.layers, f"{TEACHERS}/embeddings/{index:02d}"

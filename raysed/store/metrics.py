@@ -10,7 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,6 @@ from raysed.store import cache
 from raysed.store.files import disk_errors
 from raysed.store.progress import repeating
 from raysed.store.storage import Storage
-
-log = logging.getLogger(__name__)
 
 _COPY_S = 20.0
 """Between copies to an object store, so that TensorBoard shows what is half a minute old at most."""
@@ -77,10 +75,8 @@ class MetricsLog:
                 self._copy()
 
     def _copy_meanwhile(self) -> None:
-        try:
+        with suppress(Exception):  # no reason to end a training: the next copy comes soon
             self._copy()
-        except Exception as error:  # no reason to end a training: the next copy comes soon
-            log.debug("%s could not be copied: %s", self._name, error)
 
     def _copy(self) -> None:
         for path in self._directory.iterdir():
