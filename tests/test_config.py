@@ -18,7 +18,6 @@ from raysed.config import (
     load_config,
     make_config,
     replace_sources,
-    sources,
     stable_hash,
 )
 from raysed.errors import UserError
@@ -250,6 +249,13 @@ def test_seeds_differ_by_every_part_and_fit_into_an_int64():
 
 
 # -- marks of settings -----------------------------------------------------------------------------------------------
+
+
+def sources(block: Config) -> list[tuple[str, str]]:
+    """All sources that a block names, each with the last part of its setting's name."""
+    found: list[tuple[str, str]] = []
+    replace_sources(block, lambda name, source: found.append((name, source)) or source)
+    return found
 
 
 def test_sources_are_found_wherever_they_are_and_replaced():
