@@ -214,7 +214,7 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
     """One member's at the main pooling, the other's at a side table's: the run ends with all else, and says why."""
     storage = finished[0]
     subprocess.run(["cp", "-a", f"{storage}/.", str(tmp_path)], check=True)
-    fit = raysed.make.scores._fit
+    fit = raysed.make.scores.fit_calibration
     calls: list[str] = []
 
     def failing(stages, *rest):
@@ -223,7 +223,7 @@ def test_members_are_not_lost_to_a_calibration_that_fails(finished, tmp_path, mo
             raise UserError("the rows are planted")
         return fit(stages, *rest)
 
-    monkeypatch.setattr(raysed.make.scores, "_fit", failing)
+    monkeypatch.setattr(raysed.make.scores, "fit_calibration", failing)
     changes = {
         "recipes": [*RECIPES, "sts-sn"],
         "nli": {"train": str(storage / "nli.tsv")},
@@ -243,7 +243,7 @@ def test_a_calibration_that_fails_on_the_base_ends_the_run_before_training(tmp_p
     def failing(stages, *rest):
         raise UserError("the rows are planted")
 
-    monkeypatch.setattr(raysed.make.scores, "_fit", failing)
+    monkeypatch.setattr(raysed.make.scores, "fit_calibration", failing)
     with pytest.raises(UserError, match="base-sn/calibrations/00: the rows are planted"):
         run(tmp_path, recipes=["ct-sn"])
     assert not [name for name in published(tmp_path) if "members" in name]
