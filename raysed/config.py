@@ -50,7 +50,7 @@ CONFIGS = Path(__file__).parent / "configs"
 """Settings by name, in the package, so that an installed one can run."""
 
 
-_LONGEST_NAME = 200
+_LONGEST_NAME, _LARGEST = 200, 1e18
 MOST = 1000
 """Models that are trained alike: each is listed, so that a number with too many digits would take all memory."""
 NO_EFFECT = "no effect on results"
@@ -91,7 +91,9 @@ class Block(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _holds_no_secret(cls, value: Any) -> Any:
+    def _can_be_used(cls, value: Any) -> Any:
+        if isinstance(value, int | float) and abs(value) > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST:g}")
         if problem := secret_in(value):
             raise PydanticCustomError(SECRET, problem)
         return value

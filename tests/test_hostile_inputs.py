@@ -150,6 +150,10 @@ SETTINGS = [
         )
         for name in ("", ".", "..", LONG, "a\nb", "\x1b[2J", 100 * "ä")
     ),
+    *(
+        (text, r"setting .*: it is larger than 1e\+18 \(got .*\)")
+        for text in ("sts.epochs=1e308", "corpus.sentences=1" + 30 * "0", "resources.silence_seconds=1e300")
+    ),
     # numbers of things that would be listed before anybody could stop it
     *(
         (f"{name}=1000000000", rf"setting {re.escape(name)}: input should be less than or equal to .*")
@@ -220,16 +224,6 @@ SETTINGS = [
     ("evaluation.tasks={}", r"evaluation\.tasks is empty; name at least one file of graded sentence pairs"),
     ("corpus.min_characters=3000", r"corpus\.min_characters is 3000, which is more than corpus\.max_characters .*"),
     ("sts.lower_bounds=[0, 0.5, 0.5]", r"sts\.lower_bounds has 0\.5 more than once; list different values .*"),
-    ("flow.fit_on=nli", r"flow\.fit_on is nli, but nli\.train names no sentence pairs; list them there"),
-    ("flow.fit_tasks=[mine]", r"flow\.fit_tasks names 'mine', which is not in evaluation\.tasks; the tasks .*"),
-    (
-        "flow.per_task=true; flow.fit_on=tasks; export.recipe=ct-sed-flow",
-        r"export\.recipe is ct-sed-flow, but flow\.per_task makes .*; export ct-sed",
-    ),
-    (
-        f"calibration.natsv_k=dev; {CHOICES}",
-        r"calibration\.natsv_k: dev needs evaluation\.dev; set it, or give a number",
-    ),
     ("bsl.momentum=1.5", r"bsl\.momentum is 1\.5; it must be between 0 and 1 \(the paper uses 0\.999\)"),
     ("bsl.batch_size=1", r"bsl\.batch_size is 1; it must be at least 2, because the predictor .* the batch"),
     ("bsl.views=[]", r"bsl\.views is \[\]; list at least one kind, and each kind once"),
@@ -629,6 +623,7 @@ COMMANDS = [
             ("config.json", b'{"model_type": 5}', ".*"),
             ("config.json", b'{"model_type": "bert", "hidden_size": -1}', ".*"),
             ("config.json", b'{"model_type": "bert", "vocab_size": "many"}', ".*"),
+            ("config.json", b'{"model_type": "bert", "num_attention_heads": 0}', ".*"),
             ("config.json", b"\xff", ".*"),
             ("tokenizer.json", b"{", ".*"),
             ("tokenizer.json", 10**5 * b"[", ".*"),

@@ -28,7 +28,7 @@ from raysed.model.head import load_head, save_head
 from raysed.store.hub import encoder_path
 
 LOAD_ERRORS = (
-    *(OSError, ValueError, TypeError, KeyError, AttributeError, RuntimeError, ImportError),
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RuntimeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
 """What transformers raises for a path, a file or a setting that does not fit."""
