@@ -1,6 +1,7 @@
 """The data of a table: looked for below one directory, and brought into a form that a run can read."""
 
 import csv
+import io
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
@@ -160,7 +161,7 @@ class Finder:
             return None
         pairs = []
         for source in sources:
-            rows = csv.DictReader(_lines(source), delimiter="\t", quoting=csv.QUOTE_NONE)
+            rows = csv.DictReader(lines_of(source), delimiter="\t", quoting=csv.QUOTE_NONE)
             pairs += [(row.get("question"), row.get("sentence")) for row in rows]
         return self._write_text(name, filter(all, pairs))
 
@@ -203,16 +204,19 @@ class Finder:
 
 
 def read_pairs(name: str, task: TaskConfig) -> Subsets:
-    """Read graded pairs: what a task can name, SentEval's STS benchmark (`sts-*.csv`) and its SICK (`SICK_*.txt`).
+    """Read graded pairs: what a task can name, or what SentEval and Misra et al. have.
 
-    Pairs without a score are left out.
+    SentEval's STS benchmark is `sts-*.csv`, its SICK `SICK_*.txt`; argument facet similarity (Misra et al. 2016) is a
+    directory of `ArgPairs_<topic>.csv`, each topic a subset. Pairs without a score are left out.
     """
     if _is_readable(task.source):
         return dict(read_graded(name, task, name).subsets)
+    if topics := _arguments(task.source):
+        return {path.stem.removeprefix("ArgPairs_"): _read_arguments(path) for path in topics}
     is_sick = Path(task.source).name.startswith("SICK_")  # with a header: id, A, B, relatedness, entailment
     score, first, second = (3, 1, 2) if is_sick else (4, 5, 6)
     columns: tuple[list, list, list] = ([], [], [])
-    for number, line in enumerate(_lines(task.source)[is_sick:], start=1 + is_sick):
+    for number, line in enumerate(lines_of(task.source)[is_sick:], start=1 + is_sick):
         cells = line.split("\t")
         try:
             triple = (cells[first], cells[second], float(cells[score]))
@@ -250,11 +254,36 @@ def write_pairs(path: Path, subsets: Subsets) -> None:
                 file.write(f"{subset}\t{float(gold)}\t{first}\t{second}\n")
 
 
-def _lines(path: str) -> list[str]:
-    """Only a newline ends a line: other separators of Unicode stay in their sentence."""
-    return [line.removesuffix("\r") for line in Path(path).read_bytes().decode().removesuffix("\n").split("\n")]
+def lines_of(path: str | Path) -> list[str]:
+    """Return a file's lines. Only a newline ends one: other separators of Unicode stay in their sentence."""
+    text = text_of(path)
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")] if text else []
+
+
+def text_of(path: str | Path) -> str:
+    """Return the text of a file in UTF-8 or, where it is none, in Latin-1, as some files of SentEval are."""
+    data = Path(path).read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
 
 
 def _is_readable(path: str) -> bool:
     """Whether a task can name it."""
-    return not (path.endswith(".csv") or Path(path).name.startswith("SICK_"))
+    return not (path.endswith(".csv") or Path(path).name.startswith("SICK_") or _arguments(path))
+
+
+def _arguments(path: str) -> list[Path]:
+    return sorted(Path(path).glob("ArgPairs_*.csv"))
+
+
+def _read_arguments(path: Path) -> tuple[list[str], list[str], list[float]]:
+    columns: tuple[list, list, list] = ([], [], [])
+    for row in csv.DictReader(io.StringIO(text_of(path), newline="")):
+        if score := row["regression_label"].strip():
+            # A quoted cell may hold line ends, which tables of pairs cannot.
+            sides = [" ".join(row[side].split()) for side in ("sentence_1", "sentence_2")]
+            for column, value in zip(columns, (*sides, float(score))):
+                column.append(value)
+    return columns

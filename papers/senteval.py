@@ -8,9 +8,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from papers.data import lines_of
 from raysed.config import TaskConfig
 from raysed.data.graded import load_task
-from raysed.data.rows import Schema, read, read_lines
+from raysed.data.rows import Schema, read
 from raysed.data.sources import local_file
 from raysed.errors import UserError
 
@@ -148,7 +149,7 @@ def _read_files(source: Path, spec: _Source) -> dict[str, list[Example]]:
     found: dict[str, list[Example]] = {}
     for key, name in spec.files.items():
         path = _present(source / name)
-        lines = enumerate(read_lines(path, latin=True)[spec.header :], start=1 + spec.header)
+        lines = enumerate(lines_of(path)[spec.header :], start=1 + spec.header)
         if spec.kind == "nested":
             found.setdefault("all", []).extend((int(key), (line,)) for _, line in lines)
         else:
@@ -161,7 +162,7 @@ def _read_sick_tables(paths: list[Path], spec: _Source, seed: int) -> tuple[dict
     found: dict[str, list[Example]] = {"train": [], "dev": [], "test": []}
     names = ("split", "premise", "hypothesis", "relatedness" if spec.kind == "regression" else "label")
     needed = f"{', '.join(names[:-1])} and {names[-1]}"
-    schema = Schema("SICK", "tasks", {names: [names]}, needed, latin=True)
+    schema = Schema("SICK", "tasks", {names: [names]}, needed)
     for path in paths:
         table = read(local_file(path), schema)
         for place, (split, first, second, value) in enumerate(zip(*map(table.texts, names))):

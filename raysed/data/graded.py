@@ -32,13 +32,6 @@ _ALL = "all"
 """The subset of pairs that are not divided."""
 _TELLING, _PART = 20, 1 / 3
 """So many scores of real data fill so much of their range; fewer may lie close together by chance."""
-_ARGUMENTS = Schema(
-    setting="",
-    kind="graded pairs",
-    wanted={("score",): [("regression_label",)], PAIR: [("sentence_1", "sentence_2")]},
-    needed="regression_label, sentence_1 and sentence_2",
-    latin=True,
-)
 
 
 @dataclass(frozen=True)
@@ -75,18 +68,12 @@ def read_graded(name: str, config: TaskConfig, setting: str, split: str = "test"
       `STS.input.<subset>.txt` with its scores beside it (a track of STS 2017);
     - any other .txt file, with sentence1, sentence2 and score on each line, tab-separated, without a header (a pair of
       languages of STS 2017 extended, `STS.en-de.txt`);
-    - a directory of argument facet similarity (Misra et al. 2016): `ArgPairs_<topic>.csv`, each topic a subset;
     - `bundled:train`, `bundled:dev` or `bundled:test`.
 
     A pair with a blank score (STS 2015 and 2016 have many) is dropped with its sentences. Scores that fill too little
-    of their range are refused: it must be that of other data.
-
-    Args:
-        split: of a hub dataset, where `config` names none.
-        is_scored: whether a correlation with the scores must be defined.
-
-    Returns:
-        The task, its subsets in the order in which they first appear (directories: by name).
+    of their range are refused: it must be that of other data. Subsets are in the order in which they first appear
+    (directories: by name). `split` is that of a hub dataset where `config` names none; with `is_scored`, a correlation
+    with the scores must be defined.
     """
     subsets: dict[str, tuple[list[str], list[str], list[float]]] = {}
     dropped = 0
@@ -151,12 +138,11 @@ def _read(config: TaskConfig, setting: str, split: str) -> Iterator[Rows]:
         file = replace(local_file(bundled.pairs_file(split)), name=config.source)
         yield read(file, graded_schema(TaskConfig(source=config.source), setting))
     elif os.path.isdir(path):
-        arguments = sorted(path.glob("ArgPairs_*.csv"))
         # Some copies of SentEval have a file of all subsets together beside the subsets.
         graded = sorted(file for file in path.glob("STS.input.*.txt") if file.name != "STS.input.ALL.txt")
-        if not (arguments or graded):
+        if not graded:
             raise UserError(f"{path} is not a SentEval directory: it has no STS.input.<subset>.txt")
-        yield from map(_read_arguments, arguments) if arguments else map(_read_graded_lines, graded)
+        yield from map(_read_graded_lines, graded)
     elif path.name.startswith("STS.input.") and path.suffix == ".txt":
         yield _read_graded_lines(path)
     else:
@@ -199,13 +185,6 @@ def _read_graded_lines(path: Path) -> Rows:
     columns = {"subset": [subset] * len(golds), "score": golds}
     columns |= {side: [row[place] for row in cells] for place, side in enumerate(PAIR)}
     return Rows(str(gold_path), "line", range(1, len(golds) + 1), columns)
-
-
-def _read_arguments(path: Path) -> Rows:
-    rows = read(local_file(path), _ARGUMENTS)
-    # A quoted cell may hold line ends, which tables of pairs cannot.
-    columns = {name: [" ".join(cell.split()) for cell in rows.columns[name]] for name in (*PAIR, "score")}
-    return replace(rows, columns={**columns, "subset": [path.stem.removeprefix("ArgPairs_")] * len(rows)})
 
 
 def gold_of(task: StsTask) -> np.ndarray:

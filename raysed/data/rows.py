@@ -54,7 +54,6 @@ class Schema:
         bare: fields by their places in a `.txt` file, which then has no header. Where that is one field, a line is its
             value: blank lines count, as rows of nulls, and an empty file needs no header.
         loose: whether `.txt` and `.tsv` files may begin with a header or without one; needs `bare`.
-        latin: whether text that is not UTF-8 is taken for Latin-1.
     """
 
     setting: str
@@ -66,7 +65,6 @@ class Schema:
     remedy: str = ""
     bare: Sequence[str] = ()
     loose: bool = False
-    latin: bool = False
 
     @cached_property
     def fields(self) -> list[str]:
@@ -183,9 +181,9 @@ def column_names(file: File) -> list[str]:
     return cells if len(cells) > 1 else next(csv.reader([line]), [])
 
 
-def read_lines(path: Path, latin: bool = False) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """Return a text file's lines without their ends; other Unicode line separators stay in their line."""
-    return [line for _, line in _lines(local_file(path), latin)]
+    return [line for _, line in _lines(local_file(path))]
 
 
 def _check_text(block: Rows, name: str, remedy: str) -> None:
@@ -211,7 +209,7 @@ def _listed(names: Collection[str]) -> str:
 
 def _read_text(file: File, schema: Schema) -> Iterator[Rows]:
     """Put records together, which are a line's number and its values by field, None for a blank line."""
-    lines, is_blank_counted = _lines(file, schema.latin), len(schema.bare) == 1
+    lines, is_blank_counted = _lines(file), len(schema.bare) == 1
     if file.ending == ".txt" and is_blank_counted:
         records = ((number, [line]) for number, line in lines)  # tabs included
     elif file.ending == ".jsonl":
@@ -313,19 +311,11 @@ def _json_object(line: str, where: str) -> dict[str, Any]:
     return record
 
 
-def _lines(file: File, latin: bool = False) -> Iterator[tuple[int, str]]:
+def _lines(file: File) -> Iterator[tuple[int, str]]:
     r"""Yield the number of each line, from 1, and its text without the \n or \r\n that ends it."""
-    opened = partial(file.filesystem.open_input_stream, file.path, buffer_size=_BUFFER_BYTES)
-    with readable(file.name), opened() as raw:
-        if latin:
-            data = raw.read()
-            try:
-                data.decode()
-            except UnicodeDecodeError:
-                data = data.decode("latin-1").encode()
-            stream = io.BytesIO(data)
-        else:
-            stream = io.BufferedReader(raw, _BLOCK_BYTES)
+    filesystem = file.filesystem
+    with readable(file.name), filesystem.open_input_stream(file.path, buffer_size=_BUFFER_BYTES) as raw:
+        stream = io.BufferedReader(raw, _BLOCK_BYTES)
         for number, line in enumerate(iter(partial(stream.readline, _MAX_LINE_BYTES), b""), start=1):
             if len(line) == _MAX_LINE_BYTES:
                 limit = f"{_MAX_LINE_BYTES >> 20} MiB; put one sentence or record per line"

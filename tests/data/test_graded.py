@@ -96,28 +96,6 @@ def test_a_track_of_sts_2017_is_read_with_the_scores_beside_it(tmp_path):
     assert (first, second, gold.tolist(), task.dropped) == (["Un niño."], ["A boy."], [4.5], 1)
 
 
-def arguments(tmp_path, **topics):
-    """A directory of argument facet similarity; contents as bytes."""
-    for topic, content in topics.items():
-        (tmp_path / f"ArgPairs_{topic}.csv").write_bytes(content)
-    return tmp_path
-
-
-def test_arguments_are_read_by_topic(tmp_path):
-    """Other columns in between, commas and line ends in quotes, and text that is Latin-1."""
-    gun = 'regression_label,csid,sentence_1,sentence_2\n4.2,7,"Guns, he says, ""kill"".","So do\ncars."\n,8,x,y\n'
-    death = "\ufeffsentence_2,sentence_1,regression_label\r\nNo.,Döner costs £2.,0\r\n"
-    task = load(
-        arguments(tmp_path, GC=gun.encode(), DP=death.encode(), GM=gun.replace("cars", "caf\xe9s").encode("latin-1"))
-    )
-    assert list(task.subsets) == ["DP", "GC", "GM"] and task.dropped == 2
-    assert {topic: (a, b, gold.tolist()) for topic, (a, b, gold) in task.subsets.items()} == {
-        "DP": (["Döner costs £2."], ["No."], [0.0]),
-        "GC": (['Guns, he says, "kill".'], ["So do cars."], [4.2]),
-        "GM": (['Guns, he says, "kill".'], ["So do cafés."], [4.2]),
-    }
-
-
 def test_bundled_pairs_are_one_subset():
     first, second, gold = load("bundled:dev").subsets["all"]
     assert list(zip(gold, first, second)) == bundled.pairs("dev")

@@ -100,10 +100,8 @@ def test_blocks_are_bounded_whatever_the_format(tmp_path, ending):
     assert count == 50_000 and peak < 7e6 and arrow < 10e6
 
 
-def test_lines_of_latin_1_are_read_where_that_is_said(tmp_path):
-    """The whole file is either, wherever its first such byte stands."""
+def test_other_encodings_than_utf_8_are_refused(tmp_path):
     path = write(tmp_path / "a.pos", b"\xc3\xa9\r\n" + b"x" * 10**6 + b"\ncaf\xe9\n")
-    assert read_lines(path, latin=True)[::2] == ["\u00c3\u00a9", "caf\u00e9"]
     with pytest.raises(UserError, match=r"a\.pos, line 3: not valid UTF-8 \(byte 0xe9\)"):
         read_lines(path)
 

@@ -539,6 +539,20 @@ def test_sentevals_files_are_read_as_they_are(tmp_path):
         read_pairs("stsb-dev", TaskConfig(source=str(csv)))
 
 
+def test_arguments_are_read_by_topic(tmp_path):
+    """Other columns in between, commas and line ends in quotes, and text that is Latin-1."""
+    gun = 'regression_label,csid,sentence_1,sentence_2\n4.2,7,"Guns, he says, ""kill"".","So do\ncars."\n,8,x,y\n'
+    death = "\ufeffsentence_2,sentence_1,regression_label\r\nNo.,Döner costs £2.,0\r\n"
+    (tmp_path / "ArgPairs_GC.csv").write_text(gun)
+    (tmp_path / "ArgPairs_DP.csv").write_bytes(death.encode())
+    (tmp_path / "ArgPairs_GM.csv").write_bytes(gun.replace("cars", "caf\xe9s").encode("latin-1"))
+    assert list(read_pairs("afs", TaskConfig(source=str(tmp_path))).items()) == [
+        ("DP", (["Döner costs £2."], ["No."], [0.0])),
+        ("GC", (['Guns, he says, "kill".'], ["So do cars."], [4.2])),
+        ("GM", (['Guns, he says, "kill".'], ["So do cafés."], [4.2])),
+    ]
+
+
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=5), count=st.integers(1, 60))
 def test_drawn_pairs_are_pairs_of_their_subset_and_always_the_same(sizes, count):
     subsets = {f"s{i}": tuple([f"{side}{i}-{k}" for k in range(n)] for side in "abg") for i, n in enumerate(sizes)}
